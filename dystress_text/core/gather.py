@@ -1,0 +1,74 @@
+"""Gathering rows from all processes, with gradients that flow back to their owners.
+
+A loss holds its own process's rows against everybody's columns and returns the mean over its own rows. Data-parallel
+training averages the parameters' gradients over the processes, so for the result to be the gradient of the mean over
+the whole batch, a row's owner must receive the *sum* of the gradients that all processes have for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Gather(Protocol):
+    """What a loss needs to know of the other processes."""
+
+    rank: int
+    world_size: int
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """All processes' rows, (n, ...) -> (world_size * n, ...), in the order of the ranks."""
+
+
+class LocalGather:
+    """One process: nothing to gather."""
+
+    rank = 0
+    world_size = 1
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        return rows
+
+
+class ProcessGather:
+    """All processes of a torch.distributed group; every process must hold the same number of rows.
+
+    Args:
+        rank: this process's place in the group.
+        world_size: the size of the group.
+        group: the group; None is the default one.
+
+    Raises:
+        ValueError: the rank does not lie in the group.
+    """
+
+    def __init__(self, rank: int, world_size: int, group: dist.ProcessGroup | None = None) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must lie in [0, {world_size}), got {rank}")
+        self.rank = rank
+        self.world_size = world_size
+        self.group = group
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        gathered: Tensor = _GatherRows.apply(rows, self)
+        return gathered
+
+
+class _GatherRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, gather: ProcessGather) -> Tensor:
+        ctx.gather = gather
+        parts = [torch.empty_like(rows) for _ in range(gather.world_size)]
+        dist.all_gather(parts, rows.contiguous(), group=gather.group)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        gather: ProcessGather = ctx.gather
+        total = grads[0].contiguous().clone()
+        dist.all_reduce(total, group=gather.group)
+        return total.chunk(gather.world_size)[gather.rank], None

@@ -1,0 +1,439 @@
+"""Temperatures: tau as a function of the cosine similarity of a pair.
+
+A *profile* maps a similarity in [-1, 1] to a temperature through a dimensionless shape in [0, 1]:
+``tau(s) = tau_min + (tau_max - tau_min) * shape(s)``. The shapes are plain functions; each profile is one small class
+around one of them. Temperatures that depend on the run instead (its progress, the mean positive similarity) hold that
+as a buffer, so that it is saved with a checkpoint.
+
+Source of all formulas: Manna et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive Learning"
+(DySTreSS), unless a docstring names another one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Shape = Callable[[Tensor], Tensor]
+
+TEMPERATURES: dict[str, type[Temperature]] = {}
+
+T = TypeVar("T", bound="Temperature")
+
+
+class TemperatureError(ValueError):
+    """A temperature left the positive numbers during a run; the message holds the values."""
+
+
+def register_temperature(name: str) -> Callable[[type[T]], type[T]]:
+    """Class decorator that makes a temperature known by ``name`` to :func:`make_temperature` and ``--temperature``.
+
+    Raises:
+        ValueError: the name belongs to another class already.
+    """
+
+    def register(cls: type[T]) -> type[T]:
+        if TEMPERATURES.get(name, cls).__qualname__ != cls.__qualname__:
+            raise ValueError(f"temperature {name!r} is registered already, by {TEMPERATURES[name].__name__}")
+        TEMPERATURES[name] = cls
+        return cls
+
+    return register
+
+
+def temperature_parameters(name: str) -> dict[str, inspect.Parameter]:
+    """The constructor parameters of the temperature registered as ``name``, in order.
+
+    Raises:
+        ValueError: the name is unknown; the message lists the known ones.
+    """
+    if name not in TEMPERATURES:
+        raise ValueError(f"unknown temperature {name!r}; known are {', '.join(sorted(TEMPERATURES))}")
+    return dict(inspect.signature(TEMPERATURES[name]).parameters)
+
+
+def make_temperature(name: str, **parameters: Any) -> Temperature:
+    """Build a temperature from its registered name.
+
+    Raises:
+        ValueError: unknown name, a parameter that this temperature does not take, or a value out of range.
+    """
+    known = temperature_parameters(name)
+    unknown = sorted(set(parameters) - set(known))
+    if unknown:
+        raise ValueError(f"temperature {name!r} takes {', '.join(known)}; not {', '.join(unknown)}")
+    missing = [key for key, p in known.items() if p.default is inspect.Parameter.empty and key not in parameters]
+    if missing:
+        raise ValueError(f"temperature {name!r} needs {', '.join(missing)}")
+    return TEMPERATURES[name](**parameters)
+
+
+class Temperature(nn.Module, ABC):
+    """Base of all temperatures: a module whose call maps similarities (any shape) to temperatures (same shape)."""
+
+    @abstractmethod
+    def forward(self, similarity: Tensor) -> Tensor:
+        """Temperature of each pair; ``similarity`` and the result have the same shape, dtype and device."""
+
+    def observe(self, mean_positive: Tensor) -> None:
+        """Take note of the mean positive similarity of the global batch (a scalar). Losses call this every step."""
+
+    def advance(self, epoch: float, run_fraction: float) -> None:
+        """Take note of the progress: epochs done, and the fraction of the run in [0, 1]. The engine calls this."""
+
+    @property
+    def needs_mean_positive(self) -> bool:
+        """Whether :meth:`observe` does anything; losses skip the reduction otherwise."""
+        return type(self).observe is not Temperature.observe
+
+
+def _check_range(tau_min: float, tau_max: float) -> None:
+    if not (math.isfinite(tau_min) and math.isfinite(tau_max)):
+        raise ValueError(f"tau_min and tau_max must be finite, got {tau_min} and {tau_max}")
+    if tau_min <= 0:
+        raise ValueError(f"tau_min must be positive, got {tau_min}: similarities are divided by the temperature")
+    if tau_min > tau_max:
+        raise ValueError(f"tau_min must not exceed tau_max, got tau_min={tau_min} > tau_max={tau_max}")
+
+
+def _expand(value: Tensor, like: Tensor) -> Tensor:
+    """A scalar as a tensor of the shape of ``like`` that takes no memory of its own."""
+    return value.to(like.dtype).to(like.device).expand_as(like)
+
+
+@register_temperature("constant")
+class ConstantTemperature(Temperature):
+    """The same temperature for every pair, as in SimCLR and SimCSE (text: 0.05).
+
+    Args:
+        tau: the temperature, positive.
+    """
+
+    def __init__(self, tau: float = 0.05) -> None:
+        super().__init__()
+        _check_range(tau, tau)
+        self.tau = tau
+
+    def forward(self, similarity: Tensor) -> Tensor:
+        return torch.full((), self.tau, dtype=similarity.dtype, device=similarity.device).expand_as(similarity)
+
+    def extra_repr(self) -> str:
+        return f"tau={self.tau}"
+
+
+class ProfileTemperature(Temperature):
+    """A similarity-dependent temperature: ``tau_min + (tau_max - tau_min) * shape(similarity)``.
+
+    Base of the named profiles, and of your own. At construction the profile is evaluated on a grid: it must be
+    positive, and a warning is given where the logit ``s / tau(s)`` falls while the similarity rises, because a pair
+    that gets closer is then treated as if it went apart.
+
+    Args:
+        tau_min: temperature where the shape is 0; positive.
+        tau_max: temperature where the shape is 1; not below ``tau_min``.
+        shape: an elementwise function from similarities in [-1, 1] to, as a rule, [0, 1].
+
+    Raises:
+        ValueError: the range is empty or not positive, or the profile is not positive everywhere.
+    """
+
+    def __init__(self, tau_min: float, tau_max: float, shape: Shape) -> None:
+        super().__init__()
+        _check_range(tau_min, tau_max)
+        self.tau_min = tau_min
+        self.tau_max = tau_max
+        self.shape = shape
+        self._check_positive()
+        self._warn_if_logit_falls()
+
+    def forward(self, similarity: Tensor) -> Tensor:
+        return self.tau_min + (self.tau_max - self.tau_min) * self.shape(similarity)
+
+    def extra_repr(self) -> str:
+        settings = getattr(self.shape, "keywords", {})  # the parameters of a partial shape
+        return ", ".join(f"{k}={v}" for k, v in {"tau_min": self.tau_min, "tau_max": self.tau_max, **settings}.items())
+
+    def _check_positive(self) -> None:
+        grid = torch.linspace(-1, 1, 4001, dtype=torch.float64)
+        tau = self(grid)
+        worst = int(tau.argmin())
+        if not bool((tau > 0).all()):
+            raise ValueError(f"{self!r} is not positive: tau({grid[worst]:.3f}) = {tau[worst]:.4g}")
+
+    def _warn_if_logit_falls(self) -> None:
+        fall = falling_logit(self)
+        if fall is not None:
+            low, high, critical = fall
+            warnings.warn(
+                f"{self!r}: the logit s / tau(s) falls as s rises, between s = {low:.2f} and {high:.2f}; for this "
+                f"profile it rises everywhere while tau_max / tau_min < {critical:.3f} (here "
+                f"{self.tau_max / self.tau_min:.3f})",
+                stacklevel=4,
+            )
+
+
+def falling_logit(temperature: ProfileTemperature) -> tuple[float, float, float] | None:
+    """Where the logit ``s / tau(s)`` falls with the similarity, if it does.
+
+    The logit rises where ``tau - s tau' > 0``. With ``tau = tau_min + D g(s)`` that is
+    ``D (s g' - g) < tau_min``, so the largest ratio ``tau_max / tau_min`` for which it rises everywhere is
+    ``1 + 1 / max(s g' - g)``.
+
+    Returns:
+        ``(low, high, critical_ratio)``, the hull of the falling region and that largest ratio, or None if it rises.
+    """
+    grid = torch.linspace(-1, 1, 4001, dtype=torch.float64)
+    steepness = grid * _slope(temperature.shape, grid) - temperature.shape(grid)  # (4001,), s g' - g
+    span = temperature.tau_max - temperature.tau_min
+    falling = grid[span * steepness > temperature.tau_min * (1 + 1e-9)]
+    if len(falling) == 0:
+        return None
+    return float(falling[0]), float(falling[-1]), 1 + 1 / float(steepness.max())
+
+
+def _slope(shape: Shape, grid: Tensor) -> Tensor:
+    """Derivative of an elementwise function on a grid, by central differences (kinks average their two sides)."""
+    step = 1e-6
+    return (shape(grid + step) - shape(grid - step)) / (2 * step)
+
+
+def cosine_shape(similarity: Tensor) -> Tensor:
+    """(1 - cos(pi s)) / 2: 1 at s = -1 and +1, 0 at s = 0 (Alg. 1)."""
+    return 0.5 * (1 - torch.cos(math.pi * similarity))
+
+
+def shifted_cosine_shape(similarity: Tensor, shift: float, scale: float) -> Tensor:
+    """A cosine dip on one side of s = -shift and the plateau 1 on the other (Alg. 2), without branches."""
+    offset = similarity + shift
+    offset = offset.clamp(max=0) if shift <= 0 else offset.clamp(min=0)
+    return 0.5 * (1 + torch.cos(math.pi / scale * offset))
+
+
+def linear_shape(similarity: Tensor) -> Tensor:
+    """|s|."""
+    return similarity.abs()
+
+
+def exponential_shape(similarity: Tensor, sharpness: float) -> Tensor:
+    """(1 - exp(-c |s|)) / (1 - exp(-c)): steep at 0, flat towards -1 and +1."""
+    return torch.expm1(-sharpness * similarity.abs()) / math.expm1(-sharpness)
+
+
+def monotonic_cosine_shape(similarity: Tensor) -> Tensor:
+    """(1 + sin(pi s / 2)) / 2: 0 at s = -1, 1 at s = +1."""
+    return 0.5 * (1 + torch.sin(0.5 * math.pi * similarity))
+
+
+def even_ode_shape(similarity: Tensor, tau_min: float) -> Tensor:
+    """(g(|s|) - tau_min) / (g(1) - tau_min) with g(x) = x / log(1 + x / tau_min), a branch of the paper's ODE."""
+    ratio = similarity.abs() / tau_min
+    near_zero = ratio < 1e-3  # g / tau_min - 1 cancels there: use its Taylor series instead
+    safe = torch.where(near_zero, torch.ones_like(ratio), ratio)
+    series = ratio * (1 / 2 - ratio * (1 / 12 - ratio * (1 / 24 - ratio * (19 / 720))))
+    excess = torch.where(near_zero, series, safe / torch.log1p(safe) - 1)  # g(|s|) / tau_min - 1
+    return excess / (1 / (tau_min * math.log1p(1 / tau_min)) - 1)
+
+
+@register_temperature("cosine")
+class CosineTemperature(ProfileTemperature):
+    """The vanilla DySTreSS temperature (Alg. 1): lowest at s = 0, ``tau_max`` at s = -1 and s = +1.
+
+    ``tau(s) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi (1 + s)))``. The paper uses 0.07/0.2 on CIFAR, 0.1/0.2 on
+    ImageNet and 0.03/0.05 on text. ``tau_min == tau_max`` is the constant temperature.
+    """
+
+    def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2) -> None:
+        super().__init__(tau_min, tau_max, cosine_shape)
+
+
+@register_temperature("shifted_cosine")
+class ShiftedCosineTemperature(ProfileTemperature):
+    """The shifted DySTreSS temperature (Alg. 2), the default for text: 0.05/0.07 with shift -0.4.
+
+    For ``shift <= 0`` a cosine dip on ``s <= -shift`` and the constant ``tau_max`` above it; for ``shift > 0`` the
+    mirror image. The minimum lies at ``-shift - scale`` (``shift <= 0``) or ``-shift + scale``. The paper's "+", "*" and
+    "**" rows are ``(-0.2, 0.6)``, ``(-0.4, 0.7)`` and ``(-0.6, 0.8)``; ``shift=-1, scale=1`` is the vanilla cosine.
+
+    Args:
+        tau_min: temperature at the bottom of the dip.
+        tau_max: temperature on the plateau.
+        shift: where the plateau starts, with the opposite sign; in [-1, 1].
+        scale: half the width of the dip (the paper's k). Default ``(1 + |shift|) / 2``, which puts ``tau_max`` at
+            s = -1 and s = +1.
+    """
+
+    def __init__(
+        self, tau_min: float = 0.05, tau_max: float = 0.07, shift: float = -0.4, scale: float | None = None
+    ) -> None:
+        if not abs(shift) <= 1:
+            raise ValueError(f"shift must lie in [-1, 1], got {shift}: the plateau starts at s = -shift")
+        if scale is None:
+            scale = (1 + abs(shift)) / 2
+        if not 0 < scale < math.inf:
+            raise ValueError(f"scale must be positive, got {scale}: it is half the width of the dip")
+        super().__init__(tau_min, tau_max, partial(shifted_cosine_shape, shift=shift, scale=scale))
+
+
+@register_temperature("linear")
+class LinearTemperature(ProfileTemperature):
+    """``tau_min + (tau_max - tau_min) |s|`` (the "linear" row of Table abltempfunc)."""
+
+    def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2) -> None:
+        super().__init__(tau_min, tau_max, linear_shape)
+
+
+@register_temperature("exponential")
+class ExponentialTemperature(ProfileTemperature):
+    """``tau_min + (tau_max - tau_min) (1 - exp(-c |s|)) / (1 - exp(-c))`` (the "exponential" row of Table abltempfunc).
+
+    Args:
+        tau_min: temperature at s = 0.
+        tau_max: temperature at s = -1 and s = +1.
+        sharpness: c, positive; the larger, the narrower the dip.
+    """
+
+    def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2, sharpness: float = 3.5) -> None:
+        if not 0 < sharpness < math.inf:
+            raise ValueError(f"sharpness must be positive, got {sharpness}; for no sharpness use the linear profile")
+        super().__init__(tau_min, tau_max, partial(exponential_shape, sharpness=sharpness))
+
+
+@register_temperature("monotonic_cosine")
+class MonotonicCosineTemperature(ProfileTemperature):
+    """``tau_min`` at s = -1 rising to ``tau_max`` at s = +1 along a half cosine (Table monotony)."""
+
+    def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2) -> None:
+        super().__init__(tau_min, tau_max, monotonic_cosine_shape)
+
+
+@register_temperature("even_ode")
+class EvenODETemperature(ProfileTemperature):
+    """A profile shaped like the solutions of the paper's ODE (Eq. tauij) that meets ``tau_min`` and ``tau_max``.
+
+    No solution of the ODE itself has ``tau_max`` at both ends and ``tau_min`` at 0; this one mirrors the branch through
+    ``tau(0) = tau_min`` and stretches it to ``tau_max``. It is this package's own addition.
+    """
+
+    def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2) -> None:
+        _check_range(tau_min, tau_max)
+        super().__init__(tau_min, tau_max, partial(even_ode_shape, tau_min=tau_min))
+
+
+@register_temperature("scheduled")
+class ScheduledTemperature(Temperature):
+    """A temperature that swings between two values over the run, whatever the similarity (Kukleva et al., ICLR 2023).
+
+    ``tau(t) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi t / half_period))``: ``tau_max`` at the start,
+    ``tau_min`` after ``half_period``. Kukleva et al. use 0.1 to 1.0 with 200 epochs.
+
+    Args:
+        tau_min: lowest temperature.
+        tau_max: highest temperature, the one at the start.
+        half_period: time from highest to lowest, in ``unit``.
+        unit: ``"epoch"``, or ``"run"`` for fractions of the whole run (as a one-epoch text run needs).
+    """
+
+    time: Tensor
+
+    def __init__(
+        self, tau_min: float = 0.1, tau_max: float = 1.0, half_period: float = 200, unit: str = "epoch"
+    ) -> None:
+        super().__init__()
+        _check_range(tau_min, tau_max)
+        if not 0 < half_period < math.inf:
+            raise ValueError(f"half_period must be positive, got {half_period}")
+        if unit not in ("epoch", "run"):
+            raise ValueError(f"unit must be 'epoch' or 'run', got {unit!r}")
+        self.tau_min = tau_min
+        self.tau_max = tau_max
+        self.half_period = half_period
+        self.unit = unit
+        self.register_buffer("time", torch.zeros((), dtype=torch.float64))
+
+    def advance(self, epoch: float, run_fraction: float) -> None:
+        self.time.fill_(epoch if self.unit == "epoch" else run_fraction)
+
+    def forward(self, similarity: Tensor) -> Tensor:
+        swing = 0.5 * (1 + torch.cos(math.pi / self.half_period * self.time))
+        return _expand(self.tau_min + (self.tau_max - self.tau_min) * swing, similarity)
+
+    def extra_repr(self) -> str:
+        return f"tau_min={self.tau_min}, tau_max={self.tau_max}, half_period={self.half_period}, unit={self.unit!r}"
+
+
+@register_temperature("alignment_adaptive")
+class AlignmentAdaptiveTemperature(Temperature):
+    """MACL's temperature: ``tau_0 (1 + alpha (A - a_0))``, A the mean positive similarity of the global batch.
+
+    Huang et al., "Model-Aware Contrastive Learning" (ICML 2023); text: 0.05, 2, 0.8. A carries no gradient. Until the
+    first batch A is taken as ``a_0``.
+
+    Args:
+        tau_0: temperature at A = a_0; positive.
+        alpha: how strongly the temperature follows A; not negative.
+        a_0: the reference alignment, in [-1, 1].
+
+    Raises:
+        TemperatureError: during the run, when A <= a_0 - 1/alpha makes the temperature zero or negative.
+    """
+
+    mean_positive: Tensor
+
+    def __init__(self, tau_0: float = 0.05, alpha: float = 2.0, a_0: float = 0.8) -> None:
+        super().__init__()
+        if not 0 < tau_0 < math.inf:
+            raise ValueError(f"tau_0 must be positive, got {tau_0}: similarities are divided by the temperature")
+        if not 0 <= alpha < math.inf:
+            raise ValueError(f"alpha must be at least 0, got {alpha}")
+        if not abs(a_0) <= 1:
+            raise ValueError(f"a_0 is a cosine similarity and must lie in [-1, 1], got {a_0}")
+        self.tau_0 = tau_0
+        self.alpha = alpha
+        self.a_0 = a_0
+        self.register_buffer("mean_positive", torch.tensor(a_0, dtype=torch.float64))
+
+    def observe(self, mean_positive: Tensor) -> None:
+        self.mean_positive.copy_(mean_positive.detach())
+        tau = float(self._tau())
+        if tau <= 0:
+            raise TemperatureError(
+                f"the alignment-adaptive temperature reached {tau:.4g} and must stay positive: the mean positive "
+                f"similarity A = {float(self.mean_positive):.4f} is not above a_0 - 1/alpha = "
+                f"{self.a_0 - 1 / self.alpha:.4f} (tau_0={self.tau_0}, alpha={self.alpha}, a_0={self.a_0}); "
+                f"lower alpha or a_0"
+            )
+
+    def _tau(self) -> Tensor:
+        return self.tau_0 * (1 + self.alpha * (self.mean_positive - self.a_0))
+
+    def forward(self, similarity: Tensor) -> Tensor:
+        return _expand(self._tau(), similarity)
+
+    def extra_repr(self) -> str:
+        return f"tau_0={self.tau_0}, alpha={self.alpha}, a_0={self.a_0}"
+
+
+def ode_temperature(similarity: Tensor, delta_k: float, c: float) -> Tensor:
+    """The ODE family of the paper (Eq. tauij), ``s / log(delta K s - c)``, for plots.
+
+    It solves ``d tau / ds = tau / s * (1 - tau delta K exp(-s / tau))`` (Eq. eqnnewdeltdels).
+
+    Args:
+        similarity: any shape.
+        delta_k: the product delta K of the gradient bound and the sum over the other pairs.
+        c: the integration constant.
+
+    Returns:
+        Temperatures of the same shape; NaN where the logarithm or the temperature is not positive.
+    """
+    argument = delta_k * similarity - c
+    tau = similarity / torch.log(argument.clamp(min=torch.finfo(similarity.dtype).tiny))
+    return torch.where((argument > 0) & (tau > 0) & torch.isfinite(tau), tau, torch.nan)

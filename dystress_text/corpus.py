@@ -1,0 +1,287 @@
+"""Training sentences: read one a line, tokenised once, cached and memory-mapped.
+
+Nothing is changed silently. What is left out or noteworthy is counted in a :class:`CorpusReport` that the training
+program prints. The cache is keyed by the content of the file, the tokenizer and the length, so a second run starts at
+once and holds no text in memory.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from dystress_text.errors import UserError
+from dystress_text.progress import progress_bar
+
+FORMAT = 1  # of the cache; a change of the files' layout raises it
+MAX_LINE_BYTES = 65_536
+CHUNK = 20_000  # sentences tokenised at a time
+
+_OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+
+
+@dataclass
+class CorpusReport:
+    """What reading a text file found. Each line is a sentence or left out for exactly one reason.
+
+    Attributes:
+        sha256: of the file as it lies on disk.
+        lines: lines read.
+        sentences: lines kept.
+        empty: left out, nothing but white space.
+        over_long: left out, more than 65,536 bytes.
+        invalid_utf8: left out, not UTF-8.
+        nul: left out, holding a NUL byte.
+        crlf: kept without the carriage return at the end.
+        duplicates: kept, though the same sentence came before.
+        truncated: kept, but more tokens than the training length.
+        first_line: the first line number (from 1) of each kind of finding.
+    """
+
+    sha256: str = ""
+    lines: int = 0
+    sentences: int = 0
+    empty: int = 0
+    over_long: int = 0
+    invalid_utf8: int = 0
+    nul: int = 0
+    crlf: int = 0
+    duplicates: int = 0
+    truncated: int = 0
+    first_line: dict[str, int] = field(default_factory=dict)
+
+    def note(self, kind: str) -> None:
+        """Count a finding at the current line."""
+        setattr(self, kind, getattr(self, kind) + 1)
+        self.first_line.setdefault(kind, self.lines)
+
+    def summary(self) -> str:
+        """One line for the user."""
+        findings = [
+            ("left out", "empty", self.empty),
+            ("left out", f"over {MAX_LINE_BYTES:,} bytes", self.over_long),
+            ("left out", "not UTF-8", self.invalid_utf8),
+            ("left out", "with a NUL byte", self.nul),
+            ("kept", "with CRLF ends", self.crlf),
+            ("kept", "duplicates", self.duplicates),
+            ("kept", "cut at the training length", self.truncated),
+        ]
+        parts = [f"{count:,} {name} ({fate})" for fate, name, count in findings if count]
+        return f"{self.sentences:,} sentences in {self.lines:,} lines" + (f"; {', '.join(parts)}" if parts else "")
+
+
+def read_sentences(stream: BinaryIO, report: CorpusReport, max_sentences: int | None = None) -> Iterator[str]:
+    """Sentences of a binary stream, one a line, with the findings counted in ``report``.
+
+    Lines end at a line feed alone. Memory is bounded however long a line is. Stops after ``max_sentences``.
+    """
+    seen: list[int] = []  # hashes; sorting 8 bytes a sentence at the end is far smaller than a set of strings
+    while report.sentences != max_sentences and (raw := stream.readline(MAX_LINE_BYTES + 1)):
+        report.lines += 1
+        if len(raw) > MAX_LINE_BYTES and not raw.endswith(b"\n"):
+            while (rest := stream.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
+                pass
+            report.note("over_long")
+            continue
+        line = raw.removesuffix(b"\n")
+        if line.endswith(b"\r"):
+            line = line.removesuffix(b"\r")
+            report.note("crlf")
+        if b"\0" in line:
+            report.note("nul")
+            continue
+        try:
+            sentence = line.decode("utf-8")
+        except UnicodeDecodeError:
+            report.note("invalid_utf8")
+            continue
+        if not sentence.strip():
+            report.note("empty")
+            continue
+        report.sentences += 1
+        seen.append(hash(sentence))
+        yield sentence
+    report.duplicates = len(seen) - len(np.unique(np.array(seen, dtype=np.int64)))
+
+
+class TokenSink(Protocol):
+    """What token ids are written to."""
+
+    def write(self, data: bytes, /) -> int: ...
+
+
+class TokenizedCorpus:
+    """Sentences as token ids, special tokens included, in two memory-mapped arrays.
+
+    Args:
+        tokens: (total,) ids of all sentences, one after another.
+        offsets: (sentences + 1,) where each sentence starts.
+        pad_token_id: fills up the shorter rows of a batch.
+        report: what reading the text found.
+    """
+
+    def __init__(
+        self, tokens: NDArray[np.unsignedinteger], offsets: NDArray[np.int64], pad_token_id: int, report: CorpusReport
+    ) -> None:
+        self.tokens = tokens
+        self.offsets = offsets
+        self.pad_token_id = pad_token_id
+        self.report = report
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def batch(self, indices: NDArray[np.int64]) -> dict[str, Tensor]:
+        """The sentences at ``indices`` (n,), padded to the longest: input_ids and attention_mask, (n, length) int64."""
+        starts = self.offsets[indices]
+        lengths = self.offsets[indices + 1] - starts  # (n,)
+        mask = np.arange(lengths.max()) < lengths[:, None]  # (n, length)
+        ids = np.full(mask.shape, self.pad_token_id, dtype=np.int64)
+        places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
+        ids[mask] = self.tokens[places]
+        return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+
+
+def load_corpus(
+    path: str | Path,
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    max_samples: int | None = None,
+    cache_dir: str | Path | None = None,
+    progress: bool = True,
+) -> TokenizedCorpus:
+    """Tokenise a text file (plain, .gz, .xz or .bz2), or find it tokenised in the cache.
+
+    Args:
+        path: the file, UTF-8, one sentence a line.
+        tokenizer: a tokenizer with a ``tokenizers`` backend.
+        max_seq_length: tokens a sentence, special tokens included.
+        max_samples: keep the first so many sentences.
+        cache_dir: where caches lie; None is :func:`cache_root`.
+        progress: show a progress bar while tokenising.
+
+    Raises:
+        UserError: no such file, not readable, no sentence in it, or no such tokenizer backend.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise UserError(f"--train_file: no file {str(path)!r}")
+    if not tokenizer.is_fast:
+        raise UserError(f"--model_name_or_path: {type(tokenizer).__name__} has no fast (tokenizers) form")
+    backend = training_tokenizer(tokenizer, max_seq_length)
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    key = hashlib.sha256(f"{FORMAT} {digest} {max_samples} {backend.to_str()}".encode()).hexdigest()[:32]
+    folder = Path(cache_dir or cache_root()) / "corpus" / key
+    if not (folder / "report.json").is_file():
+        report = CorpusReport(sha256=digest)
+        dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
+        with _staged(folder) as staging:
+            _tokenize_file(path, backend, np.dtype(dtype), staging, report, max_samples, progress)
+    return _open_cached(folder, tokenizer)
+
+
+def training_tokenizer(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> Tokenizer:
+    """A copy of the tokenizer's backend that truncates and does not pad."""
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.enable_truncation(max_seq_length)
+    backend.no_padding()
+    return backend
+
+
+def cache_root() -> Path:
+    """``$DYSTRESS_CACHE``, else ``dystress-text`` in the user's cache folder."""
+    if configured := os.environ.get("DYSTRESS_CACHE"):
+        return Path(configured)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dystress-text"
+
+
+def _tokenize_file(
+    path: Path,
+    backend: Tokenizer,
+    dtype: np.dtype[np.unsignedinteger],
+    folder: Path,
+    report: CorpusReport,
+    max_samples: int | None,
+    progress: bool,
+) -> None:
+    opener = _OPENERS.get(path.suffix, open)
+    try:
+        with cast(BinaryIO, opener(path, "rb")) as stream, (folder / "tokens.bin").open("wb") as sink:
+            sentences = read_sentences(stream, report, max_samples)
+            bar = progress_bar(sentences, progress, desc="tokenising", unit=" sentences", total=max_samples)
+            offsets = tokenize(bar, backend, dtype, sink, report)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise UserError(f"--train_file: cannot read {str(path)!r}: {error}") from error
+    if report.sentences == 0:
+        raise UserError(f"--train_file: no usable sentence in {str(path)!r} ({report.summary()})")
+    np.save(folder / "offsets.npy", offsets)
+    (folder / "report.json").write_text(json.dumps({"dtype": dtype.name, **asdict(report)}, indent=1))
+
+
+def tokenize(
+    sentences: Iterable[str],
+    backend: Tokenizer,
+    dtype: np.dtype[np.unsignedinteger],
+    sink: TokenSink,
+    report: CorpusReport,
+) -> NDArray[np.int64]:
+    """Write the ids of all sentences to ``sink`` and return where each starts, (sentences + 1,)."""
+    max_length: int = backend.truncation["max_length"]
+    lengths: list[NDArray[np.int64]] = []
+    remaining = iter(sentences)
+    while chunk := list(islice(remaining, CHUNK)):
+        encodings = backend.encode_batch_fast(chunk)
+        ids = [encoding.ids for encoding in encodings]
+        lengths.append(np.fromiter(map(len, ids), dtype=np.int64, count=len(ids)))
+        sink.write(np.concatenate([np.asarray(row, dtype=dtype) for row in ids]).tobytes())
+        report.truncated += sum(
+            len(row) == max_length and len(encoding.overflowing) > 0
+            for row, encoding in zip(ids, encodings, strict=True)
+        )
+    return np.concatenate([[0], np.cumsum(np.concatenate(lengths))]) if lengths else np.zeros(1, dtype=np.int64)
+
+
+def _open_cached(folder: Path, tokenizer: PreTrainedTokenizerBase) -> TokenizedCorpus:
+    stored = json.loads((folder / "report.json").read_text())
+    tokens = np.memmap(folder / "tokens.bin", dtype=stored.pop("dtype"), mode="r")
+    offsets = np.load(folder / "offsets.npy", mmap_mode="r")
+    if offsets[-1] != len(tokens):
+        raise UserError(f"the corpus cache {str(folder)!r} is damaged: delete that folder and run again")
+    pad = tokenizer.pad_token_id
+    return TokenizedCorpus(tokens, offsets, 0 if pad is None else int(pad), CorpusReport(**stored))
+
+
+@contextmanager
+def _staged(folder: Path) -> Iterator[Path]:
+    """A temporary folder beside ``folder`` that takes its name on success and disappears on failure."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=folder.parent))
+    try:
+        yield staging
+        try:
+            staging.rename(folder)
+        except OSError:  # another process was faster: its files are the same
+            if not (folder / "report.json").is_file():
+                raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)

@@ -1,0 +1,202 @@
+"""Sentence encoders: a transformer, a pooler and a head that exists in training alone.
+
+Poolers have SimCSE's names and meanings. Everywhere the vector is taken from hidden states without a further layer; only
+``cls`` has by default SimCSE's dense + tanh head on top while training, which is dropped afterwards
+(``--mlp_only_train`` there).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from dystress_text.errors import UserError
+from dystress_text.hub import hub_reachable
+from dystress_text.progress import progress_bar
+
+POOLERS = ("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last")
+
+
+def pool(hidden_states: Sequence[Tensor], attention_mask: Tensor, pooler_type: str) -> Tensor:
+    """One vector a sentence from the hidden states of all layers.
+
+    Args:
+        hidden_states: the embedding layer's output and each layer's after it, all (n, length, dim); ``cls`` and ``avg``
+            look at the last one alone.
+        attention_mask: (n, length), 1 at tokens.
+        pooler_type: ``cls`` and ``cls_before_pooler`` take the first token of the last layer; ``avg`` the mean over its
+            tokens; ``avg_top2`` that of the last two layers; ``avg_first_last`` that of the first and the last one.
+
+    Returns:
+        (n, dim).
+    """
+    if pooler_type in ("cls", "cls_before_pooler"):
+        return hidden_states[-1][:, 0]
+    if pooler_type == "avg":
+        states = hidden_states[-1]
+    elif pooler_type == "avg_top2":
+        states = (hidden_states[-2] + hidden_states[-1]) / 2
+    elif pooler_type == "avg_first_last":
+        states = (hidden_states[1] + hidden_states[-1]) / 2
+    else:
+        raise ValueError(f"unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
+    mask = attention_mask.unsqueeze(-1).to(states.dtype)  # (n, length, 1)
+    return (states * mask).sum(1) / mask.sum(1)
+
+
+class SentenceEncoder(nn.Module):
+    """A transformer with pooling, and a head in training.
+
+    Args:
+        transformer: any encoder of transformers whose output has ``last_hidden_state`` and ``hidden_states``.
+        pooler_type: one of :data:`POOLERS`.
+        mlp_head: add dense + tanh on top while training; None means SimCSE's rule, with ``cls`` only.
+
+    Raises:
+        ValueError: unknown pooler.
+    """
+
+    def __init__(self, transformer: PreTrainedModel, pooler_type: str = "cls", mlp_head: bool | None = None) -> None:
+        super().__init__()
+        if pooler_type not in POOLERS:
+            raise ValueError(f"unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
+        self.transformer = transformer
+        self.pooler_type = pooler_type
+        unused = getattr(transformer, "pooler", None)  # BERT's own, which no pooler here reads: kept for the file alone
+        if isinstance(unused, nn.Module):
+            unused.requires_grad_(False)
+        self.head: nn.Module | None = None
+        if mlp_head or (mlp_head is None and pooler_type == "cls"):
+            dim = transformer.config.hidden_size
+            dense = nn.Linear(dim, dim)
+            nn.init.normal_(dense.weight, std=getattr(transformer.config, "initializer_range", 0.02))
+            nn.init.zeros_(dense.bias)
+            self.head = nn.Sequential(dense, nn.Tanh())
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Token ids and mask, both (n, length), to sentence vectors (n, dim); the head applies in training alone."""
+        vectors = pool(self._hidden_states(input_ids, attention_mask), attention_mask, self.pooler_type)
+        return self.head(vectors) if self.head is not None and self.training else vectors
+
+    def _hidden_states(self, input_ids: Tensor, attention_mask: Tensor, all_layers: bool = False) -> Sequence[Tensor]:
+        all_layers = all_layers or self.pooler_type in ("avg_top2", "avg_first_last")
+        output = self.transformer(input_ids, attention_mask=attention_mask, output_hidden_states=all_layers)
+        states: Sequence[Tensor] = output.hidden_states if all_layers else (output.last_hidden_state,)
+        return states
+
+    @torch.no_grad()
+    def encode(
+        self,
+        sentences: Sequence[str],
+        tokenizer: PreTrainedTokenizerBase,
+        batch_size: int = 64,
+        poolers: Sequence[str] | None = None,
+        progress: bool = False,
+    ) -> Tensor | dict[str, Tensor]:
+        """Vectors of sentences as evaluation uses them: no dropout, no head, fp32, the encoder's own length limit.
+
+        Args:
+            sentences: any number of them, encoded in the order of their length.
+            tokenizer: the encoder's.
+            batch_size: sentences at a time.
+            poolers: encode with each of these poolers, from one forward pass.
+            progress: show a progress bar.
+
+        Returns:
+            (n, dim) fp32 on the CPU; with ``poolers`` one such tensor for each name.
+        """
+        wanted = tuple(poolers or (self.pooler_type,))
+        device = next(self.parameters()).device
+        limit = length_limit(tokenizer, self.transformer)
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+        vectors = {name: torch.empty(len(sentences), self.transformer.config.hidden_size) for name in wanted}
+        was_training = self.training
+        self.eval()
+        try:
+            for start in progress_bar(range(0, len(order), batch_size), progress, desc="encoding", unit=" batches"):
+                rows = order[start : start + batch_size]
+                batch = tokenizer(
+                    [sentences[i] for i in rows], padding=True, truncation=True, max_length=limit, return_tensors="pt"
+                ).to(device)
+                mask = batch["attention_mask"]
+                with torch.autocast(device.type, enabled=False):
+                    states = self._hidden_states(batch["input_ids"], mask, all_layers=poolers is not None)
+                for name in wanted:
+                    vectors[name][rows] = pool(states, mask, name).float().cpu()
+        finally:
+            self.train(was_training)
+        return vectors if poolers is not None else vectors[self.pooler_type]
+
+    def save(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Write a native sentence-transformers model whose vectors are those of :meth:`encode`.
+
+        The head is left out, and the length limit is the encoder's own.
+        """
+        from sentence_transformers import SentenceTransformer  # slow to import and needed here alone
+        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer, WeightedLayerPooling
+
+        config = self.transformer.config
+        with tempfile.TemporaryDirectory() as staging:
+            self.transformer.save_pretrained(staging)
+            tokenizer.save_pretrained(staging)
+            layers = {"avg_top2": (-2, -1), "avg_first_last": (1, -1)}.get(self.pooler_type)
+            transformer = Transformer(
+                staging,
+                max_seq_length=length_limit(tokenizer, self.transformer),
+                config_kwargs={"output_hidden_states": True} if layers else None,
+            )
+        modules: list[Any] = [transformer]
+        if layers:
+            weights = torch.zeros(config.num_hidden_layers + 1)
+            weights[list(layers)] = 1.0
+            # the weights are part of the recipe, not of what further training may change
+            parameter = nn.Parameter(weights, requires_grad=False)
+            modules.append(WeightedLayerPooling(config.hidden_size, config.num_hidden_layers, 0, parameter))
+        modules.append(Pooling(config.hidden_size, "cls" if self.pooler_type.startswith("cls") else "mean"))
+        SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine").save(str(folder))
+
+
+def length_limit(tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> int:
+    """The most tokens that the encoder reads, special tokens included.
+
+    That is the smaller of the tokenizer's limit and the position table's. RoBERTa and its kin number their positions
+    from the padding index + 1, so those rows of the table are no positions.
+    """
+    limit = int(getattr(transformer.config, "max_position_embeddings", tokenizer.model_max_length))
+    for name, module in transformer.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            limit -= module.padding_idx + 1
+    return min(limit, tokenizer.model_max_length)
+
+
+def load_encoder(
+    name_or_path: str, pooler_type: str = "cls", mlp_head: bool | None = None
+) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
+    """An encoder and its tokenizer from a folder or from the hub, in fp32. Code that comes with a model is never run.
+
+    Raises:
+        UserError: nothing loads from there, or the pooler is unknown.
+    """
+    if pooler_type not in POOLERS:
+        raise UserError(f"--pooler_type: unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
+    try:
+        local = not hub_reachable()
+        transformer = AutoModel.from_pretrained(name_or_path, dtype=torch.float32, local_files_only=local)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, local_files_only=local)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"--model_name_or_path: cannot load {name_or_path!r} as a Hugging Face encoder, from a folder, the local "
+            f"cache or the hub: {reason}"
+        ) from error
+    if transformer.config.is_encoder_decoder:
+        raise UserError(
+            f"--model_name_or_path: {name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed"
+        )
+    return SentenceEncoder(transformer, pooler_type, mlp_head), tokenizer

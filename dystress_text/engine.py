@@ -1,0 +1,454 @@
+"""The one training loop, on accelerate, for text and vision.
+
+A task says how a batch becomes embeddings, what their loss is, and how the model is evaluated and saved. The engine owns
+everything else: devices and precision, the order of the samples, accumulation, clipping, the learning rate, progress,
+trackers, the best model, checkpoints and the stop on a loss that is no number.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import get_scheduler
+
+from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.errors import TrainingError, UserError
+from dystress_text.progress import progress_bar
+
+Batch = dict[str, Tensor]
+
+
+class Task(Protocol):
+    """What is trained. ``model`` is the bare network; the engine passes the prepared one to ``embed``."""
+
+    model: nn.Module
+    objective: ContrastiveLoss
+
+    def load(self, indices: NDArray[np.int64]) -> Batch:
+        """The samples at ``indices`` as tensors on the CPU."""
+
+    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+        """Embeddings of a batch, one tensor a view."""
+
+    def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor:
+        """Scalar loss of :meth:`embed`'s result."""
+
+    def evaluate(self) -> Mapping[str, float]:
+        """Metrics of ``model``, by name. Must leave the random state alone."""
+
+    def save(self, folder: Path) -> None:
+        """Write ``model`` as users load it."""
+
+
+@dataclass
+class EngineSettings:
+    """Settings of the loop; the same for text and vision."""
+
+    output_dir: str = field(default="out", metadata={"help": "Where the model, the log and checkpoints go."})
+    overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace the run that output_dir holds."})
+    resume_from_checkpoint: bool = field(default=False, metadata={"help": "Go on with the run that output_dir holds."})
+    seed: int = field(default=42, metadata={"help": "Of everything: initialisation, order, dropout."})
+    num_train_epochs: int = field(default=1, metadata={"help": "Passes over the data."})
+    max_steps: int = field(default=-1, metadata={"help": "Optimiser steps, instead of epochs if positive."})
+    train_batch_size: int = field(
+        default=64, metadata={"help": "Samples a batch over all processes together: what contrasts with what."}
+    )
+    per_device_train_batch_size: int | None = field(
+        default=None, metadata={"help": "Samples a batch in each process, instead of train_batch_size."}
+    )
+    gradient_accumulation_steps: int = field(
+        default=1, metadata={"help": "Batches a step; negatives come from one batch alone."}
+    )
+    learning_rate: float = field(default=3e-5, metadata={"help": "Peak learning rate of AdamW."})
+    weight_decay: float = field(default=0.0, metadata={"help": "Of AdamW; not on biases and normalisation layers."})
+    max_grad_norm: float = field(default=1.0, metadata={"help": "Clip the gradient's norm; 0 for no clipping."})
+    lr_scheduler_type: str = field(
+        default="linear",
+        metadata={"help": "Fall of the learning rate to 0.", "choices": ["linear", "cosine", "constant"]},
+    )
+    warmup_ratio: float = field(default=0.0, metadata={"help": "Share of the steps over which the rate rises first."})
+    mixed_precision: str = field(
+        default="auto",
+        metadata={
+            "help": "auto: what the launcher says, else bf16 where the device is fast in it, else fp16 on CUDA, else no.",
+            "choices": ["auto", "no", "bf16", "fp16"],
+        },
+    )
+    eval_steps: int = field(default=125, metadata={"help": "Steps between evaluations; 0 for one at the end."})
+    save_steps: int = field(default=0, metadata={"help": "Steps between checkpoints; 0 for none."})
+    logging_steps: int = field(default=10, metadata={"help": "Steps between log lines, and reads from the device."})
+    metric_for_best_model: str | None = field(
+        default=None, metadata={"help": "The metric by which the best model is kept (higher is better)."}
+    )
+    report_to: str = field(
+        default="none",
+        metadata={"help": "A tracker of accelerate, such as tensorboard or wandb; metrics.jsonl always."},
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("num_train_epochs", "train_batch_size", "gradient_accumulation_steps", "logging_steps"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name}: must be at least 1, got {getattr(self, name)}")
+        for name in ("weight_decay", "max_grad_norm", "eval_steps", "save_steps"):
+            if not getattr(self, name) >= 0:
+                raise UserError(f"--{name}: must be at least 0, got {getattr(self, name)}")
+        if not 0 < self.learning_rate < math.inf:
+            raise UserError(f"--learning_rate: must be positive, got {self.learning_rate}")
+        if not 0 <= self.warmup_ratio <= 1:
+            raise UserError(f"--warmup_ratio: must lie in [0, 1], got {self.warmup_ratio}")
+        if self.max_steps < 1 and self.max_steps != -1:
+            raise UserError(f"--max_steps: must be at least 1, or -1 for whole epochs, got {self.max_steps}")
+        if self.overwrite_output_dir and self.resume_from_checkpoint:
+            raise UserError("--overwrite_output_dir and --resume_from_checkpoint exclude each other")
+
+
+@dataclass(frozen=True)
+class BatchOrder:
+    """Which samples meet in which batch: a fresh permutation each epoch, from the seed alone.
+
+    A batch of ``batch_size`` is cut into ``world_size`` parts in the order of the ranks, so that the same global batches
+    arise however many processes there are. Samples that do not fill the last batch of an epoch sit that epoch out.
+
+    Raises:
+        UserError: a batch too small, larger than the data, or not divisible by the number of processes.
+    """
+
+    size: int
+    batch_size: int
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 2:
+            raise UserError(
+                f"--train_batch_size: must be at least 2 (a pair alone has no negatives), got {self.batch_size}"
+            )
+        if self.batch_size % self.world_size:
+            raise UserError(
+                f"--train_batch_size: {self.batch_size} does not divide among {self.world_size} processes; "
+                f"use a multiple of {self.world_size}, or --per_device_train_batch_size"
+            )
+        if self.size < self.batch_size:
+            raise UserError(f"--train_batch_size: {self.batch_size} exceeds the {self.size} training samples")
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return self.size // self.batch_size
+
+    def epoch(self, epoch: int) -> NDArray[np.int64]:
+        """Sample indices of this process, (batches, batch_size / world_size)."""
+        order = np.random.default_rng([self.seed, epoch]).permutation(self.size)
+        parts = order[: len(self) * self.batch_size].reshape(len(self), self.world_size, -1)
+        return np.ascontiguousarray(parts[:, self.rank])
+
+
+@dataclass
+class TrainingState:
+    """What a checkpoint must know besides tensors."""
+
+    step: int = 0
+    best_metric: float | None = None
+    best_step: int | None = None
+    train_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """What a run was like.
+
+    Attributes:
+        steps: optimiser steps of the whole run.
+        seconds: spent in training steps, evaluation and saving left out.
+        samples_per_second: training samples over ``seconds``, all processes together.
+        peak_memory_gb: of the device on CUDA, else of the process (resident), in 10^9 bytes.
+        best_step: of the model kept; None if nothing was evaluated.
+        metrics: of the model kept.
+    """
+
+    steps: int
+    seconds: float
+    samples_per_second: float
+    peak_memory_gb: float
+    best_step: int | None
+    metrics: dict[str, float]
+
+
+def make_accelerator(settings: EngineSettings) -> Accelerator:
+    """The accelerator for these settings.
+
+    Raises:
+        UserError: the precision or the tracker is not available here.
+    """
+    try:
+        return Accelerator(
+            mixed_precision=resolve_precision(settings.mixed_precision),
+            gradient_accumulation_steps=settings.gradient_accumulation_steps,
+            log_with=None if settings.report_to == "none" else settings.report_to,
+            project_dir=str(Path(settings.output_dir) / "logs"),
+        )
+    except (ValueError, RuntimeError) as error:
+        raise UserError(
+            f"--mixed_precision {settings.mixed_precision} --report_to {settings.report_to}: {error}"
+        ) from error
+
+
+def resolve_precision(name: str) -> str | None:
+    """``auto`` to what this machine is fast in; None leaves the word to the launcher."""
+    import os
+
+    if name != "auto":
+        return name
+    if os.environ.get("ACCELERATE_MIXED_PRECISION", "no") != "no":  # the launcher says "no" where nobody said anything
+        return None
+    if torch.cuda.is_available():
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    return "bf16" if torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported() else "no"
+
+
+def global_batch_size(settings: EngineSettings, world_size: int) -> int:
+    """Samples a batch over all processes."""
+    if settings.per_device_train_batch_size is not None:
+        return settings.per_device_train_batch_size * world_size
+    return settings.train_batch_size
+
+
+def seed_process(seed: int, rank: int) -> None:
+    """Give each process its own stream of random numbers, for dropout and augmentation."""
+    set_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
+
+
+class Trainer:
+    """Trains a task. Build it, then :meth:`fit`.
+
+    Args:
+        task: what is trained.
+        data_size: number of training samples.
+        settings: of the loop.
+        accelerator: from :func:`make_accelerator`.
+    """
+
+    def __init__(self, task: Task, data_size: int, settings: EngineSettings, accelerator: Accelerator) -> None:
+        self.task = task
+        self.settings = settings
+        self.accelerator = accelerator
+        self.order = BatchOrder(
+            data_size,
+            global_batch_size(settings, accelerator.num_processes),
+            settings.seed,
+            accelerator.process_index,
+            accelerator.num_processes,
+        )
+        self.steps_per_epoch = len(self.order) // settings.gradient_accumulation_steps
+        if self.steps_per_epoch == 0:
+            raise UserError(
+                f"--gradient_accumulation_steps: {settings.gradient_accumulation_steps} batches a step, "
+                f"but an epoch has {len(self.order)}"
+            )
+        self.total_steps = (
+            settings.max_steps if settings.max_steps > 0 else settings.num_train_epochs * self.steps_per_epoch
+        )
+        seed_process(settings.seed, accelerator.process_index)
+        optimizer = torch.optim.AdamW(
+            parameter_groups(task.model, settings.weight_decay), lr=settings.learning_rate, fused=True
+        )
+        self.model, self.optimizer = accelerator.prepare(task.model, optimizer)
+        self.scheduler = get_scheduler(
+            settings.lr_scheduler_type,
+            self.optimizer,
+            num_warmup_steps=math.ceil(settings.warmup_ratio * self.total_steps),
+            num_training_steps=self.total_steps,
+        )
+        self.state = TrainingState()
+        self.folder = Path(settings.output_dir)
+        self._pending: list[Tensor] = []  # losses that were not read from the device yet
+        self._metrics: dict[str, float] = {}
+
+    def fit(self) -> TrainingSummary:
+        """Train to the end, keeping the best model in ``output_dir``, and return the summary."""
+        settings, state = self.settings, self.state
+        if settings.resume_from_checkpoint:
+            self._resume()
+        if settings.report_to != "none":
+            self.accelerator.init_trackers("dystress", config=_trackable(settings))
+        self.model.train()
+        first_step = state.step
+        mark = time.perf_counter()
+        with progress_bar(
+            show=self.accelerator.is_main_process,
+            total=self.total_steps,
+            initial=first_step,
+            desc="training",
+            unit=" steps",
+        ) as bar:
+            for micro_batches in self._steps(first_step):
+                self._step(micro_batches)
+                state.step += 1
+                last = state.step == self.total_steps
+                evaluating = last or (settings.eval_steps > 0 and state.step % settings.eval_steps == 0)
+                saving = settings.save_steps > 0 and state.step % settings.save_steps == 0 and not last
+                if state.step % settings.logging_steps == 0 or evaluating or saving:
+                    loss = self._read_losses()
+                    state.train_seconds += time.perf_counter() - mark
+                    mark = time.perf_counter()
+                    rate = self._samples(state.step) / state.train_seconds
+                    self._log(
+                        {"loss": loss, "learning_rate": self.scheduler.get_last_lr()[0], "samples_per_second": rate}
+                    )
+                    bar.set_postfix_str(f"loss {loss:.4f}, {rate:,.0f} samples/s", refresh=False)
+                if evaluating:
+                    self._evaluate()
+                if saving:
+                    self._checkpoint()
+                if evaluating or saving:
+                    mark = time.perf_counter()
+                bar.update()
+        self.accelerator.end_training()
+        return TrainingSummary(
+            steps=self.total_steps,
+            seconds=state.train_seconds,
+            samples_per_second=self._samples(state.step) / max(state.train_seconds, 1e-9),
+            peak_memory_gb=peak_memory(self.accelerator.device) / 1e9,
+            best_step=state.best_step,
+            metrics=self._metrics,
+        )
+
+    def _samples(self, steps: int) -> int:
+        return steps * self.settings.gradient_accumulation_steps * self.order.batch_size
+
+    def _steps(self, start: int) -> Iterator[list[NDArray[np.int64]]]:
+        """Sample indices of the micro-batches of each step, from step ``start`` on."""
+        accumulation = self.settings.gradient_accumulation_steps
+        for epoch in range(start // self.steps_per_epoch, math.ceil(self.total_steps / self.steps_per_epoch)):
+            batches = self.order.epoch(epoch)
+            for i in range(max(0, start - epoch * self.steps_per_epoch), self.steps_per_epoch):
+                if epoch * self.steps_per_epoch + i == self.total_steps:
+                    return
+                yield list(batches[i * accumulation : (i + 1) * accumulation])
+
+    def _step(self, micro_batches: list[NDArray[np.int64]]) -> None:
+        self.task.objective.temperature.advance(
+            epoch=self.state.step / self.steps_per_epoch, run_fraction=self.state.step / self.total_steps
+        )
+        for indices in micro_batches:
+            batch = {
+                name: tensor.to(self.accelerator.device, non_blocking=True)
+                for name, tensor in self.task.load(indices).items()
+            }
+            with self.accelerator.accumulate(self.model):
+                loss = self.task.loss(self.task.embed(self.model, batch))
+                self.accelerator.backward(loss)
+                if self.accelerator.sync_gradients and self.settings.max_grad_norm > 0:
+                    self.accelerator.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            self._pending.append(loss.detach())
+        if not self.accelerator.optimizer_step_was_skipped:  # fp16 overflow: the step did not happen
+            self.scheduler.step()
+
+    def _read_losses(self) -> float:
+        """Mean of the losses since the last call over all processes; the only read from the device.
+
+        Raises:
+            TrainingError: one of them is not finite.
+        """
+        losses = self.accelerator.reduce(torch.stack(self._pending), "mean").tolist()
+        self._pending.clear()
+        for i, loss in enumerate(losses):
+            if not math.isfinite(loss):
+                steps = len(losses) // self.settings.gradient_accumulation_steps
+                step = self.state.step - steps + i // self.settings.gradient_accumulation_steps + 1
+                raise TrainingError(
+                    f"the loss is {loss} at step {step} of {self.total_steps} (learning rate "
+                    f"{self.scheduler.get_last_lr()[0]:.3g}); lower --learning_rate, raise --tau_min or "
+                    f"use --mixed_precision bf16 or no. The best model so far is kept in {self.folder}"
+                )
+        return sum(losses) / len(losses)
+
+    def _evaluate(self) -> None:
+        if self.accelerator.is_main_process:
+            metrics = dict(self.task.evaluate())
+            self._log(metrics)
+            name = self.settings.metric_for_best_model
+            if name is not None and name not in metrics and metrics:
+                raise UserError(f"--metric_for_best_model: no {name!r} among {', '.join(metrics)}")
+            value = metrics.get(name) if name else None
+            best = self.state.best_metric
+            if value is None or not math.isnan(value) and (best is None or value > best):
+                self.state.best_metric, self.state.best_step = value, self.state.step
+                self._metrics = metrics
+                self.task.save(self.folder)
+        self.accelerator.wait_for_everyone()
+
+    def _log(self, values: Mapping[str, float]) -> None:
+        if self.accelerator.is_main_process:
+            self.accelerator.log(dict(values), step=self.state.step)
+            with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": self.state.step, **values}) + "\n")
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    def _checkpoint(self) -> None:
+        """Write ``checkpoint/`` anew, under another name first."""
+        staging, final = self.folder / ".checkpoint-writing", self.folder / "checkpoint"
+        self.accelerator.save_state(str(staging))
+        if self.accelerator.is_main_process:
+            save_file(self.task.objective.state_dict(), staging / "objective.safetensors")
+            (staging / "training_state.json").write_text(
+                json.dumps({**vars(self.state), "scheduler": self.scheduler.state_dict(), "metrics": self._metrics})
+            )
+            shutil.rmtree(final, ignore_errors=True)
+            staging.rename(final)
+        self.accelerator.wait_for_everyone()
+
+    def _resume(self) -> None:
+        folder = self.folder / "checkpoint"
+        if not (folder / "training_state.json").is_file():
+            raise UserError(f"--resume_from_checkpoint: {str(folder)!r} holds no checkpoint (see --save_steps)")
+        stored = json.loads((folder / "training_state.json").read_text())
+        self.scheduler.load_state_dict(stored.pop("scheduler"))
+        self._metrics = stored.pop("metrics")
+        self.accelerator.load_state(str(folder))
+        self.task.objective.load_state_dict(load_file(folder / "objective.safetensors"))
+        self.state.__dict__.update(stored)
+        if self.accelerator.is_main_process:
+            log = self.folder / "metrics.jsonl"
+            lines = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= self.state.step]
+            log.write_text("".join(line + "\n" for line in lines))
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Trainable parameters, those of biases and normalisation layers (one dimension) without weight decay."""
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak memory in bytes: allocated on a CUDA device, else resident in this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _trackable(settings: EngineSettings) -> dict[str, Any]:
+    return {k: v for k, v in vars(settings).items() if isinstance(v, (int, float, str, bool))}

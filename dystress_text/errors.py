@@ -1,0 +1,11 @@
+"""The errors that a program shows as one line instead of a traceback."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """Something that the user can put right; the message is one line that names the option and the valid values."""
+
+
+class TrainingError(UserError):
+    """A run that cannot go on, such as one whose loss is no longer a number."""

@@ -1,0 +1,110 @@
+"""Where data live: prepared on this machine, embedded in the checkout, or on the hub."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from dystress_text.corpus import cache_root
+from dystress_text.errors import UserError
+from dystress_text.hub import hub_reachable
+from dystress_text.sts import StsPairs, read_sts_benchmark
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+EMBEDDED = CHECKOUT / "data" / "embedded"
+HUB_REPOSITORY = "princeton-nlp/datasets-for-simcse"
+WIKI1M = "wiki1m_for_simcse.txt"
+STSB_DEV = Path("STS") / "STSBenchmark" / "sts-dev.csv"
+
+EVAL_SETS = ("stsb_dev", "mini_sts", "none")
+
+R = TypeVar("R")
+
+
+def data_root(data_dir: str | Path | None = None) -> Path:
+    """Where prepared data lie: the argument, else ``$DYSTRESS_DATA``, else ``data/prepared`` of the checkout."""
+    return Path(data_dir or os.environ.get("DYSTRESS_DATA") or CHECKOUT / "data" / "prepared")
+
+
+def embedded(path: str) -> Path:
+    """A file or folder that comes with the checkout.
+
+    Raises:
+        UserError: it is not there, because the package was installed without its checkout.
+    """
+    if not (EMBEDDED / path).exists():
+        raise UserError(f"{EMBEDDED / path} does not exist: the quickstart's files come with a checkout of the project")
+    return EMBEDDED / path
+
+
+def wiki1m(data_dir: str | Path | None = None) -> Path:
+    """SimCSE's training text, one million Wikipedia sentences: prepared, else from the hub.
+
+    Raises:
+        UserError: neither; the message names the ways on.
+    """
+    prepared = data_root(data_dir) / "wiki1m" / WIKI1M
+    if prepared.is_file():
+        return prepared
+    return _from_hub(
+        WIKI1M,
+        Path,
+        f"no training text: {prepared} does not exist. Three ways on: prepare the data (put {WIKI1M} at that place); "
+        "--train_file FILE with one sentence a line; or --preset quickstart, which needs no network",
+    )
+
+
+def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs | None:
+    """The pairs that training evaluates on: ``stsb_dev``, the embedded ``mini_sts``, or None for ``none``.
+
+    Raises:
+        UserError: unknown name, or the files are nowhere.
+    """
+    if name == "none":
+        return None
+    if name == "mini_sts":
+        return read_sts_benchmark(embedded("senteval/STS/MiniSTS/mini-sts.csv"), "mini-STS")
+    if name != "stsb_dev":
+        raise UserError(f"--eval_set: unknown set {name!r}; known are {', '.join(EVAL_SETS)}")
+    prepared = data_root(data_dir) / "senteval" / STSB_DEV
+    if not prepared.is_file():
+        prepared = _from_hub(
+            "senteval.tar",
+            _stsb_dev_of,
+            f"no STS-B dev set: {prepared} does not exist. Three ways on: prepare the data (put SentEval's downstream "
+            f"folder at {data_root(data_dir) / 'senteval'}); --eval_set mini_sts or none; or --preset quickstart",
+        )
+    return read_sts_benchmark(prepared, "STS-B dev")
+
+
+def _from_hub(filename: str, then: Callable[[str], R], otherwise: str) -> R:
+    """A file of the published data sets through huggingface_hub's cache, passed to ``then``."""
+    from huggingface_hub import hf_hub_download
+
+    try:
+        local = not hub_reachable()
+        return then(hf_hub_download(HUB_REPOSITORY, filename, repo_type="dataset", local_files_only=local))
+    except UserError:
+        raise
+    except Exception as error:  # whatever the network, the hub or the file system says: there is no data
+        reason = " ".join(str(error).split())
+        raise UserError(f"{otherwise}. The hub did not help: {reason}") from error
+
+
+def _stsb_dev_of(archive: str) -> Path:
+    """Copy the STS-B dev file out of SentEval's archive into the cache; nothing else is unpacked."""
+    target = cache_root() / "stsb" / STSB_DEV.name
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            if member.isfile() and Path(member.name).parts[-3:] == STSB_DEV.parts:
+                content = tar.extractfile(member)
+                assert content is not None  # a regular file
+                target.parent.mkdir(parents=True, exist_ok=True)
+                staging = target.with_suffix(f".{os.getpid()}")
+                staging.write_bytes(content.read())
+                staging.replace(target)
+                return target
+    raise UserError(f"{archive} holds no {STSB_DEV}")

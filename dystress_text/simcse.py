@@ -1,0 +1,196 @@
+"""Unsupervised SimCSE as a task for the engine: two dropout views of each sentence, any objective and temperature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+
+from dystress_text.core.gather import Gather
+from dystress_text.core.objectives import (
+    ContrastiveLoss,
+    DCLLoss,
+    DCLWLoss,
+    InfoNCELoss,
+    MACLLoss,
+    NTXentLoss,
+)
+from dystress_text.core.temperature import (
+    TEMPERATURES,
+    ProfileTemperature,
+    Temperature,
+    make_temperature,
+    temperature_parameters,
+)
+from dystress_text.corpus import TokenizedCorpus
+from dystress_text.encoder import SentenceEncoder
+from dystress_text.engine import Batch
+from dystress_text.errors import UserError
+from dystress_text.sts import StsPairs, StsResult, evaluate_sts
+
+OBJECTIVES = ("infonce", "ntxent", "dcl", "dclw", "macl")
+TEXT_RANGE = {"tau_min": 0.05, "tau_max": 0.07}  # the paper's best STS row
+
+
+@dataclass
+class LossSettings:
+    """Objective and temperature. What is not given takes the temperature's own default."""
+
+    objective: str = field(default="infonce", metadata={"help": "The objective.", "choices": list(OBJECTIVES)})
+    temperature: str | None = field(
+        default=None,
+        metadata={
+            "help": "constant, cosine, shifted_cosine, linear, exponential, monotonic_cosine, even_ode, scheduled, "
+            "alignment_adaptive, or one registered by you; default shifted_cosine, constant with --temp, "
+            "alignment_adaptive with macl."
+        },
+    )
+    temp: float | None = field(default=None, metadata={"help": "The constant temperature (SimCSE: 0.05)."})
+    tau_min: float | None = field(default=None, metadata={"help": "Lowest temperature; profiles: 0.05."})
+    tau_max: float | None = field(default=None, metadata={"help": "Highest temperature; profiles: 0.07."})
+    shift: float | None = field(default=None, metadata={"help": "shifted_cosine: minus the plateau's start; -0.4."})
+    scale: float | None = field(default=None, metadata={"help": "shifted_cosine: the paper's k; (1 + |shift|) / 2."})
+    sharpness: float | None = field(default=None, metadata={"help": "exponential: c; 3.5."})
+    half_period: float | None = field(default=None, metadata={"help": "scheduled: half a swing, in --unit."})
+    unit: str | None = field(default=None, metadata={"help": "scheduled: epoch, or run for fractions of the run."})
+    tau_0: float | None = field(default=None, metadata={"help": "alignment_adaptive: temperature at A = a_0; 0.05."})
+    alpha: float | None = field(default=None, metadata={"help": "alignment_adaptive: how strongly it follows A; 2."})
+    a_0: float | None = field(default=None, metadata={"help": "alignment_adaptive: reference alignment; 0.8."})
+    sigma: float | None = field(default=None, metadata={"help": "dclw: width of the weights; 0.5."})
+    detach_temperature: bool = field(default=True, metadata={"help": "Keep the temperature out of the gradient."})
+
+
+_TEMPERATURE_OPTIONS = (
+    "temp", "tau_min", "tau_max", "shift", "scale", "sharpness", "half_period", "unit", "tau_0", "alpha", "a_0",
+)  # fmt: skip
+
+
+def build_temperature(settings: LossSettings) -> Temperature:
+    """The temperature that the settings describe.
+
+    Raises:
+        UserError: unknown name, an option that this temperature does not take, or a value out of range.
+    """
+    name = settings.temperature
+    if name is None:
+        default = "alignment_adaptive" if settings.objective == "macl" else "shifted_cosine"
+        name = default if settings.temp is None else "constant"
+    given = {key: getattr(settings, key) for key in _TEMPERATURE_OPTIONS if getattr(settings, key) is not None}
+    try:
+        known = temperature_parameters(name)
+        options = {"temp" if key == "tau" else key: key for key in known}  # option -> constructor parameter
+        for key in given:
+            if key not in options:
+                raise UserError(f"--{key}: temperature {name!r} takes {', '.join(f'--{o}' for o in options)} only")
+        parameters = {options[key]: value for key, value in given.items()}
+        if issubclass(TEMPERATURES[name], ProfileTemperature):
+            parameters = {key: value for key, value in TEXT_RANGE.items() if key in known} | parameters
+        return make_temperature(name, **parameters)
+    except ValueError as error:
+        raise UserError(f"--temperature {name}: {_option_names(str(error))}") from error
+
+
+def _option_names(message: str) -> str:
+    """A constructor's message with its leading parameter written as the option that it is."""
+    first, _, rest = message.partition(" ")
+    option = "temp" if first == "tau" else first
+    return f"--{option} {rest}" if option in _TEMPERATURE_OPTIONS else message
+
+
+def build_objective(settings: LossSettings, gather: Gather | None = None) -> ContrastiveLoss:
+    """The objective that the settings describe, with its temperature.
+
+    Raises:
+        UserError: unknown objective, or options that do not fit.
+    """
+    common: dict[str, Any] = {"detach_temperature": settings.detach_temperature, "gather": gather}
+    if settings.sigma is not None and settings.objective != "dclw":
+        raise UserError(f"--sigma: objective {settings.objective!r} has none; dclw does")
+    temperature = build_temperature(settings)
+    match settings.objective:
+        case "infonce":
+            return InfoNCELoss(temperature, **common)
+        case "ntxent":
+            return NTXentLoss(temperature, **common)
+        case "dcl":
+            return DCLLoss(temperature, **common)
+        case "dclw":
+            try:
+                return DCLWLoss(temperature, 0.5 if settings.sigma is None else settings.sigma, **common)
+            except ValueError as error:
+                raise UserError(f"--sigma: {error}") from error
+        case "macl":
+            return MACLLoss(temperature=temperature, **common)
+    raise UserError(f"--objective: unknown objective {settings.objective!r}; known are {', '.join(OBJECTIVES)}")
+
+
+class SimcseTask:
+    """Implements :class:`dystress_text.engine.Task` for sentences.
+
+    Args:
+        model: the encoder.
+        tokenizer: its tokenizer.
+        corpus: the training sentences.
+        objective: the loss.
+        dev: pairs to evaluate on, or None for no evaluation.
+    """
+
+    def __init__(
+        self,
+        model: SentenceEncoder,
+        tokenizer: PreTrainedTokenizerBase,
+        corpus: TokenizedCorpus,
+        objective: ContrastiveLoss,
+        dev: StsPairs | None = None,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.corpus = corpus
+        self.objective = objective
+        self.dev = dev
+        self.positions = 0
+        self.tokens = 0
+
+    @property
+    def padding_share(self) -> float:
+        """The share of positions so far that were padding."""
+        return 1 - self.tokens / max(self.positions, 1)
+
+    def load(self, indices: NDArray[np.int64]) -> Batch:
+        batch = self.corpus.batch(indices)
+        self.positions += batch["attention_mask"].numel()
+        self.tokens += int(batch["attention_mask"].sum())
+        return batch
+
+    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+        # both views in one pass, through the prepared model's own forward, where precision and gradient averaging hook in
+        twice = {name: tensor.repeat(2, 1) for name, tensor in batch.items()}
+        first, second = model(**twice).chunk(2)  # each (n, dim)
+        return first, second
+
+    def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor:
+        return cast(Tensor, self.objective(*embeddings))
+
+    def evaluate(self) -> dict[str, float]:
+        if self.dev is None:
+            return {}
+        return metrics(self.dev, evaluate_sts(self.dev, self.encode))
+
+    def encode(self, sentences: Any) -> Tensor:
+        """Vectors of sentences as evaluation uses them."""
+        vectors = self.model.encode(sentences, self.tokenizer)
+        assert isinstance(vectors, Tensor)
+        return vectors
+
+    def save(self, folder: Path) -> None:
+        self.model.save(folder, self.tokenizer)
+
+
+def metrics(pairs: StsPairs, result: StsResult) -> dict[str, float]:
+    """A result as metrics named after its set."""
+    return {f"{pairs.slug}_{key}": value for key, value in vars(result).items()}

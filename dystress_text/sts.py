@@ -1,0 +1,190 @@
+"""Semantic textual similarity: the files and the score.
+
+What training needs of evaluation; ``eval/`` builds on it. Protocol: SentEval's, with Spearman's correlation x 100 over
+cosine similarities, "all" aggregation, as SimCSE reports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+
+from dystress_text.core.geometry import alignment, uniformity
+from dystress_text.core.objectives import positive_similarity, unit_vectors
+from dystress_text.errors import UserError
+
+Embed = Callable[[Sequence[str]], Tensor]
+
+POSITIVE_SCORE = 4.0  # pairs scored above it are the positives of alignment on text, as is usual for SimCSE
+
+STS_SUBSETS = {
+    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "STS13": ("FNWN", "headlines", "OnWN"),
+    "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+
+
+@dataclass(frozen=True)
+class StsPairs:
+    """Sentence pairs with gold scores.
+
+    Attributes:
+        name: of the set, as tables print it.
+        first: the pairs' first sentences.
+        second: the pairs' second sentences.
+        scores: (pairs,) gold similarity, 0 to 5 (SICK: 1 to 5).
+    """
+
+    name: str
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    scores: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def slug(self) -> str:
+        """The name as metrics carry it: ``STS-B dev`` is ``sts_b_dev``."""
+        return self.name.lower().replace("-", "_").replace(" ", "_")
+
+    @property
+    def sentences(self) -> list[str]:
+        """The distinct sentences, in order of appearance."""
+        return list(dict.fromkeys([*self.first, *self.second]))
+
+
+@dataclass(frozen=True)
+class StsResult:
+    """What a set says of an encoder.
+
+    Attributes:
+        spearman: rank correlation of cosine and gold score, x 100.
+        alignment: of the pairs scored above 4; NaN if there is none.
+        uniformity: of the distinct sentences.
+    """
+
+    spearman: float
+    alignment: float
+    uniformity: float
+
+
+def read_sts_benchmark(path: str | Path, name: str = "STS-B") -> StsPairs:
+    """A file of the STS Benchmark's layout: tabs, no header, no quoting, score in column 5, sentences in 6 and 7."""
+    return _parse(name, Path(path), score=4, first=5, second=6)
+
+
+def read_sick(path: str | Path, name: str = "SICK-R") -> StsPairs:
+    """A SICK file: tabs, a header, sentences in columns 2 and 3, relatedness in column 4."""
+    return _parse(name, Path(path), score=3, first=1, second=2, header=True)
+
+
+def read_sts_year(folder: str | Path, name: str) -> dict[str, StsPairs]:
+    """The subsets of one of STS12 to STS16, by name; pairs without a score are dropped.
+
+    Args:
+        folder: SentEval's folder, such as ``STS/STS12-en-test``.
+        name: such as ``STS12``.
+    """
+    subsets = {}
+    for subset in STS_SUBSETS[name]:
+        inputs, golds = Path(folder) / f"STS.input.{subset}.txt", Path(folder) / f"STS.gs.{subset}.txt"
+        pairs, scores = _lines(inputs), _lines(golds)
+        if len(pairs) != len(scores):
+            raise UserError(
+                f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be of one length"
+            )
+        rows = [
+            (*_fields(pair, inputs, number, 2), score, number)
+            for number, (pair, score) in enumerate(zip(pairs, scores, strict=True), 1)
+            if score.strip()
+        ]
+        subsets[subset] = _pairs(f"{name} {subset}", golds, rows)
+    return subsets
+
+
+def concatenate(name: str, parts: Sequence[StsPairs]) -> StsPairs:
+    """All pairs of several sets as one, for the "all" score."""
+    return StsPairs(
+        name,
+        tuple(s for part in parts for s in part.first),
+        tuple(s for part in parts for s in part.second),
+        np.concatenate([part.scores for part in parts]),
+    )
+
+
+def spearman(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
+    """Spearman's rank correlation of two vectors, x 100; NaN where one of them is constant or holds a NaN."""
+    if np.isnan(x).any() or np.isnan(y).any() or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return float("nan")
+    return 100 * float(stats.spearmanr(x, y).statistic)
+
+
+def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
+    """Score the vectors of ``pairs.sentences``, (distinct sentences, dim)."""
+    row = {sentence: i for i, sentence in enumerate(pairs.sentences)}
+    units = unit_vectors(vectors)
+    first = units[[row[s] for s in pairs.first]]  # (pairs, dim)
+    second = units[[row[s] for s in pairs.second]]
+    positive = torch.from_numpy(pairs.scores > POSITIVE_SCORE)
+    return StsResult(
+        spearman=spearman(positive_similarity(first, second).numpy(), pairs.scores),
+        alignment=float(alignment(first[positive], second[positive])) if positive.any() else float("nan"),
+        uniformity=float(uniformity(units)),
+    )
+
+
+def evaluate_sts(pairs: StsPairs, embed: Embed) -> StsResult:
+    """Score an encoder, given as a function from sentences to vectors (n, dim); each sentence is embedded once."""
+    return score_vectors(pairs, embed(pairs.sentences))
+
+
+def _parse(name: str, path: Path, score: int, first: int, second: int, header: bool = False) -> StsPairs:
+    rows = []
+    for number, line in enumerate(_lines(path), 1):
+        if header and number == 1:
+            continue
+        fields = _fields(line, path, number, max(score, first, second) + 1)
+        rows.append((fields[first], fields[second], fields[score], number))
+    return _pairs(name, path, rows)
+
+
+def _lines(path: Path) -> list[str]:
+    """Lines of a UTF-8 file, split at line feeds alone, without an empty last one."""
+    try:
+        return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+
+
+def _fields(line: str, path: Path, number: int, at_least: int) -> list[str]:
+    fields = line.split("\t")
+    if len(fields) < at_least:
+        raise UserError(f"{path}, line {number}: {at_least} tab-separated columns expected, {len(fields)} found")
+    return fields
+
+
+def _pairs(name: str, path: Path, rows: Sequence[tuple[str, str, str, int]]) -> StsPairs:
+    """Pairs of (first, second, score, line number) as texts, white space collapsed."""
+    scores = np.empty(len(rows))
+    for i, (_, _, score, number) in enumerate(rows):
+        try:
+            scores[i] = float(score)
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: {score!r} is no score") from error
+    if len(rows) == 0 or not np.isfinite(scores).all():
+        raise UserError(f"{path}: no pair with a score" if len(rows) == 0 else f"{path}: a score is not finite")
+    return StsPairs(
+        name, tuple(" ".join(r[0].split()) for r in rows), tuple(" ".join(r[1].split()) for r in rows), scores
+    )
