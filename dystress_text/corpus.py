@@ -15,7 +15,7 @@ import lzma
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -36,7 +36,7 @@ FORMAT = 1  # of the cache; a change of the files' layout raises it
 MAX_LINE_BYTES = 65_536
 CHUNK = 20_000  # sentences tokenised at a time
 
-_OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+_OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 
 
 @dataclass
@@ -246,7 +246,7 @@ def tokenize(
     report: CorpusReport,
 ) -> NDArray[np.int64]:
     """Write the ids of all sentences to ``sink`` and return where each starts, (sentences + 1,)."""
-    max_length: int = backend.truncation["max_length"]
+    max_length = backend.truncation["max_length"] if backend.truncation else None
     lengths: list[NDArray[np.int64]] = []
     remaining = iter(sentences)
     while chunk := list(islice(remaining, CHUNK)):

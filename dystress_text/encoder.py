@@ -1,8 +1,7 @@
 """Sentence encoders: a transformer, a pooler and a head that exists in training alone.
 
-Poolers have SimCSE's names and meanings. Everywhere the vector is taken from hidden states without a further layer; only
-``cls`` has by default SimCSE's dense + tanh head on top while training, which is dropped afterwards
-(``--mlp_only_train`` there).
+Poolers have SimCSE's names and meanings. A vector is taken from the hidden states as they are; only ``cls`` has by
+default SimCSE's dense + tanh head on top while training, which is dropped afterwards (``--mlp_only_train`` there).
 """
 
 from __future__ import annotations
@@ -82,7 +81,9 @@ class SentenceEncoder(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Token ids and mask, both (n, length), to sentence vectors (n, dim); the head applies in training alone."""
         vectors = pool(self._hidden_states(input_ids, attention_mask), attention_mask, self.pooler_type)
-        return self.head(vectors) if self.head is not None and self.training else vectors
+        if self.head is not None and self.training:
+            vectors = self.head(vectors)
+        return vectors
 
     def _hidden_states(self, input_ids: Tensor, attention_mask: Tensor, all_layers: bool = False) -> Sequence[Tensor]:
         all_layers = all_layers or self.pooler_type in ("avg_top2", "avg_first_last")

@@ -1,7 +1,7 @@
 """The one training loop, on accelerate, for text and vision.
 
-A task says how a batch becomes embeddings, what their loss is, and how the model is evaluated and saved. The engine owns
-everything else: devices and precision, the order of the samples, accumulation, clipping, the learning rate, progress,
+A task says how a batch becomes embeddings, what their loss is, and how the model is evaluated and saved. The engine has
+all the rest: devices and precision, the order of the samples, accumulation, clipping, the learning rate, progress,
 trackers, the best model, checkpoints and the stop on a loss that is no number.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,15 +31,19 @@ from transformers import get_scheduler
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.progress import progress_bar
+from dystress_text.settings import EngineSettings
 
 Batch = dict[str, Tensor]
 
 
 class Task(Protocol):
-    """What is trained. ``model`` is the bare network; the engine passes the prepared one to ``embed``."""
+    """What is trained."""
 
-    model: nn.Module
     objective: ContrastiveLoss
+
+    @property
+    def model(self) -> nn.Module:
+        """The bare network; the engine passes the prepared one to :meth:`embed`."""
 
     def load(self, indices: NDArray[np.int64]) -> Batch:
         """The samples at ``indices`` as tensors on the CPU."""
@@ -56,74 +61,12 @@ class Task(Protocol):
         """Write ``model`` as users load it."""
 
 
-@dataclass
-class EngineSettings:
-    """Settings of the loop; the same for text and vision."""
-
-    output_dir: str = field(default="out", metadata={"help": "Where the model, the log and checkpoints go."})
-    overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace the run that output_dir holds."})
-    resume_from_checkpoint: bool = field(default=False, metadata={"help": "Go on with the run that output_dir holds."})
-    seed: int = field(default=42, metadata={"help": "Of everything: initialisation, order, dropout."})
-    num_train_epochs: int = field(default=1, metadata={"help": "Passes over the data."})
-    max_steps: int = field(default=-1, metadata={"help": "Optimiser steps, instead of epochs if positive."})
-    train_batch_size: int = field(
-        default=64, metadata={"help": "Samples a batch over all processes together: what contrasts with what."}
-    )
-    per_device_train_batch_size: int | None = field(
-        default=None, metadata={"help": "Samples a batch in each process, instead of train_batch_size."}
-    )
-    gradient_accumulation_steps: int = field(
-        default=1, metadata={"help": "Batches a step; negatives come from one batch alone."}
-    )
-    learning_rate: float = field(default=3e-5, metadata={"help": "Peak learning rate of AdamW."})
-    weight_decay: float = field(default=0.0, metadata={"help": "Of AdamW; not on biases and normalisation layers."})
-    max_grad_norm: float = field(default=1.0, metadata={"help": "Clip the gradient's norm; 0 for no clipping."})
-    lr_scheduler_type: str = field(
-        default="linear",
-        metadata={"help": "Fall of the learning rate to 0.", "choices": ["linear", "cosine", "constant"]},
-    )
-    warmup_ratio: float = field(default=0.0, metadata={"help": "Share of the steps over which the rate rises first."})
-    mixed_precision: str = field(
-        default="auto",
-        metadata={
-            "help": "auto: what the launcher says, else bf16 where the device is fast in it, else fp16 on CUDA, else no.",
-            "choices": ["auto", "no", "bf16", "fp16"],
-        },
-    )
-    eval_steps: int = field(default=125, metadata={"help": "Steps between evaluations; 0 for one at the end."})
-    save_steps: int = field(default=0, metadata={"help": "Steps between checkpoints; 0 for none."})
-    logging_steps: int = field(default=10, metadata={"help": "Steps between log lines, and reads from the device."})
-    metric_for_best_model: str | None = field(
-        default=None, metadata={"help": "The metric by which the best model is kept (higher is better)."}
-    )
-    report_to: str = field(
-        default="none",
-        metadata={"help": "A tracker of accelerate, such as tensorboard or wandb; metrics.jsonl always."},
-    )
-
-    def __post_init__(self) -> None:
-        for name in ("num_train_epochs", "train_batch_size", "gradient_accumulation_steps", "logging_steps"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name}: must be at least 1, got {getattr(self, name)}")
-        for name in ("weight_decay", "max_grad_norm", "eval_steps", "save_steps"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"--{name}: must be at least 0, got {getattr(self, name)}")
-        if not 0 < self.learning_rate < math.inf:
-            raise UserError(f"--learning_rate: must be positive, got {self.learning_rate}")
-        if not 0 <= self.warmup_ratio <= 1:
-            raise UserError(f"--warmup_ratio: must lie in [0, 1], got {self.warmup_ratio}")
-        if self.max_steps < 1 and self.max_steps != -1:
-            raise UserError(f"--max_steps: must be at least 1, or -1 for whole epochs, got {self.max_steps}")
-        if self.overwrite_output_dir and self.resume_from_checkpoint:
-            raise UserError("--overwrite_output_dir and --resume_from_checkpoint exclude each other")
-
-
 @dataclass(frozen=True)
 class BatchOrder:
     """Which samples meet in which batch: a fresh permutation each epoch, from the seed alone.
 
-    A batch of ``batch_size`` is cut into ``world_size`` parts in the order of the ranks, so that the same global batches
-    arise however many processes there are. Samples that do not fill the last batch of an epoch sit that epoch out.
+    A batch of ``batch_size`` is cut into ``world_size`` parts in the order of the ranks, so that the global batches are
+    the same however many processes there are. Samples that do not fill the last batch of an epoch sit that epoch out.
 
     Raises:
         UserError: a batch too small, larger than the data, or not divisible by the number of processes.
@@ -211,8 +154,6 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
 
 def resolve_precision(name: str) -> str | None:
     """``auto`` to what this machine is fast in; None leaves the word to the launcher."""
-    import os
-
     if name != "auto":
         return name
     if os.environ.get("ACCELERATE_MIXED_PRECISION", "no") != "no":  # the launcher says "no" where nobody said anything
@@ -368,7 +309,7 @@ class Trainer:
         Raises:
             TrainingError: one of them is not finite.
         """
-        losses = self.accelerator.reduce(torch.stack(self._pending), "mean").tolist()
+        losses: list[float] = self.accelerator.reduce(torch.stack(self._pending), "mean").tolist()
         self._pending.clear()
         for i, loss in enumerate(losses):
             if not math.isfinite(loss):
@@ -386,14 +327,16 @@ class Trainer:
             metrics = dict(self.task.evaluate())
             self._log(metrics)
             name = self.settings.metric_for_best_model
-            if name is not None and name not in metrics and metrics:
-                raise UserError(f"--metric_for_best_model: no {name!r} among {', '.join(metrics)}")
-            value = metrics.get(name) if name else None
+            value = metrics[name] if name and metrics else None
             best = self.state.best_metric
-            if value is None or not math.isnan(value) and (best is None or value > best):
+            if value is None or (not math.isnan(value) and (best is None or value > best)):
                 self.state.best_metric, self.state.best_step = value, self.state.step
                 self._metrics = metrics
                 self.task.save(self.folder)
+            elif best is None:
+                raise TrainingError(
+                    f"{name} is {value} at step {self.state.step}: the vectors are all equal or no numbers"
+                )
         self.accelerator.wait_for_everyone()
 
     def _log(self, values: Mapping[str, float]) -> None:

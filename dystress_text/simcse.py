@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,38 +30,11 @@ from dystress_text.corpus import TokenizedCorpus
 from dystress_text.encoder import SentenceEncoder
 from dystress_text.engine import Batch
 from dystress_text.errors import UserError
+from dystress_text.settings import LossSettings
 from dystress_text.sts import StsPairs, StsResult, evaluate_sts
 
 OBJECTIVES = ("infonce", "ntxent", "dcl", "dclw", "macl")
 TEXT_RANGE = {"tau_min": 0.05, "tau_max": 0.07}  # the paper's best STS row
-
-
-@dataclass
-class LossSettings:
-    """Objective and temperature. What is not given takes the temperature's own default."""
-
-    objective: str = field(default="infonce", metadata={"help": "The objective.", "choices": list(OBJECTIVES)})
-    temperature: str | None = field(
-        default=None,
-        metadata={
-            "help": "constant, cosine, shifted_cosine, linear, exponential, monotonic_cosine, even_ode, scheduled, "
-            "alignment_adaptive, or one registered by you; default shifted_cosine, constant with --temp, "
-            "alignment_adaptive with macl."
-        },
-    )
-    temp: float | None = field(default=None, metadata={"help": "The constant temperature (SimCSE: 0.05)."})
-    tau_min: float | None = field(default=None, metadata={"help": "Lowest temperature; profiles: 0.05."})
-    tau_max: float | None = field(default=None, metadata={"help": "Highest temperature; profiles: 0.07."})
-    shift: float | None = field(default=None, metadata={"help": "shifted_cosine: minus the plateau's start; -0.4."})
-    scale: float | None = field(default=None, metadata={"help": "shifted_cosine: the paper's k; (1 + |shift|) / 2."})
-    sharpness: float | None = field(default=None, metadata={"help": "exponential: c; 3.5."})
-    half_period: float | None = field(default=None, metadata={"help": "scheduled: half a swing, in --unit."})
-    unit: str | None = field(default=None, metadata={"help": "scheduled: epoch, or run for fractions of the run."})
-    tau_0: float | None = field(default=None, metadata={"help": "alignment_adaptive: temperature at A = a_0; 0.05."})
-    alpha: float | None = field(default=None, metadata={"help": "alignment_adaptive: how strongly it follows A; 2."})
-    a_0: float | None = field(default=None, metadata={"help": "alignment_adaptive: reference alignment; 0.8."})
-    sigma: float | None = field(default=None, metadata={"help": "dclw: width of the weights; 0.5."})
-    detach_temperature: bool = field(default=True, metadata={"help": "Keep the temperature out of the gradient."})
 
 
 _TEMPERATURE_OPTIONS = (
@@ -168,7 +140,7 @@ class SimcseTask:
         return batch
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        # both views in one pass, through the prepared model's own forward, where precision and gradient averaging hook in
+        # both views in one pass, through the prepared model's forward: precision and gradient averaging hook in there
         twice = {name: tensor.repeat(2, 1) for name, tensor in batch.items()}
         first, second = model(**twice).chunk(2)  # each (n, dim)
         return first, second

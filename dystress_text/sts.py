@@ -103,11 +103,11 @@ def read_sts_year(folder: str | Path, name: str) -> dict[str, StsPairs]:
             raise UserError(
                 f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be of one length"
             )
-        rows = [
-            (*_fields(pair, inputs, number, 2), score, number)
-            for number, (pair, score) in enumerate(zip(pairs, scores, strict=True), 1)
-            if score.strip()
-        ]
+        rows = []
+        for number, (pair, score) in enumerate(zip(pairs, scores, strict=True), 1):
+            if score.strip():
+                first, second, *_ = _fields(pair, inputs, number, 2)
+                rows.append((first, second, score, number))
         subsets[subset] = _pairs(f"{name} {subset}", golds, rows)
     return subsets
 

@@ -18,7 +18,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,52 +33,16 @@ from dystress_text.core.gather import ProcessGather
 from dystress_text.core.temperature import TemperatureError
 from dystress_text.corpus import TokenizedCorpus, load_corpus
 from dystress_text.encoder import POOLERS, SentenceEncoder, load_encoder
-from dystress_text.engine import EngineSettings, Trainer, TrainingSummary, make_accelerator
+from dystress_text.engine import Trainer, TrainingSummary, make_accelerator
 from dystress_text.errors import UserError
-from dystress_text.locate import CHECKOUT, EVAL_SETS, eval_pairs, wiki1m
+from dystress_text.locate import CHECKOUT, eval_pairs, wiki1m
 from dystress_text.presets import PRESETS, find_preset
 from dystress_text.quickstart import write_documentation_corpus
-from dystress_text.simcse import LossSettings, SimcseTask, build_objective, metrics
+from dystress_text.settings import EngineSettings, LossSettings, RunSettings, TextSettings
+from dystress_text.simcse import SimcseTask, build_objective, metrics
 from dystress_text.sts import StsPairs, score_vectors
 
 RUN_FILES = ("run.json", "metrics.jsonl", "checkpoint", ".checkpoint-writing", "logs")
-
-
-@dataclass
-class TextSettings:
-    """Encoder and data."""
-
-    model_name_or_path: str = field(default="bert-base-uncased", metadata={"help": "Folder or hub name of an encoder."})
-    pooler_type: str = field(default="cls", metadata={"help": f"One of {', '.join(POOLERS)}."})
-    mlp_head: bool | None = field(
-        default=None, metadata={"help": "Dense + tanh while training; default as in SimCSE: with cls only."}
-    )
-    train_file: str | None = field(
-        default=None, metadata={"help": "Sentences, one a line (.txt, .gz, .xz, .bz2); default Wiki1M."}
-    )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first so many sentences."})
-    max_seq_length: int = field(
-        default=32, metadata={"help": "Tokens a training sentence; evaluation has no such cut."}
-    )
-    data_dir: str | None = field(
-        default=None, metadata={"help": "Where prepared data lie; default $DYSTRESS_DATA, else data/prepared."}
-    )
-    eval_set: str = field(default="stsb_dev", metadata={"help": f"Evaluate on: {', '.join(EVAL_SETS)}."})
-
-    def __post_init__(self) -> None:
-        if self.max_seq_length < 3:
-            raise UserError(f"--max_seq_length: must be at least 3, got {self.max_seq_length}")
-        if self.max_train_samples is not None and self.max_train_samples < 2:
-            raise UserError(f"--max_train_samples: must be at least 2, got {self.max_train_samples}")
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """All settings of a run."""
-
-    text: TextSettings
-    loss: LossSettings
-    engine: EngineSettings
 
 
 class OneLineParser(HfArgumentParser):
@@ -95,8 +59,9 @@ def parse(argv: Sequence[str]) -> RunSettings:
     Raises:
         UserError: an unknown name or a value out of range.
     """
+    groups: list[Any] = [TextSettings, LossSettings, EngineSettings]
     parser = OneLineParser(
-        [TextSettings, LossSettings, EngineSettings],
+        groups,
         prog="train.py",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -151,8 +116,8 @@ def train(settings: RunSettings) -> dict[str, Any]:
     with accelerator.main_process_first():
         corpus = load_corpus(train_file, tokenizer, text.max_seq_length, text.max_train_samples, progress=show)
     task = SimcseTask(model, tokenizer, corpus, objective, dev)
-    if dev is not None and engine.metric_for_best_model is None:
-        engine.metric_for_best_model = f"{dev.slug}_spearman"
+    if dev is not None:
+        engine.metric_for_best_model = _best_metric(dev, engine.metric_for_best_model)
     trainer = Trainer(task, len(corpus), engine, accelerator)
     accelerator.wait_for_everyone()  # all have looked at the folder before one of them writes there
     before: dict[str, dict[str, float]] = {}
@@ -180,6 +145,13 @@ def untrained(dev: StsPairs, model: SentenceEncoder, tokenizer: PreTrainedTokeni
     assert isinstance(vectors, dict)
     results = {name: metrics(dev, score_vectors(dev, vectors[name])) for name in POOLERS}
     return dict(sorted(results.items(), key=lambda item: -item[1][f"{dev.slug}_spearman"]))
+
+
+def _best_metric(dev: StsPairs, name: str | None) -> str:
+    known = [f"{dev.slug}_{kind}" for kind in ("spearman", "alignment", "uniformity")]
+    if name is not None and name not in known:
+        raise UserError(f"--metric_for_best_model: no {name!r}; known are {', '.join(known)}")
+    return name or known[0]
 
 
 def _train_file(text: TextSettings) -> Path:
@@ -273,9 +245,9 @@ def _say(line: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    warnings.formatwarning = lambda message, *_, **__: f"train.py: warning: {message}\n"  # type: ignore[assignment]
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    warnings.formatwarning = lambda message, *_, **__: f"train.py: warning: {message}\n"
     try:
         train(parse(sys.argv[1:] if argv is None else argv))
     except (UserError, TemperatureError) as error:

@@ -1,7 +1,7 @@
 """The shape of an embedding space: alignment, uniformity, tolerance, inter-class uniformity, similarity histograms.
 
-Embeddings come in unnormalised and are L2-normalised here. Everything over all pairs runs in blocks of rows, in fp32 for
-the products (fp64 for fp64 input) and fp64 for the sums, so that no N x N matrix is held.
+Embeddings come in unnormalised and are L2-normalised here. Everything over all pairs runs in blocks of rows, so that no
+N x N matrix is held; products are in fp32 (fp64 for fp64 input), sums in fp64.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ everything.
 The temperature is detached by default, as in the paper's pseudocode: gradients are then ``p / tau`` for a negative and
 ``-(1 - p) / tau`` for the positive. With ``detach_temperature=False`` they are those of Eqs. delLdelCa and delLdelCb.
 
-Across processes, pass a :class:`~dystress_text.core.gather.ProcessGather`: the loss is then the mean over this process's
-anchors, and its average over the processes (and, after gradient averaging as in DistributedDataParallel, every
-parameter's gradient) equals that of one process with the whole batch.
+Across processes, pass a :class:`~dystress_text.core.gather.ProcessGather`. The loss is then the mean over the process's
+own anchors; its average over the processes, and every parameter's gradient after DistributedDataParallel's averaging,
+equal those of one process with the whole batch.
 """
 
 from __future__ import annotations
@@ -73,13 +73,14 @@ def reweighted_rows(rows: Rows) -> Tensor:
 def unit_vectors(x: Tensor) -> Tensor:
     """Rows of ``x`` (..., dim) scaled to length 1, in fp32 or better; a zero row stays zero, with a finite gradient."""
     x = x if x.dtype == torch.float64 else x.float()
-    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / torch.where(length > 0, length, torch.ones_like(length))
 
 
 def scaled_logits(similarity: Tensor, temperature: Temperature, detach_temperature: bool = True) -> Tensor:
     """``s / tau(s)``, the same shape as ``similarity``; the temperature in or out of the gradient."""
-    return similarity / temperature(similarity.detach() if detach_temperature else similarity)
+    tau: Tensor = temperature(similarity.detach() if detach_temperature else similarity)
+    return similarity / tau
 
 
 def split_rows(logits: Tensor, positive_column: Tensor, excluded_column: Tensor | None = None) -> Rows:

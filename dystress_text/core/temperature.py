@@ -259,8 +259,8 @@ class ShiftedCosineTemperature(ProfileTemperature):
     """The shifted DySTreSS temperature (Alg. 2), the default for text: 0.05/0.07 with shift -0.4.
 
     For ``shift <= 0`` a cosine dip on ``s <= -shift`` and the constant ``tau_max`` above it; for ``shift > 0`` the
-    mirror image. The minimum lies at ``-shift - scale`` (``shift <= 0``) or ``-shift + scale``. The paper's "+", "*" and
-    "**" rows are ``(-0.2, 0.6)``, ``(-0.4, 0.7)`` and ``(-0.6, 0.8)``; ``shift=-1, scale=1`` is the vanilla cosine.
+    mirror image. The minimum lies at ``-shift - scale`` (``shift <= 0``) or ``-shift + scale``. The paper's rows "+",
+    "*" and "**" are ``(-0.2, 0.6)``, ``(-0.4, 0.7)`` and ``(-0.6, 0.8)``; ``shift=-1, scale=1`` is the vanilla cosine.
 
     Args:
         tau_min: temperature at the bottom of the dip.

@@ -1,0 +1,142 @@
+"""What a run can be told: the options of the training program, as dataclasses.
+
+The help texts of the fields are the program's help. Names are SimCSE's and transformers' wherever they have one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from dystress_text.errors import UserError
+
+
+@dataclass
+class TextSettings:
+    """Encoder and data."""
+
+    model_name_or_path: str = field(default="bert-base-uncased", metadata={"help": "Folder or hub name of an encoder."})
+    pooler_type: str = field(
+        default="cls", metadata={"help": "One of cls, cls_before_pooler, avg, avg_top2, avg_first_last."}
+    )
+    mlp_head: bool | None = field(
+        default=None, metadata={"help": "Dense + tanh while training; default as in SimCSE: with cls only."}
+    )
+    train_file: str | None = field(
+        default=None, metadata={"help": "Sentences, one a line (.txt, .gz, .xz, .bz2); default Wiki1M."}
+    )
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first so many sentences."})
+    max_seq_length: int = field(
+        default=32, metadata={"help": "Tokens a training sentence; evaluation has no such cut."}
+    )
+    data_dir: str | None = field(
+        default=None, metadata={"help": "Where prepared data lie; default $DYSTRESS_DATA, else data/prepared."}
+    )
+    eval_set: str = field(default="stsb_dev", metadata={"help": "Evaluate on stsb_dev, mini_sts or none."})
+
+    def __post_init__(self) -> None:
+        if self.max_seq_length < 3:
+            raise UserError(f"--max_seq_length: must be at least 3, got {self.max_seq_length}")
+        if self.max_train_samples is not None and self.max_train_samples < 2:
+            raise UserError(f"--max_train_samples: must be at least 2, got {self.max_train_samples}")
+
+
+@dataclass
+class LossSettings:
+    """Objective and temperature. What is not given takes the temperature's own default."""
+
+    objective: str = field(
+        default="infonce", metadata={"help": "The objective.", "choices": ["infonce", "ntxent", "dcl", "dclw", "macl"]}
+    )
+    temperature: str | None = field(
+        default=None,
+        metadata={
+            "help": "constant, cosine, shifted_cosine, linear, exponential, monotonic_cosine, even_ode, scheduled, "
+            "alignment_adaptive, or one registered by you; default shifted_cosine, constant with --temp, "
+            "alignment_adaptive with macl."
+        },
+    )
+    temp: float | None = field(default=None, metadata={"help": "The constant temperature (SimCSE: 0.05)."})
+    tau_min: float | None = field(default=None, metadata={"help": "Lowest temperature; profiles: 0.05."})
+    tau_max: float | None = field(default=None, metadata={"help": "Highest temperature; profiles: 0.07."})
+    shift: float | None = field(default=None, metadata={"help": "shifted_cosine: minus the plateau's start; -0.4."})
+    scale: float | None = field(default=None, metadata={"help": "shifted_cosine: the paper's k; (1 + |shift|) / 2."})
+    sharpness: float | None = field(default=None, metadata={"help": "exponential: c; 3.5."})
+    half_period: float | None = field(default=None, metadata={"help": "scheduled: half a swing, in --unit."})
+    unit: str | None = field(default=None, metadata={"help": "scheduled: epoch, or run for fractions of the run."})
+    tau_0: float | None = field(default=None, metadata={"help": "alignment_adaptive: temperature at A = a_0; 0.05."})
+    alpha: float | None = field(default=None, metadata={"help": "alignment_adaptive: how strongly it follows A; 2."})
+    a_0: float | None = field(default=None, metadata={"help": "alignment_adaptive: reference alignment; 0.8."})
+    sigma: float | None = field(default=None, metadata={"help": "dclw: width of the weights; 0.5."})
+    detach_temperature: bool = field(default=True, metadata={"help": "Keep the temperature out of the gradient."})
+
+
+@dataclass
+class EngineSettings:
+    """Settings of the loop; the same for text and vision."""
+
+    output_dir: str = field(default="out", metadata={"help": "Where the model, the log and checkpoints go."})
+    overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace the run that output_dir holds."})
+    resume_from_checkpoint: bool = field(default=False, metadata={"help": "Go on with the run that output_dir holds."})
+    seed: int = field(default=42, metadata={"help": "Of everything: initialisation, order, dropout."})
+    num_train_epochs: int = field(default=1, metadata={"help": "Passes over the data."})
+    max_steps: int = field(default=-1, metadata={"help": "Optimiser steps, instead of epochs if positive."})
+    train_batch_size: int = field(
+        default=64, metadata={"help": "Samples a batch over all processes together: what contrasts with what."}
+    )
+    per_device_train_batch_size: int | None = field(
+        default=None, metadata={"help": "Samples a batch in each process, instead of train_batch_size."}
+    )
+    gradient_accumulation_steps: int = field(
+        default=1, metadata={"help": "Batches a step; negatives come from one batch alone."}
+    )
+    learning_rate: float = field(default=3e-5, metadata={"help": "Peak learning rate of AdamW."})
+    weight_decay: float = field(default=0.0, metadata={"help": "Of AdamW; not on biases and normalisation layers."})
+    max_grad_norm: float = field(default=1.0, metadata={"help": "Clip the gradient's norm; 0 for no clipping."})
+    lr_scheduler_type: str = field(
+        default="linear",
+        metadata={"help": "Fall of the learning rate to 0.", "choices": ["linear", "cosine", "constant"]},
+    )
+    warmup_ratio: float = field(default=0.0, metadata={"help": "Share of the steps over which the rate rises first."})
+    mixed_precision: str = field(
+        default="auto",
+        metadata={
+            "help": "auto: what the launcher says, else bf16 where the device is fast in it, else fp16 on CUDA.",
+            "choices": ["auto", "no", "bf16", "fp16"],
+        },
+    )
+    eval_steps: int = field(default=125, metadata={"help": "Steps between evaluations; 0 for one at the end."})
+    save_steps: int = field(default=0, metadata={"help": "Steps between checkpoints; 0 for none."})
+    logging_steps: int = field(default=10, metadata={"help": "Steps between log lines, and reads from the device."})
+    metric_for_best_model: str | None = field(
+        default=None, metadata={"help": "The metric by which the best model is kept (higher is better)."}
+    )
+    report_to: str = field(
+        default="none",
+        metadata={"help": "A tracker of accelerate, such as tensorboard or wandb; metrics.jsonl always."},
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("num_train_epochs", "train_batch_size", "gradient_accumulation_steps", "logging_steps"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name}: must be at least 1, got {getattr(self, name)}")
+        for name in ("weight_decay", "max_grad_norm", "eval_steps", "save_steps"):
+            if not getattr(self, name) >= 0:
+                raise UserError(f"--{name}: must be at least 0, got {getattr(self, name)}")
+        if not 0 < self.learning_rate < math.inf:
+            raise UserError(f"--learning_rate: must be positive, got {self.learning_rate}")
+        if not 0 <= self.warmup_ratio <= 1:
+            raise UserError(f"--warmup_ratio: must lie in [0, 1], got {self.warmup_ratio}")
+        if self.max_steps < 1 and self.max_steps != -1:
+            raise UserError(f"--max_steps: must be at least 1, or -1 for whole epochs, got {self.max_steps}")
+        if self.overwrite_output_dir and self.resume_from_checkpoint:
+            raise UserError("--overwrite_output_dir and --resume_from_checkpoint exclude each other")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """All settings of a run."""
+
+    text: TextSettings
+    loss: LossSettings
+    engine: EngineSettings
