@@ -75,7 +75,11 @@ def parse(argv: Sequence[str]) -> RunSettings:
     preset = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     preset.add_argument("--preset", default="paper")
     parser.set_defaults(**find_preset(preset.parse_known_args(argv)[0].preset).settings)
-    text, loss, engine, _ = parser.parse_args_into_dataclasses(argv)
+    text, loss, engine, _, unknown = parser.parse_args_into_dataclasses(
+        argv, return_remaining_strings=True, look_for_args_file=False
+    )
+    if unknown:
+        parser.error(f"unknown option {' '.join(unknown)}")
     return RunSettings(text, loss, engine)
 
 

@@ -98,7 +98,8 @@ def mean(values: list[float]) -> float:
 
 
 def info_nce(rows: list[Row]) -> float:
-    return mean([log_sum_exp([positive, *negatives]) - positive for positive, negatives in rows])
+    """Mean of -log P = log(1 + sum over the negatives of exp(negative - positive)), exact for P close to 1 too."""
+    return mean([math.log1p(math.fsum(math.exp(v - positive) for v in negatives)) for positive, negatives in rows])
 
 
 def decoupled(rows: list[Row], weights: list[float] | None = None) -> float:
@@ -114,11 +115,8 @@ def dclw_weights(z1: Vectors, z2: Vectors, sigma: float) -> list[float]:
 
 def macl_weights(rows: list[Row]) -> list[float]:
     """1 / (1 - P) with P the probability of the positive."""
-    weights = []
-    for positive, negatives in rows:
-        chances = [math.exp(v - positive) for v in negatives]
-        weights.append((1 + math.fsum(chances)) / math.fsum(chances))
-    return weights
+    others = [math.fsum(math.exp(v - positive) for v in negatives) for positive, negatives in rows]  # (1 - P) / P
+    return [(1 + other) / other for other in others]
 
 
 def weighted_info_nce(rows: list[Row], weights: list[float]) -> float:

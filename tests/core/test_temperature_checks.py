@@ -91,7 +91,7 @@ def test_a_profile_that_is_not_positive_everywhere_is_refused(shape):
 
 
 def shifted_critical(shift):
-    """The largest tau_max / tau_min for which s / tau rises: g falls fastest at s = -shift - 3k/2 (mirrored for > 0)."""
+    """1 + 1 / max(s g' - g), below which the logit rises everywhere; for shift <= 0 the worst s is -shift - 3k/2."""
     k = (1 + abs(shift)) / 2
     return 1 + 1 / ((3 * k / 2 - abs(shift)) * math.pi / (2 * k) - 1 / 2)
 
@@ -195,7 +195,8 @@ def test_every_temperature_is_made_by_its_name(name):
 
 
 def test_registry_holds_these_and_no_others():
-    assert set(temperature.TEMPERATURES) == set(NAMED)
+    ours = {name for name, cls in temperature.TEMPERATURES.items() if cls.__module__.startswith("dystress_text")}
+    assert ours == set(NAMED)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,7 @@ def test_a_temperature_of_ones_own(monkeypatch):
 
     @register_temperature("squared")
     class SquaredTemperature(ProfileTemperature):
-        def __init__(self, tau_min: float, tau_max: float = 0.5) -> None:
+        def __init__(self, tau_min: float, tau_max: float = 0.35) -> None:
             super().__init__(tau_min, tau_max, lambda s: s**2)
 
     with pytest.raises(ValueError, match="tau_min"):
@@ -224,7 +225,7 @@ def test_a_temperature_of_ones_own(monkeypatch):
     own = make_temperature("squared", tau_min=0.2)
     x = torch.tensor([[1.0, 0.0], [0.6, 0.8]], dtype=torch.float64)
     y = torch.tensor([[0.8, 0.6], [0.0, 1.0]], dtype=torch.float64)  # similarities 0.8, 0 and 0.96, 0.8
-    expected = info_nce([(0.8 / 0.392, [0.0]), (0.8 / 0.392, [0.96 / 0.47648])])
+    expected = info_nce([(0.8 / 0.296, [0.0]), (0.8 / 0.296, [0.96 / 0.33824])])
     assert float(InfoNCELoss(own)(x, y)) == pytest.approx(expected, rel=1e-12)
 
 

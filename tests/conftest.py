@@ -1,0 +1,134 @@
+"""Small models and texts that the tests share. Nothing is downloaded."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState, GradientState
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    BertModel,
+    DistilBertConfig,
+    DistilBertModel,
+    ModernBertConfig,
+    ModernBertModel,
+    MPNetConfig,
+    MPNetModel,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaModel,
+)
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+WORDS = """a the cat dog bird fish man woman child sat ran flew swam ate saw on under over near mat tree river house red
+blue small big old new quickly slowly yesterday today and but not is was in of to with one two three""".split()
+
+SIZES = {"vocab_size": len(WORDS) + 4, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2}
+IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
+
+
+def build_transformer(family: str) -> torch.nn.Module:
+    """A random encoder of a family, with position tables for 40 tokens."""
+    torch.manual_seed(0)
+    if family == "bert":
+        return BertModel(BertConfig(**SIZES, intermediate_size=32, max_position_embeddings=40, pad_token_id=1))
+    if family == "roberta":
+        return RobertaModel(RobertaConfig(**SIZES, intermediate_size=32, max_position_embeddings=42, pad_token_id=1))
+    if family == "mpnet":
+        return MPNetModel(MPNetConfig(**SIZES, intermediate_size=32, max_position_embeddings=42, pad_token_id=1))
+    if family == "distilbert":
+        config = DistilBertConfig(
+            vocab_size=SIZES["vocab_size"], dim=16, n_layers=3, n_heads=2, hidden_dim=32, max_position_embeddings=40
+        )
+        config.pad_token_id = 1
+        return DistilBertModel(config)
+    assert family == "modernbert"
+    # ModernBERT has no dropout by default; training for two dropout views needs some
+    return ModernBertModel(
+        ModernBertConfig(**SIZES, **IDS, intermediate_size=32, max_position_embeddings=40, embedding_dropout=0.1)
+    )
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    vocabulary = {word: i for i, word in enumerate(["[CLS]", "[PAD]", "[SEP]", "[UNK]", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 2)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        cls_token="[CLS]",
+        pad_token="[PAD]",
+        sep_token="[SEP]",
+        unk_token="[UNK]",
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def make_sentences(n: int, seed: int = 0) -> list[str]:
+    """Distinct word sequences of 3 to 12 words."""
+    generator = torch.Generator().manual_seed(seed)
+    found: dict[str, None] = {}
+    while len(found) < n:
+        length = int(torch.randint(3, 13, (1,), generator=generator))
+        found[" ".join(WORDS[int(i)] for i in torch.randint(len(WORDS), (length,), generator=generator))] = None
+    return list(found)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
+    return build_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random BERT and its tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny-bert")
+    build_transformer("bert").save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """200 sentences, one a line."""
+    file = tmp_path_factory.mktemp("text") / "sentences.txt"
+    file.write_text("".join(f"{sentence}\n" for sentence in make_sentences(200)))
+    return file
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory):
+    patch = pytest.MonkeyPatch()
+    patch.setenv("DYSTRESS_CACHE", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real data beside the checkout."""
+    if not (SHARED / "data").is_dir():
+        pytest.skip("no real data: the folder shared/ is not beside the checkout")
+    return SHARED
+
+
+def reset_accelerator() -> None:
+    """Accelerate keeps its state for the life of the process; tests want one each."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_accelerator():
+    yield
+    reset_accelerator()

@@ -1,0 +1,182 @@
+"""Every objective against explicit loops over pairs in fp64, its numerical safety, and its errors."""
+
+from functools import cache
+
+import pytest
+import torch
+from spec_formulas import (
+    adaptive_tau,
+    apply,
+    cosine_tau,
+    dclw_weights,
+    decoupled,
+    divide,
+    even_ode_tau,
+    info_nce,
+    linear_tau,
+    macl_weights,
+    monotonic_tau,
+    shifted_tau,
+    simclr_rows,
+    simcse_rows,
+    similarity,
+    weighted_info_nce,
+)
+
+from dystress_text.core import (
+    AlignmentAdaptiveTemperature,
+    ConstantTemperature,
+    CosineTemperature,
+    DCLLoss,
+    DCLWLoss,
+    EvenODETemperature,
+    ExponentialTemperature,
+    InfoNCELoss,
+    LinearTemperature,
+    MACLLoss,
+    MonotonicCosineTemperature,
+    NTXentLoss,
+    ShiftedCosineTemperature,
+)
+
+TEMPERATURES = {
+    "constant": (lambda: ConstantTemperature(0.05), lambda s: 0.05),
+    "number": (lambda: 0.5, lambda s: 0.5),
+    "cosine": (lambda: CosineTemperature(0.07, 0.2), lambda s: cosine_tau(s, 0.07, 0.2)),
+    "shifted": (lambda: ShiftedCosineTemperature(0.05, 0.07), lambda s: shifted_tau(s, 0.05, 0.07, -0.4, 0.7)),
+    "other side": (lambda: ShiftedCosineTemperature(0.1, 0.15, 0.2), lambda s: shifted_tau(s, 0.1, 0.15, 0.2, 0.6)),
+    "linear": (lambda: LinearTemperature(0.1, 0.3), lambda s: linear_tau(s, 0.1, 0.3)),
+    "monotonic": (lambda: MonotonicCosineTemperature(0.1, 0.3), lambda s: monotonic_tau(s, 0.1, 0.3)),
+    "even ODE": (lambda: EvenODETemperature(0.1, 0.3), lambda s: even_ode_tau(s, 0.1, 0.3)),
+}
+SIZES = [(2, 3), (3, 1), (5, 4), (9, 16)]
+
+
+def macl(rows):
+    return weighted_info_nce(rows, macl_weights(rows))
+
+
+# objective: how it is built from a temperature; its rows, and the loss of rows of logits given the DCLW weights
+OBJECTIVES = {
+    "InfoNCE": (InfoNCELoss, simcse_rows, lambda rows, _: info_nce(rows)),
+    "NT-Xent": (NTXentLoss, simclr_rows, lambda rows, _: info_nce(rows)),
+    "DCL": (DCLLoss, simclr_rows, lambda rows, _: decoupled(rows)),
+    "DCLW": (DCLWLoss, simclr_rows, decoupled),
+    "MACL": (lambda tau: MACLLoss(temperature=tau), simcse_rows, lambda rows, _: macl(rows)),
+    "MACL, both views": (
+        lambda tau: MACLLoss(temperature=tau, both_views=True),
+        simclr_rows,
+        lambda rows, _: macl(rows),
+    ),
+}
+
+
+def logits(rows, tau):
+    return divide(rows, apply(tau, rows))
+
+
+@cache
+def similarities(kind, n, dim):
+    return kind(*(z.tolist() for z in views(n, dim)))
+
+
+def views(n, dim, count=2, dtype=torch.float64):
+    """Correlated, unnormalised embeddings of very different lengths."""
+    generator = torch.Generator().manual_seed(1000 * n + dim)
+    base = torch.randn(n, dim, generator=generator, dtype=torch.float64)
+    drawn = [base + torch.randn(n, dim, generator=generator, dtype=torch.float64) for _ in range(count)]
+    return [(z * torch.logspace(-2, 1, n, dtype=torch.float64).unsqueeze(1)).to(dtype) for z in drawn]
+
+
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize(("n", "dim"), SIZES)
+def test_objective_is_the_loop_over_pairs(n, dim, objective, temperature):
+    build, kind, loss_of = OBJECTIVES[objective]
+    make_tau, tau = TEMPERATURES[temperature]
+    z1, z2 = views(n, dim)
+    weights = dclw_weights(z1.tolist(), z2.tolist(), sigma=0.5)
+    expected = loss_of(logits(similarities(kind, n, dim), tau), weights)
+    loss = build(make_tau())
+    for flag in (True, False):  # the flag changes gradients, never values
+        loss.detach_temperature = flag
+        assert loss(z1, z2).shape == ()
+        assert float(loss(z1, z2)) == pytest.approx(expected, rel=1e-10, abs=1e-14)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.7, -2.0])
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+def test_hard_negatives_are_more_columns_with_a_weight_on_the_matching_one(temperature, weight):
+    make_tau, tau = TEMPERATURES[temperature]
+    for n, dim in [(1, 2), *SIZES]:  # with a hard negative even a single pair has something to tell apart
+        z1, z2, hard = views(n, dim, count=3)
+        rows = logits(simcse_rows(z1.tolist(), z2.tolist()), tau)
+        for i, (_, negatives) in enumerate(rows):
+            for j in range(n):
+                s = similarity(z1[i].tolist(), hard[j].tolist())
+                negatives.append(s / tau(s) + (weight if i == j else 0))
+        value = InfoNCELoss(make_tau(), hard_negative_weight=weight)(z1, z2, hard)
+        assert float(value) == pytest.approx(info_nce(rows), rel=1e-10)
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.5, 3.0])
+def test_dclw_takes_sigma(sigma):
+    z1, z2 = views(5, 4)
+    rows = [(s / 0.2, [v / 0.2 for v in neg]) for s, neg in simclr_rows(z1.tolist(), z2.tolist())]
+    expected = decoupled(rows, dclw_weights(z1.tolist(), z2.tolist(), sigma))
+    assert float(DCLWLoss(0.2, sigma=sigma)(z1, z2)) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("both_views", [False, True])
+@pytest.mark.parametrize("flag", [False, True])
+def test_macl_takes_its_temperature_from_the_batch(both_views, flag):
+    z1, z2 = views(6, 8)
+    rows = (simclr_rows if both_views else simcse_rows)(z1.tolist(), z2.tolist())
+    loss = MACLLoss(0.1, 0.8, 0.6, both_views=both_views, detach_temperature=flag)
+    for x, y in ((z1, z2), (z1, z1 + 0.2 * z2), (z1, z2)):  # each batch has its own; nothing lingers
+        tau = adaptive_tau(x.tolist(), y.tolist(), 0.1, 0.8, 0.6)
+        rows = (simclr_rows if both_views else simcse_rows)(x.tolist(), y.tolist())
+        expected = macl([(s / tau, [v / tau for v in negatives]) for s, negatives in rows])
+        assert float(loss(x, y)) == pytest.approx(expected, rel=1e-10)
+
+
+def test_any_objective_takes_the_alignment_adaptive_temperature():
+    z1, z2 = views(6, 8)
+    tau = adaptive_tau(z1.tolist(), z2.tolist(), 0.1, 0.8, 0.6)
+    expected = info_nce([(s / tau, [v / tau for v in neg]) for s, neg in simclr_rows(z1.tolist(), z2.tolist())])
+    loss = NTXentLoss(AlignmentAdaptiveTemperature(0.1, 0.8, 0.6))
+    assert float(loss(z1, z2)) == pytest.approx(expected, rel=1e-10)
+    assert any(name.startswith("temperature.") for name in loss.state_dict())  # saved with the loss
+
+
+@pytest.mark.parametrize("tau", [0.05, 0.2, 1.0])
+def test_info_nce_is_sentence_transformers_multiple_negatives_ranking_loss(tau):
+    from sentence_transformers.losses import MultipleNegativesRankingLoss  # takes seconds to import
+
+    theirs = MultipleNegativesRankingLoss(model=None, scale=1 / tau)
+    batch = views(16, 12, count=3, dtype=torch.float32)
+    for columns in (batch[:2], batch):  # without and with hard negatives
+        expected = float(theirs.compute_loss_from_embeddings(columns, labels=None))
+        assert float(InfoNCELoss(tau)(*columns)) == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize(
+    "cls",
+    [
+        CosineTemperature,
+        ShiftedCosineTemperature,
+        LinearTemperature,
+        ExponentialTemperature,
+        MonotonicCosineTemperature,
+        EvenODETemperature,
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_ends_are_exactly_the_constant_temperature(objective, cls, dtype):
+    build, *_ = OBJECTIVES[objective]
+    z1, z2 = (z.requires_grad_() for z in views(6, 5, dtype=dtype))
+    losses = [build(temperature)(z1, z2) for temperature in (cls(0.07, 0.07), ConstantTemperature(0.07))]
+    gradients = [torch.autograd.grad(loss, (z1, z2)) for loss in losses]
+    assert torch.equal(*losses)
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))

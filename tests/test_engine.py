@@ -1,0 +1,293 @@
+"""The training loop against plain loops, and what it promises: order, seeds, best model, resume, a clear stop."""
+
+import copy
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import build_tokenizer, build_transformer, reset_accelerator
+
+from dystress_text.core import InfoNCELoss, ScheduledTemperature, ShiftedCosineTemperature
+from dystress_text.corpus import load_corpus
+from dystress_text.encoder import SentenceEncoder
+from dystress_text.engine import BatchOrder, Trainer, global_batch_size, make_accelerator, parameter_groups
+from dystress_text.errors import TrainingError, UserError
+from dystress_text.settings import EngineSettings
+from dystress_text.simcse import SimcseTask
+
+
+@pytest.fixture
+def corpus(text_file, tokenizer):
+    return load_corpus(text_file, tokenizer, 16, progress=False)
+
+
+class ScriptedTask(SimcseTask):
+    """A real task whose evaluations return given values; remembers the steps at which it was saved."""
+
+    scores = iter(())
+    saved = 0
+
+    def evaluate(self):
+        return {"score": next(self.scores)} if self.scores else {}
+
+    def save(self, folder):
+        self.saved += 1
+
+
+def make_task(corpus, dropout=0.0, temperature=None):
+    torch.manual_seed(1)
+    transformer = build_transformer("bert")
+    for module in transformer.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = dropout
+    transformer.config.attention_probs_dropout_prob = dropout
+    for layer in transformer.encoder.layer:
+        layer.attention.self.dropout.p = dropout
+    encoder = SentenceEncoder(transformer, "cls")
+    loss = InfoNCELoss(temperature or ShiftedCosineTemperature())
+    task = ScriptedTask(encoder, build_tokenizer(), corpus, loss)
+    task.scores = None
+    return task
+
+
+def run(task, corpus, folder, **options):
+    folder.mkdir(parents=True, exist_ok=True)
+    defaults = {"train_batch_size": 8, "learning_rate": 1e-2, "mixed_precision": "no", "max_steps": 6, "eval_steps": 0}
+    settings = EngineSettings(output_dir=str(folder), **{**defaults, **options})
+    trainer = Trainer(task, len(corpus), settings, make_accelerator(settings))
+    return trainer.fit(), trainer
+
+
+def weights(task):
+    return {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
+
+
+def flat(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def equal(a, b):
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def log_of(folder, key):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line[key] for line in lines if key in line]
+
+
+# ---- order ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_visits_every_sample_once_and_epochs_differ():
+    order = BatchOrder(size=103, batch_size=10, seed=3)
+    first, second = order.epoch(0), order.epoch(1)
+    assert first.shape == (10, 10)
+    assert len(set(first.flatten())) == 100
+    assert not np.array_equal(first, second)
+    assert np.array_equal(first, BatchOrder(103, 10, 3).epoch(0))
+    assert not np.array_equal(first, BatchOrder(103, 10, 4).epoch(0))
+
+
+@pytest.mark.parametrize("world_size", [2, 5])
+def test_processes_share_the_global_batches(world_size):
+    whole = BatchOrder(103, 10, seed=3).epoch(2)
+    parts = [BatchOrder(103, 10, 3, rank, world_size).epoch(2) for rank in range(world_size)]
+    assert np.array_equal(np.concatenate(parts, axis=1), whole)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [((100, 1, 0), "at least 2"), ((100, 9, 0, 0, 2), "does not divide among 2"), ((7, 8, 0), "exceeds the 7")],
+)
+def test_impossible_batches_name_the_option(arguments, message):
+    with pytest.raises(UserError, match=f"--train_batch_size.*{message}"):
+        BatchOrder(*arguments)
+
+
+def test_the_batch_is_global_unless_given_per_device():
+    assert global_batch_size(EngineSettings(train_batch_size=64), 4) == 64
+    assert global_batch_size(EngineSettings(per_device_train_batch_size=64), 4) == 256
+
+
+# ---- the loop against a plain one -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_losses_and_weights_equal_a_plain_loop(tmp_path, corpus, accumulation, schedule):
+    task = make_task(corpus)
+    plain, untouched = copy.deepcopy(task.model), copy.deepcopy(task.model)
+    options = {"gradient_accumulation_steps": accumulation, "lr_scheduler_type": schedule, "weight_decay": 0.1}
+    options |= {"logging_steps": 1, "warmup_ratio": 0.3, "max_grad_norm": 0.5, "learning_rate": 1e-3}
+    run(task, corpus, tmp_path, **options)
+
+    decayed = [p for p in plain.parameters() if p.requires_grad and p.ndim > 1]
+    others = [p for p in plain.parameters() if p.requires_grad and p.ndim <= 1]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0}])
+    tau = ShiftedCosineTemperature()
+    batches = BatchOrder(len(corpus), 8, 42).epoch(0)
+    losses = []
+    for step in range(6):
+        warm = math.ceil(0.3 * 6)
+        through = (step - warm) / (6 - warm)
+        fall = 1 - through if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * through))
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * (step / warm if step < warm else fall)
+        optimizer.zero_grad()
+        total = 0.0
+        for indices in batches[step * accumulation : (step + 1) * accumulation]:
+            batch = corpus.batch(indices)
+            z1, z2 = (torch.nn.functional.normalize(plain(**batch), dim=-1) for _ in range(2))
+            s = z1 @ z2.T
+            loss = torch.nn.functional.cross_entropy(s / tau(s.detach()), torch.arange(8))
+            (loss / accumulation).backward()
+            total += loss.item() / accumulation
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+        optimizer.step()
+        losses.append(total)
+    assert log_of(tmp_path, "loss") == pytest.approx(losses, rel=1e-4)
+    reached, expected, start = (flat(model) for model in (task.model, plain, untouched))
+    assert (reached - expected).norm() < 0.01 * (start - expected).norm()
+
+
+def test_no_weight_decay_on_biases_and_norms(corpus):
+    model = make_task(corpus).model
+    decayed, others = parameter_groups(model, 0.1)
+    names = {id(p): n for n, p in model.named_parameters()}
+    assert decayed["weight_decay"] == 0.1
+    assert others["weight_decay"] == 0
+    assert all("LayerNorm" in names[id(p)] or names[id(p)].endswith("bias") for p in others["params"])
+    assert not any("pooler" in names[id(p)] for p in [*decayed["params"], *others["params"]])
+
+
+def test_the_schedule_of_a_temperature_advances_in_epochs(tmp_path, corpus):
+    temperature = ScheduledTemperature(0.1, 1.0, half_period=2)
+    run(make_task(corpus, temperature=temperature), corpus, tmp_path, max_steps=30)
+    assert float(temperature.time) == pytest.approx(29 / 25)  # 200 sentences in batches of 8: 25 steps an epoch
+
+
+# ---- seeds ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_seed_one_result_and_evaluation_does_not_disturb_it(tmp_path, corpus):
+    results = []
+    for i, (seed, eval_steps) in enumerate([(1, 0), (1, 0), (1, 2), (2, 0)]):
+        task = make_task(corpus, dropout=0.1)
+        run(task, corpus, tmp_path / str(i), seed=seed, eval_steps=eval_steps)
+        results.append(weights(task))
+    assert equal(results[0], results[1])
+    assert equal(results[0], results[2])
+    assert not equal(results[0], results[3])
+
+
+# ---- evaluation and the best model ----------------------------------------------------------------------------------
+
+
+def test_the_best_model_is_kept(tmp_path, corpus):
+    task = make_task(corpus)
+    task.scores = iter([1.0, 3.0, float("nan"), 2.0, 3.0, 2.5])
+    summary, _ = run(task, corpus, tmp_path, eval_steps=1, metric_for_best_model="score")
+    assert task.saved == 2
+    assert (summary.best_step, summary.metrics) == (2, {"score": 3.0})
+    assert log_of(tmp_path, "score")[:2] == [1.0, 3.0]
+
+
+def test_without_evaluation_the_last_model_is_kept(tmp_path, corpus):
+    task = make_task(corpus)
+    summary, _ = run(task, corpus, tmp_path)
+    assert task.saved == 1
+    assert summary.steps == summary.best_step == 6
+
+
+def test_vectors_that_are_no_numbers_stop_the_run(tmp_path, corpus):
+    task = make_task(corpus)
+    task.scores = iter([float("nan")] * 6)
+    with pytest.raises(TrainingError, match="score is nan at step 2"):
+        run(task, corpus, tmp_path, eval_steps=2, metric_for_best_model="score")
+
+
+# ---- precision, numbers, trackers -----------------------------------------------------------------------------------
+
+
+def test_bf16_trains_with_fp32_weights_and_loss(tmp_path, corpus):
+    task = make_task(corpus)
+    seen = []
+    inner = task.loss
+    task.loss = lambda z: seen.append((z[0].dtype, inner(z).dtype)) or inner(z)
+    _, trainer = run(task, corpus, tmp_path, mixed_precision="bf16", logging_steps=1, learning_rate=1e-3)
+    assert trainer.accelerator.mixed_precision == "bf16"
+    assert {dtype for _, dtype in seen} == {torch.float32}
+    assert {p.dtype for p in task.model.parameters()} == {torch.float32}
+    reset_accelerator()
+    exact = make_task(corpus)
+    run(exact, corpus, tmp_path / "fp32", logging_steps=1, learning_rate=1e-3)
+    difference = np.subtract(log_of(tmp_path, "loss"), log_of(tmp_path / "fp32", "loss"))
+    assert 0 < np.abs(difference).max() < 0.2  # bf16 is at work, and close
+
+
+def test_a_loss_that_is_no_number_stops_with_its_step(tmp_path, corpus):
+    task = make_task(corpus)
+    inner, calls = task.loss, []
+    task.loss = lambda z: calls.append(1) or inner(z) * (float("nan") if len(calls) == 4 else 1.0)
+    with pytest.raises(TrainingError, match="loss is nan at step 4 of 6") as caught:
+        run(task, corpus, tmp_path, logging_steps=3)
+    assert "--learning_rate" in str(caught.value)
+    assert task.saved == 0
+
+
+def test_tensorboard_gets_the_log(tmp_path, corpus):
+    pytest.importorskip("tensorboard")
+    run(make_task(corpus), corpus, tmp_path, report_to="tensorboard", logging_steps=2)
+    assert list((tmp_path / "logs").rglob("events.*"))
+
+
+def test_unknown_tracker_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="--report_to nonsense"):
+        make_accelerator(EngineSettings(output_dir=str(tmp_path), report_to="nonsense"))
+
+
+# ---- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, corpus, precision):
+    options = {"max_steps": 30, "save_steps": 4, "mixed_precision": precision, "logging_steps": 1}
+    whole = make_task(corpus, dropout=0.1)
+    run(whole, corpus, tmp_path / "whole", **options)
+
+    broken = make_task(corpus, dropout=0.1)
+    inner, calls = broken.loss, []
+    broken.loss = lambda z: calls.append(1) or inner(z) * (float("nan") if len(calls) == 27 else 1.0)  # in epoch 2
+    with pytest.raises(TrainingError):
+        run(broken, corpus, tmp_path / "broken", **options)
+    _fresh = make_task(corpus, dropout=0.5)  # other weights and random state than at the interruption
+    resumed = make_task(corpus, dropout=0.1)
+    summary, _ = run(resumed, corpus, tmp_path / "broken", resume_from_checkpoint=True, **options)
+    assert equal(weights(whole), weights(resumed))
+    assert log_of(tmp_path / "broken", "loss") == log_of(tmp_path / "whole", "loss")
+    assert summary.steps == 30
+
+
+def test_nothing_to_resume_is_one_line(tmp_path, corpus):
+    with pytest.raises(UserError, match="--resume_from_checkpoint.*no checkpoint"):
+        run(make_task(corpus), corpus, tmp_path, resume_from_checkpoint=True)
+
+
+# ---- settings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("learning_rate", 0), ("learning_rate", float("nan")), ("max_steps", 0), ("warmup_ratio", 1.5), ("eval_steps", -1),
+     ("gradient_accumulation_steps", 0), ("max_grad_norm", -1.0), ("num_train_epochs", 0), ("logging_steps", 0)],
+)  # fmt: skip
+def test_settings_out_of_range_name_the_option(option, value):
+    with pytest.raises(UserError, match=f"--{option}"):
+        EngineSettings(**{option: value})
+
+
+def test_accumulation_beyond_an_epoch(tmp_path, corpus):
+    with pytest.raises(UserError, match="--gradient_accumulation_steps"):
+        run(make_task(corpus), corpus, tmp_path, gradient_accumulation_steps=26)

@@ -1,0 +1,254 @@
+"""The training program: what it writes, what it prints, and every message for bad input."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import make_sentences
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+
+from dystress_text import train as program
+from dystress_text.encoder import load_encoder
+from dystress_text.presets import PRESETS
+from dystress_text.sts import evaluate_sts, read_sts_benchmark
+from dystress_text.train import main, parse
+
+ROOT = Path(program.__file__).parents[1]
+
+
+@pytest.fixture
+def data_dir(tmp_path):
+    """A data folder with a small STS-B dev file, scored by shared words."""
+    folder = tmp_path / "data" / "senteval" / "STS" / "STSBenchmark"
+    folder.mkdir(parents=True)
+    sentences = make_sentences(80, seed=9)
+    lines = []
+    for i in range(40):
+        first, second = set(sentences[i].split()), set(sentences[i + 40].split())
+        score = 5 * len(first & second) / len(first | second) if i else 5.0
+        lines.append(f"main\tx\t2026\t{i}\t{score:.3f}\t{sentences[i]}\t{sentences[i + 40]}\n")
+    (folder / "sts-dev.csv").write_text("".join(lines))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def flags(tiny_bert, text_file, data_dir, tmp_path):
+    """A run of a second."""
+    return [
+        f"--model_name_or_path={tiny_bert}", f"--train_file={text_file}", f"--data_dir={data_dir}",
+        f"--output_dir={tmp_path / 'out'}", "--max_steps=6", "--train_batch_size=8", "--eval_steps=3",
+        "--mixed_precision=no", "--learning_rate=1e-3",
+    ]  # fmt: skip
+
+
+def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, capsys):
+    assert main(flags) == 0
+    out = tmp_path / "out"
+    record = json.loads((out / "run.json").read_text())
+    printed = capsys.readouterr().out
+    assert record["steps"] == 6
+    assert record["corpus"]["sentences"] == 200
+    assert set(record["untrained"]) == {"cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last"}
+    assert record["sentences_per_second"] > 0
+    assert 0 < record["padding_share"] < 1
+    assert record["settings"]["metric_for_best_model"] == "sts_b_dev_spearman"
+    assert f"{record['trained']['sts_b_dev_spearman']:.2f}" in printed
+    assert "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)" in printed
+    assert [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()] == [3, 3, 6, 6]
+
+    pairs = read_sts_benchmark(data_dir / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv")
+    model = SentenceTransformer(str(out), device="cpu")
+    result = evaluate_sts(pairs, lambda s: model.encode(list(s), convert_to_tensor=True))
+    assert result.spearman == pytest.approx(record["trained"]["sts_b_dev_spearman"], abs=1e-9)
+    encoder, tokenizer = load_encoder(str(out), "cls", mlp_head=False)
+    vectors = model.encode(pairs.sentences, convert_to_tensor=True)
+    torch.testing.assert_close(vectors, encoder.encode(pairs.sentences, tokenizer), rtol=0, atol=1e-6)
+
+
+def test_no_flags_is_the_papers_run():
+    settings = parse([])
+    assert parse(["--preset", "paper"]) == settings
+    assert (settings.text.model_name_or_path, settings.text.train_file) == ("bert-base-uncased", None)
+    assert (settings.text.pooler_type, settings.text.max_seq_length) == ("cls", 32)
+    assert (settings.engine.train_batch_size, settings.engine.learning_rate) == (64, 3e-5)
+    assert (settings.engine.eval_steps, settings.engine.num_train_epochs) == (125, 1)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_read_and_stand_under_flags(name):
+    settings = parse(["--preset", name, "--learning_rate", "7e-4"])
+    assert settings.engine.learning_rate == 7e-4
+    assert settings.text.model_name_or_path == PRESETS[name].settings["model_name_or_path"]
+
+
+def test_a_yaml_file_stands_under_flags(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("preset: small\nlearning_rate: 2.0e-4\nseed: 7\ndetach_temperature: false\ndata_dir: null\n")
+    settings = parse([str(file), "--seed", "8"])
+    assert settings.engine.learning_rate == 2e-4
+    assert settings.engine.seed == 8
+    assert settings.text.pooler_type == "avg"
+    assert settings.loss.detach_temperature is False
+
+
+def test_without_an_evaluation_set_the_last_model_is_saved(flags, tmp_path, capsys):
+    assert main([*flags, "--eval_set=none"]) == 0
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["trained"] == {}
+    assert SentenceTransformer(str(tmp_path / "out"), device="cpu").encode("the cat").shape == (16,)
+    assert "Spearman" not in capsys.readouterr().out
+
+
+def test_another_run_is_refused_replaced_or_continued(flags, tmp_path, capsys):
+    assert main([*flags, "--save_steps=4"]) == 0
+    out = tmp_path / "out"
+    (out / "mine.txt").write_text("keep")
+    files = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert main(flags) == 2
+    assert "--overwrite_output_dir or --resume_from_checkpoint" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == files
+
+    assert main([*flags, "--save_steps=4", "--resume_from_checkpoint"]) == 0  # steps 5 and 6 once more
+    again = load_file(out / "model.safetensors")
+    assert all(torch.equal(again[k], v) for k, v in load_file_bytes(files[out / "model.safetensors"]).items())
+
+    assert main([*flags, "--overwrite_output_dir", "--learning_rate=1e-2", "--eval_steps=0"]) == 0
+    assert (out / "mine.txt").read_text() == "keep"
+    assert not (out / "checkpoint").exists()
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def load_file_bytes(data):
+    from safetensors.torch import load
+
+    return load(data)
+
+
+def test_macl_and_the_other_objectives_run(flags, tmp_path):
+    for objective in ("ntxent", "dcl", "dclw"):
+        assert main([*flags, "--overwrite_output_dir", "--objective", objective]) == 0
+    assert main([*flags, "--overwrite_output_dir", "--objective=macl", "--alpha=0.1"]) == 0
+
+
+def test_a_temperature_that_reaches_zero_ends_in_one_line(flags, tmp_path, capsys):
+    assert main([*flags, "--objective=macl", "--alpha=50", "--a_0=1.0"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "must stay positive" in line
+    assert "lower alpha or a_0" in line
+
+
+BAD = [
+    (["--preset=nope"], ["--preset", "paper", "quickstart"]),
+    (["--temperature=nope"], ["--temperature", "shifted_cosine", "constant"]),
+    (["--pooler_type=max"], ["--pooler_type", "avg_first_last"]),
+    (["--train_file=/no/such.txt"], ["--train_file", "/no/such.txt"]),
+    (["--model_name_or_path=/no/such"], ["--model_name_or_path", "/no/such"]),
+    (["--tau_min=0.1", "--tau_max=0.05"], ["--tau_min", "tau_max", "0.1", "0.05"]),
+    (["--tau_min=0"], ["--tau_min", "positive"]),
+    (["--tau_min=-0.1"], ["--tau_min", "positive"]),
+    (["--tau_min=nan"], ["--tau_min", "finite"]),
+    (["--temp=0"], ["--temp", "positive"]),
+    (["--shift=1.5"], ["--shift", "[-1, 1]"]),
+    (["--scale=0"], ["--scale", "positive"]),
+    (["--temperature=cosine", "--shift=0.1"], ["--shift", "--tau_min, --tau_max"]),
+    (["--temp=0.05", "--tau_min=0.03"], ["--tau_min", "--temp"]),
+    (["--temperature=scheduled", "--unit=days"], ["--unit", "epoch"]),
+    (["--temperature=exponential", "--sharpness=-1"], ["--sharpness", "positive"]),
+    (["--sigma=0.5"], ["--sigma", "dclw"]),
+    (["--objective=dclw", "--sigma=0"], ["--sigma", "positive"]),
+    (["--objective=triplet"], ["--objective", "infonce", "macl"]),
+    (["--train_batch_size=1"], ["--train_batch_size", "at least 2"]),
+    (["--train_batch_size=500"], ["--train_batch_size", "200"]),
+    (["--max_seq_length=2"], ["--max_seq_length", "at least 3"]),
+    (["--eval_set=nope"], ["--eval_set", "stsb_dev", "mini_sts"]),
+    (["--metric_for_best_model=accuracy"], ["--metric_for_best_model", "sts_b_dev_spearman"]),
+    (["--learning_rate=fast"], ["--learning_rate", "fast"]),
+    (["--no_such_option"], ["--no_such_option"]),
+    (["--temper=0.05"], ["--temper"]),
+    (["--mixed_precision=fp8"], ["--mixed_precision", "bf16"]),
+    (["--report_to=nowhere"], ["--report_to", "nowhere"]),
+    (["/no/such.yaml"], ["/no/such.yaml"]),
+    (["--overwrite_output_dir", "--resume_from_checkpoint"], ["--overwrite_output_dir", "--resume_from_checkpoint"]),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), BAD, ids=lambda x: " ".join(x) if x[0].startswith(("-", "/")) else "")
+def test_bad_input_is_one_line_and_writes_nothing(flags, wrong, words, tmp_path, capsys):
+    given = {flag.split("=")[0] for flag in wrong}
+    arguments = [*wrong, *(flag for flag in flags if flag.split("=")[0] not in given)]
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert line.startswith("train.py: error: ")
+    assert all(word in line for word in words), line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["- a\n- b\n", "a: [1\n", "seed: [1, 2]\n", "no_such: 1\n", "\x00", "seed: {a: 1}\n", ""]
+)
+def test_bad_yaml_is_one_line(tmp_path, content, capsys):
+    file = tmp_path / "bad.yaml"
+    file.write_text(content)
+    assert main([str(file)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_without_network_the_papers_run_names_the_three_ways_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DYSTRESS_DATA", str(tmp_path / "nothing"))
+    assert main([f"--output_dir={tmp_path / 'out'}", "--eval_set=none"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(way in line for way in ("prepare", "--train_file", "--preset quickstart"))
+
+
+def test_a_falling_logit_is_one_warning(flags):
+    with pytest.warns(UserWarning, match="logit s / tau") as caught:
+        assert main([*flags, "--tau_min=0.02", "--tau_max=0.05"]) == 0
+    assert len([w for w in caught if "logit" in str(w.message)]) == 1
+
+
+def run_script(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
+    )
+
+
+def test_the_script_exits_with_2_and_no_traceback():
+    done = run_script(str(ROOT / "dystress_text" / "train.py"), "--preset", "nope")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(flags, tmp_path):
+    """The same global batches, losses and weights, up to the order of sums; dropout off."""
+    config = json.loads((Path(flags[0].split("=")[1]) / "config.json").read_text())
+    model = tmp_path / "model"
+    encoder, tokenizer = load_encoder(flags[0].split("=")[1])
+    encoder.transformer.config.hidden_dropout_prob = encoder.transformer.config.attention_probs_dropout_prob = 0.0
+    encoder.transformer.save_pretrained(model)
+    tokenizer.save_pretrained(model)
+    assert config["hidden_dropout_prob"] > 0
+    shared = [*flags[1:3], *flags[4:], f"--model_name_or_path={model}", "--logging_steps=1"]
+    script = str(ROOT / "dystress_text" / "train.py")
+    # accelerate's own launcher starts one process on a CPU; several are torchrun's, and accelerate joins them
+    accelerate = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes=1", "--num_machines=1"]
+    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29577"]
+    logs = []
+    for processes, launch in (("1", accelerate), ("2", torchrun)):
+        out = tmp_path / processes
+        arguments = [*launch, script, f"--output_dir={out}", *shared]
+        done = run_script(*arguments, OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="true")
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert json.loads((out / "run.json").read_text())["processes"] == int(processes)
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        logs.append([line["loss"] for line in lines if "loss" in line])
+    assert logs[0] == pytest.approx(logs[1], rel=1e-5)
+    one, two = (load_file(tmp_path / n / "model.safetensors") for n in ("1", "2"))
+    for name in one:
+        torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-5)
