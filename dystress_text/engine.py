@@ -222,7 +222,10 @@ class Trainer:
         self._metrics: dict[str, float] = {}
 
     def fit(self) -> TrainingSummary:
-        """Train to the end, keeping the best model in ``output_dir``, and return the summary."""
+        """Train to the end, keeping the best model in ``output_dir``, and return the summary.
+
+        The caller ends the accelerator (``end_training``) when it has no more to say to the other processes.
+        """
         settings, state = self.settings, self.state
         if settings.resume_from_checkpoint:
             self._resume()
@@ -260,7 +263,6 @@ class Trainer:
                 if evaluating or saving:
                     mark = time.perf_counter()
                 bar.update()
-        self.accelerator.end_training()
         return TrainingSummary(
             steps=self.total_steps,
             seconds=state.train_seconds,

@@ -140,6 +140,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
         (output / "run.json").write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")
         _report(dev, record, settings, output)
     accelerator.wait_for_everyone()
+    accelerator.end_training()
     return record
 
 

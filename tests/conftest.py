@@ -27,8 +27,9 @@ from transformers import (
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
-WORDS = """a the cat dog bird fish man woman child sat ran flew swam ate saw on under over near mat tree river house red
-blue small big old new quickly slowly yesterday today and but not is was in of to with one two three""".split()
+VOCABULARY = """a the cat dog bird fish man woman child sat ran flew swam ate saw on under over near mat tree river
+house red blue small big old new quickly slowly yesterday today and but not is was in of to with one two three"""
+WORDS = VOCABULARY.split()
 
 SIZES = {"vocab_size": len(WORDS) + 4, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2}
 IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}

@@ -113,8 +113,8 @@ def test_compressed_files(tmp_path, text_file, tokenizer, suffix, opener):
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("empty.txt", b""), ("blank.txt", b"\n \n"), ("binary.txt", b"\xff\xfe\0"), ("torn.xz", lzma.compress(b"x\n")[:-9]),
-     ("fake.gz", b"no gzip")],
+    [("empty.txt", b""), ("blank.txt", b"\n \n"), ("binary.txt", b"\xff\xfe\0"), ("fake.gz", b"no gzip"),
+     ("torn.xz", lzma.compress(b"x\n")[:-9])],
 )  # fmt: skip
 def test_unusable_files_are_one_line_and_leave_no_cache(tmp_path, tokenizer, name, content):
     file = tmp_path / name

@@ -55,7 +55,8 @@ def test_padding_does_not_change_a_vector(tokenizer):
 
 @pytest.mark.parametrize(
     ("pooler", "given", "expected"),
-    [("cls", None, True), ("cls_before_pooler", None, False), ("avg", None, False), ("avg", True, True), ("cls", False, False)],
+    [("cls", None, True), ("cls_before_pooler", None, False), ("avg", None, False), ("avg", True, True),
+     ("cls", False, False)],
 )  # fmt: skip
 def test_the_head_follows_simcse_unless_told(pooler, given, expected, tokenizer):
     encoder = SentenceEncoder(build_transformer("bert"), pooler, given)
@@ -126,5 +127,5 @@ def test_unloadable_models_are_one_line(name):
 
 
 def test_unknown_pooler_names_the_known(tiny_bert):
-    with pytest.raises(UserError, match="--pooler_type.*avg_first_last"):
+    with pytest.raises(UserError, match=r"--pooler_type.*avg_first_last"):
         load_encoder(str(tiny_bert), "max")

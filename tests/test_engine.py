@@ -239,7 +239,8 @@ def test_a_loss_that_is_no_number_stops_with_its_step(tmp_path, corpus):
 
 def test_tensorboard_gets_the_log(tmp_path, corpus):
     pytest.importorskip("tensorboard")
-    run(make_task(corpus), corpus, tmp_path, report_to="tensorboard", logging_steps=2)
+    _, trainer = run(make_task(corpus), corpus, tmp_path, report_to="tensorboard", logging_steps=2)
+    trainer.accelerator.end_training()
     assert list((tmp_path / "logs").rglob("events.*"))
 
 
@@ -271,7 +272,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, corpus, precision):
 
 
 def test_nothing_to_resume_is_one_line(tmp_path, corpus):
-    with pytest.raises(UserError, match="--resume_from_checkpoint.*no checkpoint"):
+    with pytest.raises(UserError, match=r"--resume_from_checkpoint.*no checkpoint"):
         run(make_task(corpus), corpus, tmp_path, resume_from_checkpoint=True)
 
 

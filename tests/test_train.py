@@ -249,6 +249,7 @@ def test_two_processes_train_as_one(flags, tmp_path):
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         logs.append([line["loss"] for line in lines if "loss" in line])
     assert logs[0] == pytest.approx(logs[1], rel=1e-5)
-    one, two = (load_file(tmp_path / n / "model.safetensors") for n in ("1", "2"))
-    for name in one:
-        torch.testing.assert_close(one[name], two[name], rtol=1e-3, atol=1e-5)
+    start, one, two = (load_file(folder / "model.safetensors") for folder in (model, tmp_path / "1", tmp_path / "2"))
+    moved = sum(float((one[name] - start[name]).square().sum()) for name in one)
+    apart = sum(float((one[name] - two[name]).square().sum()) for name in one)
+    assert apart < 1e-4 * moved  # Adam blows up the rounding of gradients that are zero but for it

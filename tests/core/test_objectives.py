@@ -39,15 +39,15 @@ from dystress_text.core import (
     ShiftedCosineTemperature,
 )
 
-TEMPERATURES = {
-    "constant": (lambda: ConstantTemperature(0.05), lambda s: 0.05),
-    "number": (lambda: 0.5, lambda s: 0.5),
-    "cosine": (lambda: CosineTemperature(0.07, 0.2), lambda s: cosine_tau(s, 0.07, 0.2)),
-    "shifted": (lambda: ShiftedCosineTemperature(0.05, 0.07), lambda s: shifted_tau(s, 0.05, 0.07, -0.4, 0.7)),
-    "other side": (lambda: ShiftedCosineTemperature(0.1, 0.15, 0.2), lambda s: shifted_tau(s, 0.1, 0.15, 0.2, 0.6)),
-    "linear": (lambda: LinearTemperature(0.1, 0.3), lambda s: linear_tau(s, 0.1, 0.3)),
-    "monotonic": (lambda: MonotonicCosineTemperature(0.1, 0.3), lambda s: monotonic_tau(s, 0.1, 0.3)),
-    "even ODE": (lambda: EvenODETemperature(0.1, 0.3), lambda s: even_ode_tau(s, 0.1, 0.3)),
+TEMPERATURES = {  # built once: profiles have no state
+    "constant": (ConstantTemperature(0.05), lambda s: 0.05),
+    "number": (0.5, lambda s: 0.5),
+    "cosine": (CosineTemperature(0.07, 0.2), lambda s: cosine_tau(s, 0.07, 0.2)),
+    "shifted": (ShiftedCosineTemperature(0.05, 0.07), lambda s: shifted_tau(s, 0.05, 0.07, -0.4, 0.7)),
+    "other side": (ShiftedCosineTemperature(0.1, 0.15, 0.2), lambda s: shifted_tau(s, 0.1, 0.15, 0.2, 0.6)),
+    "linear": (LinearTemperature(0.1, 0.3), lambda s: linear_tau(s, 0.1, 0.3)),
+    "monotonic": (MonotonicCosineTemperature(0.1, 0.3), lambda s: monotonic_tau(s, 0.1, 0.3)),
+    "even ODE": (EvenODETemperature(0.1, 0.3), lambda s: even_ode_tau(s, 0.1, 0.3)),
 }
 SIZES = [(2, 3), (3, 1), (5, 4), (9, 16)]
 
@@ -93,11 +93,11 @@ def views(n, dim, count=2, dtype=torch.float64):
 @pytest.mark.parametrize(("n", "dim"), SIZES)
 def test_objective_is_the_loop_over_pairs(n, dim, objective, temperature):
     build, kind, loss_of = OBJECTIVES[objective]
-    make_tau, tau = TEMPERATURES[temperature]
+    temperature, tau = TEMPERATURES[temperature]
     z1, z2 = views(n, dim)
     weights = dclw_weights(z1.tolist(), z2.tolist(), sigma=0.5)
     expected = loss_of(logits(similarities(kind, n, dim), tau), weights)
-    loss = build(make_tau())
+    loss = build(temperature)
     for flag in (True, False):  # the flag changes gradients, never values
         loss.detach_temperature = flag
         assert loss(z1, z2).shape == ()
@@ -107,7 +107,7 @@ def test_objective_is_the_loop_over_pairs(n, dim, objective, temperature):
 @pytest.mark.parametrize("weight", [0.0, 0.7, -2.0])
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_hard_negatives_are_more_columns_with_a_weight_on_the_matching_one(temperature, weight):
-    make_tau, tau = TEMPERATURES[temperature]
+    temperature, tau = TEMPERATURES[temperature]
     for n, dim in [(1, 2), *SIZES]:  # with a hard negative even a single pair has something to tell apart
         z1, z2, hard = views(n, dim, count=3)
         rows = logits(simcse_rows(z1.tolist(), z2.tolist()), tau)
@@ -115,7 +115,7 @@ def test_hard_negatives_are_more_columns_with_a_weight_on_the_matching_one(tempe
             for j in range(n):
                 s = similarity(z1[i].tolist(), hard[j].tolist())
                 negatives.append(s / tau(s) + (weight if i == j else 0))
-        value = InfoNCELoss(make_tau(), hard_negative_weight=weight)(z1, z2, hard)
+        value = InfoNCELoss(temperature, hard_negative_weight=weight)(z1, z2, hard)
         assert float(value) == pytest.approx(info_nce(rows), rel=1e-10)
 
 
@@ -160,23 +160,23 @@ def test_info_nce_is_sentence_transformers_multiple_negatives_ranking_loss(tau):
         assert float(InfoNCELoss(tau)(*columns)) == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
+EQUAL_ENDS = [
+    CosineTemperature(0.07, 0.07),
+    ShiftedCosineTemperature(0.07, 0.07),
+    LinearTemperature(0.07, 0.07),
+    ExponentialTemperature(0.07, 0.07),
+    MonotonicCosineTemperature(0.07, 0.07),
+    EvenODETemperature(0.07, 0.07),
+]
+
+
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize(
-    "cls",
-    [
-        CosineTemperature,
-        ShiftedCosineTemperature,
-        LinearTemperature,
-        ExponentialTemperature,
-        MonotonicCosineTemperature,
-        EvenODETemperature,
-    ],
-)
+@pytest.mark.parametrize("level", EQUAL_ENDS, ids=lambda level: type(level).__name__)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_equal_ends_are_exactly_the_constant_temperature(objective, cls, dtype):
+def test_equal_ends_are_exactly_the_constant_temperature(objective, level, dtype):
     build, *_ = OBJECTIVES[objective]
     z1, z2 = (z.requires_grad_() for z in views(6, 5, dtype=dtype))
-    losses = [build(temperature)(z1, z2) for temperature in (cls(0.07, 0.07), ConstantTemperature(0.07))]
+    losses = [build(temperature)(z1, z2) for temperature in (level, ConstantTemperature(0.07))]
     gradients = [torch.autograd.grad(loss, (z1, z2)) for loss in losses]
     assert torch.equal(*losses)
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))

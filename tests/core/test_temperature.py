@@ -67,7 +67,7 @@ def test_shape_and_dtype_stay(name, dtype):
 
 @pytest.mark.parametrize("profile", DIPS_AT_ZERO)
 @given(RANGES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_dips_fall_from_tau_max_to_tau_min_at_zero_and_rise_again(profile, bounds):
     low, high = bounds
     tau = profile(low, high)(GRID)
@@ -79,7 +79,7 @@ def test_dips_fall_from_tau_max_to_tau_min_at_zero_and_rise_again(profile, bound
 
 
 @given(RANGES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_monotonic_cosine_rises_from_tau_min_to_tau_max(bounds):
     low, high = bounds
     tau = MonotonicCosineTemperature(low, high)(GRID)

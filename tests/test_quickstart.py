@@ -1,0 +1,57 @@
+"""The embedded corpus, and the quickstart as its users run it."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sentence_transformers import SentenceTransformer
+
+import dystress_text
+from dystress_text.locate import EMBEDDED
+from dystress_text.quickstart import documentation_sentences, split_sentences, write_documentation_corpus
+
+ROOT = Path(dystress_text.__file__).parents[1]
+
+
+def test_paragraphs_become_sentences():
+    paragraph = "Return the *first* item.  It may be\n    empty (see foo()).\nRaises `ValueError` if there is none!"
+    expected = ["Return the first item.", "It may be empty (see foo()).", "Raises ValueError if there is none!"]
+    assert split_sentences(paragraph) == expected
+    assert split_sentences("lower case start is no sentence. Too short. x = [1, 2, 3] + y ** 2 == z.") == []
+
+
+def test_the_interpreters_documentation_is_a_corpus_of_thousands(tmp_path, monkeypatch):
+    sentences = documentation_sentences()
+    assert len(sentences) > 10_000
+    assert len(set(sentences)) == len(sentences)
+    assert all("\n" not in s and 4 <= len(s.split()) <= 60 for s in sentences)
+    monkeypatch.setenv("DYSTRESS_CACHE", str(tmp_path))
+    file = write_documentation_corpus()
+    assert file.read_text().splitlines() == sentences
+    assert write_documentation_corpus() == file
+
+
+def test_the_embedded_encoder_is_the_shared_one(shared):
+    for file in (shared / "models" / "bert-mini-wiki").iterdir():
+        assert (EMBEDDED / "bert-mini-wiki" / file.name).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.slow
+def test_the_quickstart_raises_the_score(tmp_path):
+    start = time.monotonic()
+    script = str(ROOT / "dystress_text" / "train.py")
+    out = tmp_path / "out"
+    done = subprocess.run(
+        [sys.executable, script, "--preset", "quickstart", "--output_dir", str(out)],
+        capture_output=True, text=True, cwd=tmp_path, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    record = json.loads((out / "run.json").read_text())
+    before = max(pooler["mini_sts_spearman"] for pooler in record["untrained"].values())
+    assert record["trained"]["mini_sts_spearman"] > before
+    assert len(record["corpus"]["sha256"]) == 64
+    assert SentenceTransformer(str(out)).encode("It works.").shape == (256,)
+    print(f"quickstart: {time.monotonic() - start:.0f} s")
