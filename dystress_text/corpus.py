@@ -15,6 +15,7 @@ import lzma
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -180,7 +181,7 @@ def load_corpus(
         progress: show a progress bar while tokenising.
 
     Raises:
-        UserError: no such file, not readable, no sentence in it, or no such tokenizer backend.
+        UserError: the file or the cache cannot be used, there is no sentence, or no such tokenizer backend.
     """
     path = Path(path)
     if not path.is_file():
@@ -195,8 +196,14 @@ def load_corpus(
     if not (folder / "report.json").is_file():
         report = CorpusReport(sha256=digest)
         dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
-        with _staged(folder) as staging:
-            _tokenize_file(path, backend, np.dtype(dtype), staging, report, max_samples, progress)
+        try:
+            with _staged(folder) as staging:
+                _tokenize_file(path, backend, np.dtype(dtype), staging, report, max_samples, progress)
+        except OSError as error:
+            raise UserError(
+                f"cannot write the corpus cache under {str(folder.parent)!r}: {error.strerror}; "
+                "the environment variable DYSTRESS_CACHE names another place"
+            ) from error
     return _open_cached(folder, tokenizer)
 
 
@@ -224,18 +231,23 @@ def _tokenize_file(
     max_samples: int | None,
     progress: bool,
 ) -> None:
-    opener = _OPENERS.get(path.suffix, open)
-    try:
-        with cast(BinaryIO, opener(path, "rb")) as stream, (folder / "tokens.bin").open("wb") as sink:
-            sentences = read_sentences(stream, report, max_samples)
-            bar = progress_bar(sentences, progress, desc="tokenising", unit=" sentences", total=max_samples)
-            offsets = tokenize(bar, backend, dtype, sink, report)
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        raise UserError(f"--train_file: cannot read {str(path)!r}: {error}") from error
+    with (folder / "tokens.bin").open("wb") as sink:
+        sentences = _sentences_of(path, report, max_samples)
+        bar = progress_bar(sentences, progress, desc="tokenising", unit=" sentences", total=max_samples)
+        offsets = tokenize(bar, backend, dtype, sink, report)
     if report.sentences == 0:
         raise UserError(f"--train_file: no usable sentence in {str(path)!r} ({report.summary()})")
     np.save(folder / "offsets.npy", offsets)
     (folder / "report.json").write_text(json.dumps({"dtype": dtype.name, **asdict(report)}, indent=1))
+
+
+def _sentences_of(path: Path, report: CorpusReport, max_samples: int | None) -> Iterator[str]:
+    opener = _OPENERS.get(path.suffix, open)
+    try:
+        with cast(BinaryIO, opener(path, "rb")) as stream:
+            yield from read_sentences(stream, report, max_samples)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise UserError(f"--train_file: cannot read {str(path)!r}: {error}") from error
 
 
 def tokenize(

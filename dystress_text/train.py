@@ -186,7 +186,11 @@ def _check_output(output: Path, engine: EngineSettings) -> None:
 
 def _prepare_output(output: Path, engine: EngineSettings) -> None:
     """Make the folder; with --overwrite_output_dir take the old run's files away, and nothing else."""
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / "metrics.jsonl").open("a").close()
+    except OSError as error:
+        raise UserError(f"--output_dir: cannot write to {str(output)!r}: {error.strerror}") from error
     if engine.overwrite_output_dir:
         for name in RUN_FILES:
             path = output / name
@@ -255,10 +259,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.formatwarning = lambda message, *_, **__: f"train.py: warning: {message}\n"
     try:
         train(parse(sys.argv[1:] if argv is None else argv))
-    except (UserError, TemperatureError) as error:
-        print(f"train.py: error: {error}", file=sys.stderr, flush=True)
-        return 2
-    return 0
+    except UserError as error:
+        message = str(error)
+    except TemperatureError as error:
+        message = f"--alpha, --a_0: {error}"
+    else:
+        return 0
+    print(f"train.py: error: {message}", file=sys.stderr, flush=True)
+    return 2
 
 
 if __name__ == "__main__":

@@ -125,6 +125,12 @@ def test_unusable_files_are_one_line_and_leave_no_cache(tmp_path, tokenizer, nam
     assert list((tmp_path / "cache" / "corpus").iterdir()) == []
 
 
+def test_a_cache_that_cannot_be_written_names_the_way_out(tmp_path, text_file, tokenizer):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="DYSTRESS_CACHE"):
+        load_corpus(text_file, tokenizer, 9, cache_dir=tmp_path / "file", progress=False)
+
+
 def test_missing_file(tmp_path, tokenizer):
     with pytest.raises(UserError, match="no file"):
         load_corpus(tmp_path / "none.txt", tokenizer, 9)

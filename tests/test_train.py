@@ -138,7 +138,14 @@ def test_a_temperature_that_reaches_zero_ends_in_one_line(flags, tmp_path, capsy
     assert main([*flags, "--objective=macl", "--alpha=50", "--a_0=1.0"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "must stay positive" in line
-    assert "lower alpha or a_0" in line
+    assert "--alpha, --a_0" in line
+
+
+def test_an_output_folder_that_cannot_be_made(flags, tmp_path, capsys):
+    (tmp_path / "file").write_text("x")
+    assert main([*flags, f"--output_dir={tmp_path / 'file' / 'out'}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--output_dir" in line
 
 
 BAD = [

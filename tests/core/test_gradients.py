@@ -1,44 +1,13 @@
-"""Gradients: the paper's closed forms with similarities as leaves, and numeric differentiation of the loops over pairs."""
+"""The paper's gradients, with similarities as leaves, held to their closed forms."""
 
 import math
 
 import pytest
 import torch
-from spec_formulas import (
-    adaptive_tau,
-    apply,
-    cosine_tau,
-    dclw_weights,
-    decoupled,
-    divide,
-    even_ode_tau,
-    exponential_tau,
-    info_nce,
-    linear_tau,
-    macl_weights,
-    monotonic_tau,
-    numeric_gradient,
-    shifted_tau,
-    simclr_rows,
-    simcse_rows,
-    slope,
-    weighted_info_nce,
-)
+from core_cases import TEMPERATURES
+from spec_formulas import slope
 
-from dystress_text.core import (
-    ConstantTemperature,
-    CosineTemperature,
-    DCLLoss,
-    DCLWLoss,
-    EvenODETemperature,
-    ExponentialTemperature,
-    InfoNCELoss,
-    LinearTemperature,
-    MACLLoss,
-    MonotonicCosineTemperature,
-    NTXentLoss,
-    ShiftedCosineTemperature,
-)
+from dystress_text.core import ConstantTemperature
 from dystress_text.core.objectives import (
     decoupled_rows,
     info_nce_rows,
@@ -47,16 +16,6 @@ from dystress_text.core.objectives import (
     split_rows,
 )
 
-TEMPERATURES = {
-    "constant": (ConstantTemperature(0.2), lambda s: 0.2),
-    "cosine": (CosineTemperature(0.1, 0.2), lambda s: cosine_tau(s, 0.1, 0.2)),
-    "shifted": (ShiftedCosineTemperature(0.1, 0.14), lambda s: shifted_tau(s, 0.1, 0.14, -0.4, 0.7)),
-    "other side": (ShiftedCosineTemperature(0.1, 0.15, 0.2), lambda s: shifted_tau(s, 0.1, 0.15, 0.2, 0.6)),
-    "linear": (LinearTemperature(0.1, 0.3), lambda s: linear_tau(s, 0.1, 0.3)),
-    "exponential": (ExponentialTemperature(0.1, 0.3), lambda s: exponential_tau(s, 0.1, 0.3, 3.5)),
-    "monotonic": (MonotonicCosineTemperature(0.1, 0.3), lambda s: monotonic_tau(s, 0.1, 0.3)),
-    "even ODE": (EvenODETemperature(0.1, 0.3), lambda s: even_ode_tau(s, 0.1, 0.3)),
-}
 FLAGS = pytest.mark.parametrize("detach", [True, False], ids=["detached", "in the graph"])
 PROFILES = pytest.mark.parametrize("profile", TEMPERATURES)
 POSITIVE, EXCLUDED = torch.tensor([1, 4, 0, 5]), torch.tensor([0, 2, 3, 4])  # columns of four anchors
@@ -86,9 +45,6 @@ def probabilities(similarity, tau, excluded=None):
 def assert_gradient(gradient, expected, rtol=1e-9):
     expected = torch.tensor(expected, dtype=torch.float64)
     torch.testing.assert_close(gradient, expected, rtol=rtol, atol=rtol * float(expected.abs().max()))
-
-
-# ---- closed forms, with similarities as leaves ----------------------------------------------------------------------
 
 
 @PROFILES
@@ -180,88 +136,3 @@ def test_decoupled_and_reweighted_rows_have_their_closed_forms(excluded):
     ]
     gradient = row_gradient(lambda rows: decoupled_rows(rows, weights), similarity, temperature, True, excluded)
     assert_gradient(gradient, weighted)
-
-
-# ---- whole losses ---------------------------------------------------------------------------------------------------
-
-
-def views(n=4, dim=3):
-    generator = torch.Generator().manual_seed(5)
-    z1, z2, z3 = (torch.randn(n, dim, generator=generator, dtype=torch.float64) for _ in range(3))
-    return [z1.requires_grad_(), (z1.detach() + 0.7 * z2).requires_grad_(), z3.requires_grad_()]
-
-
-@PROFILES
-@pytest.mark.parametrize("build", [InfoNCELoss, NTXentLoss, DCLLoss])
-def test_gradcheck(build, profile):
-    loss = build(TEMPERATURES[profile][0], detach_temperature=False)
-    z1, z2, hard = views()
-    assert torch.autograd.gradcheck(loss, (z1, z2))
-    if build is InfoNCELoss:
-        assert torch.autograd.gradcheck(loss, (z1, z2, hard))
-
-
-OBJECTIVES = {  # how it is built; its rows, its loss with weights that are numbers, and these weights
-    "InfoNCE": (InfoNCELoss, simcse_rows, weighted_info_nce, None),
-    "NT-Xent": (NTXentLoss, simclr_rows, weighted_info_nce, None),
-    "DCL": (DCLLoss, simclr_rows, decoupled, None),
-    "DCLW": (DCLWLoss, simclr_rows, decoupled, "dclw"),
-    "MACL": (lambda t, **flag: MACLLoss(temperature=t, **flag), simcse_rows, weighted_info_nce, "macl"),
-    "MACL, both views": (
-        lambda t, **flag: MACLLoss(temperature=t, both_views=True, **flag),
-        simclr_rows,
-        weighted_info_nce,
-        "macl",
-    ),
-}
-
-
-@pytest.mark.parametrize("profile", ["constant", "cosine", "shifted"])
-@FLAGS
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_loss_gradient_is_numeric_with_detached_parts_held_fixed(objective, detach, profile):
-    build, kind, loss_of, weighting = OBJECTIVES[objective]
-    temperature, tau = TEMPERATURES[profile]
-    z1, z2, _ = views()
-    n = len(z1)
-    rows = kind(z1.tolist(), z2.tolist())
-    taus = apply(tau, rows)
-    weights = [1.0] * len(rows)
-    if weighting == "dclw":
-        weights = dclw_weights(z1.tolist(), z2.tolist(), 0.5)
-    elif weighting == "macl":
-        weights = macl_weights(divide(rows, taus))
-
-    def loss_with_weights_fixed(z):
-        moved = kind(z[:n], z[n:])
-        return loss_of(divide(moved, taus if detach else apply(tau, moved)), weights)
-
-    expected = numeric_gradient(loss_with_weights_fixed, z1.tolist() + z2.tolist())
-    loss = build(temperature, detach_temperature=detach)(z1, z2)
-    assert_gradient(torch.cat(torch.autograd.grad(loss, (z1, z2))), expected, rtol=1e-8)
-
-
-@FLAGS
-def test_mean_positive_similarity_carries_no_gradient(detach):
-    z1, z2, _ = views()
-    tau = adaptive_tau(z1.tolist(), z2.tolist(), 0.1, 0.8, 0.6)
-    rows = simcse_rows(z1.tolist(), z2.tolist())
-    weights = macl_weights(apply(lambda s: s / tau, rows))
-    expected = numeric_gradient(
-        lambda z: weighted_info_nce(apply(lambda s: s / tau, simcse_rows(z[:4], z[4:])), weights),
-        z1.tolist() + z2.tolist(),
-    )
-    loss = MACLLoss(0.1, 0.8, 0.6, detach_temperature=detach)(z1, z2)
-    assert_gradient(torch.cat(torch.autograd.grad(loss, (z1, z2))), expected, rtol=1e-8)
-
-
-def test_losses_detach_the_temperature_unless_told():
-    assert all(build(0.1).detach_temperature for build, *_ in OBJECTIVES.values())
-    z1, z2, _ = views()
-    info = NTXentLoss(TEMPERATURES["cosine"][0])(z1, z2)
-    taus = apply(TEMPERATURES["cosine"][1], simclr_rows(z1.tolist(), z2.tolist()))
-    expected = numeric_gradient(
-        lambda z: info_nce(divide(simclr_rows(z[:4], z[4:]), taus)),
-        z1.tolist() + z2.tolist(),
-    )
-    assert_gradient(torch.cat(torch.autograd.grad(info, (z1, z2))), expected, rtol=1e-8)

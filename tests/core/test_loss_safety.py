@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from core_cases import OBJECTIVES
 
 from dystress_text.core import (
     AlignmentAdaptiveTemperature,
@@ -23,23 +24,14 @@ from dystress_text.core import (
 )
 from dystress_text.core.objectives import Rows, reweighted_rows
 
-TAU = {  # built once: profiles have no state
+LOSSES = {name: objective.build for name, objective in OBJECTIVES.items()}
+TAU = {  # text's low temperatures, where logits are largest; built once, as none of them has state
     "constant": ConstantTemperature(0.05),
     "cosine": CosineTemperature(0.05, 0.1),
     "shifted": ShiftedCosineTemperature(0.05, 0.07),
     "linear": LinearTemperature(0.05, 0.1),
     "exponential": ExponentialTemperature(0.05, 0.1),
     "even ODE": EvenODETemperature(0.05, 0.1),
-}
-LOSSES = {
-    "InfoNCE": InfoNCELoss,
-    "NT-Xent": NTXentLoss,
-    "DCL": DCLLoss,
-    "DCLW": DCLWLoss,
-    "MACL": lambda tau, detach_temperature=True: MACLLoss(temperature=tau, detach_temperature=detach_temperature),
-    "MACL, both views": lambda tau, detach_temperature=True: MACLLoss(
-        temperature=tau, detach_temperature=detach_temperature, both_views=True
-    ),
 }
 HALF = [torch.float16, torch.bfloat16]
 N, DIM = 6, 8

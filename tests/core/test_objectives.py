@@ -4,19 +4,13 @@ from functools import cache
 
 import pytest
 import torch
+from core_cases import OBJECTIVES, TEMPERATURES, logits_of
 from spec_formulas import (
     adaptive_tau,
-    apply,
-    cosine_tau,
     dclw_weights,
     decoupled,
-    divide,
-    even_ode_tau,
     info_nce,
-    linear_tau,
     macl_weights,
-    monotonic_tau,
-    shifted_tau,
     simclr_rows,
     simcse_rows,
     similarity,
@@ -27,7 +21,6 @@ from dystress_text.core import (
     AlignmentAdaptiveTemperature,
     ConstantTemperature,
     CosineTemperature,
-    DCLLoss,
     DCLWLoss,
     EvenODETemperature,
     ExponentialTemperature,
@@ -39,40 +32,11 @@ from dystress_text.core import (
     ShiftedCosineTemperature,
 )
 
-TEMPERATURES = {  # built once: profiles have no state
-    "constant": (ConstantTemperature(0.05), lambda s: 0.05),
-    "number": (0.5, lambda s: 0.5),
-    "cosine": (CosineTemperature(0.07, 0.2), lambda s: cosine_tau(s, 0.07, 0.2)),
-    "shifted": (ShiftedCosineTemperature(0.05, 0.07), lambda s: shifted_tau(s, 0.05, 0.07, -0.4, 0.7)),
-    "other side": (ShiftedCosineTemperature(0.1, 0.15, 0.2), lambda s: shifted_tau(s, 0.1, 0.15, 0.2, 0.6)),
-    "linear": (LinearTemperature(0.1, 0.3), lambda s: linear_tau(s, 0.1, 0.3)),
-    "monotonic": (MonotonicCosineTemperature(0.1, 0.3), lambda s: monotonic_tau(s, 0.1, 0.3)),
-    "even ODE": (EvenODETemperature(0.1, 0.3), lambda s: even_ode_tau(s, 0.1, 0.3)),
-}
 SIZES = [(2, 3), (3, 1), (5, 4), (9, 16)]
 
 
 def macl(rows):
     return weighted_info_nce(rows, macl_weights(rows))
-
-
-# objective: how it is built from a temperature; its rows, and the loss of rows of logits given the DCLW weights
-OBJECTIVES = {
-    "InfoNCE": (InfoNCELoss, simcse_rows, lambda rows, _: info_nce(rows)),
-    "NT-Xent": (NTXentLoss, simclr_rows, lambda rows, _: info_nce(rows)),
-    "DCL": (DCLLoss, simclr_rows, lambda rows, _: decoupled(rows)),
-    "DCLW": (DCLWLoss, simclr_rows, decoupled),
-    "MACL": (lambda tau: MACLLoss(temperature=tau), simcse_rows, lambda rows, _: macl(rows)),
-    "MACL, both views": (
-        lambda tau: MACLLoss(temperature=tau, both_views=True),
-        simclr_rows,
-        lambda rows, _: macl(rows),
-    ),
-}
-
-
-def logits(rows, tau):
-    return divide(rows, apply(tau, rows))
 
 
 @cache
@@ -92,30 +56,36 @@ def views(n, dim, count=2, dtype=torch.float64):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize(("n", "dim"), SIZES)
 def test_objective_is_the_loop_over_pairs(n, dim, objective, temperature):
-    build, kind, loss_of = OBJECTIVES[objective]
-    temperature, tau = TEMPERATURES[temperature]
+    case = OBJECTIVES[objective]
+    module, tau = TEMPERATURES[temperature]
     z1, z2 = views(n, dim)
-    weights = dclw_weights(z1.tolist(), z2.tolist(), sigma=0.5)
-    expected = loss_of(logits(similarities(kind, n, dim), tau), weights)
-    loss = build(temperature)
+    logits = logits_of(similarities(case.rows, n, dim), tau)
+    expected = case.loss(logits, case.weights(z1.tolist(), z2.tolist(), logits))
     for flag in (True, False):  # the flag changes gradients, never values
-        loss.detach_temperature = flag
-        assert loss(z1, z2).shape == ()
-        assert float(loss(z1, z2)) == pytest.approx(expected, rel=1e-10, abs=1e-14)
+        value = case.build(module, detach_temperature=flag)(z1, z2)
+        assert value.shape == ()
+        assert float(value) == pytest.approx(expected, rel=1e-10, abs=1e-14)
+
+
+def test_a_number_is_a_constant_temperature():
+    z1, z2 = views(5, 4)
+    for case in OBJECTIVES.values():
+        assert torch.equal(case.build(0.3)(z1, z2), case.build(ConstantTemperature(0.3))(z1, z2))
+        assert torch.equal(case.build(1)(z1, z2), case.build(ConstantTemperature(1.0))(z1, z2))
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.7, -2.0])
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_hard_negatives_are_more_columns_with_a_weight_on_the_matching_one(temperature, weight):
-    temperature, tau = TEMPERATURES[temperature]
+    module, tau = TEMPERATURES[temperature]
     for n, dim in [(1, 2), *SIZES]:  # with a hard negative even a single pair has something to tell apart
         z1, z2, hard = views(n, dim, count=3)
-        rows = logits(simcse_rows(z1.tolist(), z2.tolist()), tau)
+        rows = logits_of(simcse_rows(z1.tolist(), z2.tolist()), tau)
         for i, (_, negatives) in enumerate(rows):
             for j in range(n):
                 s = similarity(z1[i].tolist(), hard[j].tolist())
                 negatives.append(s / tau(s) + (weight if i == j else 0))
-        value = InfoNCELoss(temperature, hard_negative_weight=weight)(z1, z2, hard)
+        value = InfoNCELoss(module, hard_negative_weight=weight)(z1, z2, hard)
         assert float(value) == pytest.approx(info_nce(rows), rel=1e-10)
 
 
@@ -174,7 +144,7 @@ EQUAL_ENDS = [
 @pytest.mark.parametrize("level", EQUAL_ENDS, ids=lambda level: type(level).__name__)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equal_ends_are_exactly_the_constant_temperature(objective, level, dtype):
-    build, *_ = OBJECTIVES[objective]
+    build = OBJECTIVES[objective].build
     z1, z2 = (z.requires_grad_() for z in views(6, 5, dtype=dtype))
     losses = [build(temperature)(z1, z2) for temperature in (level, ConstantTemperature(0.07))]
     gradients = [torch.autograd.grad(loss, (z1, z2)) for loss in losses]

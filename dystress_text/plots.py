@@ -1,0 +1,69 @@
+"""Figures (the ``plots`` extra).
+
+python -m dystress_text.plots docs/temperature.png
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.axes import Axes
+
+from dystress_text.core.temperature import (
+    ConstantTemperature,
+    CosineTemperature,
+    LinearTemperature,
+    ShiftedCosineTemperature,
+    Temperature,
+)
+
+# a colour-blind-safe palette, and line styles so that print in grey still tells the curves apart
+STYLES = [("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-."), ("#595959", ":")]
+
+
+def plot_temperatures(temperatures: dict[str, Temperature], file: str | Path) -> None:
+    """Draw temperatures and their logits ``s / tau(s)`` over the similarity, side by side.
+
+    Args:
+        temperatures: curves by label, four at most.
+        file: the picture; its ending says the format.
+    """
+    similarity = torch.linspace(-1, 1, 801, dtype=torch.float64)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.6), layout="constrained")
+    for (label, temperature), (colour, line) in zip(temperatures.items(), STYLES, strict=False):
+        tau = temperature(similarity)
+        left.plot(similarity, tau, line, color=colour, linewidth=2)
+        right.plot(similarity, similarity / tau, line, color=colour, linewidth=2, label=label)
+    _dress(left, "temperature tau(s)", "Temperature of a pair")
+    _dress(right, "s / tau(s)", "Its logit in the softmax")
+    left.margins(y=0.12)
+    right.legend(frameon=False, fontsize=9, loc="upper left")
+    figure.savefig(file, dpi=150)
+    plt.close(figure)
+
+
+def _dress(axes: Axes, label: str, title: str) -> None:
+    axes.set_xlabel("cosine similarity s")
+    axes.set_ylabel(label)
+    axes.set_title(title, fontsize=11)
+    axes.set_xticks([-1, -0.5, 0, 0.5, 1])
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+if __name__ == "__main__":
+    plot_temperatures(
+        {
+            "shifted cosine, -0.4 (default)": ShiftedCosineTemperature(0.05, 0.07, shift=-0.4),
+            "cosine": CosineTemperature(0.05, 0.07),
+            "linear": LinearTemperature(0.05, 0.07),
+            "constant (SimCSE)": ConstantTemperature(0.05),
+        },
+        sys.argv[1],
+    )

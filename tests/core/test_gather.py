@@ -1,0 +1,190 @@
+"""Several processes must equal one process with the whole batch, in the loss and in every gradient."""
+
+import copy
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from core_cases import OBJECTIVES, TEMPERATURES, macl, macl_on_both_views
+from torch.nn.parallel import DistributedDataParallel
+
+from dystress_text.core import (
+    AlignmentAdaptiveTemperature,
+    DCLWLoss,
+    InfoNCELoss,
+    LocalGather,
+    NTXentLoss,
+    ProcessGather,
+)
+
+TAU = TEMPERATURES["cosine"][0]
+
+
+def hard_negative_loss(temperature, **options):
+    return InfoNCELoss(temperature, hard_negative_weight=0.5, **options)
+
+
+LOSSES = {name: objective.build for name, objective in OBJECTIVES.items()} | {"hard negatives": hard_negative_loss}
+VIEWS = {name: 3 if name == "hard negatives" else 2 for name in LOSSES}
+
+
+def adaptive():
+    return AlignmentAdaptiveTemperature(0.1, 0.8, 0.6)
+
+
+def draw(views, n, dim):
+    generator = torch.Generator().manual_seed(7)
+    base = torch.randn(n, dim, generator=generator, dtype=torch.float64)
+    return [base + 0.5 * torch.randn(n, dim, generator=generator, dtype=torch.float64) for _ in range(views)]
+
+
+def own(rows, rank, world_size):
+    return rows.chunk(world_size)[rank]
+
+
+# ---- simulated processes: threads that meet at every gather, so that autograd sees all of them at once ---------------
+
+
+class Meeting:
+    """Where the threads lay down their rows and pick up everybody's."""
+
+    def __init__(self, world_size):
+        self.barrier = threading.Barrier(world_size, timeout=20)
+        self.rows = [None] * world_size
+
+
+class ThreadGather:
+    def __init__(self, rank, world_size, meeting):
+        self.rank, self.world_size, self.meeting = rank, world_size, meeting
+
+    def __call__(self, rows):
+        self.meeting.rows[self.rank] = rows
+        self.meeting.barrier.wait()
+        everybody = torch.cat(self.meeting.rows)
+        self.meeting.barrier.wait()
+        return everybody
+
+
+def losses_of_ranks(build, temperature, views, world_size, **options):
+    """The loss of each simulated process, on its own rows of the views."""
+    meeting, losses, errors = Meeting(world_size), [None] * world_size, []
+
+    def work(rank):
+        try:
+            loss = build(copy.deepcopy(temperature), gather=ThreadGather(rank, world_size, meeting), **options)
+            losses[rank] = loss(*(own(z, rank, world_size) for z in views))
+        except Exception as error:
+            errors.append(error)
+            meeting.barrier.abort()
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return losses
+
+
+@pytest.mark.parametrize("detach", [True, False], ids=["detached", "in the graph"])
+@pytest.mark.parametrize("make_tau", [lambda: TAU, adaptive], ids=["cosine", "adaptive"])
+@pytest.mark.parametrize(("world_size", "rows"), [(2, 3), (3, 2), (4, 1)])
+@pytest.mark.parametrize("name", LOSSES)
+def test_mean_over_ranks_is_the_single_process(name, world_size, rows, make_tau, detach):
+    views = [z.requires_grad_() for z in draw(VIEWS[name], world_size * rows, dim=4)]
+    single = LOSSES[name](make_tau(), detach_temperature=detach)(*views)
+    expected = torch.autograd.grad(single, views)
+    losses = losses_of_ranks(LOSSES[name], make_tau(), views, world_size, detach_temperature=detach)
+    assert all(loss.shape == () for loss in losses)
+    assert len({loss.item() for loss in losses}) == world_size  # each has its own rows
+    average = torch.stack(losses).mean()
+    torch.testing.assert_close(average, single, rtol=1e-12, atol=0)
+    torch.testing.assert_close(torch.autograd.grad(average, views), expected, rtol=1e-10, atol=1e-14)
+
+
+def test_batch_statistics_are_global():
+    z1, z2 = draw(2, 4, dim=3)
+    z2[2:] += 2 * z1[2:].flip(0)  # the second process has other similarities than the first
+    for build in (DCLWLoss, macl, macl_on_both_views):
+        temperature = adaptive() if build is not DCLWLoss else TAU
+        single = build(temperature)(z1, z2)
+        ranks = losses_of_ranks(build, temperature, (z1, z2), 2)
+        torch.testing.assert_close(torch.stack(ranks).mean(), single, rtol=1e-12, atol=0)
+
+
+def test_local_gather_is_one_process():
+    rows = torch.randn(3, 2)
+    gather = LocalGather()
+    assert (gather.rank, gather.world_size) == (0, 1)
+    assert torch.equal(gather(rows), rows)
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(-1, 2), (2, 2), (0, 0)])
+def test_a_rank_outside_the_group_is_refused(rank, world_size):
+    with pytest.raises(ValueError, match="rank"):
+        ProcessGather(rank, world_size)
+
+
+def test_one_row_a_process_is_a_batch():
+    z1, z2 = torch.eye(2), torch.eye(2)
+    assert all(loss.isfinite() for loss in losses_of_ranks(NTXentLoss, TAU, (z1, z2), 2))
+    with pytest.raises(ValueError, match="at least 2"):
+        NTXentLoss(TAU, gather=LocalGather())(z1[:1], z2[:1])
+
+
+# ---- real processes -------------------------------------------------------------------------------------------------
+
+
+def linear_encoder():
+    torch.manual_seed(0)
+    return torch.nn.Linear(5, 4, dtype=torch.float64)
+
+
+def encoder_gradient(encoder, loss, views):
+    """The loss and its gradient in all parameters, in one vector; one forward pass of all views."""
+    encoder.zero_grad()
+    value = loss(*encoder(torch.cat(views)).chunk(len(views)))
+    value.backward()
+    return value.detach(), torch.cat([p.grad.flatten() for p in encoder.parameters()])
+
+
+def cases():
+    for name, build in LOSSES.items():
+        for kind, temperature in (("cosine", TAU), ("adaptive", adaptive())):
+            for detach in (True, False):
+                yield f"{name}, {kind}, {detach}", build, temperature, detach, draw(VIEWS[name], 6, dim=5)
+
+
+def process(rank, world_size, folder):
+    """One of the real processes: saves its losses and the gradients that DistributedDataParallel leaves it with."""
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world_size)
+    try:
+        gather, results = ProcessGather(rank, world_size), {}
+        rows = torch.full((2, 3), float(rank + 1), dtype=torch.float64, requires_grad=True)
+        everybody = gather(rows)
+        (everybody * torch.arange(4.0).unsqueeze(1) * (rank + 1)).sum().backward()
+        results["rows"], results["rows' gradient"] = everybody.detach(), rows.grad
+        encoder = DistributedDataParallel(linear_encoder())
+        for name, build, temperature, detach, views in cases():
+            loss = build(temperature, detach_temperature=detach, gather=gather)
+            results[name] = encoder_gradient(encoder, loss, [own(z, rank, world_size) for z in views])
+        torch.save(results, f"{folder}/{rank}")
+    finally:
+        dist.destroy_process_group()
+
+
+def test_real_processes_equal_one(tmp_path):
+    mp.spawn(process, args=(2, str(tmp_path)), nprocs=2)
+    ranks = [torch.load(tmp_path / str(rank)) for rank in range(2)]
+    for rank, results in enumerate(ranks):
+        assert results["rows"].tolist() == [[1.0] * 3] * 2 + [[2.0] * 3] * 2
+        # process r weighs row k by k (r + 1): the owner gets the sum over both processes, 3 k
+        assert results["rows' gradient"].tolist() == [[3.0 * (2 * rank + k)] * 3 for k in range(2)]
+    for name, build, temperature, detach, views in cases():
+        value, gradient = encoder_gradient(linear_encoder(), build(temperature, detach_temperature=detach), views)
+        torch.testing.assert_close((ranks[0][name][0] + ranks[1][name][0]) / 2, value, rtol=1e-12, atol=0)
+        for results in ranks:
+            assert float((results[name][1] - gradient).norm() / gradient.norm()) < 1e-10, name
