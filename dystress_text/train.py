@@ -72,7 +72,7 @@ def parse(argv: Sequence[str]) -> RunSettings:
     argv = list(argv)
     if argv and argv[0].endswith((".yaml", ".yml")):
         argv = [*_flags_of(Path(argv[0])), *argv[1:]]
-    preset = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    preset = OneLineParser([], add_help=False, allow_abbrev=False)
     preset.add_argument("--preset", default="paper")
     parser.set_defaults(**find_preset(preset.parse_known_args(argv)[0].preset).settings)
     text, loss, engine, _, unknown = parser.parse_args_into_dataclasses(

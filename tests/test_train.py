@@ -150,6 +150,7 @@ def test_an_output_folder_that_cannot_be_made(flags, tmp_path, capsys):
 
 BAD = [
     (["--preset=nope"], ["--preset", "paper", "quickstart"]),
+    (["--max_steps=5", "--preset"], ["--preset", "expected one argument"]),
     (["--temperature=nope"], ["--temperature", "shifted_cosine", "constant"]),
     (["--pooler_type=max"], ["--pooler_type", "avg_first_last"]),
     (["--train_file=/no/such.txt"], ["--train_file", "/no/such.txt"]),

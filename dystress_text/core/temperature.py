@@ -95,11 +95,14 @@ class Temperature(nn.Module, ABC):
         return type(self).observe is not Temperature.observe
 
 
+def _check_tau(name: str, tau: float) -> None:
+    if not 0 < tau < math.inf:
+        raise ValueError(f"{name} must be positive and finite, got {tau}: similarities are divided by the temperature")
+
+
 def _check_range(tau_min: float, tau_max: float) -> None:
-    if not (math.isfinite(tau_min) and math.isfinite(tau_max)):
-        raise ValueError(f"tau_min and tau_max must be finite, got {tau_min} and {tau_max}")
-    if tau_min <= 0:
-        raise ValueError(f"tau_min must be positive, got {tau_min}: similarities are divided by the temperature")
+    _check_tau("tau_min", tau_min)
+    _check_tau("tau_max", tau_max)
     if tau_min > tau_max:
         raise ValueError(f"tau_min must not exceed tau_max, got tau_min={tau_min} > tau_max={tau_max}")
 
@@ -119,7 +122,7 @@ class ConstantTemperature(Temperature):
 
     def __init__(self, tau: float = 0.05) -> None:
         super().__init__()
-        _check_range(tau, tau)
+        _check_tau("tau", tau)
         self.tau = tau
 
     def forward(self, similarity: Tensor) -> Tensor:
@@ -389,8 +392,7 @@ class AlignmentAdaptiveTemperature(Temperature):
 
     def __init__(self, tau_0: float = 0.05, alpha: float = 2.0, a_0: float = 0.8) -> None:
         super().__init__()
-        if not 0 < tau_0 < math.inf:
-            raise ValueError(f"tau_0 must be positive, got {tau_0}: similarities are divided by the temperature")
+        _check_tau("tau_0", tau_0)
         if not 0 <= alpha < math.inf:
             raise ValueError(f"alpha must be at least 0, got {alpha}")
         if not abs(a_0) <= 1:
