@@ -7,11 +7,14 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import SHARED
 from sentence_transformers import SentenceTransformer
 
 import dystress_text
+from dystress_text.encoder import load_encoder
 from dystress_text.locate import EMBEDDED
 from dystress_text.quickstart import documentation_sentences, split_sentences, write_documentation_corpus
+from dystress_text.sts import evaluate_sts, read_sts_benchmark
 
 ROOT = Path(dystress_text.__file__).parents[1]
 
@@ -59,3 +62,11 @@ def test_the_quickstart_raises_the_score(tmp_path):
     assert len(record["corpus"]["sha256"]) == 64
     assert SentenceTransformer(str(out)).encode("It works.").shape == (256,)
     print(f"quickstart: {time.monotonic() - start:.0f} s")
+    if not (SHARED / "data").is_dir():
+        pytest.skip("no real data beside the checkout: STS-B dev was not looked at")
+    dev = read_sts_benchmark(SHARED / "data" / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv")
+    encoder, tokenizer = load_encoder(str(EMBEDDED / "bert-mini-wiki"), "avg")
+    model = SentenceTransformer(str(out))
+    untrained = evaluate_sts(dev, lambda s: encoder.encode(s, tokenizer)).spearman
+    trained = evaluate_sts(dev, lambda s: model.encode(list(s), convert_to_tensor=True)).spearman
+    assert trained > untrained + 1

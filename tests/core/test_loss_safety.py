@@ -80,10 +80,14 @@ def test_degenerate_embeddings_give_finite_losses_and_gradients(name, case, dtyp
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
-@pytest.mark.parametrize("case", ["identical", "identical pairs"])
 @pytest.mark.parametrize("both_views", [False, True])
-def test_macl_with_its_own_temperature_bears_identical_views(both_views, case, dtype):
-    assert_finite(MACLLoss(both_views=both_views), degenerate_views(case, dtype))
+def test_macl_with_its_own_temperature_bears_identical_views(both_views, dtype):
+    columns = 2 * N - 1 if both_views else N
+    loss = MACLLoss(both_views=both_views)
+    chance = math.log(columns) * columns / (columns - 1)  # -log P / (1 - P) with P = 1 / columns
+    assert assert_finite(loss, degenerate_views("identical", dtype)) == pytest.approx(chance, rel=1e-5)
+    assert_finite(loss, degenerate_views("identical pairs", dtype))
+    assert loss.temperature(torch.zeros(1)).item() == pytest.approx(0.05 * (1 + 2 * 0.2), rel=1e-5)
 
 
 @pytest.mark.parametrize("case", ["opposite pairs", "zero"])
@@ -156,7 +160,7 @@ def test_macl_is_exact_at_any_lead_of_the_positive(lead, dtype):
     assert [float(g) for g in gradients] == pytest.approx([-1, 1], rel=8 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("tau", [2 / 60, 0.01, 1e-4])
+@pytest.mark.parametrize("tau", [None, 2 / 60, 0.01, 1e-4])  # None: its own, 0.07 here
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 @pytest.mark.parametrize("both_views", [False, True])
 def test_macl_of_perfectly_separated_pairs_is_one(both_views, dtype, tau):
