@@ -363,9 +363,7 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
     def _resume(self) -> None:
-        folder = self.folder / "checkpoint"
-        if not (folder / "training_state.json").is_file():
-            raise UserError(f"--resume_from_checkpoint: {str(folder)!r} holds no checkpoint (see --save_steps)")
+        folder = find_checkpoint(self.folder)
         stored = json.loads((folder / "training_state.json").read_text())
         self.scheduler.load_state_dict(stored.pop("scheduler"))
         self._metrics = stored.pop("metrics")
@@ -376,6 +374,18 @@ class Trainer:
             log = self.folder / "metrics.jsonl"
             lines = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= self.state.step]
             log.write_text("".join(line + "\n" for line in lines))
+
+
+def find_checkpoint(output_dir: Path) -> Path:
+    """The checkpoint of a run.
+
+    Raises:
+        UserError: there is none.
+    """
+    folder = output_dir / "checkpoint"
+    if not (folder / "training_state.json").is_file():
+        raise UserError(f"--resume_from_checkpoint: {str(output_dir)!r} holds no checkpoint (see --save_steps)")
+    return folder
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ file's hash.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sysconfig
 import warnings
@@ -42,7 +43,7 @@ def write_documentation_corpus() -> Path:
     path = cache_root() / "quickstart" / f"python-{sysconfig.get_config_var('py_version')}.txt"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        staging = path.with_suffix(".writing")
+        staging = path.with_suffix(f".{os.getpid()}")
         staging.write_text("".join(f"{sentence}\n" for sentence in documentation_sentences()), encoding="utf-8")
         staging.replace(path)
     return path

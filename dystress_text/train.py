@@ -33,7 +33,7 @@ from dystress_text.core.gather import ProcessGather
 from dystress_text.core.temperature import TemperatureError
 from dystress_text.corpus import TokenizedCorpus, load_corpus
 from dystress_text.encoder import POOLERS, SentenceEncoder, load_encoder
-from dystress_text.engine import Trainer, TrainingSummary, make_accelerator
+from dystress_text.engine import Trainer, TrainingSummary, find_checkpoint, make_accelerator
 from dystress_text.errors import UserError
 from dystress_text.locate import CHECKOUT, eval_pairs, wiki1m
 from dystress_text.presets import PRESETS, find_preset
@@ -175,9 +175,9 @@ def _model_path(name: str) -> str:
 
 
 def _check_output(output: Path, engine: EngineSettings) -> None:
-    if engine.resume_from_checkpoint or engine.overwrite_output_dir:
-        return
-    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+    if engine.resume_from_checkpoint:
+        find_checkpoint(output)
+    elif not engine.overwrite_output_dir and (output.is_file() or (output.is_dir() and any(output.iterdir()))):
         raise UserError(
             f"--output_dir: {str(output)!r} is not empty and may hold another run; name another folder, or add "
             "--overwrite_output_dir or --resume_from_checkpoint"

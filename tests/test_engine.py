@@ -12,7 +12,14 @@ from conftest import build_tokenizer, build_transformer, reset_accelerator
 from dystress_text.core import InfoNCELoss, ScheduledTemperature, ShiftedCosineTemperature
 from dystress_text.corpus import load_corpus
 from dystress_text.encoder import SentenceEncoder
-from dystress_text.engine import BatchOrder, Trainer, global_batch_size, make_accelerator, parameter_groups
+from dystress_text.engine import (
+    BatchOrder,
+    Trainer,
+    global_batch_size,
+    make_accelerator,
+    parameter_groups,
+    seed_process,
+)
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.settings import EngineSettings
 from dystress_text.simcse import SimcseTask
@@ -169,6 +176,15 @@ def test_the_schedule_of_a_temperature_advances_in_epochs(tmp_path, corpus):
 
 
 # ---- seeds ----------------------------------------------------------------------------------------------------------
+
+
+def test_processes_have_streams_of_their_own():
+    drawn = []
+    for seed, rank in [(1, 0), (1, 1), (2, 0), (1, 0)]:
+        seed_process(seed, rank)
+        drawn.append(float(torch.rand(())))
+    assert drawn[0] == drawn[3]
+    assert len(set(drawn)) == 3
 
 
 def test_one_seed_one_result_and_evaluation_does_not_disturb_it(tmp_path, corpus):

@@ -180,6 +180,7 @@ BAD = [
     (["--mixed_precision=fp8"], ["--mixed_precision", "bf16"]),
     (["--report_to=nowhere"], ["--report_to", "nowhere"]),
     (["/no/such.yaml"], ["/no/such.yaml"]),
+    (["--resume_from_checkpoint"], ["--resume_from_checkpoint", "no checkpoint"]),
     (["--overwrite_output_dir", "--resume_from_checkpoint"], ["--overwrite_output_dir", "--resume_from_checkpoint"]),
 ]
 

@@ -403,21 +403,19 @@ class AlignmentAdaptiveTemperature(Temperature):
         self.register_buffer("mean_positive", torch.tensor(a_0, dtype=torch.float64))
 
     def observe(self, mean_positive: Tensor) -> None:
-        self.mean_positive.copy_(mean_positive.detach())
-        tau = float(self._tau())
-        if tau <= 0:
+        aligned = float(mean_positive)  # read from the device at once: an error must come before its consequences
+        tau = self.tau_0 * (1 + self.alpha * (aligned - self.a_0))
+        if not tau > 0:
             raise TemperatureError(
                 f"the alignment-adaptive temperature reached {tau:.4g} and must stay positive: the mean positive "
-                f"similarity A = {float(self.mean_positive):.4f} is not above a_0 - 1/alpha = "
+                f"similarity A = {aligned:.4f} is not above a_0 - 1/alpha = "
                 f"{self.a_0 - 1 / self.alpha:.4f} (tau_0={self.tau_0}, alpha={self.alpha}, a_0={self.a_0}); "
                 f"lower alpha or a_0"
             )
-
-    def _tau(self) -> Tensor:
-        return self.tau_0 * (1 + self.alpha * (self.mean_positive - self.a_0))
+        self.mean_positive.fill_(aligned)
 
     def forward(self, similarity: Tensor) -> Tensor:
-        return _expand(self._tau(), similarity)
+        return _expand(self.tau_0 * (1 + self.alpha * (self.mean_positive - self.a_0)), similarity)
 
     def extra_repr(self) -> str:
         return f"tau_0={self.tau_0}, alpha={self.alpha}, a_0={self.a_0}"

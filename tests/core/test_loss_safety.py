@@ -70,13 +70,13 @@ def assert_finite(loss, views):
     return value.item()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALF])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", LOSSES)
 def test_degenerate_embeddings_give_finite_losses_and_gradients(name, case, dtype):
-    for tau in TAU.values():
-        for flag in (True, False):
-            assert_finite(LOSSES[name](tau, detach_temperature=flag), degenerate_views(case, dtype))
+    assert_finite(LOSSES[name](TAU["shifted"]), degenerate_views(case, dtype))
+    for tau in TAU.values():  # in the graph, where the temperature's own slope could fail as well
+        assert_finite(LOSSES[name](tau, detach_temperature=False), degenerate_views(case, dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])

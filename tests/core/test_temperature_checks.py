@@ -57,6 +57,7 @@ BAD_PARAMETERS = [
     (ShiftedCosineTemperature, {"scale": 0.0}, "scale"),
     (ShiftedCosineTemperature, {"scale": -0.7}, "scale"),
     (ExponentialTemperature, {"sharpness": 0.0}, "sharpness"),
+    (ExponentialTemperature, {"sharpness": -1.0}, "sharpness"),
     (ExponentialTemperature, {"sharpness": math.nan}, "sharpness"),
     (ScheduledTemperature, {"half_period": 0}, "half_period"),
     (ScheduledTemperature, {"half_period": -1}, "half_period"),
@@ -237,3 +238,11 @@ def test_a_name_is_taken_only_once(monkeypatch):
         class AnotherTemperature(Temperature):
             def forward(self, similarity):
                 return similarity
+
+
+@pytest.mark.parametrize("value", [0.1, math.nan])
+def test_a_refused_alignment_leaves_no_trace(value):
+    temperature = AlignmentAdaptiveTemperature()
+    with pytest.raises(TemperatureError):
+        temperature.observe(torch.tensor(value))
+    assert float(temperature.mean_positive) == 0.8
