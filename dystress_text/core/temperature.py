@@ -406,10 +406,11 @@ class AlignmentAdaptiveTemperature(Temperature):
         aligned = float(mean_positive)  # read from the device at once: an error must come before its consequences
         tau = self.tau_0 * (1 + self.alpha * (aligned - self.a_0))
         if not tau > 0:
+            bound = self.a_0 - 1 / self.alpha if self.alpha > 0 else -math.inf
             raise TemperatureError(
                 f"the alignment-adaptive temperature reached {tau:.4g} and must stay positive: the mean positive "
                 f"similarity A = {aligned:.4f} is not above a_0 - 1/alpha = "
-                f"{self.a_0 - 1 / self.alpha:.4f} (tau_0={self.tau_0}, alpha={self.alpha}, a_0={self.a_0}); "
+                f"{bound:.4f} (tau_0={self.tau_0}, alpha={self.alpha}, a_0={self.a_0}); "
                 f"lower alpha or a_0"
             )
         self.mean_positive.fill_(aligned)

@@ -243,6 +243,6 @@ def test_a_name_is_taken_only_once(monkeypatch):
 @pytest.mark.parametrize("value", [0.1, math.nan])
 def test_a_refused_alignment_leaves_no_trace(value):
     temperature = AlignmentAdaptiveTemperature()
-    with pytest.raises(TemperatureError):
+    with pytest.raises(ValueError, match="must stay positive"):
         temperature.observe(torch.tensor(value))
     assert float(temperature.mean_positive) == 0.8
