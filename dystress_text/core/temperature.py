@@ -403,7 +403,7 @@ class AlignmentAdaptiveTemperature(Temperature):
         self.register_buffer("mean_positive", torch.tensor(a_0, dtype=torch.float64))
 
     def observe(self, mean_positive: Tensor) -> None:
-        aligned = float(mean_positive.detach())  # read from the device at once: an error must come before its consequences
+        aligned = float(mean_positive.detach())  # read at once: the error must come first
         tau = self.tau_0 * (1 + self.alpha * (aligned - self.a_0))
         if not tau > 0:
             bound = self.a_0 - 1 / self.alpha if self.alpha > 0 else -math.inf
