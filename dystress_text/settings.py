@@ -123,6 +123,8 @@ class EngineSettings:
         for name in ("weight_decay", "max_grad_norm", "eval_steps", "save_steps"):
             if not getattr(self, name) >= 0:
                 raise UserError(f"--{name}: must be at least 0, got {getattr(self, name)}")
+        if not 0 <= self.seed < 2**32:
+            raise UserError(f"--seed: must lie in [0, 2^32), got {self.seed}")
         if not 0 < self.learning_rate < math.inf:
             raise UserError(f"--learning_rate: must be positive, got {self.learning_rate}")
         if not 0 <= self.warmup_ratio <= 1:

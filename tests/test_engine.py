@@ -297,7 +297,8 @@ def test_nothing_to_resume_is_one_line(tmp_path, corpus):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("learning_rate", 0), ("learning_rate", float("nan")), ("max_steps", 0), ("warmup_ratio", 1.5), ("eval_steps", -1),
+    [("seed", -1), ("seed", 2**32),
+     ("learning_rate", 0), ("learning_rate", float("nan")), ("max_steps", 0), ("warmup_ratio", 1.5), ("eval_steps", -1),
      ("gradient_accumulation_steps", 0), ("max_grad_norm", -1.0), ("num_train_epochs", 0), ("logging_steps", 0)],
 )  # fmt: skip
 def test_settings_out_of_range_name_the_option(option, value):
