@@ -281,7 +281,7 @@ class Trainer:
         for epoch in range(start // self.steps_per_epoch, math.ceil(self.total_steps / self.steps_per_epoch)):
             batches = self.order.epoch(epoch)
             for i in range(max(0, start - epoch * self.steps_per_epoch), self.steps_per_epoch):
-                if epoch * self.steps_per_epoch + i == self.total_steps:
+                if epoch * self.steps_per_epoch + i >= self.total_steps:
                     return
                 yield list(batches[i * accumulation : (i + 1) * accumulation])
 
@@ -320,9 +320,14 @@ class Trainer:
                 raise TrainingError(
                     f"the loss is {loss} at step {step} of {self.total_steps} (learning rate "
                     f"{self.scheduler.get_last_lr()[0]:.3g}); lower --learning_rate, raise --tau_min or "
-                    f"use --mixed_precision bf16 or no. The best model so far is kept in {self.folder}"
+                    f"use --mixed_precision bf16 or no. {self._kept()}"
                 )
         return sum(losses) / len(losses)
+
+    def _kept(self) -> str:
+        if self.state.best_step is None:
+            return "This run has saved no model"
+        return f"The model of step {self.state.best_step} is kept in {self.folder}"
 
     def _evaluate(self) -> None:
         if self.accelerator.is_main_process:
@@ -353,6 +358,7 @@ class Trainer:
         """Write ``checkpoint/`` anew, under another name first."""
         staging, final = self.folder / ".checkpoint-writing", self.folder / "checkpoint"
         self.accelerator.save_state(str(staging))
+        self.accelerator.wait_for_everyone()  # every process writes its own random state
         if self.accelerator.is_main_process:
             save_file(self.task.objective.state_dict(), staging / "objective.safetensors")
             (staging / "training_state.json").write_text(

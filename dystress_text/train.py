@@ -112,8 +112,8 @@ def train(settings: RunSettings) -> dict[str, Any]:
     processes = accelerator.num_processes
     gather = ProcessGather(accelerator.process_index, processes) if processes > 1 else None
     objective = build_objective(settings.loss, gather)
-    dev = eval_pairs(text.eval_set, text.data_dir)
     train_file = _train_file(text)
+    dev = eval_pairs(text.eval_set, text.data_dir)
     set_seed(engine.seed)
     model, tokenizer = load_encoder(_model_path(text.model_name_or_path), text.pooler_type, text.mlp_head)
     model.to(accelerator.device)
@@ -175,7 +175,10 @@ def _model_path(name: str) -> str:
 
 
 def _check_output(output: Path, engine: EngineSettings) -> None:
-    if engine.resume_from_checkpoint:
+    if engine.overwrite_output_dir and output.is_dir() and any(output.iterdir()):
+        if not (output / "metrics.jsonl").is_file():
+            raise UserError(f"--overwrite_output_dir: {str(output)!r} holds no run of this program: nothing touched")
+    elif engine.resume_from_checkpoint:
         find_checkpoint(output)
     elif not engine.overwrite_output_dir and (output.is_file() or (output.is_dir() and any(output.iterdir()))):
         raise UserError(

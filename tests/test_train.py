@@ -122,6 +122,14 @@ def test_another_run_is_refused_replaced_or_continued(flags, tmp_path, capsys):
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
 
 
+def test_overwriting_spares_a_folder_that_is_no_run(flags, tmp_path, capsys):
+    (tmp_path / "out" / "logs").mkdir(parents=True)
+    (tmp_path / "out" / "logs" / "mine.log").write_text("keep")
+    assert main([*flags, "--overwrite_output_dir"]) == 2
+    assert "holds no run" in capsys.readouterr().err
+    assert (tmp_path / "out" / "logs" / "mine.log").read_text() == "keep"
+
+
 def load_file_bytes(data):
     from safetensors.torch import load
 
@@ -209,7 +217,7 @@ def test_bad_yaml_is_one_line(tmp_path, content, capsys):
 
 def test_without_network_the_papers_run_names_the_three_ways_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("DYSTRESS_DATA", str(tmp_path / "nothing"))
-    assert main([f"--output_dir={tmp_path / 'out'}", "--eval_set=none"]) == 2
+    assert main([f"--output_dir={tmp_path / 'out'}"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert all(way in line for way in ("prepare", "--train_file", "--preset quickstart"))
 
