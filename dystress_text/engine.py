@@ -306,7 +306,7 @@ class Trainer:
             self.scheduler.step()
 
     def _read_losses(self) -> float:
-        """Mean of the losses since the last call over all processes; the only read from the device.
+        """Mean of the losses since the last call over all processes; the loop's only read from the device.
 
         Raises:
             TrainingError: one of them is not finite.

@@ -101,7 +101,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
     """Run the whole recipe and return what ``run.json`` holds.
 
     Raises:
-        UserError: something that the settings or the data must put right; nothing was written then.
+        UserError: something that the settings or the data must put right, or a run that cannot go on.
         TemperatureError: a temperature reached zero during the run.
     """
     text, engine = settings.text, settings.engine
@@ -135,8 +135,6 @@ def train(settings: RunSettings) -> dict[str, Any]:
     summary = trainer.fit()
     record = _record(settings, accelerator, corpus, before, summary, task.padding_share)
     if show:
-        if dev is None:
-            task.save(output)
         (output / "run.json").write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")
         _report(dev, record, settings, output)
     accelerator.wait_for_everyone()
@@ -175,12 +173,13 @@ def _model_path(name: str) -> str:
 
 
 def _check_output(output: Path, engine: EngineSettings) -> None:
-    if engine.overwrite_output_dir and output.is_dir() and any(output.iterdir()):
+    occupied = output.is_file() or (output.is_dir() and any(output.iterdir()))
+    if engine.overwrite_output_dir and output.is_dir() and occupied:
         if not (output / "metrics.jsonl").is_file():
             raise UserError(f"--overwrite_output_dir: {str(output)!r} holds no run of this program: nothing touched")
     elif engine.resume_from_checkpoint:
         find_checkpoint(output)
-    elif not engine.overwrite_output_dir and (output.is_file() or (output.is_dir() and any(output.iterdir()))):
+    elif occupied and not engine.overwrite_output_dir:
         raise UserError(
             f"--output_dir: {str(output)!r} is not empty and may hold another run; name another folder, or add "
             "--overwrite_output_dir or --resume_from_checkpoint"
@@ -188,7 +187,7 @@ def _check_output(output: Path, engine: EngineSettings) -> None:
 
 
 def _prepare_output(output: Path, engine: EngineSettings) -> None:
-    """Make the folder; with --overwrite_output_dir take the old run's files away, and nothing else."""
+    """Make the folder; with --overwrite_output_dir take the old run's RUN_FILES away."""
     try:
         output.mkdir(parents=True, exist_ok=True)
         (output / "metrics.jsonl").open("a").close()
