@@ -7,13 +7,21 @@ default SimCSE's dense + tanh head on top while training, which is dropped after
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from dystress_text.errors import UserError
 from dystress_text.hub import hub_reachable
@@ -176,22 +184,65 @@ def length_limit(tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedMode
     return min(limit, tokenizer.model_max_length)
 
 
+def check_length(max_seq_length: int, tokenizer: PreTrainedTokenizerBase, model: SentenceEncoder) -> None:
+    """See that the encoder has a position for every token of a training sentence.
+
+    Raises:
+        UserError: it has not.
+    """
+    limit = length_limit(tokenizer, model.transformer)
+    if max_seq_length > limit:
+        raise UserError(f"--max_seq_length: this encoder reads at most {limit} tokens, got {max_seq_length}")
+
+
+def check_views(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> None:
+    """See that dropout gives two views of a sentence that differ; the random state stays as it is.
+
+    Raises:
+        UserError: they do not, so that there would be nothing to learn from a positive pair.
+    """
+    device = next(model.parameters()).device
+    batch = tokenizer(["Two views of one sentence."] * 2, return_tensors="pt").to(device)
+    was_training = model.training
+    devices = [device] if device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices):
+        first, second = model.train()(batch["input_ids"], batch["attention_mask"])
+    model.train(was_training)
+    if torch.equal(first, second):
+        raise UserError(
+            "--dropout: this encoder has no dropout, so the two views of a sentence are the same; give a rate, such "
+            "as --dropout 0.1"
+        )
+
+
 def load_encoder(
-    name_or_path: str, pooler_type: str = "cls", mlp_head: bool | None = None
+    name_or_path: str, pooler_type: str = "cls", mlp_head: bool | None = None, dropout: float | None = None
 ) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
     """An encoder and its tokenizer from a folder or from the hub, in fp32. Code that comes with a model is never run.
 
+    Args:
+        name_or_path: folder or hub name.
+        pooler_type: one of :data:`POOLERS`.
+        mlp_head: see :class:`SentenceEncoder`.
+        dropout: a rate for every dropout of the encoder, instead of its configuration's.
+
     Raises:
-        UserError: nothing loads from there, or the pooler is unknown.
+        UserError: nothing loads from there, the tokenizer and the encoder do not belong together, or the pooler is
+            unknown.
     """
     if pooler_type not in POOLERS:
         raise UserError(f"--pooler_type: unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
     try:
         local = not hub_reachable()
-        transformer = AutoModel.from_pretrained(name_or_path, dtype=torch.float32, local_files_only=local)
+        config = AutoConfig.from_pretrained(name_or_path, local_files_only=local)
+        if dropout is not None:
+            _set_dropout(config, dropout)
+        transformer = AutoModel.from_pretrained(
+            name_or_path, config=config, dtype=torch.float32, local_files_only=local
+        )
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, local_files_only=local)
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())
+    except Exception as error:  # a damaged file shows itself as an error of any library underneath
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"--model_name_or_path: cannot load {name_or_path!r} as a Hugging Face encoder, from a folder, the local "
             f"cache or the hub: {reason}"
@@ -200,4 +251,32 @@ def load_encoder(
         raise UserError(
             f"--model_name_or_path: {name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed"
         )
+    _check_vocabulary(name_or_path, tokenizer, transformer)
     return SentenceEncoder(transformer, pooler_type, mlp_head), tokenizer
+
+
+def _set_dropout(config: PretrainedConfig, rate: float) -> None:
+    names = [name for name, value in config.to_dict().items() if "drop" in name and isinstance(value, float | int)]
+    if not names:
+        raise UserError("--dropout: this encoder's configuration names no dropout rate")
+    for name in names:
+        setattr(config, name, rate)
+
+
+def _check_vocabulary(name_or_path: str, tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> None:
+    """A folder without tokenizer files still gives a tokenizer: one that knows its special tokens alone."""
+    rows = len(cast(nn.Embedding, transformer.get_input_embeddings()).weight)
+    vocabulary = tokenizer.get_vocab()
+    if len(vocabulary) <= len(tokenizer.all_special_tokens):
+        raise UserError(f"--model_name_or_path: {name_or_path!r} has no tokenizer files: no word is known")
+    if max(vocabulary.values()) >= rows:
+        raise UserError(
+            f"--model_name_or_path: {name_or_path!r} has a tokenizer with ids up to {max(vocabulary.values())} for "
+            f"{rows} token embeddings; they do not belong together"
+        )
+    if len(vocabulary) < rows // 2:
+        warnings.warn(
+            f"the tokenizer of {name_or_path!r} knows {len(vocabulary):,} of the encoder's {rows:,} tokens; do they "
+            "belong together?",
+            stacklevel=3,
+        )

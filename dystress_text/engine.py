@@ -14,7 +14,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +22,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import set_seed
+from accelerate.tracking import get_available_trackers
+from accelerate.utils import broadcast_object_list, set_seed
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -34,6 +35,15 @@ from dystress_text.progress import progress_bar
 from dystress_text.settings import EngineSettings
 
 Batch = dict[str, Tensor]
+
+CHECKPOINT, STAGING, TRACKER_FOLDER, LOG = "checkpoint", ".checkpoint-writing", "tracker-logs", "metrics.jsonl"
+CHECKPOINT_STATE = "training_state.json"  # the last file of a checkpoint to be written
+
+# what may differ between a run and its continuation
+FREE_OPTIONS = (
+    "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "logging_steps", "report_to",
+    "train_file", "data_dir",
+)  # fmt: skip
 
 
 class Task(Protocol):
@@ -69,7 +79,8 @@ class BatchOrder:
     the same however many processes there are. Samples that do not fill the last batch of an epoch sit that epoch out.
 
     Raises:
-        UserError: a batch too small, larger than the data, or not divisible by the number of processes.
+        UserError: a batch larger than the data.
+        ValueError: a batch that is not divisible by the number of processes.
     """
 
     size: int
@@ -79,15 +90,8 @@ class BatchOrder:
     world_size: int = 1
 
     def __post_init__(self) -> None:
-        if self.batch_size < 2:
-            raise UserError(
-                f"--train_batch_size: must be at least 2 (a pair alone has no negatives), got {self.batch_size}"
-            )
         if self.batch_size % self.world_size:
-            raise UserError(
-                f"--train_batch_size: {self.batch_size} does not divide among {self.world_size} processes; "
-                f"use a multiple of {self.world_size}, or --per_device_train_batch_size"
-            )
+            raise ValueError(f"a batch of {self.batch_size} does not divide among {self.world_size} processes")
         if self.size < self.batch_size:
             raise UserError(f"--train_batch_size: {self.batch_size} exceeds the {self.size} training samples")
 
@@ -139,17 +143,24 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
     Raises:
         UserError: the precision or the tracker is not available here.
     """
+    trackers = [str(tracker.value) for tracker in get_available_trackers()]
+    if settings.report_to not in ("none", *trackers):
+        raise UserError(
+            f"--report_to: {settings.report_to!r} is no tracker that is installed here; known are "
+            f"{', '.join(['none', *trackers])}"
+        )
+    precision = resolve_precision(settings.mixed_precision)
+    if precision == "fp16" and not torch.accelerator.is_available():
+        raise UserError("--mixed_precision: fp16 needs an accelerator device; use bf16 or no on a CPU")
     try:
         return Accelerator(
-            mixed_precision=resolve_precision(settings.mixed_precision),
+            mixed_precision=precision,
             gradient_accumulation_steps=settings.gradient_accumulation_steps,
             log_with=None if settings.report_to == "none" else settings.report_to,
-            project_dir=str(Path(settings.output_dir) / "logs"),
+            project_dir=str(Path(settings.output_dir) / TRACKER_FOLDER),
         )
-    except (ValueError, RuntimeError) as error:
-        raise UserError(
-            f"--mixed_precision {settings.mixed_precision} --report_to {settings.report_to}: {error}"
-        ) from error
+    except (ValueError, RuntimeError, OSError) as error:
+        raise UserError(f"accelerate cannot start here: {' '.join(str(error).split())}") from error
 
 
 def resolve_precision(name: str) -> str | None:
@@ -158,16 +169,51 @@ def resolve_precision(name: str) -> str | None:
         return name
     if os.environ.get("ACCELERATE_MIXED_PRECISION", "no") != "no":  # the launcher says "no" where nobody said anything
         return None
-    if torch.cuda.is_available():
+    use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1", "yes")
+    if torch.cuda.is_available() and not use_cpu:
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
-    return "bf16" if torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported() else "no"
+    fast = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # private, so they may go: then fp32
+    return "bf16" if any(getattr(torch.cpu, name, bool)() for name in fast) else "no"
 
 
 def global_batch_size(settings: EngineSettings, world_size: int) -> int:
-    """Samples a batch over all processes."""
+    """Samples a batch over all processes.
+
+    Raises:
+        UserError: less than 2, or not divisible by the number of processes.
+    """
     if settings.per_device_train_batch_size is not None:
-        return settings.per_device_train_batch_size * world_size
-    return settings.train_batch_size
+        option, size = "per_device_train_batch_size", settings.per_device_train_batch_size * world_size
+    else:
+        option, size = "train_batch_size", settings.train_batch_size
+    if size < 2:
+        raise UserError(f"--{option}: must be at least 2 (a pair alone has no negatives), got {size}")
+    if size % world_size:
+        raise UserError(
+            f"--{option}: {size} does not divide among {world_size} processes; use a multiple of {world_size}, or "
+            "--per_device_train_batch_size"
+        )
+    return size
+
+
+def on_main_process(accelerator: Accelerator, work: Callable[[], None]) -> None:
+    """Run ``work`` on the main process while the others wait; its error ends all of them, and none is left waiting.
+
+    Raises:
+        TrainingError: in the other processes, with the main process's message.
+    """
+    caught: Exception | None = None
+    if accelerator.is_main_process:
+        try:
+            work()
+        except Exception as error:  # to be raised below, when the others know
+            caught = error
+    if accelerator.num_processes > 1:
+        message = broadcast_object_list([None if caught is None else f"the main process failed: {caught}"])[0]
+        if message is not None and caught is None:
+            raise TrainingError(message)
+    if caught is not None:
+        raise caught
 
 
 def seed_process(seed: int, rank: int) -> None:
@@ -183,11 +229,24 @@ class Trainer:
         data_size: number of training samples.
         settings: of the loop.
         accelerator: from :func:`make_accelerator`.
+        options: all options of the run, for trackers and for the check that a resumed run is the same run; those of
+            ``settings`` if none are given.
+        data_id: names the data's content, such as a checksum.
     """
 
-    def __init__(self, task: Task, data_size: int, settings: EngineSettings, accelerator: Accelerator) -> None:
+    def __init__(
+        self,
+        task: Task,
+        data_size: int,
+        settings: EngineSettings,
+        accelerator: Accelerator,
+        options: Mapping[str, Any] | None = None,
+        data_id: str = "",
+    ) -> None:
         self.task = task
         self.settings = settings
+        self.options = dict(vars(settings) if options is None else options)
+        self.data_id = data_id
         self.accelerator = accelerator
         self.order = BatchOrder(
             data_size,
@@ -210,8 +269,9 @@ class Trainer:
             parameter_groups(task.model, settings.weight_decay), lr=settings.learning_rate, fused=True
         )
         self.model, self.optimizer = accelerator.prepare(task.model, optimizer)
+        rising = settings.lr_scheduler_type == "constant" and settings.warmup_ratio > 0
         self.scheduler = get_scheduler(
-            settings.lr_scheduler_type,
+            "constant_with_warmup" if rising else settings.lr_scheduler_type,
             self.optimizer,
             num_warmup_steps=math.ceil(settings.warmup_ratio * self.total_steps),
             num_training_steps=self.total_steps,
@@ -230,7 +290,7 @@ class Trainer:
         if settings.resume_from_checkpoint:
             self._resume()
         if settings.report_to != "none":
-            self.accelerator.init_trackers("dystress", config=_trackable(settings))
+            self.accelerator.init_trackers("dystress", config=_trackable(self.options))
         self.model.train()
         first_step = state.step
         mark = time.perf_counter()
@@ -302,8 +362,7 @@ class Trainer:
                 self.optimizer.step()
                 self.optimizer.zero_grad()
             self._pending.append(loss.detach())
-        if not self.accelerator.optimizer_step_was_skipped:  # fp16 overflow: the step did not happen
-            self.scheduler.step()
+        self.scheduler.step()  # also when fp16 overflowed: the fused optimizer skips on the device and tells nobody
 
     def _read_losses(self) -> float:
         """Mean of the losses since the last call over all processes; the loop's only read from the device.
@@ -330,56 +389,83 @@ class Trainer:
         return f"The model of step {self.state.best_step} is kept in {self.folder}"
 
     def _evaluate(self) -> None:
-        if self.accelerator.is_main_process:
-            metrics = dict(self.task.evaluate())
+        on_main_process(self.accelerator, self._evaluate_and_keep)
+
+    def _evaluate_and_keep(self) -> None:
+        metrics = dict(self.task.evaluate())
+        if metrics:
             self._log(metrics)
-            name = self.settings.metric_for_best_model
-            value = metrics[name] if name and metrics else None
-            best = self.state.best_metric
-            if value is None or (not math.isnan(value) and (best is None or value > best)):
-                self.state.best_metric, self.state.best_step = value, self.state.step
-                self._metrics = metrics
-                self.task.save(self.folder)
-            elif best is None:
-                raise TrainingError(
-                    f"{name} is {value} at step {self.state.step}: the vectors are all equal or no numbers"
-                )
-        self.accelerator.wait_for_everyone()
+        name = self.settings.metric_for_best_model
+        value = metrics[name] if name and metrics else None
+        best = self.state.best_metric
+        if value is None or (not math.isnan(value) and (best is None or value > best)):
+            self.task.save(self.folder)
+            self.state.best_metric, self.state.best_step = value, self.state.step
+            self._metrics = metrics
+        elif best is None:
+            raise TrainingError(f"{name} is {value} at step {self.state.step}: the vectors are all equal or no numbers")
 
     def _log(self, values: Mapping[str, float]) -> None:
         if self.accelerator.is_main_process:
             self.accelerator.log(dict(values), step=self.state.step)
-            with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": self.state.step, **values}) + "\n")
+            with (self.folder / LOG).open("a", encoding="utf-8") as file:
+                file.write(to_json({"step": self.state.step, **values}) + "\n")
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
     def _checkpoint(self) -> None:
         """Write ``checkpoint/`` anew, under another name first."""
-        staging, final = self.folder / ".checkpoint-writing", self.folder / "checkpoint"
+        staging, final = self.folder / STAGING, self.folder / CHECKPOINT
+        on_main_process(self.accelerator, lambda: shutil.rmtree(staging, ignore_errors=True))
         self.accelerator.save_state(str(staging))
         self.accelerator.wait_for_everyone()  # every process writes its own random state
-        if self.accelerator.is_main_process:
+
+        def finish() -> None:
             save_file(self.task.objective.state_dict(), staging / "objective.safetensors")
-            (staging / "training_state.json").write_text(
-                json.dumps({**vars(self.state), "scheduler": self.scheduler.state_dict(), "metrics": self._metrics})
-            )
+            state = {
+                **vars(self.state),
+                "scheduler": self.scheduler.state_dict(),
+                "metrics": self._metrics,
+                "identity": self._identity(),
+            }
+            (staging / CHECKPOINT_STATE).write_text(json.dumps(state))
             shutil.rmtree(final, ignore_errors=True)
             staging.rename(final)
-        self.accelerator.wait_for_everyone()
+
+        on_main_process(self.accelerator, finish)
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for a resumed run to be the run that was interrupted."""
+        fixed = {name: value for name, value in self.options.items() if name not in FREE_OPTIONS}
+        return fixed | {
+            "mixed_precision": self.accelerator.mixed_precision,
+            "number of processes": self.accelerator.num_processes,
+            "training data": self.data_id,
+        }
 
     def _resume(self) -> None:
         folder = find_checkpoint(self.folder)
-        stored = json.loads((folder / "training_state.json").read_text())
+        stored = json.loads((folder / CHECKPOINT_STATE).read_text())
+        then, now = stored.pop("identity"), json.loads(json.dumps(self._identity()))
+        changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+        if changed:
+            differences = "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}" for name in changed)
+            raise UserError(
+                f"--resume_from_checkpoint: the run in {str(self.folder)!r} had other settings ({differences}); "
+                "give those of its run.json, or another --output_dir"
+            )
         self.scheduler.load_state_dict(stored.pop("scheduler"))
         self._metrics = stored.pop("metrics")
         self.accelerator.load_state(str(folder))
         self.task.objective.load_state_dict(load_file(folder / "objective.safetensors"))
         self.state.__dict__.update(stored)
-        if self.accelerator.is_main_process:
-            log = self.folder / "metrics.jsonl"
-            lines = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= self.state.step]
-            log.write_text("".join(line + "\n" for line in lines))
+
+        def shorten_log() -> None:
+            lines = (self.folder / LOG).read_text().splitlines()
+            kept = [line for line in lines if json.loads(line)["step"] <= self.state.step]
+            (self.folder / LOG).write_text("".join(line + "\n" for line in kept))
+
+        on_main_process(self.accelerator, shorten_log)
 
 
 def find_checkpoint(output_dir: Path) -> Path:
@@ -388,10 +474,23 @@ def find_checkpoint(output_dir: Path) -> Path:
     Raises:
         UserError: there is none.
     """
-    folder = output_dir / "checkpoint"
-    if not (folder / "training_state.json").is_file():
+    folder = output_dir / CHECKPOINT
+    if not (folder / CHECKPOINT_STATE).is_file():
         raise UserError(f"--resume_from_checkpoint: {str(output_dir)!r} holds no checkpoint (see --save_steps)")
     return folder
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """JSON as other programs read it: a number that is none becomes null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: plain(entry) for key, entry in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(entry) for entry in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(value), indent=indent, default=str, allow_nan=False)
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -411,5 +510,5 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _trackable(settings: EngineSettings) -> dict[str, Any]:
-    return {k: v for k, v in vars(settings).items() if isinstance(v, (int, float, str, bool))}
+def _trackable(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if isinstance(value, (int, float, str, bool))}

@@ -18,7 +18,7 @@ def hub_reachable() -> bool:
     """
     if constants.is_offline_mode():
         return False
-    if getproxies():
+    if {"http", "https", "all"} & getproxies().keys():
         return True
     endpoint = urlsplit(constants.ENDPOINT)
     try:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from dystress_text.errors import UserError
+
+OBJECTIVES = ("infonce", "ntxent", "dcl", "dclw", "macl")
 
 
 @dataclass
@@ -18,6 +21,9 @@ class TextSettings:
     model_name_or_path: str = field(default="bert-base-uncased", metadata={"help": "Folder or hub name of an encoder."})
     pooler_type: str = field(
         default="cls", metadata={"help": "One of cls, cls_before_pooler, avg, avg_top2, avg_first_last."}
+    )
+    dropout: float | None = field(
+        default=None, metadata={"help": "Every dropout rate of the encoder; default: its configuration's."}
     )
     mlp_head: bool | None = field(
         default=None, metadata={"help": "Dense + tanh while training; default as in SimCSE: with cls only."}
@@ -39,20 +45,20 @@ class TextSettings:
             raise UserError(f"--max_seq_length: must be at least 3, got {self.max_seq_length}")
         if self.max_train_samples is not None and self.max_train_samples < 2:
             raise UserError(f"--max_train_samples: must be at least 2, got {self.max_train_samples}")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise UserError(f"--dropout: must lie in [0, 1), got {self.dropout}")
 
 
 @dataclass
 class LossSettings:
     """Objective and temperature. What is not given takes the temperature's own default."""
 
-    objective: str = field(
-        default="infonce", metadata={"help": "The objective.", "choices": ["infonce", "ntxent", "dcl", "dclw", "macl"]}
-    )
+    objective: str = field(default="infonce", metadata={"help": "The objective.", "choices": list(OBJECTIVES)})
     temperature: str | None = field(
         default=None,
         metadata={
             "help": "constant, cosine, shifted_cosine, linear, exponential, monotonic_cosine, even_ode, scheduled, "
-            "alignment_adaptive, or one registered by you; default shifted_cosine, constant with --temp, "
+            "alignment_adaptive; default shifted_cosine, constant with --temp, "
             "alignment_adaptive with macl."
         },
     )
@@ -62,8 +68,8 @@ class LossSettings:
     shift: float | None = field(default=None, metadata={"help": "shifted_cosine: minus the plateau's start; -0.4."})
     scale: float | None = field(default=None, metadata={"help": "shifted_cosine: the paper's k; (1 + |shift|) / 2."})
     sharpness: float | None = field(default=None, metadata={"help": "exponential: c; 3.5."})
-    half_period: float | None = field(default=None, metadata={"help": "scheduled: half a swing, in --unit."})
-    unit: str | None = field(default=None, metadata={"help": "scheduled: epoch, or run for fractions of the run."})
+    half_period: float | None = field(default=None, metadata={"help": "scheduled: half a swing, in --unit; 0.1."})
+    unit: str | None = field(default=None, metadata={"help": "scheduled: run (the default) or epoch."})
     tau_0: float | None = field(default=None, metadata={"help": "alignment_adaptive: temperature at A = a_0; 0.05."})
     alpha: float | None = field(default=None, metadata={"help": "alignment_adaptive: how strongly it follows A; 2."})
     a_0: float | None = field(default=None, metadata={"help": "alignment_adaptive: reference alignment; 0.8."})
@@ -101,7 +107,8 @@ class EngineSettings:
     mixed_precision: str = field(
         default="auto",
         metadata={
-            "help": "auto: what the launcher says, else bf16 where the device is fast in it, else fp16 on CUDA.",
+            "help": "auto: what the launcher says, else bf16 where the device is fast in it, else fp16 on CUDA, else "
+            "no. Give no for fp32 under a launcher that says nothing.",
             "choices": ["auto", "no", "bf16", "fp16"],
         },
     )
@@ -117,8 +124,8 @@ class EngineSettings:
     )
 
     def __post_init__(self) -> None:
-        for name in ("num_train_epochs", "train_batch_size", "gradient_accumulation_steps", "logging_steps"):
-            if getattr(self, name) < 1:
+        for name in ("num_train_epochs", "gradient_accumulation_steps", "logging_steps", "per_device_train_batch_size"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UserError(f"--{name}: must be at least 1, got {getattr(self, name)}")
         for name in ("weight_decay", "max_grad_norm", "eval_steps", "save_steps"):
             if not getattr(self, name) >= 0:
@@ -137,8 +144,20 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """All settings of a run."""
+    """All settings of a run.
+
+    Attributes:
+        text: encoder and data.
+        loss: objective and temperature.
+        engine: the loop.
+        preset: the preset that the settings started from.
+    """
 
     text: TextSettings
     loss: LossSettings
     engine: EngineSettings
+    preset: str = "paper"
+
+    def options(self) -> dict[str, Any]:
+        """Every option by its name."""
+        return {"preset": self.preset, **vars(self.text), **vars(self.loss), **vars(self.engine)}

@@ -30,12 +30,11 @@ from dystress_text.corpus import TokenizedCorpus
 from dystress_text.encoder import SentenceEncoder
 from dystress_text.engine import Batch
 from dystress_text.errors import UserError
-from dystress_text.settings import LossSettings
+from dystress_text.settings import OBJECTIVES, LossSettings
 from dystress_text.sts import StsPairs, StsResult, evaluate_sts
 
-OBJECTIVES = ("infonce", "ntxent", "dcl", "dclw", "macl")
 TEXT_RANGE = {"tau_min": 0.05, "tau_max": 0.07}  # the paper's best STS row
-
+TEXT_SCHEDULE = {"unit": "run", "half_period": 0.1}  # five swings a run: fine-tuning has one epoch, not hundreds
 
 _TEMPERATURE_OPTIONS = (
     "temp", "tau_min", "tau_max", "shift", "scale", "sharpness", "half_period", "unit", "tau_0", "alpha", "a_0",
@@ -60,8 +59,12 @@ def build_temperature(settings: LossSettings) -> Temperature:
             if key not in options:
                 raise UserError(f"--{key}: temperature {name!r} takes {', '.join(f'--{o}' for o in options)} only")
         parameters = {options[key]: value for key, value in given.items()}
+        defaults: dict[str, Any] = {}
         if issubclass(TEMPERATURES[name], ProfileTemperature):
-            parameters = {key: value for key, value in TEXT_RANGE.items() if key in known} | parameters
+            defaults = TEXT_RANGE
+        elif name == "scheduled" and parameters.get("unit", "run") == "run":
+            defaults = TEXT_RANGE | TEXT_SCHEDULE
+        parameters = {key: value for key, value in defaults.items() if key in known} | parameters
         return make_temperature(name, **parameters)
     except ValueError as error:
         raise UserError(f"--temperature {name}: {_option_names(str(error))}") from error

@@ -11,90 +11,34 @@ The model lands in ``out/`` (``--output_dir``) in sentence-transformers' format.
 
 from __future__ import annotations
 
-import argparse
-import json
 import platform
-import shutil
 import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import transformers
-import yaml
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from transformers import HfArgumentParser, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
+from dystress_text.arguments import parse
 from dystress_text.core.gather import ProcessGather
+from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.temperature import TemperatureError
 from dystress_text.corpus import TokenizedCorpus, load_corpus
-from dystress_text.encoder import POOLERS, SentenceEncoder, load_encoder
-from dystress_text.engine import Trainer, TrainingSummary, find_checkpoint, make_accelerator
+from dystress_text.encoder import POOLERS, SentenceEncoder, check_length, check_views, load_encoder
+from dystress_text.engine import Trainer, TrainingSummary, global_batch_size, make_accelerator, on_main_process
 from dystress_text.errors import UserError
 from dystress_text.locate import CHECKOUT, eval_pairs, wiki1m
-from dystress_text.presets import PRESETS, find_preset
 from dystress_text.quickstart import write_documentation_corpus
-from dystress_text.settings import EngineSettings, LossSettings, RunSettings, TextSettings
+from dystress_text.run_folder import check_output, prepare_output, write_record
+from dystress_text.settings import RunSettings, TextSettings
 from dystress_text.simcse import SimcseTask, build_objective, metrics
 from dystress_text.sts import StsPairs, score_vectors
-
-RUN_FILES = ("run.json", "metrics.jsonl", "checkpoint", ".checkpoint-writing", "logs")
-
-
-class OneLineParser(HfArgumentParser):
-    """Raises a one-line error where argparse would print its whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise the message."""
-        raise UserError(f"{message} (see --help)")
-
-
-def parse(argv: Sequence[str]) -> RunSettings:
-    """Settings from defaults, a preset, a YAML file and flags, each on top of the one before.
-
-    Raises:
-        UserError: an unknown name or a value out of range.
-    """
-    groups: list[Any] = [TextSettings, LossSettings, EngineSettings]
-    parser = OneLineParser(
-        groups,
-        prog="train.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    known = "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
-    parser.add_argument("--preset", help=f"Settings by name. {known}".replace("%", "%%"))
-    argv = list(argv)
-    if argv and argv[0].endswith((".yaml", ".yml")):
-        argv = [*_flags_of(Path(argv[0])), *argv[1:]]
-    preset = OneLineParser([], add_help=False, allow_abbrev=False)
-    preset.add_argument("--preset", default="paper")
-    parser.set_defaults(**find_preset(preset.parse_known_args(argv)[0].preset).settings)
-    text, loss, engine, _, unknown = parser.parse_args_into_dataclasses(
-        argv, return_remaining_strings=True, look_for_args_file=False
-    )
-    if unknown:
-        parser.error(f"unknown option {' '.join(unknown)}")
-    return RunSettings(text, loss, engine)
-
-
-def _flags_of(file: Path) -> list[str]:
-    """A YAML file's settings as flags, so that they are read and checked as flags are."""
-    try:
-        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{file}: {' '.join(str(error).split())}") from error
-    if not isinstance(settings, dict):
-        raise UserError(f"{file}: a mapping of option names to values is expected")
-    for key, value in settings.items():
-        if not isinstance(value, (str, int, float, bool, type(None))):
-            raise UserError(f"{file}: the value of {key} must be a text, a number, true, false or null")
-    return [word for key, value in settings.items() if value is not None for word in (f"--{key}", str(value))]
 
 
 def train(settings: RunSettings) -> dict[str, Any]:
@@ -108,37 +52,45 @@ def train(settings: RunSettings) -> dict[str, Any]:
     accelerator = make_accelerator(engine)
     show = accelerator.is_main_process
     output = Path(engine.output_dir)
-    _check_output(output, engine)
+    check_output(output, engine)
     processes = accelerator.num_processes
+    global_batch_size(engine, processes)
     gather = ProcessGather(accelerator.process_index, processes) if processes > 1 else None
     objective = build_objective(settings.loss, gather)
     train_file = _train_file(text)
     dev = eval_pairs(text.eval_set, text.data_dir)
+    engine.metric_for_best_model = _best_metric(dev, engine.metric_for_best_model)
     set_seed(engine.seed)
-    model, tokenizer = load_encoder(_model_path(text.model_name_or_path), text.pooler_type, text.mlp_head)
+    model, tokenizer = load_encoder(_model_path(text.model_name_or_path), text.pooler_type, text.mlp_head, text.dropout)
     model.to(accelerator.device)
-    with accelerator.main_process_first():
+    check_length(text.max_seq_length, tokenizer, model)
+    if text.dropout != 0:  # who says 0 means it
+        check_views(model, tokenizer)
+    with accelerator.local_main_process_first():
         corpus = load_corpus(train_file, tokenizer, text.max_seq_length, text.max_train_samples, progress=show)
     task = SimcseTask(model, tokenizer, corpus, objective, dev)
-    if dev is not None:
-        engine.metric_for_best_model = _best_metric(dev, engine.metric_for_best_model)
-    trainer = Trainer(task, len(corpus), engine, accelerator)
+    trainer = Trainer(task, len(corpus), engine, accelerator, settings.options(), corpus.report.sha256)
+    record = _record(settings, accelerator, corpus, objective)
     accelerator.wait_for_everyone()  # all have looked at the folder before one of them writes there
-    before: dict[str, dict[str, float]] = {}
-    if show:
-        _prepare_output(output, engine)
+
+    def start() -> None:
+        prepare_output(output, engine, record)
         _say(f"{corpus.report.summary()} ({train_file})")
         _say(f"{type(objective).__name__} with {objective.temperature}")
         _say(f"{trainer.total_steps:,} steps of {trainer.order.batch_size} sentences on {_device(accelerator)}")
-        before = untrained(dev, model, tokenizer) if dev is not None else {}
-    accelerator.wait_for_everyone()
-    summary = trainer.fit()
-    record = _record(settings, accelerator, corpus, before, summary, task.padding_share)
-    if show:
-        (output / "run.json").write_text(json.dumps(record, indent=1, default=str) + "\n", encoding="utf-8")
+        record["untrained"] = untrained(dev, model, tokenizer) if dev is not None else {}
+
+    def finish() -> None:
+        record.update(_results(summary, task.padding_share))
+        write_record(output, record)
         _report(dev, record, settings, output)
-    accelerator.wait_for_everyone()
-    accelerator.end_training()
+
+    try:
+        on_main_process(accelerator, start)
+        summary = trainer.fit()
+        on_main_process(accelerator, finish)
+    finally:
+        accelerator.end_training()
     return record
 
 
@@ -150,11 +102,12 @@ def untrained(dev: StsPairs, model: SentenceEncoder, tokenizer: PreTrainedTokeni
     return dict(sorted(results.items(), key=lambda item: -item[1][f"{dev.slug}_spearman"]))
 
 
-def _best_metric(dev: StsPairs, name: str | None) -> str:
-    known = [f"{dev.slug}_{kind}" for kind in ("spearman", "alignment", "uniformity")]
-    if name is not None and name not in known:
-        raise UserError(f"--metric_for_best_model: no {name!r}; known are {', '.join(known)}")
-    return name or known[0]
+def _best_metric(dev: StsPairs | None, name: str | None) -> str | None:
+    known = None if dev is None else f"{dev.slug}_spearman"
+    if name not in (None, known):
+        reason = f"known is {known}" if known else "--eval_set none evaluates nothing"
+        raise UserError(f"--metric_for_best_model: no {name!r}; {reason}")
+    return known
 
 
 def _train_file(text: TextSettings) -> Path:
@@ -162,8 +115,6 @@ def _train_file(text: TextSettings) -> Path:
         return wiki1m(text.data_dir)
     if text.train_file == "python-documentation":
         return write_documentation_corpus()
-    if not Path(text.train_file).is_file():
-        raise UserError(f"--train_file: no file {text.train_file!r}")
     return Path(text.train_file)
 
 
@@ -172,46 +123,25 @@ def _model_path(name: str) -> str:
     return str(CHECKOUT / name) if name.startswith("data/embedded/") and not Path(name).exists() else name
 
 
-def _check_output(output: Path, engine: EngineSettings) -> None:
-    occupied = output.is_file() or (output.is_dir() and any(output.iterdir()))
-    if engine.overwrite_output_dir and output.is_dir() and occupied:
-        if not (output / "metrics.jsonl").is_file():
-            raise UserError(f"--overwrite_output_dir: {str(output)!r} holds no run of this program: nothing touched")
-    elif engine.resume_from_checkpoint:
-        find_checkpoint(output)
-    elif occupied and not engine.overwrite_output_dir:
-        raise UserError(
-            f"--output_dir: {str(output)!r} is not empty and may hold another run; name another folder, or add "
-            "--overwrite_output_dir or --resume_from_checkpoint"
-        )
-
-
-def _prepare_output(output: Path, engine: EngineSettings) -> None:
-    """Make the folder; with --overwrite_output_dir take the old run's RUN_FILES away."""
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        (output / "metrics.jsonl").open("a").close()
-    except OSError as error:
-        raise UserError(f"--output_dir: cannot write to {str(output)!r}: {error.strerror}") from error
-    if engine.overwrite_output_dir:
-        for name in RUN_FILES:
-            path = output / name
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-
-
 def _record(
-    settings: RunSettings,
-    accelerator: Accelerator,
-    corpus: TokenizedCorpus,
-    before: dict[str, dict[str, float]],
-    summary: TrainingSummary,
-    padding_share: float,
+    settings: RunSettings, accelerator: Accelerator, corpus: TokenizedCorpus, objective: ContrastiveLoss
 ) -> dict[str, Any]:
+    """What is known before the first step."""
     packages = ("dystress-text", "torch", "transformers", "accelerate", "sentence-transformers", "tokenizers")
     return {
-        "settings": {**vars(settings.text), **vars(settings.loss), **vars(settings.engine)},
+        "settings": settings.options(),
+        "objective": type(objective).__name__,
+        "temperature": repr(objective.temperature),
         "corpus": asdict(corpus.report),
-        "untrained": before,
+        "processes": accelerator.num_processes,
+        "device": _device(accelerator),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+    }
+
+
+def _results(summary: TrainingSummary, padding_share: float) -> dict[str, Any]:
+    """What is known after the last step."""
+    return {
         "trained": summary.metrics,
         "best_step": summary.best_step,
         "steps": summary.steps,
@@ -219,9 +149,6 @@ def _record(
         "sentences_per_second": round(summary.samples_per_second, 1),
         "peak_memory_gb": round(summary.peak_memory_gb, 3),
         "padding_share": round(padding_share, 4),
-        "processes": accelerator.num_processes,
-        "device": _device(accelerator),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
     }
 
 
@@ -260,7 +187,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     transformers.utils.logging.disable_progress_bar()
     warnings.formatwarning = lambda message, *_, **__: f"train.py: warning: {message}\n"
     try:
-        train(parse(sys.argv[1:] if argv is None else argv))
+        train(parse(sys.argv[1:] if argv is None else argv, __doc__))
     except UserError as error:
         message = str(error)
     except TemperatureError as error:

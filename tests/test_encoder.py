@@ -1,12 +1,14 @@
 """Poolers, dropout views, the head, and the saved sentence-transformers model."""
 
+import shutil
+
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel
+from transformers import AutoModel, BertModel
 
-from dystress_text.encoder import POOLERS, SentenceEncoder, length_limit, load_encoder, pool
+from dystress_text.encoder import POOLERS, SentenceEncoder, check_views, length_limit, load_encoder, pool
 from dystress_text.errors import UserError
 
 FAMILIES = ("bert", "roberta", "distilbert", "mpnet", "modernbert")
@@ -129,3 +131,54 @@ def test_unloadable_models_are_one_line(name):
 def test_unknown_pooler_names_the_known(tiny_bert):
     with pytest.raises(UserError, match=r"--pooler_type.*avg_first_last"):
         load_encoder(str(tiny_bert), "max")
+
+
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
+    build_transformer("bert").save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"--model_name_or_path.*tokenizer"):
+        load_encoder(str(tmp_path))
+
+
+def test_a_tokenizer_of_another_encoder_is_refused(tmp_path, tokenizer):
+    config = build_transformer("bert").config
+    config.vocab_size = len(tokenizer) - 1
+    BertModel(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=f"ids up to {len(tokenizer) - 1} for {len(tokenizer) - 1} token embeddings"):
+        load_encoder(str(tmp_path))
+
+
+def test_a_small_vocabulary_is_a_warning(tmp_path, tokenizer):
+    config = build_transformer("bert").config
+    config.vocab_size = 10 * len(tokenizer)
+    BertModel(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="belong together"):
+        load_encoder(str(tmp_path))
+
+
+@pytest.mark.parametrize("damage", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_damaged_files_are_one_line(tmp_path, tiny_bert, damage):
+    shutil.copytree(tiny_bert, tmp_path / "model")
+    file = tmp_path / "model" / damage
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(UserError, match="--model_name_or_path") as caught:
+        load_encoder(str(tmp_path / "model"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_dropout_by_option(family, tmp_path, tokenizer):
+    build_transformer(family).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    check_views(load_encoder(str(tmp_path), dropout=0.2)[0], tokenizer)
+    with pytest.raises(UserError, match="--dropout"):
+        check_views(load_encoder(str(tmp_path), dropout=0.0)[0], tokenizer)
+
+
+def test_a_look_at_the_views_disturbs_nothing(tokenizer):
+    encoder = SentenceEncoder(build_transformer("bert")).eval()
+    before = torch.get_rng_state()
+    check_views(encoder, tokenizer)
+    assert torch.equal(before, torch.get_rng_state())
+    assert not encoder.training

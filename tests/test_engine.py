@@ -105,12 +105,19 @@ def test_processes_share_the_global_batches(world_size):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [((100, 1, 0), "at least 2"), ((100, 9, 0, 0, 2), "does not divide among 2"), ((7, 8, 0), "exceeds the 7")],
-)
-def test_impossible_batches_name_the_option(arguments, message):
-    with pytest.raises(UserError, match=f"--train_batch_size.*{message}"):
-        BatchOrder(*arguments)
+    ("options", "processes", "message"),
+    [({"train_batch_size": 1}, 1, "--train_batch_size: must be at least 2"),
+     ({"per_device_train_batch_size": 1}, 1, "--per_device_train_batch_size: must be at least 2"),
+     ({"train_batch_size": 9}, 2, "--train_batch_size: 9 does not divide among 2")],
+)  # fmt: skip
+def test_impossible_batches_name_the_option(options, processes, message):
+    with pytest.raises(UserError, match=message):
+        global_batch_size(EngineSettings(**options), processes)
+
+
+def test_a_batch_beyond_the_data_names_the_option():
+    with pytest.raises(UserError, match="--train_batch_size: 8 exceeds the 7"):
+        BatchOrder(7, 8, 0)
 
 
 def test_the_batch_is_global_unless_given_per_device():
@@ -257,12 +264,32 @@ def test_tensorboard_gets_the_log(tmp_path, corpus):
     pytest.importorskip("tensorboard")
     _, trainer = run(make_task(corpus), corpus, tmp_path, report_to="tensorboard", logging_steps=2)
     trainer.accelerator.end_training()
-    assert list((tmp_path / "logs").rglob("events.*"))
+    assert list((tmp_path / "tracker-logs").rglob("events.*"))
 
 
-def test_unknown_tracker_is_one_line(tmp_path):
-    with pytest.raises(UserError, match="--report_to nonsense"):
-        make_accelerator(EngineSettings(output_dir=str(tmp_path), report_to="nonsense"))
+@pytest.mark.parametrize("tracker", ["nonsense", "clearml"])
+def test_a_tracker_that_is_not_installed_is_refused(tracker):
+    with pytest.raises(UserError, match=f"--report_to: '{tracker}' is no tracker.*none"):
+        make_accelerator(EngineSettings(report_to=tracker))
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="fp16 works here")
+def test_fp16_on_a_cpu_names_the_option():
+    with pytest.raises(UserError, match="--mixed_precision: fp16 needs"):
+        make_accelerator(EngineSettings(mixed_precision="fp16"))
+
+
+def test_a_constant_rate_warms_up(tmp_path, corpus):
+    run(make_task(corpus), corpus, tmp_path, lr_scheduler_type="constant", warmup_ratio=0.5, logging_steps=1)
+    assert log_of(tmp_path, "learning_rate") == pytest.approx([1e-2 * min(1, step / 3) for step in range(1, 7)])
+
+
+def test_the_log_is_json_for_other_programs_too(tmp_path, corpus):
+    task = make_task(corpus)
+    task.evaluate = lambda: {"score": 1.0, "alignment": float("nan")}
+    run(task, corpus, tmp_path, metric_for_best_model="score")
+    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
+    assert log_of(tmp_path, "alignment") == [None]
 
 
 # ---- checkpoints ----------------------------------------------------------------------------------------------------
@@ -285,6 +312,20 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, corpus, precision):
     assert equal(weights(whole), weights(resumed))
     assert log_of(tmp_path / "broken", "loss") == log_of(tmp_path / "whole", "loss")
     assert summary.steps == 30
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [({"seed": 43}, "seed was 42, is 43"), ({"learning_rate": 1e-3}, "learning_rate was 0.01, is 0.001"),
+     ({"max_steps": 4}, "max_steps was 6, is 4"), ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps")],
+)  # fmt: skip
+def test_another_run_is_not_continued(tmp_path, corpus, changed, words):
+    run(make_task(corpus), corpus, tmp_path, save_steps=4)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    with pytest.raises(UserError, match=f"--resume_from_checkpoint: .*{words}"):
+        run(make_task(corpus), corpus, tmp_path, resume_from_checkpoint=True, save_steps=4, **changed)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    run(make_task(corpus), corpus, tmp_path, resume_from_checkpoint=True, save_steps=3, logging_steps=1)  # its own
 
 
 def test_nothing_to_resume_is_one_line(tmp_path, corpus):

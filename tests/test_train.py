@@ -8,15 +8,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import make_sentences
+from conftest import build_tokenizer, build_transformer, make_sentences
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from transformers import ModernBertModel
 
 from dystress_text import train as program
+from dystress_text.arguments import parse
 from dystress_text.encoder import load_encoder
 from dystress_text.presets import PRESETS
+from dystress_text.simcse import build_temperature
 from dystress_text.sts import evaluate_sts, read_sts_benchmark
-from dystress_text.train import main, parse
+from dystress_text.train import main
 
 ROOT = Path(program.__file__).parents[1]
 
@@ -56,7 +59,9 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     assert set(record["untrained"]) == {"cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last"}
     assert record["sentences_per_second"] > 0
     assert 0 < record["padding_share"] < 1
-    assert record["settings"]["metric_for_best_model"] == "sts_b_dev_spearman"
+    assert record["settings"]["preset"] == "paper"
+    assert record["objective"] == "InfoNCELoss"
+    assert record["temperature"].startswith("ShiftedCosineTemperature(tau_min=0.05")
     assert f"{record['trained']['sts_b_dev_spearman']:.2f}" in printed
     assert "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)" in printed
     assert [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()] == [3, 3, 6, 6]
@@ -84,6 +89,32 @@ def test_presets_are_read_and_stand_under_flags(name):
     settings = parse(["--preset", name, "--learning_rate", "7e-4"])
     assert settings.engine.learning_rate == 7e-4
     assert settings.text.model_name_or_path == PRESETS[name].settings["model_name_or_path"]
+
+
+def test_simcses_own_command_line_is_understood():
+    command = """--model_name_or_path bert-base-uncased --train_file data/wiki1m_for_simcse.txt --output_dir result/mine
+        --num_train_epochs 1 --per_device_train_batch_size 64 --learning_rate 3e-5 --max_seq_length 32
+        --evaluation_strategy steps --metric_for_best_model stsb_spearman --load_best_model_at_end --eval_steps 125
+        --pooler_type cls --mlp_only_train --overwrite_output_dir --temp 0.05 --do_train --do_eval --fp16"""
+    settings = parse(command.split())
+    assert (settings.engine.mixed_precision, settings.engine.per_device_train_batch_size) == ("fp16", 64)
+    assert (settings.loss.temp, settings.engine.metric_for_best_model) == (0.05, None)
+
+
+def test_a_schedule_swings_over_the_run():
+    temperature = build_temperature(parse(["--temperature=scheduled"]).loss)
+    seen = []
+    for fraction in (0.0, 0.1, 0.2, 0.5):
+        temperature.advance(epoch=0.0, run_fraction=fraction)
+        seen.append(float(temperature(torch.zeros(()))))
+    assert seen == pytest.approx([0.07, 0.05, 0.07, 0.05])
+
+
+def test_yaml_values_may_start_with_a_dash(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("shift: -2.0e-1\nlearning_rate: 1e-4\n")
+    settings = parse([str(file)])
+    assert (settings.loss.shift, settings.engine.learning_rate) == (-0.2, 1e-4)
 
 
 def test_a_yaml_file_stands_under_flags(tmp_path):
@@ -122,12 +153,49 @@ def test_another_run_is_refused_replaced_or_continued(flags, tmp_path, capsys):
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
 
 
-def test_overwriting_spares_a_folder_that_is_no_run(flags, tmp_path, capsys):
-    (tmp_path / "out" / "logs").mkdir(parents=True)
-    (tmp_path / "out" / "logs" / "mine.log").write_text("keep")
+def test_overwriting_spares_what_is_not_the_runs(flags, tmp_path, capsys):
+    logs = tmp_path / "out" / "logs" / "mine.log"
+    logs.parent.mkdir(parents=True)
+    logs.write_text("keep")
+    (tmp_path / "out" / "metrics.jsonl").write_text("{}")
     assert main([*flags, "--overwrite_output_dir"]) == 2
     assert "holds no run" in capsys.readouterr().err
-    assert (tmp_path / "out" / "logs" / "mine.log").read_text() == "keep"
+    assert (tmp_path / "out" / "metrics.jsonl").read_text() == "{}"
+    (tmp_path / "out" / "run.json").write_text(json.dumps({"program": "dystress_text/train.py"}))
+    assert main([*flags, "--overwrite_output_dir"]) == 0
+    assert logs.read_text() == "keep"
+
+
+def test_the_model_of_an_overwritten_run_is_not_taken_for_the_new_ones(flags, tmp_path, capsys):
+    assert main(flags) == 0
+    assert main([*flags, "--overwrite_output_dir", "--learning_rate=1e30"]) == 2
+    assert "saved no model" in capsys.readouterr().err
+    assert not list((tmp_path / "out").glob("*.safetensors"))
+    assert main([*flags, "--overwrite_output_dir"]) == 0  # a run that broke can be replaced
+
+
+def test_a_changed_text_is_another_run(flags, tmp_path, text_file, capsys):
+    assert main([*flags, "--save_steps=4"]) == 0
+    other = tmp_path / "other.txt"
+    other.write_text(text_file.read_text() + "one more sentence\n")
+    resume = [flag for flag in flags if not flag.startswith("--train_file")]
+    assert main([*resume, "--resume_from_checkpoint", f"--train_file={other}"]) == 2
+    assert "training data was" in capsys.readouterr().err
+    copy = tmp_path / "copy.txt"
+    copy.write_text(text_file.read_text())
+    assert main([*resume, "--resume_from_checkpoint", f"--train_file={copy}"]) == 0
+
+
+def test_an_encoder_without_dropout_is_refused_unless_given_some(flags, tmp_path, capsys):
+    folder = tmp_path / "modern"
+    config = build_transformer("modernbert").config
+    config.embedding_dropout = 0.0  # as published
+    ModernBertModel(config).save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    modern = [*flags, f"--model_name_or_path={folder}"]
+    assert main(modern) == 2
+    assert "--dropout 0.1" in capsys.readouterr().err
+    assert main([*modern, "--dropout=0.1"]) == 0
 
 
 def load_file_bytes(data):
@@ -179,7 +247,12 @@ BAD = [
     (["--objective=triplet"], ["--objective", "infonce", "macl"]),
     (["--train_batch_size=1"], ["--train_batch_size", "at least 2"]),
     (["--train_batch_size=500"], ["--train_batch_size", "200"]),
+    (["--per_device_train_batch_size=1"], ["--per_device_train_batch_size", "at least 2"]),
     (["--max_seq_length=2"], ["--max_seq_length", "at least 3"]),
+    (["--max_seq_length=41"], ["--max_seq_length", "at most 40 tokens"]),
+    (["--dropout=1"], ["--dropout", "[0, 1)"]),
+    (["--metric_for_best_model=sts_b_dev_alignment"], ["--metric_for_best_model", "sts_b_dev_spearman"]),
+    (["--eval_set=none", "--metric_for_best_model=sts_b_dev_spearman"], ["--metric_for_best_model", "--eval_set"]),
     (["--eval_set=nope"], ["--eval_set", "stsb_dev", "mini_sts"]),
     (["--metric_for_best_model=accuracy"], ["--metric_for_best_model", "sts_b_dev_spearman"]),
     (["--learning_rate=fast"], ["--learning_rate", "fast"]),
@@ -241,17 +314,28 @@ def test_the_script_exits_with_2_and_no_traceback():
     assert "Traceback" not in done.stderr
 
 
+def test_a_failure_of_the_main_process_ends_all(flags, tmp_path):
+    """Without the word from the main process the other one would wait for it until a time-out."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        "from dystress_text import simcse, train\n"
+        "def broken(self, folder):\n    raise OSError('no space left')\n"
+        "simcse.SimcseTask.save = broken\n"
+        "try:\n    train.train(train.parse(sys.argv[1:]))\n"
+        "except Exception as error:\n    print(type(error).__name__, error, flush=True)\n"
+    )
+    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29578"]
+    done = run_script(*torchrun, str(script), *flags, OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="true")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "OSError no space left" in done.stdout
+    assert "TrainingError the main process failed: no space left" in done.stdout
+
+
 @pytest.mark.slow
-def test_two_processes_train_as_one(flags, tmp_path):
+def test_two_processes_train_as_one(flags, tmp_path, tiny_bert):
     """The same global batches, losses and weights, up to the order of sums; dropout off."""
-    config = json.loads((Path(flags[0].split("=")[1]) / "config.json").read_text())
-    model = tmp_path / "model"
-    encoder, tokenizer = load_encoder(flags[0].split("=")[1])
-    encoder.transformer.config.hidden_dropout_prob = encoder.transformer.config.attention_probs_dropout_prob = 0.0
-    encoder.transformer.save_pretrained(model)
-    tokenizer.save_pretrained(model)
-    assert config["hidden_dropout_prob"] > 0
-    shared = [*flags[1:3], *flags[4:], f"--model_name_or_path={model}", "--logging_steps=1"]
+    shared = [*flags, "--dropout=0", "--logging_steps=1"]
     script = str(ROOT / "dystress_text" / "train.py")
     # accelerate's own launcher starts one process on a CPU; several are torchrun's, and accelerate joins them
     accelerate = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes=1", "--num_machines=1"]
@@ -259,14 +343,16 @@ def test_two_processes_train_as_one(flags, tmp_path):
     logs = []
     for processes, launch in (("1", accelerate), ("2", torchrun)):
         out = tmp_path / processes
-        arguments = [*launch, script, f"--output_dir={out}", *shared]
+        arguments = [*launch, script, *shared, f"--output_dir={out}", "--save_steps=4"]
         done = run_script(*arguments, OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="true")
         assert done.returncode == 0, done.stderr[-3000:]
         assert json.loads((out / "run.json").read_text())["processes"] == int(processes)
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         logs.append([line["loss"] for line in lines if "loss" in line])
     assert logs[0] == pytest.approx(logs[1], rel=1e-5)
-    start, one, two = (load_file(folder / "model.safetensors") for folder in (model, tmp_path / "1", tmp_path / "2"))
+    start, one, two = (
+        load_file(folder / "model.safetensors") for folder in (tiny_bert, tmp_path / "1", tmp_path / "2")
+    )
     moved = sum(float((one[name] - start[name]).square().sum()) for name in one)
     apart = sum(float((one[name] - two[name]).square().sum()) for name in one)
     assert apart < 1e-4 * moved  # Adam blows up the rounding of gradients that are zero but for it

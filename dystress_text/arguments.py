@@ -1,0 +1,97 @@
+"""The training program's arguments: defaults, a preset, a YAML file and flags, each on top of the one before."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+from transformers import HfArgumentParser
+
+from dystress_text.errors import UserError
+from dystress_text.presets import PRESETS, find_preset
+from dystress_text.settings import EngineSettings, LossSettings, RunSettings, TextSettings
+
+# Flags of SimCSE's scripts that say what is always done here, or what has another name; the value is what they become.
+SIMCSE_FLAGS: dict[str, tuple[str, ...]] = {
+    "--do_train": (),
+    "--do_eval": (),
+    "--load_best_model_at_end": (),
+    "--mlp_only_train": (),  # the head is never part of the saved model
+    "--evaluation_strategy=steps": (),
+    "--eval_strategy=steps": (),
+    "--fp16": ("--mixed_precision", "fp16"),
+    "--bf16": ("--mixed_precision", "bf16"),
+    "--metric_for_best_model=stsb_spearman": (),  # the default
+}
+
+
+class OneLineParser(HfArgumentParser):
+    """Raises a one-line error where argparse would print its whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the message."""
+        raise UserError(f"{message} (see --help)")
+
+
+def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
+    """Settings from the arguments of the command line; SimCSE's own command lines are understood too.
+
+    Raises:
+        UserError: an unknown name or a value out of range.
+    """
+    groups: list[Any] = [TextSettings, LossSettings, EngineSettings]
+    parser = OneLineParser(
+        groups,
+        prog="train.py",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    known = "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
+    parser.add_argument("--preset", help=f"Settings by name. {known}".replace("%", "%%"))
+    argv = list(argv)
+    if argv and argv[0].endswith((".yaml", ".yml")):
+        argv = [*_flags_of(Path(argv[0])), *argv[1:]]
+    argv = _translate(argv)
+    first_look = OneLineParser([], add_help=False, allow_abbrev=False)
+    first_look.add_argument("--preset", default="paper")
+    preset = first_look.parse_known_args(argv)[0].preset
+    parser.set_defaults(**find_preset(preset).settings)
+    text, loss, engine, _, unknown = parser.parse_args_into_dataclasses(
+        argv, return_remaining_strings=True, look_for_args_file=False
+    )
+    if unknown:
+        parser.error(f"unknown option {' '.join(unknown)}")
+    return RunSettings(text, loss, engine, preset)
+
+
+def _translate(argv: Sequence[str]) -> list[str]:
+    """SIMCSE_FLAGS replaced; ``--flag value`` and ``--flag=value`` are the same."""
+    words: list[str] = []
+    i = 0
+    while i < len(argv):
+        pair = "=".join(argv[i : i + 2])
+        if pair in SIMCSE_FLAGS:
+            words += SIMCSE_FLAGS[pair]
+            i += 2
+        else:
+            words += SIMCSE_FLAGS.get(argv[i], (argv[i],))
+            i += 1
+    return words
+
+
+def _flags_of(file: Path) -> list[str]:
+    """A YAML file's settings as flags, so that they are read and checked as flags are."""
+    try:
+        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{file}: {' '.join(str(error).split())}") from error
+    if not isinstance(settings, dict):
+        raise UserError(f"{file}: a mapping of option names to values is expected")
+    for key, value in settings.items():
+        if not isinstance(value, (str, int, float, bool, type(None))):
+            raise UserError(f"{file}: the value of {key} must be a text, a number, true, false or null")
+    return [f"--{key}={value}" for key, value in settings.items() if value is not None]

@@ -1,0 +1,83 @@
+"""The folder of a run: whether it may be used, and what of an older run goes away.
+
+A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
+``checkpoint/``, the trackers' ``tracker-logs/dystress/`` and the model. Everything else in the folder is the user's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dystress_text.engine import CHECKPOINT, CHECKPOINT_STATE, LOG, STAGING, TRACKER_FOLDER, find_checkpoint, to_json
+from dystress_text.errors import UserError
+from dystress_text.settings import EngineSettings
+
+RECORD = "run.json"
+PROGRAM = "dystress_text/train.py"
+MODEL_FILES = ("modules.json", "model*.safetensors", "model.safetensors.index.json")  # without them nothing loads
+
+
+def check_output(output: Path, engine: EngineSettings) -> None:
+    """See whether the folder may be written, before anything is.
+
+    Raises:
+        UserError: it cannot be written, is occupied, or holds nothing to replace or resume.
+    """
+    existing = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"--output_dir: cannot write to {str(output)!r}: {str(existing)!r} is no folder to write to")
+    occupied = output.is_dir() and any(output.iterdir())
+    if engine.resume_from_checkpoint:
+        find_checkpoint(output)
+    elif occupied and not engine.overwrite_output_dir:
+        raise UserError(
+            f"--output_dir: {str(output)!r} is not empty and may hold another run; name another folder, or add "
+            "--overwrite_output_dir or --resume_from_checkpoint"
+        )
+    elif occupied and not _is_run(output):
+        raise UserError(f"--overwrite_output_dir: {str(output)!r} holds no run of this program: nothing touched")
+
+
+def prepare_output(output: Path, engine: EngineSettings, record: Mapping[str, Any]) -> None:
+    """Make the folder, with --overwrite_output_dir take the old run away, and write the record of the new one.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        if engine.overwrite_output_dir:
+            _remove_run(output)
+        write_record(output, record)
+    except OSError as error:
+        raise UserError(f"--output_dir: cannot write to {str(output)!r}: {error.strerror}") from error
+
+
+def write_record(output: Path, record: Mapping[str, Any]) -> None:
+    """Write ``run.json``, under another name first."""
+    staging = output / f".{RECORD}.writing"
+    staging.write_text(to_json({"program": PROGRAM, **record}, indent=1) + "\n", encoding="utf-8")
+    staging.replace(output / RECORD)
+
+
+def _is_run(output: Path) -> bool:
+    try:
+        record = json.loads((output / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(record, dict) and record.get("program") == PROGRAM
+
+
+def _remove_run(output: Path) -> None:
+    for pattern in (LOG, *MODEL_FILES):
+        for path in output.glob(pattern):
+            path.unlink()
+    if (output / CHECKPOINT / CHECKPOINT_STATE).is_file():
+        shutil.rmtree(output / CHECKPOINT)
+    shutil.rmtree(output / STAGING, ignore_errors=True)
+    shutil.rmtree(output / TRACKER_FOLDER / "dystress", ignore_errors=True)
