@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dystress_text.core.gather import Gather, LocalGather
-from dystress_text.core.temperature import AlignmentAdaptiveTemperature, ConstantTemperature, Temperature
+from dystress_text.core.registry import Temperature
+from dystress_text.core.temperature import AlignmentAdaptiveTemperature, ConstantTemperature
 
 
 class Rows(NamedTuple):

@@ -23,7 +23,7 @@ from dystress_text.core import (
     Temperature,
     make_temperature,
     register_temperature,
-    temperature,
+    registry,
 )
 
 GRID = torch.linspace(-1, 1, 401, dtype=torch.float64)
@@ -196,7 +196,7 @@ def test_every_temperature_is_made_by_its_name(name):
 
 
 def test_registry_holds_these_and_no_others():
-    ours = {name for name, cls in temperature.TEMPERATURES.items() if cls.__module__.startswith("dystress_text")}
+    ours = {name for name, cls in registry.TEMPERATURES.items() if cls.__module__.startswith("dystress_text")}
     assert ours == set(NAMED)
 
 
@@ -214,7 +214,7 @@ def test_registry_says_what_is_wrong(name, parameters, words):
 
 
 def test_a_temperature_of_ones_own(monkeypatch):
-    monkeypatch.setattr(temperature, "TEMPERATURES", dict(temperature.TEMPERATURES))
+    monkeypatch.setattr(registry, "TEMPERATURES", dict(registry.TEMPERATURES))
 
     @register_temperature("squared")
     class SquaredTemperature(ProfileTemperature):
@@ -231,7 +231,7 @@ def test_a_temperature_of_ones_own(monkeypatch):
 
 
 def test_a_name_is_taken_only_once(monkeypatch):
-    monkeypatch.setattr(temperature, "TEMPERATURES", dict(temperature.TEMPERATURES))
+    monkeypatch.setattr(registry, "TEMPERATURES", dict(registry.TEMPERATURES))
     with pytest.raises(ValueError, match="cosine"):
 
         @register_temperature("cosine")
