@@ -37,13 +37,18 @@ T = TypeVar("T", bound=Temperature)
 def register_temperature(name: str) -> Callable[[type[T]], type[T]]:
     """Class decorator that makes a temperature known by ``name`` to :func:`make_temperature` and ``--temperature``.
 
+    A class of the same module and qualified name takes its predecessor's place, as when a notebook's cell runs again.
+
     Raises:
         ValueError: the name belongs to another class already.
     """
 
     def register(cls: type[T]) -> type[T]:
-        if TEMPERATURES.get(name, cls).__qualname__ != cls.__qualname__:
-            raise ValueError(f"temperature {name!r} is registered already, by {TEMPERATURES[name].__name__}")
+        holder = TEMPERATURES.get(name, cls)
+        if (holder.__module__, holder.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(
+                f"temperature {name!r} is registered already, by {holder.__module__}.{holder.__qualname__}"
+            )
         TEMPERATURES[name] = cls
         return cls
 

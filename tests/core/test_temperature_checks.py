@@ -20,7 +20,6 @@ from dystress_text.core import (
     ProfileTemperature,
     ScheduledTemperature,
     ShiftedCosineTemperature,
-    Temperature,
     make_temperature,
     register_temperature,
     registry,
@@ -230,14 +229,20 @@ def test_a_temperature_of_ones_own(monkeypatch):
     assert float(InfoNCELoss(own)(x, y)) == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_name_is_taken_only_once(monkeypatch):
+def test_a_name_is_taken_by_one_class_that_may_be_defined_again(monkeypatch):
     monkeypatch.setattr(registry, "TEMPERATURES", dict(registry.TEMPERATURES))
-    with pytest.raises(ValueError, match="cosine"):
 
-        @register_temperature("cosine")
-        class AnotherTemperature(Temperature):
-            def forward(self, similarity):
-                return similarity
+    def run_cell(module, class_name):
+        cls = type(class_name, (ConstantTemperature,), {"__module__": module, "__qualname__": class_name})
+        return register_temperature("mine")(cls)
+
+    run_cell("__main__", "Mine")
+    again = run_cell("__main__", "Mine")
+    assert type(make_temperature("mine")) is again
+    for other in (("elsewhere", "Mine"), ("__main__", "Another")):
+        with pytest.raises(ValueError, match=r"'mine' is registered already, by __main__\.Mine"):
+            run_cell(*other)
+    assert type(make_temperature("mine")) is again
 
 
 @pytest.mark.parametrize("value", [0.1, math.nan])
