@@ -123,7 +123,7 @@ class ContrastiveLoss(nn.Module):
         gather: Gather | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(temperature, (int, float)):
+        if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
             temperature = ConstantTemperature(float(temperature))
         if not isinstance(temperature, Temperature):
             raise TypeError(f"temperature must be a Temperature or a number, got {type(temperature).__name__}")
@@ -280,8 +280,8 @@ class DCLWLoss(DCLLoss):
         gather: Gather | None = None,
     ) -> None:
         super().__init__(temperature, detach_temperature, gather)
-        if not sigma > 0:
-            raise ValueError(f"sigma must be positive, got {sigma}")
+        if isinstance(sigma, bool) or not sigma > 0:  # True would be meant for detach_temperature
+            raise ValueError(f"sigma must be a positive number, got {sigma}")
         self.sigma = sigma
 
     def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:

@@ -33,8 +33,10 @@ class TemperatureError(ValueError):
 
 
 def _check_tau(name: str, tau: float) -> None:
-    if not 0 < tau < math.inf:
-        raise ValueError(f"{name} must be positive and finite, got {tau}: similarities are divided by the temperature")
+    if isinstance(tau, bool) or not 0 < tau < math.inf:
+        raise ValueError(
+            f"{name} must be a positive, finite number, got {tau}: similarities are divided by the temperature"
+        )
 
 
 def _check_range(tau_min: float, tau_max: float) -> None:

@@ -191,7 +191,7 @@ def test_hard_negatives_that_do_not_fit_are_refused():
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("temperature", ["0.05", CosineTemperature, [0.05], torch.tensor(0.05)])
+@pytest.mark.parametrize("temperature", ["0.05", True, CosineTemperature, [0.05], torch.tensor(0.05)])
 def test_what_is_no_temperature_is_refused(name, temperature):
     with pytest.raises(TypeError, match="temperature"):
         LOSSES[name](temperature)
@@ -203,13 +203,13 @@ def test_a_temperature_that_is_not_positive_is_refused(name):
         LOSSES[name](-0.05)
 
 
-@pytest.mark.parametrize("sigma", [0.0, -0.5, math.nan])
-def test_dclw_refuses_a_sigma_that_is_not_positive(sigma):
+@pytest.mark.parametrize("sigma", [0.0, -0.5, math.nan, True])
+def test_dclw_refuses_a_sigma_that_is_no_positive_number(sigma):
     with pytest.raises(ValueError, match="sigma"):
         DCLWLoss(0.1, sigma=sigma)
 
 
-@pytest.mark.parametrize(("parameters", "name"), [((0.0, 2, 0.8), "tau_0"), ((0.05, -1, 0.8), "alpha")])
+@pytest.mark.parametrize(("parameters", "name"), [((0.0,), "tau_0"), ((True,), "tau_0"), ((0.05, -1), "alpha")])
 def test_macl_refuses_bad_parameters(parameters, name):
     with pytest.raises(ValueError, match=name):
         MACLLoss(*parameters)

@@ -50,6 +50,7 @@ BAD_PARAMETERS = [
     (ConstantTemperature, {"tau": 0.0}, "tau"),
     (ConstantTemperature, {"tau": -0.05}, "tau"),
     (ConstantTemperature, {"tau": math.nan}, "tau"),
+    (ConstantTemperature, {"tau": True}, "tau"),
     (ShiftedCosineTemperature, {"shift": 1.1}, "shift"),
     (ShiftedCosineTemperature, {"shift": -1.1}, "shift"),
     (ShiftedCosineTemperature, {"shift": math.nan}, "shift"),
