@@ -72,10 +72,16 @@ def reweighted_rows(rows: Rows) -> Tensor:
 
 
 def unit_vectors(x: Tensor) -> Tensor:
-    """Rows of ``x`` (..., dim) scaled to length 1, in fp32 or better; a zero row stays zero, with a finite gradient."""
+    """Rows of ``x`` (..., dim) scaled to length 1, in fp32 or better; a zero row stays zero, with a zero gradient.
+
+    A row is first divided by its largest entry, so that no square over- or underflows. That divisor needs no gradient,
+    as it changes nothing in exact arithmetic. Rows without a normal number (fp32: 1.2e-38) count as zero.
+    """
     x = x if x.dtype == torch.float64 else x.float()
-    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x / torch.where(length > 0, length, torch.ones_like(length))
+    largest = x.detach().abs().amax(dim=-1, keepdim=True)  # (..., 1)
+    x = x / torch.where(largest < torch.finfo(x.dtype).tiny, torch.inf, largest)  # entries in [-1, 1]
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # (..., 1), at least 1, or 0 for a zero row
+    return x * length.clamp(min=0.5).reciprocal()  # the gradient of a division would cost more
 
 
 def scaled_logits(similarity: Tensor, temperature: Temperature, detach_temperature: bool = True) -> Tensor:

@@ -22,7 +22,7 @@ from dystress_text.core import (
     ShiftedCosineTemperature,
     TemperatureError,
 )
-from dystress_text.core.objectives import Rows, reweighted_rows
+from dystress_text.core.objectives import Rows, reweighted_rows, unit_vectors
 
 LOSSES = {name: objective.build for name, objective in OBJECTIVES.items()}
 TAU = {  # text's low temperatures, where logits are largest; built once, as none of them has state
@@ -133,12 +133,22 @@ def test_autocast_changes_nothing(name, tau):
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e12])
+@pytest.mark.parametrize("scale", [1e-35, 1e-25, 1e-12, 1e-3, 1e12, 1e19, 1e35])
 @pytest.mark.parametrize("name", LOSSES)
 def test_length_of_embeddings_does_not_matter(name, scale):
     views = random_views()
-    loss = LOSSES[name](TAU["cosine"])
-    torch.testing.assert_close(loss(*(z * scale for z in views)), loss(*views), rtol=1e-5, atol=1e-6)
+    values = [LOSSES[name](TAU["cosine"])(*(z * factor for z in views)) for factor in (scale, 1)]
+    torch.testing.assert_close(*values, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(*(torch.autograd.grad(value, views) for value in values), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("entry", [0.0, 1e-40])  # in fp32 the second is no normal number
+def test_a_zero_row_stays_zero_with_a_zero_gradient(entry):
+    x = torch.tensor([[3.0, 4.0], [entry, entry], [0.0, -2.0]], requires_grad=True)
+    units = unit_vectors(x)
+    assert units.tolist() == [pytest.approx([0.6, 0.8]), [0, 0], [0, -1]]
+    units.backward(torch.tensor([[1.0, 0.0], [5.0, 7.0], [1.0, 1.0]]))
+    assert x.grad.tolist() == [pytest.approx([0.128, -0.096]), [0, 0], [0.5, 0]]
 
 
 LEADS = [-1e4, -200.0, -60.0, -3.0, 0.0, 3.0, 30.0, 39.9, 40.1, 60.0, 100.0, 200.0, 1e4]
