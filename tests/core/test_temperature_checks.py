@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from core_cases import PROFILES
 from spec_formulas import cosine_tau, info_nce, shifted_tau
 
 from dystress_text.core import (
@@ -29,15 +30,6 @@ GRID = torch.linspace(-1, 1, 401, dtype=torch.float64)
 
 # ---- refused parameters ---------------------------------------------------------------------------------------------
 
-RANGED = [
-    CosineTemperature,
-    ShiftedCosineTemperature,
-    LinearTemperature,
-    ExponentialTemperature,
-    MonotonicCosineTemperature,
-    EvenODETemperature,
-    ScheduledTemperature,
-]
 BAD_RANGES = [
     ({"tau_min": 0.0, "tau_max": 0.2}, "tau_min"),
     ({"tau_min": -0.1, "tau_max": 0.2}, "tau_min"),
@@ -69,7 +61,7 @@ BAD_PARAMETERS = [
 ]
 
 
-@pytest.mark.parametrize("cls", RANGED)
+@pytest.mark.parametrize("cls", [*PROFILES, ScheduledTemperature])
 @pytest.mark.parametrize(("bounds", "name"), BAD_RANGES)
 def test_bad_ranges_are_refused_by_name(cls, bounds, name):
     with pytest.raises(ValueError, match=rf"\b{name}\b"):
