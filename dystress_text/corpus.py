@@ -8,6 +8,7 @@ once and holds no text in memory.
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import hashlib
 import json
@@ -16,6 +17,7 @@ import os
 import shutil
 import tempfile
 import zlib
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -33,7 +35,7 @@ from transformers import PreTrainedTokenizerBase
 from dystress_text.errors import UserError
 from dystress_text.progress import progress_bar
 
-FORMAT = 1  # of the cache; a change of the files' layout raises it
+FORMAT = 2  # of the cache; a change of the files' layout or of what is read from a text raises it
 MAX_LINE_BYTES = 65_536
 CHUNK = 20_000  # sentences tokenised at a time
 
@@ -52,6 +54,7 @@ class CorpusReport:
         over_long: left out, more than 65,536 bytes.
         invalid_utf8: left out, not UTF-8.
         nul: left out, holding a NUL byte.
+        bom: a UTF-8 byte order mark, removed from the start of the first line.
         crlf: kept without the carriage return at the end.
         duplicates: kept, though the same sentence came before.
         truncated: kept, but more tokens than the training length.
@@ -65,6 +68,7 @@ class CorpusReport:
     over_long: int = 0
     invalid_utf8: int = 0
     nul: int = 0
+    bom: int = 0
     crlf: int = 0
     duplicates: int = 0
     truncated: int = 0
@@ -76,26 +80,32 @@ class CorpusReport:
         self.first_line.setdefault(kind, self.lines)
 
     def summary(self) -> str:
-        """One line for the user."""
+        """One line for the user: what was found, what became of it, and where it was found first."""
         findings = [
-            ("left out", "empty", self.empty),
-            ("left out", f"over {MAX_LINE_BYTES:,} bytes", self.over_long),
-            ("left out", "not UTF-8", self.invalid_utf8),
-            ("left out", "with a NUL byte", self.nul),
-            ("kept", "with CRLF ends", self.crlf),
-            ("kept", "duplicates", self.duplicates),
-            ("kept", "cut at the training length", self.truncated),
+            ("empty", "empty (left out)"),
+            ("over_long", f"over {MAX_LINE_BYTES:,} bytes (left out)"),
+            ("invalid_utf8", "not UTF-8 (left out)"),
+            ("nul", "with a NUL byte (left out)"),
+            ("bom", "byte order mark (removed)"),
+            ("crlf", "with CRLF ends (kept)"),
+            ("duplicates", "duplicates (kept)"),
+            ("truncated", "cut at the training length (kept)"),
         ]
-        parts = [f"{count:,} {name} ({fate})" for fate, name, count in findings if count]
+        counts = [(kind, text, getattr(self, kind)) for kind, text in findings]
+        parts = [f"{count:,} {text} from line {self.first_line[kind]:,}" for kind, text, count in counts if count]
         return f"{self.sentences:,} sentences in {self.lines:,} lines" + (f"; {', '.join(parts)}" if parts else "")
 
 
-def read_sentences(stream: BinaryIO, report: CorpusReport, max_sentences: int | None = None) -> Iterator[str]:
+def read_sentences(
+    stream: BinaryIO, report: CorpusReport, max_sentences: int | None = None, places: array[int] | None = None
+) -> Iterator[str]:
     """Sentences of a binary stream, one a line, with the findings counted in ``report``.
 
-    Lines end at a line feed alone. Memory is bounded however long a line is. Stops after ``max_sentences``.
+    Lines end at a line feed alone. Memory is bounded however long a line is. Stops after ``max_sentences``. Each
+    sentence's line number is appended to ``places``, an ``array("q")``.
     """
-    seen: list[int] = []  # hashes; sorting 8 bytes a sentence at the end is far smaller than a set of strings
+    places = array("q") if places is None else places
+    hashes = array("q")  # sorting 8 bytes a sentence at the end is far smaller than a set of strings
     while report.sentences != max_sentences and (raw := stream.readline(MAX_LINE_BYTES + 1)):
         report.lines += 1
         if len(raw) > MAX_LINE_BYTES and not raw.endswith(b"\n"):
@@ -104,6 +114,9 @@ def read_sentences(stream: BinaryIO, report: CorpusReport, max_sentences: int | 
             report.note("over_long")
             continue
         line = raw.removesuffix(b"\n")
+        if report.lines == 1 and line.startswith(codecs.BOM_UTF8):
+            line = line.removeprefix(codecs.BOM_UTF8)
+            report.note("bom")
         if line.endswith(b"\r"):
             line = line.removesuffix(b"\r")
             report.note("crlf")
@@ -119,9 +132,14 @@ def read_sentences(stream: BinaryIO, report: CorpusReport, max_sentences: int | 
             report.note("empty")
             continue
         report.sentences += 1
-        seen.append(hash(sentence))
+        hashes.append(hash(sentence))
+        places.append(report.lines)
         yield sentence
-    report.duplicates = len(seen) - len(np.unique(np.array(seen, dtype=np.int64)))
+    repeated = np.ones(len(hashes), dtype=bool)
+    repeated[np.unique(np.frombuffer(hashes, dtype=np.int64), return_index=True)[1]] = False  # all but the first ones
+    if repeated.any():
+        report.duplicates = int(repeated.sum())
+        report.first_line["duplicates"] = places[int(repeated.argmax())]
 
 
 class TokenSink(Protocol):
@@ -181,29 +199,27 @@ def load_corpus(
         progress: show a progress bar while tokenising.
 
     Raises:
-        UserError: the file or the cache cannot be used, there is no sentence, or no such tokenizer backend.
+        UserError: the file or the cache cannot be read or written, there is no sentence, or no such tokenizer backend.
     """
     path = Path(path)
-    if not path.is_file():
-        raise UserError(f"--train_file: no file {str(path)!r}")
+    with _readable(path):
+        if not path.is_file():
+            raise UserError(f"--train_file: no file {str(path)!r}")
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     if not tokenizer.is_fast:
         raise UserError(f"--model_name_or_path: {type(tokenizer).__name__} has no fast (tokenizers) form")
     backend = training_tokenizer(tokenizer, max_seq_length)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     key = hashlib.sha256(f"{FORMAT} {digest} {max_samples} {backend.to_str()}".encode()).hexdigest()[:32]
     folder = Path(cache_dir or cache_root()) / "corpus" / key
-    if not (folder / "report.json").is_file():
-        report = CorpusReport(sha256=digest)
-        dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
-        try:
+    report = CorpusReport(sha256=digest)
+    dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
+    try:
+        if not (folder / "report.json").is_file():
             with _staged(folder) as staging:
                 _tokenize_file(path, backend, np.dtype(dtype), staging, report, max_samples, progress)
-        except OSError as error:
-            raise UserError(
-                f"cannot write the corpus cache under {str(folder.parent)!r}: {error.strerror}; "
-                "the environment variable DYSTRESS_CACHE names another place"
-            ) from error
+    except OSError as error:
+        raise cache_error(folder.parent, error) from error
     return _open_cached(folder, tokenizer)
 
 
@@ -222,6 +238,14 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dystress-text"
 
 
+def cache_error(folder: Path, error: OSError) -> UserError:
+    """What to raise where a folder of the cache cannot be made or written."""
+    return UserError(
+        f"cannot write to the cache {str(folder)!r}: {error.strerror}; "
+        "the environment variable DYSTRESS_CACHE names another place"
+    )
+
+
 def _tokenize_file(
     path: Path,
     backend: Tokenizer,
@@ -232,22 +256,30 @@ def _tokenize_file(
     progress: bool,
 ) -> None:
     with (folder / "tokens.bin").open("wb") as sink:
-        sentences = _sentences_of(path, report, max_samples)
+        places = array("q")
+        sentences = _sentences_of(path, report, max_samples, places)
         bar = progress_bar(sentences, progress, desc="tokenising", unit=" sentences", total=max_samples)
-        offsets = tokenize(bar, backend, dtype, sink, report)
+        offsets = tokenize(bar, backend, dtype, sink, report, places)
     if report.sentences == 0:
         raise UserError(f"--train_file: no usable sentence in {str(path)!r} ({report.summary()})")
     np.save(folder / "offsets.npy", offsets)
     (folder / "report.json").write_text(json.dumps({"dtype": dtype.name, **asdict(report)}, indent=1))
 
 
-def _sentences_of(path: Path, report: CorpusReport, max_samples: int | None) -> Iterator[str]:
+def _sentences_of(path: Path, report: CorpusReport, max_samples: int | None, places: array[int]) -> Iterator[str]:
     opener = _OPENERS.get(path.suffix, open)
+    with _readable(path), cast(BinaryIO, opener(path, "rb")) as stream:
+        yield from read_sentences(stream, report, max_samples, places)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Errors of opening, reading and unpacking the training file, as one line for the user."""
     try:
-        with cast(BinaryIO, opener(path, "rb")) as stream:
-            yield from read_sentences(stream, report, max_samples)
+        yield
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise UserError(f"--train_file: cannot read {str(path)!r}: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--train_file: cannot read {str(path)!r}: {reason}") from error
 
 
 def tokenize(
@@ -256,20 +288,25 @@ def tokenize(
     dtype: np.dtype[np.unsignedinteger],
     sink: TokenSink,
     report: CorpusReport,
+    places: array[int],
 ) -> NDArray[np.int64]:
-    """Write the ids of all sentences to ``sink`` and return where each starts, (sentences + 1,)."""
+    """Write the ids of all sentences to ``sink`` and return where each starts, (sentences + 1,).
+
+    ``places`` holds the line number of every sentence that has been read.
+    """
     max_length = backend.truncation["max_length"] if backend.truncation else None
     lengths: list[NDArray[np.int64]] = []
-    remaining = iter(sentences)
+    remaining, done = iter(sentences), 0
     while chunk := list(islice(remaining, CHUNK)):
         encodings = backend.encode_batch_fast(chunk)
         ids = [encoding.ids for encoding in encodings]
         lengths.append(np.fromiter(map(len, ids), dtype=np.int64, count=len(ids)))
         sink.write(np.concatenate([np.asarray(row, dtype=dtype) for row in ids]).tobytes())
-        report.truncated += sum(
-            len(row) == max_length and len(encoding.overflowing) > 0
-            for row, encoding in zip(ids, encodings, strict=True)
-        )
+        cut = [i for i, row in enumerate(ids) if len(row) == max_length and len(encodings[i].overflowing) > 0]
+        if cut:
+            report.first_line.setdefault("truncated", places[done + cut[0]])
+        report.truncated += len(cut)
+        done += len(chunk)
     return np.concatenate([[0], np.cumsum(np.concatenate(lengths))]) if lengths else np.zeros(1, dtype=np.int64)
 
 

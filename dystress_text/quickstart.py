@@ -1,8 +1,8 @@
 """The quickstart's corpus: English sentences from the interpreter's own documentation, no network needed.
 
 Docstrings are read from the standard library's source files, which are parsed and never imported, and from the language
-reference's topics in ``pydoc_data``. The sentences differ from one Python version to the next, so a run records the
-file's hash.
+reference's topics in ``pydoc_data``: about 15,000 sentences. They differ from one Python version to the next, so a run
+records the file's hash.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from dystress_text.corpus import cache_root
+from dystress_text.corpus import cache_error, cache_root
+
+FORMAT = 1  # of the cached file; a change of what counts as a sentence raises it
 
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib2to3"}
 _SENTENCE_END = re.compile(r"(?<=[a-z0-9)'\"`][.!?])\s+(?=[A-Z])")
@@ -39,13 +41,20 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def write_documentation_corpus() -> Path:
-    """Write the sentences into the cache, one a line, and return the file."""
-    path = cache_root() / "quickstart" / f"python-{sysconfig.get_config_var('py_version')}.txt"
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        staging = path.with_suffix(f".{os.getpid()}")
-        staging.write_text("".join(f"{sentence}\n" for sentence in documentation_sentences()), encoding="utf-8")
-        staging.replace(path)
+    """Write the sentences into the cache, one a line, unless they are there, and return the file.
+
+    Raises:
+        UserError: the cache cannot be made or written.
+    """
+    path = cache_root() / "quickstart" / f"python-{sysconfig.get_config_var('py_version')}-format-{FORMAT}.txt"
+    try:
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            staging = path.with_suffix(f".{os.getpid()}")
+            staging.write_text("".join(f"{sentence}\n" for sentence in documentation_sentences()), encoding="utf-8")
+            staging.replace(path)
+    except OSError as error:
+        raise cache_error(path.parent, error) from error
     return path
 
 

@@ -1,10 +1,16 @@
 """Reading, reporting, tokenising and caching of training sentences."""
 
 import bz2
+import codecs
+import errno
 import gzip
 import io
 import json
 import lzma
+import re
+from dataclasses import asdict
+from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,6 +20,8 @@ from hypothesis import strategies as st
 
 from dystress_text.corpus import MAX_LINE_BYTES, CorpusReport, load_corpus, read_sentences
 from dystress_text.errors import UserError
+
+KINDS = {"empty", "over_long", "invalid_utf8", "nul", "bom", "crlf", "duplicates", "truncated"}
 
 
 def read(data: bytes, limit: int | None = None) -> tuple[list[str], CorpusReport]:
@@ -28,9 +36,24 @@ def test_every_finding_is_counted_and_located():
     assert sentences == ["one", "two", "na\u00efve", "one", "last without end"]
     assert (report.lines, report.sentences, report.empty, report.over_long) == (10, 5, 2, 1)
     assert (report.invalid_utf8, report.nul, report.crlf, report.duplicates) == (1, 1, 1, 1)
-    assert report.first_line == {"empty": 2, "crlf": 4, "over_long": 5, "invalid_utf8": 7, "nul": 8}
-    for part in ("5 sentences in 10 lines", "2 empty (left out)", "1 duplicates (kept)", "1 not UTF-8 (left out)"):
+    first = {"empty": 2, "crlf": 4, "over_long": 5, "invalid_utf8": 7, "nul": 8, "duplicates": 9}
+    assert report.first_line == first
+    for part in ("5 sentences in 10 lines", "2 empty (left out) from line 2", "1 duplicates (kept) from line 9"):
         assert part in report.summary()
+
+
+def test_the_first_duplicate_is_the_first_repetition():
+    _, report = read(b"a\nb\n\nc\nb\na\na\n")  # b is repeated first, though a is the first to have repetitions
+    assert (report.duplicates, report.first_line["duplicates"]) == (3, 5)
+
+
+def test_a_byte_order_mark_is_removed_from_the_start_and_reported():
+    sentences, report = read(codecs.BOM_UTF8 + b"one\r\ntwo\n" + codecs.BOM_UTF8 + b"three\n")
+    assert sentences == ["one", "two", "\ufeffthree"]
+    assert (report.bom, report.first_line["bom"]) == (1, 1)
+    assert "1 byte order mark (removed) from line 1" in report.summary()
+    sentences, report = read(codecs.BOM_UTF8)
+    assert (sentences, report.bom, report.empty) == ([], 1, 1)
 
 
 def test_lines_end_at_line_feeds_alone():
@@ -60,6 +83,7 @@ def test_any_bytes_are_accounted_for(lines):
     assert report.lines == data.count(b"\n") + (not data.endswith(b"\n") and data != b"")
     assert report.lines == report.sentences + report.empty + report.over_long + report.invalid_utf8 + report.nul
     assert all(s.strip() and "\0" not in s and "\n" not in s for s in sentences)
+    assert set(report.first_line) == {kind for kind, count in asdict(report).items() if count} & KINDS
     assert report.duplicates == len(sentences) - len(set(sentences))
 
 
@@ -74,6 +98,15 @@ def test_ids_are_those_of_the_tokenizer(text_file, tokenizer):
     assert torch.equal(batch["attention_mask"], expected["attention_mask"])
     untruncated = tokenizer(lines)["input_ids"]
     assert corpus.report.truncated == sum(len(ids) > 9 for ids in untruncated) > 0
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 100])
+def test_the_first_truncated_sentence_is_located_by_its_line(tmp_path, tokenizer, monkeypatch, chunk):
+    monkeypatch.setattr("dystress_text.corpus.CHUNK", chunk)
+    file = tmp_path / "text.txt"
+    file.write_text("the cat\n\n\nthe dog\n" + "the cat sat on the mat\n" * 2)
+    report = load_corpus(file, tokenizer, 5, cache_dir=tmp_path, progress=False).report
+    assert (report.truncated, report.first_line["truncated"]) == (2, 5)
 
 
 def test_a_batch_is_padded_to_its_own_longest(text_file, tokenizer):
@@ -131,9 +164,18 @@ def test_a_cache_that_cannot_be_written_names_the_way_out(tmp_path, text_file, t
         load_corpus(text_file, tokenizer, 9, cache_dir=tmp_path / "file", progress=False)
 
 
-def test_missing_file(tmp_path, tokenizer):
-    with pytest.raises(UserError, match="no file"):
-        load_corpus(tmp_path / "none.txt", tokenizer, 9)
+def test_a_file_that_is_none_or_cannot_be_read_is_one_line_with_its_name(tmp_path, text_file, tokenizer, monkeypatch):
+    def refused(path):
+        with pytest.raises(UserError, match=rf"^--train_file: .*{re.escape(path.name)}.*$") as caught:
+            load_corpus(path, tokenizer, 9, cache_dir=tmp_path, progress=False)
+        return str(caught.value)
+
+    assert "no file" in refused(tmp_path / "none.txt")
+    assert "no file" in refused(tmp_path)  # a folder
+    assert "too long" in refused(tmp_path / ("x" * 300))
+    for error in (PermissionError(errno.EACCES, "Permission denied"), OSError(errno.EIO, "Input/output error")):
+        monkeypatch.setattr(Path, "open", Mock(side_effect=error))  # as root, one may read every file
+        assert error.strerror in refused(text_file)
 
 
 def test_a_damaged_cache_is_named(tmp_path, text_file, tokenizer):

@@ -1,19 +1,24 @@
 """The embedded corpus, and the quickstart as its users run it."""
 
+import errno
 import json
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from conftest import SHARED
 from sentence_transformers import SentenceTransformer
 
 import dystress_text
+from dystress_text import quickstart
 from dystress_text.encoder import load_encoder
+from dystress_text.errors import UserError
 from dystress_text.locate import EMBEDDED
-from dystress_text.quickstart import documentation_sentences, split_sentences, write_documentation_corpus
+from dystress_text.quickstart import split_sentences, write_documentation_corpus
 from dystress_text.sts import evaluate_sts, read_sts_benchmark
 
 ROOT = Path(dystress_text.__file__).parents[1]
@@ -31,14 +36,34 @@ def test_paragraphs_become_sentences():
 
 
 def test_the_interpreters_documentation_is_a_corpus_of_thousands(tmp_path, monkeypatch):
-    sentences = documentation_sentences()
-    assert len(sentences) > 10_000
-    assert len(set(sentences)) == len(sentences)
-    assert all("\n" not in s and 4 <= len(s.split()) <= 60 for s in sentences)
     monkeypatch.setenv("DYSTRESS_CACHE", str(tmp_path))
+    sentences = write_documentation_corpus().read_text().splitlines()
+    assert 10_000 < len(sentences) < 30_000
+    assert len(set(sentences)) == len(sentences)
+    assert all(4 <= len(s.split()) <= 60 for s in sentences)
+
+
+def test_the_corpus_is_cached_by_its_format(tmp_path, monkeypatch):
+    monkeypatch.setenv("DYSTRESS_CACHE", str(tmp_path))
+    monkeypatch.setattr(quickstart, "documentation_sentences", lambda: ["One.", "Two."])
     file = write_documentation_corpus()
-    assert file.read_text().splitlines() == sentences
+    monkeypatch.setattr(quickstart, "documentation_sentences", lambda: ["Three."])
     assert write_documentation_corpus() == file
+    assert file.read_text() == "One.\nTwo.\n"
+    monkeypatch.setattr(quickstart, "FORMAT", quickstart.FORMAT + 1)
+    assert write_documentation_corpus().read_text() == "Three.\n"
+
+
+def test_a_cache_that_cannot_be_made_or_written_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(quickstart, "documentation_sentences", lambda: ["One."])
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "folder" / "quickstart").mkdir(parents=True)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(Path, "write_text", Mock(side_effect=full))
+    for cache in (tmp_path / "file", tmp_path / "folder"):
+        monkeypatch.setenv("DYSTRESS_CACHE", str(cache))
+        with pytest.raises(UserError, match=rf"^.*{re.escape(str(cache))}.* DYSTRESS_CACHE .*$"):
+            write_documentation_corpus()
 
 
 def test_the_embedded_encoder_is_the_shared_one(shared):

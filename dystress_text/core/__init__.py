@@ -17,6 +17,7 @@ from dystress_text.core.objectives import (
     MACLLoss,
     NTXentLoss,
 )
+from dystress_text.core.registry import Temperature, make_temperature, register_temperature
 from dystress_text.core.temperature import (
     AlignmentAdaptiveTemperature,
     ConstantTemperature,
@@ -28,11 +29,8 @@ from dystress_text.core.temperature import (
     ProfileTemperature,
     ScheduledTemperature,
     ShiftedCosineTemperature,
-    Temperature,
     TemperatureError,
-    make_temperature,
     ode_temperature,
-    register_temperature,
 )
 
 __all__ = [

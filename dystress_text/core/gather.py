@@ -62,13 +62,14 @@ class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, gather: ProcessGather) -> Tensor:
         ctx.gather = gather
+        rows = rows.contiguous()  # before empty_like, which keeps strides: what is sent and received must be contiguous
         parts = [torch.empty_like(rows) for _ in range(gather.world_size)]
-        dist.all_gather(parts, rows.contiguous(), group=gather.group)
+        dist.all_gather(parts, rows, group=gather.group)
         return torch.cat(parts)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         gather: ProcessGather = ctx.gather
-        total = grads[0].contiguous().clone()
+        total = grads[0].clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=gather.group)
         return total.chunk(gather.world_size)[gather.rank], None

@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dystress_text.core.gather import Gather, LocalGather
-from dystress_text.core.temperature import AlignmentAdaptiveTemperature, ConstantTemperature, Temperature
+from dystress_text.core.registry import Temperature
+from dystress_text.core.temperature import AlignmentAdaptiveTemperature, ConstantTemperature
 
 
 class Rows(NamedTuple):
@@ -71,10 +72,16 @@ def reweighted_rows(rows: Rows) -> Tensor:
 
 
 def unit_vectors(x: Tensor) -> Tensor:
-    """Rows of ``x`` (..., dim) scaled to length 1, in fp32 or better; a zero row stays zero, with a finite gradient."""
+    """Rows of ``x`` (..., dim) scaled to length 1, in fp32 or better; a zero row stays zero, with a zero gradient.
+
+    A row is first divided by its largest entry, so that no square over- or underflows. That divisor needs no gradient,
+    as it changes nothing in exact arithmetic. Rows without a normal number (fp32: 1.2e-38) count as zero.
+    """
     x = x if x.dtype == torch.float64 else x.float()
-    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x / torch.where(length > 0, length, torch.ones_like(length))
+    largest = x.detach().abs().amax(dim=-1, keepdim=True)  # (..., 1)
+    x = x / torch.where(largest < torch.finfo(x.dtype).tiny, torch.inf, largest)  # entries in [-1, 1]
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # (..., 1), at least 1, or 0 for a zero row
+    return x * length.clamp(min=0.5).reciprocal()  # the gradient of a division would cost more
 
 
 def scaled_logits(similarity: Tensor, temperature: Temperature, detach_temperature: bool = True) -> Tensor:
@@ -122,7 +129,7 @@ class ContrastiveLoss(nn.Module):
         gather: Gather | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(temperature, (int, float)):
+        if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
             temperature = ConstantTemperature(float(temperature))
         if not isinstance(temperature, Temperature):
             raise TypeError(f"temperature must be a Temperature or a number, got {type(temperature).__name__}")
@@ -279,8 +286,8 @@ class DCLWLoss(DCLLoss):
         gather: Gather | None = None,
     ) -> None:
         super().__init__(temperature, detach_temperature, gather)
-        if not sigma > 0:
-            raise ValueError(f"sigma must be positive, got {sigma}")
+        if isinstance(sigma, bool) or not sigma > 0:  # True would be meant for detach_temperature
+            raise ValueError(f"sigma must be a positive number, got {sigma}")
         self.sigma = sigma
 
     def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:

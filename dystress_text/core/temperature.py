@@ -11,93 +11,32 @@ Source of all formulas: Manna et al., "Dynamically Scaled Temperature in Self-Su
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from dystress_text.core.registry import TEMPERATURES as TEMPERATURES  # these four are public names here too
+from dystress_text.core.registry import Temperature as Temperature
+from dystress_text.core.registry import make_temperature as make_temperature
+from dystress_text.core.registry import register_temperature
+from dystress_text.core.registry import temperature_parameters as temperature_parameters
 
 Shape = Callable[[Tensor], Tensor]
-
-TEMPERATURES: dict[str, type[Temperature]] = {}
-
-T = TypeVar("T", bound="Temperature")
 
 
 class TemperatureError(ValueError):
     """A temperature left the positive numbers during a run; the message holds the values."""
 
 
-def register_temperature(name: str) -> Callable[[type[T]], type[T]]:
-    """Class decorator that makes a temperature known by ``name`` to :func:`make_temperature` and ``--temperature``.
-
-    Raises:
-        ValueError: the name belongs to another class already.
-    """
-
-    def register(cls: type[T]) -> type[T]:
-        if TEMPERATURES.get(name, cls).__qualname__ != cls.__qualname__:
-            raise ValueError(f"temperature {name!r} is registered already, by {TEMPERATURES[name].__name__}")
-        TEMPERATURES[name] = cls
-        return cls
-
-    return register
-
-
-def temperature_parameters(name: str) -> dict[str, inspect.Parameter]:
-    """The constructor parameters of the temperature registered as ``name``, in order.
-
-    Raises:
-        ValueError: the name is unknown; the message lists the known ones.
-    """
-    if name not in TEMPERATURES:
-        raise ValueError(f"unknown temperature {name!r}; known are {', '.join(sorted(TEMPERATURES))}")
-    return dict(inspect.signature(TEMPERATURES[name]).parameters)
-
-
-def make_temperature(name: str, **parameters: Any) -> Temperature:
-    """Build a temperature from its registered name.
-
-    Raises:
-        ValueError: unknown name, a parameter that this temperature does not take, or a value out of range.
-    """
-    known = temperature_parameters(name)
-    unknown = sorted(set(parameters) - set(known))
-    if unknown:
-        raise ValueError(f"temperature {name!r} takes {', '.join(known)}; not {', '.join(unknown)}")
-    missing = [key for key, p in known.items() if p.default is inspect.Parameter.empty and key not in parameters]
-    if missing:
-        raise ValueError(f"temperature {name!r} needs {', '.join(missing)}")
-    return TEMPERATURES[name](**parameters)
-
-
-class Temperature(nn.Module, ABC):
-    """Base of all temperatures: a module whose call maps similarities (any shape) to temperatures (same shape)."""
-
-    @abstractmethod
-    def forward(self, similarity: Tensor) -> Tensor:
-        """Temperature of each pair; ``similarity`` and the result have the same shape, dtype and device."""
-
-    def observe(self, mean_positive: Tensor) -> None:
-        """Take note of the mean positive similarity of the global batch (a scalar). Losses call this every step."""
-
-    def advance(self, epoch: float, run_fraction: float) -> None:
-        """Take note of the progress: epochs done, and the fraction of the run in [0, 1]. The engine calls this."""
-
-    @property
-    def needs_mean_positive(self) -> bool:
-        """Whether :meth:`observe` does anything; losses skip the reduction otherwise."""
-        return type(self).observe is not Temperature.observe
-
-
 def _check_tau(name: str, tau: float) -> None:
-    if not 0 < tau < math.inf:
-        raise ValueError(f"{name} must be positive and finite, got {tau}: similarities are divided by the temperature")
+    if isinstance(tau, bool) or not 0 < tau < math.inf:
+        raise ValueError(
+            f"{name} must be a positive, finite number, got {tau}: similarities are divided by the temperature"
+        )
 
 
 def _check_range(tau_min: float, tau_max: float) -> None:

@@ -128,6 +128,25 @@ def test_a_rank_outside_the_group_is_refused(rank, world_size):
         ProcessGather(rank, world_size)
 
 
+def test_what_is_sent_and_received_is_contiguous(monkeypatch):  # as NCCL demands; gloo bears any strides
+    def all_gather(parts, rows, group):
+        assert all(tensor.is_contiguous() for tensor in [*parts, rows])
+        for part in parts:
+            part.copy_(rows)
+
+    def all_reduce(total, group):
+        assert total.is_contiguous()
+        total *= 2  # the other process has the same gradient
+
+    monkeypatch.setattr(dist, "all_gather", all_gather)
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    rows, weights = torch.rand(3, 2).T.requires_grad_(), torch.rand(3, 4).T
+    everybody = ProcessGather(1, 2)(rows)
+    assert torch.equal(everybody, torch.cat([rows, rows]))
+    (everybody * weights).sum().backward()
+    assert torch.equal(rows.grad, 2 * weights[2:])
+
+
 def test_one_row_a_process_is_a_batch():
     z1, z2 = torch.eye(2), torch.eye(2)
     assert all(loss.isfinite() for loss in losses_of_ranks(NTXentLoss, TAU, (z1, z2), 2))

@@ -3,40 +3,24 @@
 from functools import cache
 
 import pytest
+import spec_formulas as spec
 import torch
-from core_cases import OBJECTIVES, TEMPERATURES, logits_of
-from spec_formulas import (
-    adaptive_tau,
-    dclw_weights,
-    decoupled,
-    info_nce,
-    macl_weights,
-    simclr_rows,
-    simcse_rows,
-    similarity,
-    weighted_info_nce,
-)
+from core_cases import OBJECTIVES, PROFILES, TEMPERATURES, logits_of
 
 from dystress_text.core import (
     AlignmentAdaptiveTemperature,
     ConstantTemperature,
-    CosineTemperature,
     DCLWLoss,
-    EvenODETemperature,
-    ExponentialTemperature,
     InfoNCELoss,
-    LinearTemperature,
     MACLLoss,
-    MonotonicCosineTemperature,
     NTXentLoss,
-    ShiftedCosineTemperature,
 )
 
 SIZES = [(2, 3), (3, 1), (5, 4), (9, 16)]
 
 
 def macl(rows):
-    return weighted_info_nce(rows, macl_weights(rows))
+    return spec.weighted_info_nce(rows, spec.macl_weights(rows))
 
 
 @cache
@@ -80,20 +64,20 @@ def test_hard_negatives_are_more_columns_with_a_weight_on_the_matching_one(tempe
     module, tau = TEMPERATURES[temperature]
     for n, dim in [(1, 2), *SIZES]:  # with a hard negative even a single pair has something to tell apart
         z1, z2, hard = views(n, dim, count=3)
-        rows = logits_of(simcse_rows(z1.tolist(), z2.tolist()), tau)
+        rows = logits_of(spec.simcse_rows(z1.tolist(), z2.tolist()), tau)
         for i, (_, negatives) in enumerate(rows):
             for j in range(n):
-                s = similarity(z1[i].tolist(), hard[j].tolist())
+                s = spec.similarity(z1[i].tolist(), hard[j].tolist())
                 negatives.append(s / tau(s) + (weight if i == j else 0))
         value = InfoNCELoss(module, hard_negative_weight=weight)(z1, z2, hard)
-        assert float(value) == pytest.approx(info_nce(rows), rel=1e-10)
+        assert float(value) == pytest.approx(spec.info_nce(rows), rel=1e-10)
 
 
 @pytest.mark.parametrize("sigma", [0.1, 0.5, 3.0])
 def test_dclw_takes_sigma(sigma):
     z1, z2 = views(5, 4)
-    rows = [(s / 0.2, [v / 0.2 for v in neg]) for s, neg in simclr_rows(z1.tolist(), z2.tolist())]
-    expected = decoupled(rows, dclw_weights(z1.tolist(), z2.tolist(), sigma))
+    rows = [(s / 0.2, [v / 0.2 for v in neg]) for s, neg in spec.simclr_rows(z1.tolist(), z2.tolist())]
+    expected = spec.decoupled(rows, spec.dclw_weights(z1.tolist(), z2.tolist(), sigma))
     assert float(DCLWLoss(0.2, sigma=sigma)(z1, z2)) == pytest.approx(expected, rel=1e-10)
 
 
@@ -101,19 +85,20 @@ def test_dclw_takes_sigma(sigma):
 @pytest.mark.parametrize("flag", [False, True])
 def test_macl_takes_its_temperature_from_the_batch(both_views, flag):
     z1, z2 = views(6, 8)
-    rows = (simclr_rows if both_views else simcse_rows)(z1.tolist(), z2.tolist())
+    rows_of = spec.simclr_rows if both_views else spec.simcse_rows
     loss = MACLLoss(0.1, 0.8, 0.6, both_views=both_views, detach_temperature=flag)
     for x, y in ((z1, z2), (z1, z1 + 0.2 * z2), (z1, z2)):  # each batch has its own; nothing lingers
-        tau = adaptive_tau(x.tolist(), y.tolist(), 0.1, 0.8, 0.6)
-        rows = (simclr_rows if both_views else simcse_rows)(x.tolist(), y.tolist())
-        expected = macl([(s / tau, [v / tau for v in negatives]) for s, negatives in rows])
+        tau = spec.adaptive_tau(x.tolist(), y.tolist(), 0.1, 0.8, 0.6)
+        expected = macl([(s / tau, [v / tau for v in neg]) for s, neg in rows_of(x.tolist(), y.tolist())])
         assert float(loss(x, y)) == pytest.approx(expected, rel=1e-10)
 
 
 def test_any_objective_takes_the_alignment_adaptive_temperature():
     z1, z2 = views(6, 8)
-    tau = adaptive_tau(z1.tolist(), z2.tolist(), 0.1, 0.8, 0.6)
-    expected = info_nce([(s / tau, [v / tau for v in neg]) for s, neg in simclr_rows(z1.tolist(), z2.tolist())])
+    tau = spec.adaptive_tau(z1.tolist(), z2.tolist(), 0.1, 0.8, 0.6)
+    expected = spec.info_nce(
+        [(s / tau, [v / tau for v in neg]) for s, neg in spec.simclr_rows(z1.tolist(), z2.tolist())]
+    )
     loss = NTXentLoss(AlignmentAdaptiveTemperature(0.1, 0.8, 0.6))
     assert float(loss(z1, z2)) == pytest.approx(expected, rel=1e-10)
     assert any(name.startswith("temperature.") for name in loss.state_dict())  # saved with the loss
@@ -130,23 +115,13 @@ def test_info_nce_is_sentence_transformers_multiple_negatives_ranking_loss(tau):
         assert float(InfoNCELoss(tau)(*columns)) == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
-EQUAL_ENDS = [
-    CosineTemperature(0.07, 0.07),
-    ShiftedCosineTemperature(0.07, 0.07),
-    LinearTemperature(0.07, 0.07),
-    ExponentialTemperature(0.07, 0.07),
-    MonotonicCosineTemperature(0.07, 0.07),
-    EvenODETemperature(0.07, 0.07),
-]
-
-
 @pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("level", EQUAL_ENDS, ids=lambda level: type(level).__name__)
+@pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_equal_ends_are_exactly_the_constant_temperature(objective, level, dtype):
+def test_equal_ends_are_exactly_the_constant_temperature(objective, profile, dtype):
     build = OBJECTIVES[objective].build
     z1, z2 = (z.requires_grad_() for z in views(6, 5, dtype=dtype))
-    losses = [build(temperature)(z1, z2) for temperature in (level, ConstantTemperature(0.07))]
+    losses = [build(temperature)(z1, z2) for temperature in (profile(0.07, 0.07), ConstantTemperature(0.07))]
     gradients = [torch.autograd.grad(loss, (z1, z2)) for loss in losses]
     assert torch.equal(*losses)
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from core_cases import PROFILES
 from spec_formulas import cosine_tau, info_nce, shifted_tau
 
 from dystress_text.core import (
@@ -20,25 +21,15 @@ from dystress_text.core import (
     ProfileTemperature,
     ScheduledTemperature,
     ShiftedCosineTemperature,
-    Temperature,
     make_temperature,
     register_temperature,
-    temperature,
+    registry,
 )
 
 GRID = torch.linspace(-1, 1, 401, dtype=torch.float64)
 
 # ---- refused parameters ---------------------------------------------------------------------------------------------
 
-RANGED = [
-    CosineTemperature,
-    ShiftedCosineTemperature,
-    LinearTemperature,
-    ExponentialTemperature,
-    MonotonicCosineTemperature,
-    EvenODETemperature,
-    ScheduledTemperature,
-]
 BAD_RANGES = [
     ({"tau_min": 0.0, "tau_max": 0.2}, "tau_min"),
     ({"tau_min": -0.1, "tau_max": 0.2}, "tau_min"),
@@ -51,6 +42,7 @@ BAD_PARAMETERS = [
     (ConstantTemperature, {"tau": 0.0}, "tau"),
     (ConstantTemperature, {"tau": -0.05}, "tau"),
     (ConstantTemperature, {"tau": math.nan}, "tau"),
+    (ConstantTemperature, {"tau": True}, "tau"),
     (ShiftedCosineTemperature, {"shift": 1.1}, "shift"),
     (ShiftedCosineTemperature, {"shift": -1.1}, "shift"),
     (ShiftedCosineTemperature, {"shift": math.nan}, "shift"),
@@ -69,7 +61,7 @@ BAD_PARAMETERS = [
 ]
 
 
-@pytest.mark.parametrize("cls", RANGED)
+@pytest.mark.parametrize("cls", [*PROFILES, ScheduledTemperature])
 @pytest.mark.parametrize(("bounds", "name"), BAD_RANGES)
 def test_bad_ranges_are_refused_by_name(cls, bounds, name):
     with pytest.raises(ValueError, match=rf"\b{name}\b"):
@@ -196,7 +188,7 @@ def test_every_temperature_is_made_by_its_name(name):
 
 
 def test_registry_holds_these_and_no_others():
-    ours = {name for name, cls in temperature.TEMPERATURES.items() if cls.__module__.startswith("dystress_text")}
+    ours = {name for name, cls in registry.TEMPERATURES.items() if cls.__module__.startswith("dystress_text")}
     assert ours == set(NAMED)
 
 
@@ -214,7 +206,7 @@ def test_registry_says_what_is_wrong(name, parameters, words):
 
 
 def test_a_temperature_of_ones_own(monkeypatch):
-    monkeypatch.setattr(temperature, "TEMPERATURES", dict(temperature.TEMPERATURES))
+    monkeypatch.setattr(registry, "TEMPERATURES", dict(registry.TEMPERATURES))
 
     @register_temperature("squared")
     class SquaredTemperature(ProfileTemperature):
@@ -230,14 +222,20 @@ def test_a_temperature_of_ones_own(monkeypatch):
     assert float(InfoNCELoss(own)(x, y)) == pytest.approx(expected, rel=1e-12)
 
 
-def test_a_name_is_taken_only_once(monkeypatch):
-    monkeypatch.setattr(temperature, "TEMPERATURES", dict(temperature.TEMPERATURES))
-    with pytest.raises(ValueError, match="cosine"):
+def test_a_name_is_taken_by_one_class_that_may_be_defined_again(monkeypatch):
+    monkeypatch.setattr(registry, "TEMPERATURES", dict(registry.TEMPERATURES))
 
-        @register_temperature("cosine")
-        class AnotherTemperature(Temperature):
-            def forward(self, similarity):
-                return similarity
+    def run_cell(module, class_name):
+        cls = type(class_name, (ConstantTemperature,), {"__module__": module, "__qualname__": class_name})
+        return register_temperature("mine")(cls)
+
+    run_cell("__main__", "Mine")
+    again = run_cell("__main__", "Mine")
+    assert type(make_temperature("mine")) is again
+    for other in (("elsewhere", "Mine"), ("__main__", "Another")):
+        with pytest.raises(ValueError, match=r"'mine' is registered already, by __main__\.Mine"):
+            run_cell(*other)
+    assert type(make_temperature("mine")) is again
 
 
 @pytest.mark.parametrize("value", [0.1, math.nan])

@@ -1,0 +1,82 @@
+"""The base of all temperatures, and the registry that knows them by name."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+
+class Temperature(nn.Module, ABC):
+    """Base of all temperatures: a module whose call maps similarities (any shape) to temperatures (same shape)."""
+
+    @abstractmethod
+    def forward(self, similarity: Tensor) -> Tensor:
+        """Temperature of each pair; ``similarity`` and the result have the same shape, dtype and device."""
+
+    def observe(self, mean_positive: Tensor) -> None:
+        """Take note of the mean positive similarity of the global batch (a scalar). Losses call this every step."""
+
+    def advance(self, epoch: float, run_fraction: float) -> None:
+        """Take note of the progress: epochs done, and the fraction of the run in [0, 1]. The engine calls this."""
+
+    @property
+    def needs_mean_positive(self) -> bool:
+        """Whether :meth:`observe` does anything; losses skip the reduction otherwise."""
+        return type(self).observe is not Temperature.observe
+
+
+TEMPERATURES: dict[str, type[Temperature]] = {}
+
+T = TypeVar("T", bound=Temperature)
+
+
+def register_temperature(name: str) -> Callable[[type[T]], type[T]]:
+    """Class decorator that makes a temperature known by ``name`` to :func:`make_temperature` and ``--temperature``.
+
+    A class of the same module and qualified name takes its predecessor's place, as when a notebook's cell runs again.
+
+    Raises:
+        ValueError: the name belongs to another class already.
+    """
+
+    def register(cls: type[T]) -> type[T]:
+        holder = TEMPERATURES.get(name, cls)
+        if (holder.__module__, holder.__qualname__) != (cls.__module__, cls.__qualname__):
+            raise ValueError(
+                f"temperature {name!r} is registered already, by {holder.__module__}.{holder.__qualname__}"
+            )
+        TEMPERATURES[name] = cls
+        return cls
+
+    return register
+
+
+def temperature_parameters(name: str) -> dict[str, inspect.Parameter]:
+    """The constructor parameters of the temperature registered as ``name``, in order.
+
+    Raises:
+        ValueError: the name is unknown; the message lists the known ones.
+    """
+    if name not in TEMPERATURES:
+        raise ValueError(f"unknown temperature {name!r}; known are {', '.join(sorted(TEMPERATURES))}")
+    return dict(inspect.signature(TEMPERATURES[name]).parameters)
+
+
+def make_temperature(name: str, **parameters: Any) -> Temperature:
+    """Build a temperature from its registered name.
+
+    Raises:
+        ValueError: unknown name, a parameter that this temperature does not take, or a value out of range.
+    """
+    known = temperature_parameters(name)
+    unknown = sorted(set(parameters) - set(known))
+    if unknown:
+        raise ValueError(f"temperature {name!r} takes {', '.join(known)}; not {', '.join(unknown)}")
+    missing = [key for key, p in known.items() if p.default is inspect.Parameter.empty and key not in parameters]
+    if missing:
+        raise ValueError(f"temperature {name!r} needs {', '.join(missing)}")
+    return TEMPERATURES[name](**parameters)
