@@ -15,12 +15,12 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 
+from dystress_text.core.registry import Temperature
 from dystress_text.core.temperature import (
     ConstantTemperature,
     CosineTemperature,
     LinearTemperature,
     ShiftedCosineTemperature,
-    Temperature,
 )
 
 # a colour-blind-safe palette, and line styles so that print in grey still tells the curves apart

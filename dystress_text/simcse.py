@@ -19,13 +19,8 @@ from dystress_text.core.objectives import (
     MACLLoss,
     NTXentLoss,
 )
-from dystress_text.core.temperature import (
-    TEMPERATURES,
-    ProfileTemperature,
-    Temperature,
-    make_temperature,
-    temperature_parameters,
-)
+from dystress_text.core.registry import TEMPERATURES, Temperature, make_temperature, temperature_parameters
+from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.corpus import TokenizedCorpus
 from dystress_text.encoder import SentenceEncoder
 from dystress_text.engine import Batch

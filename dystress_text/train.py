@@ -11,6 +11,7 @@ The model lands in ``out/`` (``--output_dir``) in sentence-transformers' format.
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 import warnings
@@ -115,6 +116,8 @@ def _train_file(text: TextSettings) -> Path:
         return wiki1m(text.data_dir)
     if text.train_file == "python-documentation":
         return write_documentation_corpus()
+    if not os.path.isfile(text.train_file):
+        raise UserError(f"--train_file: no file {text.train_file!r}")
     return Path(text.train_file)
 
 

@@ -19,11 +19,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from dystress_text.core.registry import TEMPERATURES as TEMPERATURES  # these four are public names here too
-from dystress_text.core.registry import Temperature as Temperature
-from dystress_text.core.registry import make_temperature as make_temperature
-from dystress_text.core.registry import register_temperature
-from dystress_text.core.registry import temperature_parameters as temperature_parameters
+from dystress_text.core.registry import Temperature, register_temperature
 
 Shape = Callable[[Tensor], Tensor]
 
