@@ -107,8 +107,9 @@ class SentenceEncoder(nn.Module):
         batch_size: int = 64,
         poolers: Sequence[str] | None = None,
         progress: bool = False,
+        dtype: torch.dtype = torch.float32,
     ) -> Tensor | dict[str, Tensor]:
-        """Vectors of sentences as evaluation uses them: no dropout, no head, fp32, the encoder's own length limit.
+        """Vectors of sentences as evaluation uses them: no dropout, no head, the encoder's own length limit.
 
         Args:
             sentences: any number of them, encoded in the order of their length.
@@ -116,6 +117,7 @@ class SentenceEncoder(nn.Module):
             batch_size: sentences at a time.
             poolers: encode with each of these poolers, from one forward pass.
             progress: show a progress bar.
+            dtype: of the forward pass; with another one than fp32, by autocast.
 
         Returns:
             (n, dim) fp32 on the CPU; with ``poolers`` one such tensor for each name.
@@ -134,7 +136,7 @@ class SentenceEncoder(nn.Module):
                     [sentences[i] for i in rows], padding=True, truncation=True, max_length=limit, return_tensors="pt"
                 ).to(device)
                 mask = batch["attention_mask"]
-                with torch.autocast(device.type, enabled=False):
+                with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
                     states = self._hidden_states(batch["input_ids"], mask, all_layers=poolers is not None)
                 for name in wanted:
                     vectors[name][rows] = pool(states, mask, name).float().cpu()

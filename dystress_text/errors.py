@@ -9,3 +9,7 @@ class UserError(Exception):
 
 class TrainingError(UserError):
     """A run that cannot go on, such as one whose loss is no longer a number."""
+
+
+class DataError(UserError):
+    """A file of a data set that is missing or damaged."""

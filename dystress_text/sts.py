@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dystress_text.core.geometry import alignment, uniformity
 from dystress_text.core.objectives import positive_similarity, unit_vectors
-from dystress_text.errors import UserError
+from dystress_text.errors import DataError
 
 Embed = Callable[[Sequence[str]], Tensor]
 
@@ -98,9 +98,9 @@ def read_sts_year(folder: str | Path, name: str) -> dict[str, StsPairs]:
     subsets = {}
     for subset in STS_SUBSETS[name]:
         inputs, golds = Path(folder) / f"STS.input.{subset}.txt", Path(folder) / f"STS.gs.{subset}.txt"
-        pairs, scores = _lines(inputs), _lines(golds)
+        pairs, scores = read_lines(inputs), read_lines(golds)
         if len(pairs) != len(scores):
-            raise UserError(
+            raise DataError(
                 f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be of one length"
             )
         rows = []
@@ -143,6 +143,12 @@ def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
     )
 
 
+def cosines(pairs: StsPairs, embed: Embed) -> NDArray[np.floating]:
+    """Cosine similarity of each pair, (pairs,)."""
+    first, second = (unit_vectors(embed(sentences)) for sentences in (pairs.first, pairs.second))  # (pairs, dim)
+    return positive_similarity(first, second).cpu().numpy()
+
+
 def evaluate_sts(pairs: StsPairs, embed: Embed) -> StsResult:
     """Score an encoder, given as a function from sentences to vectors (n, dim); each sentence is embedded once."""
     return score_vectors(pairs, embed(pairs.sentences))
@@ -150,7 +156,7 @@ def evaluate_sts(pairs: StsPairs, embed: Embed) -> StsResult:
 
 def _parse(name: str, path: Path, score: int, first: int, second: int, header: bool = False) -> StsPairs:
     rows = []
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         if header and number == 1:
             continue
         fields = _fields(line, path, number, max(score, first, second) + 1)
@@ -158,20 +164,28 @@ def _parse(name: str, path: Path, score: int, first: int, second: int, header: b
     return _pairs(name, path, rows)
 
 
-def _lines(path: Path) -> list[str]:
-    """Lines of a UTF-8 file, split at line feeds alone, without an empty last one."""
+def read_lines(path: Path, encoding: str = "utf-8") -> list[str]:
+    """Lines of a file, split at line feeds alone, without an empty last one.
+
+    Raises:
+        DataError: the file cannot be read or decoded, or is empty.
+    """
     try:
-        return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        with path.open(encoding=encoding, newline="\n") as file:
+            text = file.read()
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+        raise DataError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
+    if not text:
+        raise DataError(f"{path} is empty")
+    return text.removesuffix("\n").split("\n")
 
 
 def _fields(line: str, path: Path, number: int, at_least: int) -> list[str]:
     fields = line.split("\t")
     if len(fields) < at_least:
-        raise UserError(f"{path}, line {number}: {at_least} tab-separated columns expected, {len(fields)} found")
+        raise DataError(f"{path}, line {number}: {at_least} tab-separated columns expected, {len(fields)} found")
     return fields
 
 
@@ -182,9 +196,9 @@ def _pairs(name: str, path: Path, rows: Sequence[tuple[str, str, str, int]]) -> 
         try:
             scores[i] = float(score)
         except ValueError as error:
-            raise UserError(f"{path}, line {number}: {score!r} is no score") from error
+            raise DataError(f"{path}, line {number}: {score!r} is no score") from error
     if len(rows) == 0 or not np.isfinite(scores).all():
-        raise UserError(f"{path}: no pair with a score" if len(rows) == 0 else f"{path}: a score is not finite")
+        raise DataError(f"{path}: no pair with a score" if len(rows) == 0 else f"{path}: a score is not finite")
     return StsPairs(
         name, tuple(" ".join(r[0].split()) for r in rows), tuple(" ".join(r[1].split()) for r in rows), scores
     )

@@ -1,115 +1,84 @@
-"""Evaluate sentence vectors on the STS tasks under SentEval's protocol.
+"""Evaluate sentence vectors under SentEval's protocol: 7 STS and 7 transfer tasks.
 
     python eval/senteval.py --model out/
-    python eval/senteval.py --model bert-base-uncased --pooler_type avg --tasks STS12 STS-B
+    python eval/senteval.py --model out/ --suite mini                      # small sets that come with the checkout
+    python eval/senteval.py --model bert-base-uncased --pooler_type avg --tasks sts MR TREC --compare
 
-``--model`` is a sentence-transformers folder, or with ``--pooler_type`` a Hugging Face folder or name. Figures are
-Spearman's correlation x 100, "all" aggregation. A task whose files are missing is marked, no average is then given, and
-the exit code is 1.
+STS figures are Spearman's correlation x 100 over all pairs of a task ("all"), transfer figures accuracy x 100. A task
+whose files are missing or damaged is marked, no average is then given, and the exit code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import transformers
 
-from dystress_text.encoder import POOLERS, load_encoder
+from dystress_text.encoder import POOLERS
 from dystress_text.errors import UserError
-from dystress_text.locate import data_root
-from dystress_text.sts import (
-    STS_SUBSETS,
-    Embed,
-    StsPairs,
-    concatenate,
-    evaluate_sts,
-    read_sick,
-    read_sts_benchmark,
-    read_sts_year,
-)
-
-TASKS = (*STS_SUBSETS, "STS-B", "SICK-R")
+from eval.embedder import DTYPES
+from eval.report import FORMATS
+from eval.run import EvalSettings, run
+from eval.tasks import SUITES
 
 
-def read_task(task: str, senteval: Path) -> StsPairs:
-    """The test pairs of a task from SentEval's ``downstream`` folder.
+class OneLineParser(argparse.ArgumentParser):
+    """Raises a one-line error where argparse would print its usage too."""
 
-    Raises:
-        UserError: a file is missing or damaged.
-    """
-    if task == "STS-B":
-        return read_sts_benchmark(senteval / "STS" / "STSBenchmark" / "sts-test.csv", task)
-    if task == "SICK-R":
-        return read_sick(senteval / "SICK" / "SICK_test_annotated.txt", task)
-    subsets = read_sts_year(senteval / "STS" / f"{task}-en-test", task)
-    return concatenate(task, list(subsets.values()))
+    def error(self, message: str) -> NoReturn:
+        """Raise the message."""
+        raise UserError(f"{message} (see --help)")
 
 
-def load_embedder(model: str, pooler_type: str | None) -> Embed:
-    """A function from sentences to vectors.
-
-    Raises:
-        UserError: nothing loads from there.
-    """
-    if pooler_type is None:
-        if not (Path(model) / "modules.json").is_file():
-            raise UserError(f"--model: {model!r} is no sentence-transformers folder; for others give --pooler_type")
-        from sentence_transformers import SentenceTransformer  # slow to import
-
-        sentence_transformer = SentenceTransformer(model)
-        return lambda sentences: sentence_transformer.encode(
-            list(sentences), convert_to_tensor=True, show_progress_bar=False
-        ).cpu()
-    encoder, tokenizer = load_encoder(model, pooler_type, mlp_head=False)
-
-    def embed(sentences: Sequence[str]) -> object:
-        return encoder.encode(sentences, tokenizer)
-
-    return embed  # type: ignore[return-value]  # one pooler: a tensor
-
-
-def run(model: str, pooler_type: str | None, tasks: Sequence[str], senteval: Path) -> dict[str, float | None]:
-    """Spearman x 100 by task, rounded to two decimals; None where the files are missing."""
-    embed = load_embedder(model, pooler_type)
-    scores: dict[str, float | None] = {}
-    for task in tasks:
-        try:
-            pairs = read_task(task, senteval)
-        except UserError as error:
-            print(f"senteval.py: {task} left out: {error}", file=sys.stderr)
-            scores[task] = None
-            continue
-        scores[task] = round(evaluate_sts(pairs, embed).spearman, 2)
-    return scores
+def make_parser() -> argparse.ArgumentParser:
+    """The program's options."""
+    parser = OneLineParser(
+        prog="senteval.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--model", required=True, help="sentence-transformers folder; with --pooler_type a Hugging Face folder or name")
+    add("--pooler_type", choices=POOLERS, help="of a Hugging Face encoder")
+    add("--tasks", nargs="+", default=["all"], help="sts, transfer, all, or names of tasks (default all)")
+    add("--suite", choices=SUITES, default="senteval", help="senteval, or mini: small sets of the checkout")
+    add("--mode", choices=("test", "fast"), default="test", help="test: the published figures; fast: fewer folds")
+    add("--data_dir", help="where prepared data lie; default $DYSTRESS_DATA, else data/prepared")
+    add("--dtype", choices=DTYPES, default="fp32", help="of the encoder's forward pass (default fp32)")
+    add("--batch_size", type=int, default=64, help="sentences at a time (default 64)")
+    add("--engine", choices=("batched", "literal", "original"), default="batched",
+        help="transfer classifiers: all fits at once; one by one; or everything by the senteval package")  # fmt: skip
+    add("--cache", action="store_true", help="keep vectors on disk, by model content and sentence")
+    add("--format", choices=FORMATS, default="text", help="of the tables (default text)")
+    add("--compare", action="store_true", help="add the rows of the published tables (BERT-base)")
+    add("--geometry", choices=("dev", "test", "none"), default="dev",
+        help="STS-B split for alignment and uniformity (default dev)")  # fmt: skip
+    add("--plot", type=Path, metavar="FILE.png", help="draw similarity histograms and the temperature")
+    add("--output", type=Path, metavar="FILE.json",
+        help="all results; default senteval-SUITE-MODE.json in the model's folder, else here")  # fmt: skip
+    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--pooler_type", choices=POOLERS)
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
-    parser.add_argument("--data_dir", help="where prepared data lie; default $DYSTRESS_DATA, else data/prepared")
-    options = parser.parse_args(argv)
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    warnings.formatwarning = lambda message, *_, **__: f"senteval.py: warning: {message}\n"
     try:
-        scores = run(options.model, options.pooler_type, options.tasks, data_root(options.data_dir) / "senteval")
+        settings = EvalSettings(**vars(make_parser().parse_args(argv)))
+        return 0 if run(settings).complete else 1
     except UserError as error:
         print(f"senteval.py: error: {error}", file=sys.stderr)
         return 2
-    known = [score for score in scores.values() if score is not None]
-    complete = len(known) == len(scores)
-    average = f"{sum(known) / len(known):.2f}" if complete else "-"
-    print(" ".join(f"{task:>7}" for task in [*scores, "avg"]))
-    cells = ["missing" if score is None else f"{score:.2f}" for score in scores.values()]
-    print(" ".join(f"{cell:>7}" for cell in [*cells, average]))
-    print(json.dumps({"model": options.model, "pooler_type": options.pooler_type, "spearman": scores}))
-    return 0 if complete else 1
+    except KeyboardInterrupt:
+        print("senteval.py: interrupted; the result file holds what was finished", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -1,0 +1,259 @@
+"""SentEval's logistic regression, literally and many fits at once.
+
+One linear layer on frozen embeddings, trained with early stopping, for every pair of a subset of the rows and a value of
+l2. :func:`fit_literal` trains one after another, as SentEval does. :func:`fit_batched` trains them together: a step of all
+of them is two batched products. Both draw the same numbers, so that they differ by rounding alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+SEED = 1111
+MAX_EPOCHS = 200
+L2_VALUES = (1e-5, 1e-4, 1e-3, 1e-2)
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a fit is trained, and how many folds choose its l2.
+
+    Attributes:
+        folds: of the cross-validation.
+        optimizer: ``adam`` or ``rmsprop``, at torch's default learning rate.
+        batch_size: rows a step.
+        patience: misses before the one that stops the fit.
+        check_every: epochs between looks at the held-out rows.
+    """
+
+    folds: int
+    optimizer: str
+    batch_size: int
+    patience: int
+    check_every: int
+
+
+RECIPES = {
+    "test": Recipe(folds=10, optimizer="adam", batch_size=64, patience=5, check_every=4),  # the published figures
+    "fast": Recipe(folds=5, optimizer="rmsprop", batch_size=128, patience=3, check_every=2),
+}
+
+
+@dataclass(frozen=True)
+class Subset:
+    """The rows that a fit sees.
+
+    Attributes:
+        train: rows to train on.
+        held_out: rows for early stopping; None splits 5 % of ``train`` off.
+    """
+
+    train: Rows
+    held_out: Rows | None = None
+
+
+@dataclass(frozen=True)
+class Fits:
+    """What became of the fits: S subsets with L values of l2 each.
+
+    Attributes:
+        accuracy: (S, L), the best on the held-out rows.
+        weight: (S, L, classes, dim), of the best round.
+        bias: (S, L, classes).
+    """
+
+    accuracy: NDArray[np.float64]
+    weight: Tensor
+    bias: Tensor
+
+    def predict(self, x: Tensor, subset: int) -> Tensor:
+        """Classes that the first fit of a subset predicts for ``x`` (n, dim): (n,)."""
+        return torch.addmm(self.bias[subset, 0], x, self.weight[subset, 0].T).argmax(1)
+
+
+class Fitter(Protocol):
+    """Trains a classifier for each pair of a subset and an l2 value."""
+
+    def __call__(
+        self, x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe
+    ) -> Fits:
+        """Fit.
+
+        Args:
+            x: (n, dim) features of all rows.
+            y: (n,) classes from 0.
+            classes: their number.
+            subsets: S of them.
+            l2: (S, L) weight decay, also of the bias.
+            recipe: how.
+        """
+
+
+def fit_literal(
+    x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe
+) -> Fits:
+    """Fit one classifier after another; see :class:`Fitter`."""
+    optimizers = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
+    start = initial_layer(x.shape[1], classes)
+    accuracy = np.empty(l2.shape)
+    weight = x.new_empty(*l2.shape, classes, x.shape[1])
+    bias = x.new_empty(*l2.shape, classes)
+    for s, subset in enumerate(subsets):
+        for k, decay in enumerate(l2[s]):
+            random, train, held_out = _draw_split(subset)
+            train_x, train_y, held_x, held_y = x[train], y[train], x[held_out], y[held_out]
+            layer = copy.deepcopy(start).to(x)
+            optimizer = optimizers[recipe.optimizer](layer.parameters(), weight_decay=decay)
+            best, best_layer, misses, epochs = -1.0, layer, 0, 0
+            while epochs <= MAX_EPOCHS:
+                for _ in range(recipe.check_every):
+                    permutation = torch.from_numpy(random.permutation(len(train))).to(x.device)
+                    for rows in torch.split(permutation, recipe.batch_size):
+                        loss = nn.functional.cross_entropy(layer(train_x[rows]), train_y[rows])
+                        optimizer.zero_grad()
+                        torch.autograd.backward(loss)
+                        optimizer.step()
+                epochs += recipe.check_every
+                with torch.no_grad():
+                    reached = int((layer(held_x).argmax(1) == held_y).sum()) / len(held_out)
+                if reached > best:
+                    best, best_layer = reached, copy.deepcopy(layer)
+                elif misses >= recipe.patience:
+                    break
+                else:
+                    misses += 1
+            accuracy[s, k] = best
+            weight[s, k], bias[s, k] = best_layer.weight.detach(), best_layer.bias.detach()
+    return Fits(accuracy, weight, bias)
+
+
+def fit_batched(
+    x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe
+) -> Fits:
+    """Fit all classifiers together; see :class:`Fitter`.
+
+    Subsets with the same number of rows draw the same permutations and take the same number of steps, so they run in
+    lockstep; there are two or three such numbers in a cross-validation.
+    """
+    accuracy = np.empty(l2.shape)
+    weight = x.new_empty(*l2.shape, classes, x.shape[1])
+    bias = x.new_empty(*l2.shape, classes)
+    lockstep: dict[tuple[int, bool], list[int]] = defaultdict(list)
+    for s, subset in enumerate(subsets):
+        lockstep[len(subset.train), subset.held_out is None].append(s)
+    for members in lockstep.values():
+        fits = _fit_lockstep(x, y, classes, [subsets[s] for s in members], l2[members], recipe)
+        accuracy[members], weight[members], bias[members] = fits.accuracy, fits.weight, fits.bias
+    return Fits(accuracy, weight, bias)
+
+
+@torch.no_grad()
+def _fit_lockstep(
+    x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe
+) -> Fits:
+    (count, values), dim = l2.shape, x.shape[1]
+    splits = [_draw_split(subset) for subset in subsets]
+    random = splits[0][0]  # all of them are in the same state
+    train = torch.from_numpy(np.stack([rows for _, rows, _ in splits])).to(x.device)  # (S, n)
+    held_out = [torch.from_numpy(rows).to(x.device) for _, _, rows in splits]
+    targets = nn.functional.one_hot(y, classes).to(x)  # (rows of x, classes)
+    decay = torch.from_numpy(l2).to(x)[:, :, None, None].expand(-1, -1, classes, 1)
+    decay = decay.reshape(count, values * classes, 1)  # (S, L classes, 1)
+
+    start = initial_layer(dim, classes).to(x)
+    weight = start.weight.detach().repeat(count, values, 1)  # (S, L classes, dim)
+    bias = start.bias.detach().repeat(values)[None, :, None].repeat(count, 1, 1)  # (S, L classes, 1)
+    parameters = [weight, bias]
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter)
+    optimizer: torch.optim.Optimizer
+    if recipe.optimizer == "adam":
+        optimizer = torch.optim.Adam(parameters, fused=True)
+    else:
+        optimizer = torch.optim.RMSprop(parameters, foreach=True)
+
+    best = np.full((count, values), -1.0)
+    misses = np.zeros((count, values), dtype=int)
+    active = np.ones((count, values), dtype=bool)
+    best_weight = torch.empty_like(weight).view(count, values, classes, dim)
+    best_bias = torch.empty_like(bias).view(count, values, classes)
+    alive = np.arange(count)  # subsets with a fit that goes on; the tensors above hold these alone
+    epochs = 0
+    while len(alive) and epochs <= MAX_EPOCHS:
+        for _ in range(recipe.check_every):
+            permutation = torch.from_numpy(random.permutation(train.shape[1])).to(x.device)
+            for columns in torch.split(permutation, recipe.batch_size):
+                rows = train[:, columns]  # (S, b)
+                batch = x[rows.flatten()].view(*rows.shape, dim)  # (S, b, dim)
+                logits = torch.baddbmm(bias, weight, batch.mT)  # (S, L classes, b)
+                by_class = logits.view(len(alive), values, classes, -1)
+                error = by_class.softmax(2) - targets[rows].mT[:, None]  # d loss / d logits, times b
+                error = error.div_(rows.shape[1]).view_as(logits)
+                torch.bmm(error, batch, out=weight.grad)
+                torch.sum(error, 2, keepdim=True, out=bias.grad)
+                for parameter in parameters:
+                    assert parameter.grad is not None
+                    parameter.grad.addcmul_(parameter, decay)
+                optimizer.step()
+        epochs += recipe.check_every
+        for i, s in enumerate(alive):
+            rows = held_out[s]
+            logits = torch.addmm(bias[i], weight[i], x[rows].T).view(values, classes, -1)
+            reached = (logits.argmax(1) == y[rows]).sum(1).cpu().numpy() / len(rows)  # (L,)
+            better = active[s] & (reached > best[s])
+            missed = active[s] & ~better
+            active[s] &= ~(missed & (misses[s] >= recipe.patience))
+            misses[s] += missed
+            best[s] = np.where(better, reached, best[s])
+            for k in np.flatnonzero(better):
+                best_weight[s, k] = weight[i].view(values, classes, dim)[k]
+                best_bias[s, k] = bias[i].view(values, classes)[k]
+        keep = np.flatnonzero(active[alive].any(1))
+        if len(keep) < len(alive):
+            alive = alive[keep]
+            kept = torch.from_numpy(keep).to(x.device)
+            train, decay = train[kept], decay[kept]
+            _compact(optimizer, parameters, kept)
+            weight, bias = parameters
+    return Fits(best, best_weight, best_bias)
+
+
+def initial_layer(dim: int, classes: int) -> nn.Linear:
+    """The layer that every fit starts from; the caller's random state stays as it is."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        return nn.Linear(dim, classes)
+
+
+def _draw_split(subset: Subset) -> tuple[np.random.RandomState, Rows, Rows]:
+    """A fit's generator after the split (if one is drawn), its training rows and its held-out rows."""
+    random = np.random.RandomState(SEED)
+    if subset.held_out is not None:
+        return random, subset.train, subset.held_out
+    rows = subset.train[random.permutation(len(subset.train))]
+    held_out = int(0.05 * len(rows))
+    return random, rows[held_out:], rows[:held_out]
+
+
+def _compact(optimizer: torch.optim.Optimizer, parameters: list[Tensor], kept: Tensor) -> None:
+    """Leave only the rows ``kept`` of the parameters and of what the optimiser remembers of them."""
+    for i, parameter in enumerate(parameters):
+        smaller = parameter[kept]
+        smaller.grad = torch.empty_like(smaller)
+        state = optimizer.state.pop(parameter)
+        optimizer.state[smaller] = {
+            name: value[kept] if value.shape == parameter.shape else value for name, value in state.items()
+        }
+        optimizer.param_groups[0]["params"][i] = smaller
+        parameters[i] = smaller

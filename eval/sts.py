@@ -1,0 +1,60 @@
+"""STS tasks as the published tables report them.
+
+from eval.sts import evaluate_sts_task
+from eval.tasks import STS_TASKS
+evaluate_sts_task(STS_TASKS[0], folder, embed)   # embed: sentences -> vectors (n, dim)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dystress_text.sts import Embed, cosines, spearman
+from eval.tasks import StsTask
+
+
+@dataclass(frozen=True)
+class StsTaskResult:
+    """What a task says of an encoder; Spearman's correlation of cosine and gold score, x 100.
+
+    Attributes:
+        spearman: over the pairs of all subsets together ("all"), the published figure.
+        mean: of the subsets' figures.
+        weighted_mean: of the subsets' figures, weighted by their pairs.
+        subsets: each one's figure.
+        counts: pairs by subset.
+    """
+
+    spearman: float
+    mean: float
+    weighted_mean: float
+    subsets: dict[str, float]
+    counts: dict[str, int]
+
+
+def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed) -> StsTaskResult:
+    """Run a task.
+
+    Args:
+        task: from :mod:`eval.tasks`.
+        folder: SentEval's ``downstream`` folder.
+        embed: sentences to vectors (n, dim).
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    subsets = task.read(folder)
+    predicted = {name: cosines(pairs, embed) for name, pairs in subsets.items()}
+    scores = {name: spearman(predicted[name], pairs.scores) for name, pairs in subsets.items()}
+    counts = {name: len(pairs) for name, pairs in subsets.items()}
+    gold = np.concatenate([pairs.scores for pairs in subsets.values()])
+    return StsTaskResult(
+        spearman=round(spearman(np.concatenate(list(predicted.values())), gold), 2),
+        mean=round(float(np.mean(list(scores.values()))), 2),
+        weighted_mean=round(float(np.average(list(scores.values()), weights=list(counts.values()))), 2),
+        subsets={name: round(score, 2) for name, score in scores.items()},
+        counts=counts,
+    )
