@@ -1,8 +1,8 @@
 """SentEval's logistic regression, literally and many fits at once.
 
-One linear layer on frozen embeddings, trained with early stopping, for every pair of a subset of the rows and a value of
-l2. :func:`fit_literal` trains one after another, as SentEval does. :func:`fit_batched` trains them together: a step of all
-of them is two batched products. Both draw the same numbers, so that they differ by rounding alone.
+One linear layer on frozen embeddings, trained with early stopping, for every pair of a subset of the rows and a value
+of l2. :func:`fit_literal` trains one after another, as SentEval does. :func:`fit_batched` trains them together: a step
+of all of them is two batched products. Both draw the same numbers, so that they differ by rounding alone.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,8 +73,8 @@ class TransferTask:
         name: as tables print it.
         files: what it reads, relative to the data folder.
         counts: texts by split.
-        scheme: ``folds`` (nested cross-validation), ``dev`` (l2 chosen on a dev split) or ``test`` (l2 chosen by folds of
-            the training split).
+        scheme: ``folds`` (nested cross-validation), ``dev`` (l2 chosen on a dev split) or ``test`` (l2 chosen by folds
+            of the training split).
         classes: their number.
         reader: from the data folder to the splits.
     """
@@ -99,6 +99,13 @@ class TransferTask:
 
 
 Task = StsTask | TransferTask
+
+
+class SplitReader(Protocol):
+    """Reads a task with a file for each split."""
+
+    def __call__(self, folder: Path, files: Mapping[str, str]) -> dict[str, Labelled]:
+        """Splits by name, from files by name."""
 
 
 def checksums(task: Task, folder: Path) -> dict[str, str]:
@@ -219,7 +226,7 @@ def _splits(
     name: str,
     scheme: Literal["dev", "test"],
     classes: int,
-    reader: Callable[[Path, Mapping[str, str]], dict[str, Labelled]],
+    reader: SplitReader,
     **files: tuple[str, int],
 ) -> TransferTask:
     paths = {split: file for split, (file, _) in files.items()}
