@@ -144,8 +144,8 @@ def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
 
 
 def cosines(pairs: StsPairs, embed: Embed) -> NDArray[np.floating]:
-    """Cosine similarity of each pair, (pairs,)."""
-    first, second = (unit_vectors(embed(sentences)) for sentences in (pairs.first, pairs.second))  # (pairs, dim)
+    """Cosine similarity of each pair, (pairs,), in fp64."""
+    first, second = (unit_vectors(embed(texts).double()) for texts in (pairs.first, pairs.second))  # (pairs, dim)
     return positive_similarity(first, second).cpu().numpy()
 
 

@@ -101,7 +101,7 @@ def test_unscored_pairs_of_a_year_are_dropped(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "columns expected"), (b"a\tb\n", "line 1: 7 tab-separated columns"),
+    [(b"", "is empty"), (b"a\tb\n", "line 1: 7 tab-separated columns"),
      (b"a\tb\tc\td\thigh\tx\ty\n", "'high' is no score"), (b"a\tb\tc\td\tnan\tx\ty\n", "not finite"),
      (b"a\tb\tc\td\t1\t\xff\ty\n", "not UTF-8")],
 )  # fmt: skip

@@ -65,9 +65,9 @@ def by_formula(x, y, classes, train, held_out, l2, recipe):
 @pytest.mark.parametrize("mode", ["test", "fast"])
 @pytest.mark.parametrize("split", [False, True])
 def test_a_fit_is_the_protocols(fitter, mode, split):
-    x, y = problem(203, 12, 3)
-    rows = np.random.default_rng(1).permutation(203)
-    subset = Subset(rows[:170], None if split else rows[170:])
+    x, y = problem(153, 12, 3)
+    rows = np.random.default_rng(1).permutation(153)
+    subset = Subset(rows[:130], None if split else rows[130:])
     fits = fitter(x.double(), y, 3, [subset], np.array([[1e-2]]), RECIPES[mode])
     accuracy, theta = by_formula(x, y, 3, subset.train, subset.held_out, 1e-2, RECIPES[mode])
     assert fits.accuracy[0, 0] == accuracy
@@ -78,13 +78,12 @@ def test_a_fit_is_the_protocols(fitter, mode, split):
 @pytest.mark.parametrize("mode", ["test", "fast"])
 def test_all_at_once_is_one_after_another(mode):
     """Subsets of several sizes, some with a split of their own, fits that stop at different rounds."""
-    x, y = problem(150, 8, 4)
-    order = np.random.default_rng(0).permutation(150)
+    x, y = problem(90, 8, 4)
+    order = np.random.default_rng(0).permutation(90)
     subsets = [
-        Subset(order[:100], order[100:]), Subset(order[50:], order[:50]), Subset(order[:101], order[101:]),
-        Subset(order[:128]), Subset(order[22:]),
+        Subset(order[:60], order[60:]), Subset(order[30:], order[:30]), Subset(order[:65], order[65:]), Subset(order),
     ]  # fmt: skip
-    grid = np.tile(GRID, (5, 1)) * np.arange(1, 6)[:, None]
+    grid = np.tile(GRID[:, 1::2], (4, 1)) * np.arange(1, 5)[:, None]
     together = fit_batched(x, y, 4, subsets, grid, RECIPES[mode])
     apart = fit_literal(x, y, 4, subsets, grid, RECIPES[mode])
     np.testing.assert_array_equal(together.accuracy, apart.accuracy)
@@ -95,9 +94,10 @@ def test_all_at_once_is_one_after_another(mode):
 
 @pytest.mark.parametrize("fitter", [fit_literal, fit_batched])
 def test_a_fit_ends_though_it_never_misses_enough(fitter):
-    x, y = problem(60, 4, 2, noise=1.0)
+    x, y = problem(30, 4, 2, noise=1.0)
     patient = replace(RECIPES["test"], patience=10**6, check_every=50)
-    assert fitter(x, y, 2, [Subset(np.arange(40), np.arange(40, 60))], GRID, patient).accuracy.shape == (1, 4)
+    fits = fitter(x, y, 2, [Subset(np.arange(20), np.arange(20, 30))], GRID[:, :1], patient)
+    assert fits.accuracy.shape == (1, 1)
 
 
 @pytest.mark.parametrize("fitter", [fit_literal, fit_batched])
