@@ -24,7 +24,6 @@ SIMCSE_FLAGS: dict[str, tuple[str, ...]] = {
     "--eval_strategy=steps": (),
     "--fp16": ("--mixed_precision", "fp16"),
     "--bf16": ("--mixed_precision", "bf16"),
-    "--metric_for_best_model=stsb_spearman": (),  # the default
 }
 
 
@@ -69,7 +68,7 @@ def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
 
 
 def _translate(argv: Sequence[str]) -> list[str]:
-    """SIMCSE_FLAGS replaced; ``--flag value`` and ``--flag=value`` are the same."""
+    """SIMCSE_FLAGS replaced; ``--flag value`` is ``--flag=value``, and a YAML file says ``flag: true``."""
     words: list[str] = []
     i = 0
     while i < len(argv):
@@ -78,7 +77,8 @@ def _translate(argv: Sequence[str]) -> list[str]:
             words += SIMCSE_FLAGS[pair]
             i += 2
         else:
-            words += SIMCSE_FLAGS.get(argv[i], (argv[i],))
+            word = argv[i].removesuffix("=true")
+            words += SIMCSE_FLAGS.get(word, (argv[i],))
             i += 1
     return words
 
@@ -86,12 +86,13 @@ def _translate(argv: Sequence[str]) -> list[str]:
 def _flags_of(file: Path) -> list[str]:
     """A YAML file's settings as flags, so that they are read and checked as flags are."""
     try:
-        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+        # all scalars as they are written: "no" is a precision and 1e-4 a number, whatever YAML 1.1 makes of them
+        settings = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserError(f"{file}: {' '.join(str(error).split())}") from error
     if not isinstance(settings, dict):
         raise UserError(f"{file}: a mapping of option names to values is expected")
     for key, value in settings.items():
-        if not isinstance(value, (str, int, float, bool, type(None))):
+        if not isinstance(value, str):
             raise UserError(f"{file}: the value of {key} must be a text, a number, true, false or null")
-    return [f"--{key}={value}" for key, value in settings.items() if value is not None]
+    return [f"--{key}={value}" for key, value in settings.items() if value not in ("", "null", "~")]

@@ -6,6 +6,7 @@ default SimCSE's dense + tanh head on top while training, which is dropped after
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import warnings
 from collections.abc import Sequence
@@ -171,19 +172,28 @@ class SentenceEncoder(nn.Module):
             modules.append(WeightedLayerPooling(config.hidden_size, config.num_hidden_layers, 0, parameter))
         modules.append(Pooling(config.hidden_size, "cls" if self.pooler_type.startswith("cls") else "mean"))
         SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine").save(str(folder))
+        for weights_file in Path(folder).glob("*.safetensors"):  # written for the owner's eyes alone
+            weights_file.chmod((Path(folder) / "config.json").stat().st_mode)
 
 
 def length_limit(tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> int:
     """The most tokens that the encoder reads, special tokens included.
 
-    That is the smaller of the tokenizer's limit and the position table's. RoBERTa and its kin number their positions
-    from the padding index + 1, so those rows of the table are no positions.
+    That is the smaller of the tokenizer's limit and the position table's.
     """
-    limit = int(getattr(transformer.config, "max_position_embeddings", tokenizer.model_max_length))
+    return min(position_limit(transformer), tokenizer.model_max_length)
+
+
+def position_limit(transformer: PreTrainedModel) -> int:
+    """The tokens for which an encoder has positions; without a table of positions, any number.
+
+    RoBERTa and its kin number their positions from the padding index + 1, so those rows of the table are no positions.
+    """
+    limit = int(getattr(transformer.config, "max_position_embeddings", sys.maxsize))
     for name, module in transformer.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             limit -= module.padding_idx + 1
-    return min(limit, tokenizer.model_max_length)
+    return limit
 
 
 def check_length(max_seq_length: int, tokenizer: PreTrainedTokenizerBase, model: SentenceEncoder) -> None:

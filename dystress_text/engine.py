@@ -7,6 +7,7 @@ trackers, the best model, checkpoints and the stop on a loss that is no number.
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -42,7 +43,7 @@ CHECKPOINT_STATE = "training_state.json"  # the last file of a checkpoint to be 
 # what may differ between a run and its continuation
 FREE_OPTIONS = (
     "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "logging_steps", "report_to",
-    "train_file", "data_dir",
+    "train_file", "data_dir", "preset",
 )  # fmt: skip
 
 
@@ -163,12 +164,19 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
         raise UserError(f"accelerate cannot start here: {' '.join(str(error).split())}") from error
 
 
-def resolve_precision(name: str) -> str | None:
-    """``auto`` to what this machine is fast in; None leaves the word to the launcher."""
+def resolve_precision(name: str) -> str:
+    """``auto`` to what the launcher says, else to what this machine is fast in.
+
+    Raises:
+        UserError: the launcher says something else than no, bf16 or fp16.
+    """
     if name != "auto":
         return name
-    if os.environ.get("ACCELERATE_MIXED_PRECISION", "no") != "no":  # the launcher says "no" where nobody said anything
-        return None
+    said = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
+    if said not in ("", "no", "bf16", "fp16"):
+        raise UserError(f"ACCELERATE_MIXED_PRECISION: {said!r} is no precision of this program; use no, bf16 or fp16")
+    if said not in ("", "no"):  # the launcher says "no" where nobody said anything
+        return said
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1", "yes")
     if torch.cuda.is_available() and not use_cpu:
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
@@ -232,6 +240,10 @@ class Trainer:
         options: all options of the run, for trackers and for the check that a resumed run is the same run; those of
             ``settings`` if none are given.
         data_id: names the data's content, such as a checksum.
+
+    Raises:
+        UserError: settings that do not fit each other or the data, or a checkpoint to resume that is damaged or of
+            another run.
     """
 
     def __init__(
@@ -278,17 +290,18 @@ class Trainer:
         )
         self.state = TrainingState()
         self.folder = Path(settings.output_dir)
+        self._checkpointed = self._read_checkpoint() if settings.resume_from_checkpoint else None
         self._pending: list[Tensor] = []  # losses that were not read from the device yet
         self._metrics: dict[str, float] = {}
 
     def fit(self) -> TrainingSummary:
         """Train to the end, keeping the best model in ``output_dir``, and return the summary.
 
-        The caller ends the accelerator (``end_training``) when it has no more to say to the other processes.
+        The caller calls :meth:`close` when it has no more to say to the other processes.
         """
         settings, state = self.settings, self.state
-        if settings.resume_from_checkpoint:
-            self._resume()
+        if self._checkpointed is not None:
+            self._resume(self._checkpointed)
         if settings.report_to != "none":
             self.accelerator.init_trackers("dystress", config=_trackable(self.options))
         self.model.train()
@@ -331,6 +344,17 @@ class Trainer:
             best_step=state.best_step,
             metrics=self._metrics,
         )
+
+    def close(self) -> None:
+        """Let go of the prepared model and end the process group; the last call on every process.
+
+        Distributed training's own objects must go before the group does: gloo's destructor, run by the interpreter
+        while gloo still frees the tensors of a finished call, waits for ever.
+        """
+        self.model = self.task.model
+        self.accelerator.free_memory()
+        gc.collect()
+        self.accelerator.end_training()
 
     def _samples(self, steps: int) -> int:
         return steps * self.settings.gradient_accumulation_steps * self.order.batch_size
@@ -399,6 +423,8 @@ class Trainer:
         value = metrics[name] if name and metrics else None
         best = self.state.best_metric
         if value is None or (not math.isnan(value) and (best is None or value > best)):
+            if not all(bool(parameter.isfinite().all()) for parameter in self.task.model.parameters()):
+                raise TrainingError(f"the weights are no numbers at step {self.state.step}; lower --learning_rate")
             self.task.save(self.folder)
             self.state.best_metric, self.state.best_step = value, self.state.step
             self._metrics = metrics
@@ -443,10 +469,14 @@ class Trainer:
             "training data": self.data_id,
         }
 
-    def _resume(self) -> None:
+    def _read_checkpoint(self) -> dict[str, Any]:
         folder = find_checkpoint(self.folder)
-        stored = json.loads((folder / CHECKPOINT_STATE).read_text())
-        then, now = stored.pop("identity"), json.loads(json.dumps(self._identity()))
+        try:
+            stored: dict[str, Any] = json.loads((folder / CHECKPOINT_STATE).read_text())
+            then = stored.pop("identity")
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(f"--resume_from_checkpoint: {folder / CHECKPOINT_STATE} is damaged: {error}") from error
+        now = json.loads(json.dumps(self._identity()))
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
         if changed:
             differences = "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}" for name in changed)
@@ -454,6 +484,10 @@ class Trainer:
                 f"--resume_from_checkpoint: the run in {str(self.folder)!r} had other settings ({differences}); "
                 "give those of its run.json, or another --output_dir"
             )
+        return stored
+
+    def _resume(self, stored: dict[str, Any]) -> None:
+        folder = find_checkpoint(self.folder)
         self.scheduler.load_state_dict(stored.pop("scheduler"))
         self._metrics = stored.pop("metrics")
         self.accelerator.load_state(str(folder))
@@ -461,11 +495,20 @@ class Trainer:
         self.state.__dict__.update(stored)
 
         def shorten_log() -> None:
-            lines = (self.folder / LOG).read_text().splitlines()
-            kept = [line for line in lines if json.loads(line)["step"] <= self.state.step]
+            lines = (self.folder / LOG).read_text().splitlines() if (self.folder / LOG).is_file() else []
+            kept = [line for line in lines if (_step_of(line) or math.inf) <= self.state.step]
             (self.folder / LOG).write_text("".join(line + "\n" for line in kept))
 
         on_main_process(self.accelerator, shorten_log)
+
+
+def _step_of(line: str) -> int | None:
+    """The step of a log line; None for one that was torn when the run was killed."""
+    try:
+        step: int = json.loads(line)["step"]
+    except ValueError:
+        return None
+    return step
 
 
 def find_checkpoint(output_dir: Path) -> Path:

@@ -19,7 +19,9 @@ from dystress_text.settings import EngineSettings
 
 RECORD = "run.json"
 PROGRAM = "dystress_text/train.py"
-MODEL_FILES = ("modules.json", "model*.safetensors", "model.safetensors.index.json")  # without them nothing loads
+MODEL_FILES = (  # without them nothing loads
+    "modules.json", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json",
+)  # fmt: skip
 
 
 def check_output(output: Path, engine: EngineSettings) -> None:

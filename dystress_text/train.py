@@ -81,17 +81,17 @@ def train(settings: RunSettings) -> dict[str, Any]:
         _say(f"{trainer.total_steps:,} steps of {trainer.order.batch_size} sentences on {_device(accelerator)}")
         record["untrained"] = untrained(dev, model, tokenizer) if dev is not None else {}
 
-    def finish() -> None:
-        record.update(_results(summary, task.padding_share))
-        write_record(output, record)
-        _report(dev, record, settings, output)
-
     try:
         on_main_process(accelerator, start)
-        summary = trainer.fit()
+        record.update(_results(trainer.fit(), task))
+
+        def finish() -> None:
+            write_record(output, record)
+            _report(dev, record, settings, output)
+
         on_main_process(accelerator, finish)
     finally:
-        accelerator.end_training()
+        trainer.close()
     return record
 
 
@@ -105,6 +105,8 @@ def untrained(dev: StsPairs, model: SentenceEncoder, tokenizer: PreTrainedTokeni
 
 def _best_metric(dev: StsPairs | None, name: str | None) -> str | None:
     known = None if dev is None else f"{dev.slug}_spearman"
+    if name == "stsb_spearman" and dev is not None:  # SimCSE's name for it
+        name = known
     if name not in (None, known):
         reason = f"known is {known}" if known else "--eval_set none evaluates nothing"
         raise UserError(f"--metric_for_best_model: no {name!r}; {reason}")
@@ -142,7 +144,7 @@ def _record(
     }
 
 
-def _results(summary: TrainingSummary, padding_share: float) -> dict[str, Any]:
+def _results(summary: TrainingSummary, task: SimcseTask) -> dict[str, Any]:
     """What is known after the last step."""
     return {
         "trained": summary.metrics,
@@ -151,7 +153,7 @@ def _results(summary: TrainingSummary, padding_share: float) -> dict[str, Any]:
         "train_seconds": round(summary.seconds, 2),
         "sentences_per_second": round(summary.samples_per_second, 1),
         "peak_memory_gb": round(summary.peak_memory_gb, 3),
-        "padding_share": round(padding_share, 4),
+        "padding_share": round(task.padding_share, 4),
     }
 
 

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.encoder import length_limit, load_encoder
+from dystress_text.encoder import length_limit, load_encoder, position_limit
 from dystress_text.errors import UserError
 from dystress_text.sts import Embed
 
@@ -113,9 +113,10 @@ def load_model(
         UserError: nothing loads from there.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if pooler_type is None:
-        return _load_sentence_transformer(model, dtype, batch_size, progress, device)
-    encoder, tokenizer = load_encoder(model, pooler_type, mlp_head=False)
+    with torch.random.fork_rng(devices=[]):  # weights that a file lacks are drawn at random
+        if pooler_type is None:
+            return _load_sentence_transformer(model, dtype, batch_size, progress, device)
+        encoder, tokenizer = load_encoder(model, pooler_type, mlp_head=False)
     encoder.to(device)
     limit = length_limit(tokenizer, encoder.transformer)
 
@@ -144,7 +145,7 @@ def _load_sentence_transformer(
         raise UserError(f"--model: cannot load {model!r}: {reason}") from error
     limit = int(encoder.max_seq_length or 0)
     transformer = getattr(encoder[0], "model", None) or getattr(encoder[0], "auto_model", None)
-    own = length_limit(encoder.tokenizer, transformer) if transformer is not None else limit
+    own = position_limit(transformer) if transformer is not None else limit
     if limit < own:
         warnings.warn(
             f"{model!r} cuts sentences at {limit} tokens, its encoder reads {own}; the protocol has no such cut",

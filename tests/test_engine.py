@@ -18,6 +18,7 @@ from dystress_text.engine import (
     global_batch_size,
     make_accelerator,
     parameter_groups,
+    resolve_precision,
     seed_process,
 )
 from dystress_text.errors import TrainingError, UserError
@@ -271,6 +272,15 @@ def test_tensorboard_gets_the_log(tmp_path, corpus):
 def test_a_tracker_that_is_not_installed_is_refused(tracker):
     with pytest.raises(UserError, match=f"--report_to: '{tracker}' is no tracker.*none"):
         make_accelerator(EngineSettings(report_to=tracker))
+
+
+@pytest.mark.parametrize("said", ["bogus", "fp8", "bf17"])
+def test_a_launchers_odd_precision_is_refused(said, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", said)
+    with pytest.raises(UserError, match="ACCELERATE_MIXED_PRECISION"):
+        make_accelerator(EngineSettings())
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "BF16")
+    assert resolve_precision("auto") == "bf16"
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="fp16 works here")

@@ -98,7 +98,51 @@ def test_simcses_own_command_line_is_understood():
         --pooler_type cls --mlp_only_train --overwrite_output_dir --temp 0.05 --do_train --do_eval --fp16"""
     settings = parse(command.split())
     assert (settings.engine.mixed_precision, settings.engine.per_device_train_batch_size) == ("fp16", 64)
-    assert (settings.loss.temp, settings.engine.metric_for_best_model) == (0.05, None)
+    assert (settings.loss.temp, settings.engine.metric_for_best_model) == (0.05, "stsb_spearman")
+
+
+def test_simcses_name_for_the_metric(flags, tmp_path):
+    assert main([*flags, "--metric_for_best_model=stsb_spearman"]) == 0
+    assert main([*flags, "--overwrite_output_dir", "--metric_for_best_model=stsb_spearman", "--eval_set=none"]) == 2
+
+
+def test_a_refused_resume_changes_nothing(flags, tmp_path, capsys):
+    assert main([*flags, "--save_steps=4"]) == 0
+    files = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert main([*flags, "--resume_from_checkpoint", "--seed=7"]) == 2
+    assert "seed was 42, is 7" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == files
+
+
+@pytest.mark.parametrize("damage", ["torn log", "torn state", "no log"])
+def test_what_a_kill_leaves_is_resumed_or_one_line(flags, tmp_path, damage, capsys):
+    assert main([*flags, "--save_steps=4"]) == 0
+    log, state = tmp_path / "out" / "metrics.jsonl", tmp_path / "out" / "checkpoint" / "training_state.json"
+    if damage == "torn log":
+        log.write_text(log.read_text() + '{"step": 7, "lo')
+    elif damage == "torn state":
+        state.write_text(state.read_text()[:50])
+    else:
+        log.unlink()
+    expected = 2 if damage == "torn state" else 0
+    assert main([*flags, "--save_steps=4", "--resume_from_checkpoint"]) == expected
+    if expected:
+        assert "training_state.json is damaged" in capsys.readouterr().err
+    else:
+        assert [json.loads(line)["step"] for line in log.read_text().splitlines()][-1] == 6
+
+
+def test_weights_that_are_no_numbers_are_not_saved(flags, tmp_path, capsys):
+    wild = ["--learning_rate=1e38", "--max_grad_norm=0", "--max_steps=1", "--eval_set=none"]
+    assert main([*flags, *wild]) == 2
+    assert "weights are no numbers" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "modules.json").exists()
+
+
+def test_others_may_read_the_model(flags, tmp_path):
+    assert main(flags) == 0
+    modes = {path.stat().st_mode for path in (tmp_path / "out").iterdir() if path.is_file()}
+    assert len(modes) == 1
 
 
 def test_a_schedule_swings_over_the_run():
@@ -110,11 +154,12 @@ def test_a_schedule_swings_over_the_run():
     assert seen == pytest.approx([0.07, 0.05, 0.07, 0.05])
 
 
-def test_yaml_values_may_start_with_a_dash(tmp_path):
+def test_yaml_values_are_read_as_written(tmp_path):
     file = tmp_path / "settings.yaml"
-    file.write_text("shift: -2.0e-1\nlearning_rate: 1e-4\n")
+    file.write_text("shift: -2.0e-1\nlearning_rate: 1e-4\nmixed_precision: no\ndo_train: true\n")
     settings = parse([str(file)])
     assert (settings.loss.shift, settings.engine.learning_rate) == (-0.2, 1e-4)
+    assert settings.engine.mixed_precision == "no"
 
 
 def test_a_yaml_file_stands_under_flags(tmp_path):
@@ -137,7 +182,8 @@ def test_without_an_evaluation_set_the_last_model_is_saved(flags, tmp_path, caps
 def test_another_run_is_refused_replaced_or_continued(flags, tmp_path, capsys):
     assert main([*flags, "--save_steps=4"]) == 0
     out = tmp_path / "out"
-    (out / "mine.txt").write_text("keep")
+    for mine in ("mine.txt", "model-backup.safetensors"):
+        (out / mine).write_text("keep")
     files = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     assert main(flags) == 2
     assert "--overwrite_output_dir or --resume_from_checkpoint" in capsys.readouterr().err
@@ -148,7 +194,7 @@ def test_another_run_is_refused_replaced_or_continued(flags, tmp_path, capsys):
     assert all(torch.equal(again[k], v) for k, v in load_file_bytes(files[out / "model.safetensors"]).items())
 
     assert main([*flags, "--overwrite_output_dir", "--learning_rate=1e-2", "--eval_steps=0"]) == 0
-    assert (out / "mine.txt").read_text() == "keep"
+    assert (out / "mine.txt").read_text() == (out / "model-backup.safetensors").read_text() == "keep"
     assert not (out / "checkpoint").exists()
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
 

@@ -91,8 +91,8 @@ def test_the_checksum_is_of_the_content(saved, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(saved, copy)
     assert load_model(str(copy), None)[1].sha256 == card.sha256
-    config = json.loads((copy / "sentence_bert_config.json").read_text())
-    (copy / "sentence_bert_config.json").write_text(json.dumps({**config, "max_seq_length": 8}))
+    config = json.loads((copy / "tokenizer_config.json").read_text())
+    (copy / "tokenizer_config.json").write_text(json.dumps({**config, "model_max_length": 8}))
     with pytest.warns(UserWarning, match="cuts sentences at 8 tokens, its encoder reads 40"):
         assert load_model(str(copy), None)[1].sha256 != card.sha256
 
