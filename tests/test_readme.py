@@ -34,11 +34,12 @@ def test_commands_install_the_tested_set():
 
 
 def test_options_that_the_readme_names_exist():
-    help_text = subprocess.run(
-        [sys.executable, str(ROOT / "dystress_text" / "train.py"), "--help"], capture_output=True, text=True
-    ).stdout
-    elsewhere = {"--model", "--nproc_per_node"}
-    named = set(re.findall(r"(?<![\w-])--[a-z_]+", README)) - elsewhere
+    programs = [ROOT / "dystress_text" / "train.py", ROOT / "eval" / "senteval.py"]
+    help_text = "".join(
+        subprocess.run([sys.executable, str(program), "--help"], capture_output=True, text=True).stdout
+        for program in programs
+    )
+    named = set(re.findall(r"(?<![\w-])--[a-z_]+", README)) - {"--nproc_per_node"}
     assert {option for option in named if option not in help_text} == set()
 
 
