@@ -1,6 +1,7 @@
 """Several processes must equal one process with the whole batch, in the loss and in every gradient."""
 
 import copy
+import gc
 import threading
 
 import pytest
@@ -180,19 +181,23 @@ def cases():
 def process(rank, world_size, folder):
     """One of the real processes: saves its losses and the gradients that DistributedDataParallel leaves it with."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world_size)
-    try:
-        gather, results = ProcessGather(rank, world_size), {}
-        rows = torch.full((2, 3), float(rank + 1), dtype=torch.float64, requires_grad=True)
-        everybody = gather(rows)
-        (everybody * torch.arange(4.0).unsqueeze(1) * (rank + 1)).sum().backward()
-        results["rows"], results["rows' gradient"] = everybody.detach(), rows.grad
-        encoder = DistributedDataParallel(linear_encoder())
-        for name, build, temperature, detach, views in cases():
-            loss = build(temperature, detach_temperature=detach, gather=gather)
-            results[name] = encoder_gradient(encoder, loss, [own(z, rank, world_size) for z in views])
-        torch.save(results, f"{folder}/{rank}")
-    finally:
-        dist.destroy_process_group()
+    save_results(rank, world_size, folder)
+    dist.barrier()
+    gc.collect()  # DistributedDataParallel must be gone before its group
+    dist.destroy_process_group()
+
+
+def save_results(rank, world_size, folder):
+    gather, results = ProcessGather(rank, world_size), {}
+    rows = torch.full((2, 3), float(rank + 1), dtype=torch.float64, requires_grad=True)
+    everybody = gather(rows)
+    (everybody * torch.arange(4.0).unsqueeze(1) * (rank + 1)).sum().backward()
+    results["rows"], results["rows' gradient"] = everybody.detach(), rows.grad
+    encoder = DistributedDataParallel(linear_encoder())
+    for name, build, temperature, detach, views in cases():
+        loss = build(temperature, detach_temperature=detach, gather=gather)
+        results[name] = encoder_gradient(encoder, loss, [own(z, rank, world_size) for z in views])
+    torch.save(results, f"{folder}/{rank}")
 
 
 def test_real_processes_equal_one(tmp_path):
