@@ -43,7 +43,7 @@ CHECKPOINT_STATE = "training_state.json"  # the last file of a checkpoint to be 
 # what may differ between a run and its continuation
 FREE_OPTIONS = (
     "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "logging_steps", "report_to",
-    "train_file", "data_dir", "preset",
+    "train_file", "text_column", "data_dir", "preset",
 )  # fmt: skip
 
 

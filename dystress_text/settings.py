@@ -29,7 +29,14 @@ class TextSettings:
         default=None, metadata={"help": "Dense + tanh while training; default as in SimCSE: with cls only."}
     )
     train_file: str | None = field(
-        default=None, metadata={"help": "Sentences, one a line (.txt, .gz, .xz, .bz2); default Wiki1M."}
+        default=None,
+        metadata={
+            "help": "Sentences, one a line (.txt, .gz, .xz, .bz2), a table (.csv, .tsv, .jsonl, .parquet), or the name "
+            "of a data set on the hub; default Wiki1M."
+        },
+    )
+    text_column: str | None = field(
+        default=None, metadata={"help": "Column of a table; default its only one, or text, sentence or sent0."}
     )
     max_train_samples: int | None = field(default=None, metadata={"help": "Use the first so many sentences."})
     max_seq_length: int = field(

@@ -40,6 +40,7 @@ from dystress_text.run_folder import check_output, prepare_output, write_record
 from dystress_text.settings import RunSettings, TextSettings
 from dystress_text.simcse import SimcseTask, build_objective, metrics
 from dystress_text.sts import StsPairs, score_vectors
+from dystress_text.tables import is_table, text_of_table
 
 
 def train(settings: RunSettings) -> dict[str, Any]:
@@ -58,7 +59,8 @@ def train(settings: RunSettings) -> dict[str, Any]:
     global_batch_size(engine, processes)
     gather = ProcessGather(accelerator.process_index, processes) if processes > 1 else None
     objective = build_objective(settings.loss, gather)
-    train_file = _train_file(text)
+    with accelerator.local_main_process_first():
+        train_file = _train_file(text, show)
     dev = eval_pairs(text.eval_set, text.data_dir)
     engine.metric_for_best_model = _best_metric(dev, engine.metric_for_best_model)
     set_seed(engine.seed)
@@ -113,11 +115,15 @@ def _best_metric(dev: StsPairs | None, name: str | None) -> str | None:
     return known
 
 
-def _train_file(text: TextSettings) -> Path:
+def _train_file(text: TextSettings, show: bool) -> Path:
     if text.train_file is None:
         return wiki1m(text.data_dir)
     if text.train_file == "python-documentation":
         return write_documentation_corpus()
+    if is_table(text.train_file):
+        return text_of_table(text.train_file, text.text_column, progress=show)
+    if text.text_column is not None:
+        raise UserError(f"--text_column: {text.train_file!r} is a text, one sentence a line, and has no columns")
     if not os.path.isfile(text.train_file):
         raise UserError(f"--train_file: no file {text.train_file!r}")
     return Path(text.train_file)

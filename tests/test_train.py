@@ -256,6 +256,15 @@ def test_macl_and_the_other_objectives_run(flags, tmp_path):
     assert main([*flags, "--overwrite_output_dir", "--objective=macl", "--alpha=0.1"]) == 0
 
 
+def test_a_table_is_a_training_text(flags, tmp_path, capsys):
+    table = tmp_path / "mine.csv"
+    table.write_text("id,text\n" + "".join(f"{i},{s}\n" for i, s in enumerate(make_sentences(50))))
+    assert main([*flags, f"--train_file={table}", "--text_column=text"]) == 0
+    assert "50 sentences" in capsys.readouterr().out
+    assert main([*flags, "--overwrite_output_dir", "--text_column=text"]) == 2
+    assert "has no columns" in capsys.readouterr().err
+
+
 def test_a_temperature_that_reaches_zero_ends_in_one_line(flags, tmp_path, capsys):
     assert main([*flags, "--objective=macl", "--alpha=50", "--a_0=1.0"]) == 2
     (line,) = capsys.readouterr().err.splitlines()

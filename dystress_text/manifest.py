@@ -1,0 +1,68 @@
+"""The record that lies beside prepared data: where they are from, what they are, and what of them is ready."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from dystress_text.errors import DataError
+
+MANIFEST = "prepared.json"
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """A file as it was when it was verified.
+
+    Attributes:
+        bytes: its size.
+        sha256: of its content.
+    """
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What was prepared.
+
+    Attributes:
+        name: of the data set.
+        source: where it came from: a hub repository, or the name of the local file or folder.
+        variant: what it is instead of the data set as published; None for the published one.
+        files: by path within the folder.
+        not_ready: parts that are missing or damaged, with the reason.
+        counts: of rows or images, by split.
+        folder: where the images lie, if they stay where the user has them.
+    """
+
+    name: str
+    source: str
+    variant: str | None = None
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    not_ready: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    folder: str | None = None
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the record of the data in ``folder``."""
+    (folder / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The record of the data in ``folder``; None where there is none, as when a user has put the data there.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    try:
+        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        content["files"] = {name: FileRecord(**record) for name, record in content["files"].items()}
+        return Manifest(**content)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(f"{folder / MANIFEST} is damaged ({error}); prepare the data again") from error

@@ -1,0 +1,108 @@
+"""Training text from tables: a column of csv, tsv, jsonl or parquet files, or of a data set on the hub.
+
+Read through ``datasets`` into a plain text file of the cache, one row a line, which is then read like any other text.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dystress_text.corpus import cache_error, cache_root
+from dystress_text.errors import UserError
+from dystress_text.hub import hub_reachable
+from dystress_text.progress import progress_bar
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+FORMAT = 1  # of the files in the cache
+LOADERS: dict[str, tuple[str, dict[str, Any]]] = {
+    ".csv": ("csv", {}),
+    ".tsv": ("csv", {"sep": "\t"}),
+    ".jsonl": ("json", {}),
+    ".json": ("json", {}),
+    ".parquet": ("parquet", {}),
+}
+TEXT_COLUMNS = ("text", "sentence", "sent0")  # looked for where no column is named
+
+
+def is_table(train_file: str) -> bool:
+    """Whether a training file is a table by its ending, or a data set's name on the hub."""
+    return Path(train_file).suffix.lower() in LOADERS or _is_hub_name(train_file)
+
+
+def text_of_table(train_file: str, column: str | None, progress: bool = True) -> Path:
+    """A column as a text file of the cache, one row a line; line feeds within a row become spaces.
+
+    Args:
+        train_file: a table, or a hub data set's name (its ``train`` split).
+        column: its name; None takes the only column, or one called text, sentence or sent0.
+        progress: show a progress bar.
+
+    Raises:
+        UserError: no such file, data set or column, a table that cannot be read, or entries that are no texts.
+    """
+    rows = _load(train_file)
+    column = _column(train_file, column, rows.column_names)
+    rows = rows.select_columns([column])
+    target = cache_root() / "tables" / f"{rows._fingerprint}-format-{FORMAT}.txt"
+    if not target.is_file():
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            staging = target.with_suffix(f".{os.getpid()}")
+            with staging.open("w", encoding="utf-8", newline="\n") as file:
+                for row in _texts(train_file, column, progress_bar(rows, progress, desc=column, unit=" rows")):
+                    file.write(row + "\n")
+            staging.replace(target)
+        except OSError as error:
+            raise cache_error(target.parent, error) from error
+    return target
+
+
+def _is_hub_name(name: str) -> bool:
+    """``owner/name``, where no such file is on this machine and no ending says that it should be."""
+    parts = name.split("/")
+    return len(parts) == 2 and all(parts) and not name.startswith((".", "~")) and not Path(name).suffix
+
+
+def _load(train_file: str) -> Dataset:
+    import datasets  # slow to import
+
+    datasets.disable_progress_bars()
+    try:
+        if _is_hub_name(train_file):
+            if not hub_reachable():
+                raise UserError(f"--train_file: no file {train_file!r}, and no hub to look for a data set of that name")
+            return datasets.load_dataset(train_file, split="train")
+        loader, options = LOADERS[Path(train_file).suffix.lower()]
+        cache = str(cache_root() / "datasets")
+        return datasets.load_dataset(loader, data_files=str(train_file), split="train", cache_dir=cache, **options)
+    except UserError:
+        raise
+    except Exception as error:  # of any of the libraries that read tables
+        cause = error.__cause__ or error
+        raise UserError(f"--train_file: cannot read {train_file!r}: {' '.join(str(cause).split())}") from error
+
+
+def _column(train_file: str, column: str | None, known: list[str]) -> str:
+    if column is None:
+        found = known if len(known) == 1 else [name for name in TEXT_COLUMNS if name in known]
+        if not found:
+            raise UserError(f"--text_column: {train_file!r} has the columns {', '.join(known)}; name one")
+        return found[0]
+    if column not in known:
+        raise UserError(f"--text_column: {train_file!r} has no column {column!r}; it has {', '.join(known)}")
+    return column
+
+
+def _texts(train_file: str, column: str, rows: Iterable[dict[str, Any]]) -> Iterable[str]:
+    for number, row in enumerate(rows, 1):
+        value = row[column]
+        if value is not None and not isinstance(value, str):
+            raise UserError(
+                f"--text_column: row {number} of {train_file!r} holds {value!r} in {column!r}, which is no text"
+            )
+        yield "" if value is None else value.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
