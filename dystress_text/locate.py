@@ -52,8 +52,8 @@ def wiki1m(data_dir: str | Path | None = None) -> Path:
     return _from_hub(
         WIKI1M,
         Path,
-        f"no training text: {prepared} does not exist. Three ways on: prepare the data (put {WIKI1M} at that place); "
-        "--train_file FILE with one sentence a line; or --preset quickstart, which needs no network",
+        f"no training text: {prepared} does not exist. Three ways on: prepare the data (python data/prepare.py "
+        "wiki1m); --train_file FILE with one sentence a line; or --preset quickstart, which needs no network",
     )
 
 
@@ -74,8 +74,8 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs | None
         prepared = _from_hub(
             "senteval.tar",
             _stsb_dev_of,
-            f"no STS-B dev set: {prepared} does not exist. Three ways on: prepare the data (put SentEval's downstream "
-            f"folder at {data_root(data_dir) / 'senteval'}); --eval_set mini_sts or none; or --preset quickstart",
+            f"no STS-B dev set: {prepared} does not exist. Three ways on: prepare the data (python data/prepare.py "
+            "stsb); --eval_set mini_sts or none; or --preset quickstart",
         )
     return read_sts_benchmark(prepared, "STS-B dev")
 

@@ -47,6 +47,18 @@ class Manifest:
     folder: str | None = None
 
 
+def variant_of(path: Path) -> str | None:
+    """What a file or folder of prepared data is instead of the published data; None for those and for one's own files.
+
+    Raises:
+        DataError: the record beside it is damaged.
+    """
+    for folder in (path, *path.parents[:3]):  # senteval/STS/STSBenchmark/sts-dev.csv is the deepest
+        if (manifest := read_manifest(folder)) is not None:
+            return manifest.variant
+    return None
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the record of the data in ``folder``."""
     (folder / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")

@@ -34,7 +34,8 @@ from dystress_text.corpus import TokenizedCorpus, load_corpus
 from dystress_text.encoder import POOLERS, SentenceEncoder, check_length, check_views, load_encoder
 from dystress_text.engine import Trainer, TrainingSummary, global_batch_size, make_accelerator, on_main_process
 from dystress_text.errors import UserError
-from dystress_text.locate import CHECKOUT, eval_pairs, wiki1m
+from dystress_text.locate import CHECKOUT, data_root, eval_pairs, wiki1m
+from dystress_text.manifest import variant_of
 from dystress_text.quickstart import write_documentation_corpus
 from dystress_text.run_folder import check_output, prepare_output, write_record
 from dystress_text.settings import RunSettings, TextSettings
@@ -73,12 +74,18 @@ def train(settings: RunSettings) -> dict[str, Any]:
         corpus = load_corpus(train_file, tokenizer, text.max_seq_length, text.max_train_samples, progress=show)
     task = SimcseTask(model, tokenizer, corpus, objective, dev)
     trainer = Trainer(task, len(corpus), engine, accelerator, settings.options(), corpus.report.sha256)
-    record = _record(settings, accelerator, corpus, objective)
+    variants = {"train_file": variant_of(train_file)}
+    if text.eval_set == "stsb_dev":
+        variants["eval_set"] = variant_of(data_root(text.data_dir) / "senteval")
+    record = _record(settings, accelerator, corpus, objective) | {"data_variants": variants}
     accelerator.wait_for_everyone()  # all have looked at the folder before one of them writes there
 
     def start() -> None:
         prepare_output(output, engine, record)
         _say(f"{corpus.report.summary()} ({train_file})")
+        for option, variant in variants.items():
+            if variant is not None:
+                _say(f"--{option}: not the published data but a variant: {variant}")
         _say(f"{type(objective).__name__} with {objective.temperature}")
         _say(f"{trainer.total_steps:,} steps of {trainer.order.batch_size} sentences on {_device(accelerator)}")
         record["untrained"] = untrained(dev, model, tokenizer) if dev is not None else {}

@@ -15,6 +15,7 @@ from typing import Any
 from dystress_text.corpus import cache_root
 from dystress_text.errors import DataError, UserError
 from dystress_text.locate import EMBEDDED, data_root
+from dystress_text.manifest import variant_of
 from dystress_text.sts import Embed, evaluate_sts
 from eval.classifier import Fitter, fit_batched, fit_literal
 from eval.embedder import Embedder, load_model
@@ -171,8 +172,8 @@ def run(settings: EvalSettings) -> Results:
     folder = EMBEDDED / "senteval" if settings.suite == "mini" else data_root(settings.data_dir) / "senteval"
     if not folder.is_dir():
         raise UserError(
-            f"no SentEval data: {folder} is no folder; put SentEval's downstream folder there, name another place with "
-            "--data_dir, or take --suite mini, which comes with the checkout"
+            f"no SentEval data: {folder} is no folder; python data/prepare.py senteval gets them, --data_dir names "
+            "another place, and --suite mini comes with the checkout"
         )
     if settings.engine == "original":
         import_senteval()
@@ -184,7 +185,11 @@ def run(settings: EvalSettings) -> Results:
     )
     about = {**asdict(card), "suite": settings.suite, "mode": settings.mode, "engine": settings.engine}
     groups = {group: [task.name for task in tasks] for group, tasks in chosen.items()}
-    results = Results({**about, "batch_size": settings.batch_size, "data": str(folder)}, groups)
+    variant = variant_of(folder)
+    if variant is not None:
+        print(f"not SentEval's published data but a variant: {variant}")
+    about |= {"batch_size": settings.batch_size, "data": str(folder), "data_variant": variant}
+    results = Results(about, groups)
     file = settings.result_file()
     results.write(file)  # a place that cannot be written shows itself now, not after the last task
     try:
