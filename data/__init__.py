@@ -1,0 +1,1 @@
+"""Preparing real data sets: unpacking archives, choosing subsets."""
