@@ -436,13 +436,12 @@ def test_a_full_disk_is_one_line(tmp_path, small_disk):
 def judged(folder, content):
     """Unpack in a folder of its own: the files, or None for a refusal; nothing else may happen."""
     archive = placed(folder, content)
+    said = None
     try:
         files = unpack(archive, folder / "target", LIMITS)
     except UserError as error:
-        said, files = str(error), []
-    else:
-        said = ""
-    if said:
+        said = str(error)
+    if said is not None:
         assert "\n" not in said
         assert list(folder.iterdir()) == [archive]
         return None
