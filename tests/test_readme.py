@@ -34,7 +34,7 @@ def test_commands_install_the_tested_set():
 
 
 def test_options_that_the_readme_names_exist():
-    programs = [ROOT / "dystress_text" / "train.py", ROOT / "eval" / "senteval.py"]
+    programs = [ROOT / "dystress_text" / "train.py", ROOT / "eval" / "senteval.py", ROOT / "data" / "prepare.py"]
     help_text = "".join(
         subprocess.run([sys.executable, str(program), "--help"], capture_output=True, text=True).stdout
         for program in programs
