@@ -1,0 +1,1 @@
+"""Preparing real data sets and corpora; the small embedded defaults."""
