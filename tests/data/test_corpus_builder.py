@@ -29,6 +29,7 @@ from data.sentence_splitter import split_sentences
 from dystress_text.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 
 # "|" stands where a sentence ends
 SPLITS = """
@@ -401,16 +402,19 @@ def test_hash_set_agrees_with_a_set():
     assert len(ours) == len(theirs)
 
 
+FRAGMENTS = [
+    *(b"\n", b"\n\n", b". A ", b" ", b"&#0;", b"&#13;", b"&amp;", b'<doc id="1" title="x">\n', b"</doc>\n"),
+    *(b'{"text": "', b'\\ud800 a"}\n', b"\xe2\x80\xa8", b"\xcc\x81", b"[[", b"'''", GOOD.encode()),
+    *(b"\x1f\x8b", b"BZh91AY&SY", b"\xfd7zXZ\x00", *(text.encode() for text in DROPS.values())),
+]
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     st.lists(
         st.one_of(
             st.binary(max_size=40),
-            st.sampled_from(
-                [b"\n", b"\n\n", b". A ", b" ", b"&#0;", b"&#13;", b"&amp;", b'<doc id="1" title="x">\n', b"</doc>\n"]
-                + [b'{"text": "', b'\\ud800 a"}\n', b"\xe2\x80\xa8", b"\xcc\x81", b"[[", b"'''", GOOD.encode()]
-                + [b"\x1f\x8b", b"BZh91AY&SY", b"\xfd7zXZ\x00", *(text.encode() for text in DROPS.values())]
-            ),
+            st.sampled_from(FRAGMENTS),
             st.text(max_size=40).map(lambda text: text.encode("utf-8", "surrogatepass")),
         ),
         max_size=30,
@@ -457,17 +461,22 @@ def test_long_lines_are_cut_behind_sentences_words_and_characters():
 
 
 PROGRAM = """
-import resource, sys
+import re, sys
 from pathlib import Path
+
+
+def peak() -> int:  # kB
+    return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
+
 
 if __name__ == "__main__":
     from data.corpus_builder import CorpusBuildSettings, build_corpus
 
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # the builder's memory is what comes on top
+    before = peak()  # the builder's memory is what comes on top
     try:
         build_corpus([Path(sys.argv[1])], Path(sys.argv[2]), CorpusBuildSettings(workers=int(sys.argv[3])), False)
     finally:
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+        print(peak() - before)
 """
 
 
@@ -482,6 +491,7 @@ def start_program(tmp_path: Path, source: Path, workers: int) -> subprocess.Pope
     )
 
 
+@needs_proc
 @pytest.mark.parametrize(("end", "megabytes"), [(". The cat ", 40), (" ", 100)])
 def test_memory_is_bounded_for_a_huge_line(tmp_path, end, megabytes):
     source = tmp_path / "huge"
@@ -508,7 +518,7 @@ def running(group: int) -> list[str]:
     return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@needs_proc
 @pytest.mark.parametrize(("workers", "how"), [(1, signal.SIGINT), (2, signal.SIGINT), (2, signal.SIGKILL)])
 def test_an_interruption_leaves_no_output_and_no_process(tmp_path, workers, how):
     source = tmp_path / "in"
