@@ -14,6 +14,7 @@ which terms it may be used.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -139,11 +140,10 @@ def _verify(name: str, root: Path) -> bool:
 def _corpus(options: argparse.Namespace, files: list[Path]) -> bool:
     if not files or options.output is None:
         raise UserError("corpus: name the text files and --output FILE")
-    settings = CorpusBuildSettings(
-        min_words=options.min_words, max_words=options.max_words, workers=options.workers, overwrite=options.overwrite
-    )
+    workers = options.workers or os.cpu_count() or 1
+    settings = CorpusBuildSettings(options.min_words, options.max_words, workers, options.overwrite)
     report = build_corpus(files, options.output, settings, progress=True)
-    print(f"{options.output}: {report.summary()}")
+    print("\n".join([f"{options.output}:", *report.summary()]))
     return True
 
 

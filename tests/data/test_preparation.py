@@ -301,6 +301,19 @@ def test_changes_are_found(tmp_path, root, capsys):
     assert main(["verify", "wiki1m", f"--data_dir={root}"]) == 2
 
 
+def test_a_corpus_of_ones_own(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text(
+        "The old bridge was closed in May. Nobody knows why it was closed.\n\nToo short.\n"
+    )
+    output = tmp_path / "corpus.txt"
+    arguments = ["corpus", str(tmp_path / "notes.txt"), f"--output={output}", "--workers=1"]
+    assert main(arguments) == 0
+    assert output.read_text() == "The old bridge was closed in May.\nNobody knows why it was closed.\n"
+    assert "too few words" in capsys.readouterr().out
+    assert main(arguments) == 2
+    assert main([*arguments, "--overwrite"]) == 0
+
+
 def test_list_and_path(root, capsys):
     assert main(["list", f"--data_dir={root}"]) == 0
     printed = capsys.readouterr().out
