@@ -37,6 +37,7 @@ def test_counts_that_are_whole_are_not_rounded_down():
     assert math.floor(5000 * 0.729 ** (2 / 3)) == 4049
     assert long_tail_counts(5000, 4, 0.729) == [5000, 4500, 4050, 3645]
     assert long_tail_counts(100_000, 6, 1e-5) == [100_000, 10_000, 1000, 100, 10, 1]
+    assert long_tail_counts(10**18 - 1, 2, 1.0) == [10**18 - 1] * 2  # a float makes 10**18 of it
     assert all(long_tail_counts(100 * n, classes)[-1] == n for n in range(1, 60) for classes in (2, 3, 10, 100))
 
 
@@ -180,8 +181,9 @@ def test_a_file_cut_short_anywhere_is_refused(tmp_path):
     whole = path.read_bytes()
     for end in range(len(whole)):
         path.write_bytes(whole[:end])
-        with pytest.raises(DataError):
+        with pytest.raises(DataError) as caught:
             read_long_tail(path, LABELS)
+    assert "its last line has no end" in str(caught.value)  # where nothing but the last line feed is missing
 
 
 @given(st.data())

@@ -197,6 +197,7 @@ def test_names_that_are_not_utf8_are_refused(tmp_path):
     [
         (["a", "a"], "twice"), (["a", "./a"], "twice"), (["d/", "d/"], "twice"), (["a", "A"], "case only"),
         (["d/x", "D/y"], "case only"), (["stra\xdfe", "STRASSE"], "case only"), (["\xe9", "e\u0301"], "case only"),
+        (["\u1fb4", "\u03b1\u0345\u0301"], "case only"),
         (["a", "a/b"], "below a file"), (["a/b", "a"], "a file and a folder"), (["a", "a/"], "twice|below"),
     ],
 )  # fmt: skip
@@ -236,6 +237,9 @@ def test_methods_that_unpack_without_bound_and_secrets_are_refused(tmp_path):
     content = bytearray(zip_of(("a", b"x")))
     content[content.index(b"PK\1\2") + 8] |= 1
     refused(tmp_path, bytes(content), "'a' is encrypted")
+    content = bytearray(zip_of(("a", b"x")))
+    content[content.index(b"PK\1\2") + 6] = 99  # the version of the format that is needed
+    refused(tmp_path, bytes(content), "damaged or cut short .zip file version 9.9")
 
 
 def test_folders_with_content_are_refused(tmp_path):
@@ -298,6 +302,13 @@ def test_a_zips_header_is_not_trusted(tmp_path):
     refused(tmp_path, bytes(content), "damaged")
 
 
+def test_offsets_before_the_beginning_are_damage(tmp_path):
+    content = bytearray(zip_of(("a", b"x")))
+    where = content.index(b"PK\5\6") + 16
+    content[where : where + 4] = struct.pack("<I", 5000)
+    assert isinstance(refused(tmp_path, bytes(content), "damaged or cut short"), DataError)
+
+
 def test_a_zips_directory_is_not_read_whatever_its_size(tmp_path):
     content = zip_of(*((f"{i}" * 40, b"") for i in range(2000)))
     refused(tmp_path, content, "directory of members is larger", UnpackLimits(members=10))
@@ -351,7 +362,7 @@ def test_other_files_are_refused(tmp_path, content):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_archive_cut_short_anywhere_is_refused(tmp_path, kind):
     content = archive_of(kind, *((name, data[:3000]) for name, data in CONTENT.items()))
-    end = len(content) if kind != "tar" else len(content.rstrip(b"\0")) // 512 * 512 + 1024  # what follows is padding
+    end = len(content) if kind != "tar" else len(content.rstrip(b"\0")) // 512 * 512 + 1536  # what follows is padding
     for size in sorted({*range(0, min(end, 600), 7), *range(0, end, 97), *range(512, end, 512), end - 1}):
         refused(tmp_path, content[:size], "cut short|damaged|neither")
 
