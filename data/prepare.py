@@ -18,11 +18,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from data.catalog import CATALOG
 from data.corpus_builder import CorpusBuildSettings, build_corpus
 from data.preparation import Request, prepare, verify
+from dystress_text.command_line import OneLineParser
 from dystress_text.errors import DataError, UserError
 from dystress_text.locate import data_root
 from dystress_text.manifest import Manifest, read_manifest
@@ -30,22 +30,9 @@ from dystress_text.manifest import Manifest, read_manifest
 COMMANDS = ("list", "verify", "path", "corpus")
 
 
-class OneLineParser(argparse.ArgumentParser):
-    """Raises a one-line error where argparse would print its usage too."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise the message."""
-        raise UserError(f"{message} (see --help)")
-
-
 def make_parser() -> argparse.ArgumentParser:
     """The program's options."""
-    parser = OneLineParser(
-        prog="prepare.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = OneLineParser("prepare.py", __doc__)
     add = parser.add_argument
     add("what", nargs="+", metavar="NAME", help=f"data sets ({', '.join(CATALOG)}), or a command before names or files")
     add("--from", dest="source", type=Path, help="a local file or folder instead of the hub")

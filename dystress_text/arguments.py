@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from transformers import HfArgumentParser
 
+from dystress_text.command_line import OneLineErrors
 from dystress_text.errors import UserError
 from dystress_text.presets import PRESETS, find_preset
 from dystress_text.settings import EngineSettings, LossSettings, RunSettings, TextSettings
@@ -27,12 +28,8 @@ SIMCSE_FLAGS: dict[str, tuple[str, ...]] = {
 }
 
 
-class OneLineParser(HfArgumentParser):
-    """Raises a one-line error where argparse would print its whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise the message."""
-        raise UserError(f"{message} (see --help)")
+class SettingsParser(OneLineErrors, HfArgumentParser):
+    """Options from dataclasses; errors are one line."""
 
 
 def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
@@ -42,7 +39,7 @@ def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
         UserError: an unknown name or a value out of range.
     """
     groups: list[Any] = [TextSettings, LossSettings, EngineSettings]
-    parser = OneLineParser(
+    parser = SettingsParser(
         groups,
         prog="train.py",
         description=description,
@@ -55,7 +52,7 @@ def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
     if argv and argv[0].endswith((".yaml", ".yml")):
         argv = [*_flags_of(Path(argv[0])), *argv[1:]]
     argv = _translate(argv)
-    first_look = OneLineParser([], add_help=False, allow_abbrev=False)
+    first_look = SettingsParser([], add_help=False, allow_abbrev=False)
     first_look.add_argument("--preset", default="paper")
     preset = first_look.parse_known_args(argv)[0].preset
     parser.set_defaults(**find_preset(preset).settings)

@@ -15,10 +15,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import transformers
 
+from dystress_text.command_line import OneLineParser
 from dystress_text.encoder import POOLERS
 from dystress_text.errors import UserError
 from eval.embedder import DTYPES
@@ -27,22 +27,9 @@ from eval.run import EvalSettings, run
 from eval.tasks import SUITES
 
 
-class OneLineParser(argparse.ArgumentParser):
-    """Raises a one-line error where argparse would print its usage too."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise the message."""
-        raise UserError(f"{message} (see --help)")
-
-
 def make_parser() -> argparse.ArgumentParser:
     """The program's options."""
-    parser = OneLineParser(
-        prog="senteval.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = OneLineParser("senteval.py", __doc__)
     add = parser.add_argument
     add("--model", required=True, help="sentence-transformers folder; with --pooler_type a Hugging Face folder or name")
     add("--pooler_type", choices=POOLERS, help="of a Hugging Face encoder")
