@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -155,7 +156,10 @@ def _load_sentence_transformer(
     def embed(sentences: Sequence[str]) -> Tensor:
         with torch.autocast(device, DTYPES[dtype], enabled=dtype != "fp32"):
             return encoder.encode(
-                list(sentences), batch_size=batch_size, convert_to_tensor=True, show_progress_bar=progress
+                list(sentences),
+                batch_size=batch_size,
+                convert_to_tensor=True,
+                show_progress_bar=progress and sys.stderr.isatty(),  # its bar would fill a log file
             )
 
     return embed, _card(encoder, encoder.tokenizer, model, None, limit, dtype, device)

@@ -177,9 +177,7 @@ def run(settings: EvalSettings) -> Results:
         )
     if settings.engine == "original":
         import_senteval()
-    encode, card = load_model(
-        settings.model, settings.pooler_type, settings.dtype, settings.batch_size, progress=sys.stderr.isatty()
-    )
+    encode, card = load_model(settings.model, settings.pooler_type, settings.dtype, settings.batch_size, progress=True)
     embed = Embedder(
         encode, cache_root() / "embeddings" / f"{card.sha256[:32]}.safetensors" if settings.cache else None
     )
