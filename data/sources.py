@@ -63,7 +63,7 @@ def from_local(entry: DataSet, source: Path) -> list[Path]:
     """
     if not source.exists():
         raise DataError(f"--from: {str(source)!r} does not exist")
-    if source.is_file():
+    if not source.is_dir():
         return [source]
     match entry.name:
         case "wiki1m":

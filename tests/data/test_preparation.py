@@ -19,7 +19,7 @@ import pytest
 from data import preparation
 from data.catalog import CATALOG
 from data.preparation import Request, prepare, verify
-from data.prepare import main
+from data.program import main
 from dystress_text.errors import DataError
 from dystress_text.locate import eval_pairs, wiki1m
 from dystress_text.manifest import MANIFEST, read_manifest, variant_of
@@ -249,6 +249,20 @@ def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(tmp_path, root,
     assert left_behind(root) == []
 
 
+def test_a_terminated_run_leaves_nothing(tmp_path, root):
+    os.mkfifo(tmp_path / "wiki1m.txt")  # a source that does not end
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "data" / "prepare.py"), "wiki1m", f"--from={tmp_path / 'wiki1m.txt'}",
+         f"--data_dir={root}"], stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with (tmp_path / "wiki1m.txt").open("wb") as pipe:
+        pipe.write(TEXT)
+        pipe.flush()
+        process.terminate()
+        assert process.wait(timeout=30) == 143
+    assert left_behind(root) == []
+
+
 def test_a_full_disk_is_one_line(tmp_path, root):
     file = tmp_path / "wiki1m.txt"
     file.write_bytes(b"x\n" * 2_000_000)
@@ -256,7 +270,7 @@ def test_a_full_disk_is_one_line(tmp_path, root):
         "import resource, signal, sys\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
-        "from data.prepare import main\nsys.exit(main(sys.argv[1:]))\n"
+        "from data.program import main\nsys.exit(main(sys.argv[1:]))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "wiki1m", f"--from={file}", "--variant=x", f"--data_dir={root}"],
