@@ -2,10 +2,13 @@
 
 import csv
 import json
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hub_server import hub_environment, hub_server
 
 from dystress_text.errors import UserError
 from dystress_text.tables import is_table, text_of_table
@@ -76,3 +79,17 @@ def test_damaged_tables_are_one_line(tmp_path, name, content):
     with pytest.raises(UserError, match="--train_file: ") as caught:
         text_of_table(str(tmp_path / name), None, progress=False)
     assert "\n" not in str(caught.value)
+
+
+def test_a_data_set_of_the_hub(tmp_path):
+    rows = "".join(json.dumps({"sentence": f"number {i}", "id": i}) + "\n" for i in range(5))
+    code = "import sys\nfrom dystress_text.tables import text_of_table\n"
+    code += "print(text_of_table(sys.argv[1], None, progress=False).read_text())"
+    with hub_server() as (address, files, _):
+        files["someone/texts"] = {"data/train.jsonl": rows.encode()}
+        environment = {**hub_environment(address, tmp_path / "hf"), "DYSTRESS_CACHE": str(tmp_path / "cache")}
+        done = subprocess.run(
+            [sys.executable, "-c", code, "someone/texts"], capture_output=True, text=True, env=environment, timeout=60
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:5] == [f"number {i}" for i in range(5)]

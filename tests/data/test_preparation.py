@@ -1,6 +1,5 @@
 """Preparing data sets from a hub on loopback and from local copies: first time, again, broken in every way."""
 
-import hashlib
 import io
 import json
 import os
@@ -8,13 +7,13 @@ import subprocess
 import sys
 import tarfile
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hub_server import hub_environment, hub_server
 
 from data import preparation
 from data.catalog import CATALOG
@@ -360,77 +359,12 @@ def test_nothing_there_is_one_line(tmp_path, root, name):
 
 @pytest.fixture
 def hub():
-    """A server that speaks enough of the hub's protocol; yields its address, its files and what it should do wrong.
-
-    The library reads ten megabytes at a time and takes up a download again after the last that was whole.
-    """
-    files, faults = {}, {}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self):
-            self._answer(body=False)
-
-        def do_GET(self):
-            self._answer(body=True)
-
-        def _answer(self, body):
-            if "status" in faults:
-                return self._reply(faults["status"], b"no", body)
-            repository = next((r for r in files if self.path.startswith(f"/api/datasets/{r}")), None)
-            if repository is not None:
-                entries = [
-                    {"type": "file", "path": n, "size": len(c), "oid": "0" * 40} for n, c in files[repository].items()
-                ]
-                info = {"id": repository, "sha": "1" * 40, "siblings": [{"rfilename": n} for n in files[repository]]}
-                return self._reply(200, json.dumps(entries if "/tree/" in self.path else info).encode(), body)
-            for repository, contents in files.items():
-                for name, content in contents.items():
-                    if self.path.startswith(f"/datasets/{repository}/resolve/") and self.path.endswith("/" + name):
-                        return self._file(content, body)
-            return self._reply(404, b"no", body)
-
-        def _file(self, content, body):
-            start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
-            self.send_response(206 if "Range" in self.headers else 200)
-            self.send_header("X-Repo-Commit", "1" * 40)
-            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-            self.send_header("X-Linked-ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-            self.send_header("X-Linked-Size", str(len(content)))
-            self.send_header("Accept-Ranges", "bytes")
-            self.send_header("Content-Length", str(len(content) - start))
-            self.end_headers()
-            if body:
-                faults.setdefault("starts", []).append(start)
-                sent = content.replace(b"one", b"two") if faults.get("swap") else content
-                if faults.pop("cut", False):
-                    self.wfile.write(sent[start : len(sent) // 2])
-                    self.wfile.flush()
-                    self.connection.close()
-                    return
-                self.wfile.write(sent[start:])
-
-        def _reply(self, status, content, body):
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if body:
-                self.wfile.write(content)
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", files, faults
-    server.shutdown()
+    with hub_server() as server:
+        yield server
 
 
 def run_program(hub, tmp_path, *arguments):
-    environment = {
-        **os.environ, "HF_ENDPOINT": hub[0], "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "hf"), "NO_PROXY": "*",
-        "HF_HUB_DISABLE_XET": "1", "HF_HUB_ETAG_TIMEOUT": "5", "HF_HUB_DOWNLOAD_TIMEOUT": "5",
-    }  # fmt: skip
+    environment = hub_environment(hub[0], tmp_path / "hf")
     return subprocess.run(
         [sys.executable, str(ROOT / "data" / "prepare.py"), *arguments, f"--data_dir={tmp_path / 'prepared'}"],
         capture_output=True, text=True, env=environment, timeout=100, cwd=tmp_path,

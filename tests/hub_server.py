@@ -1,0 +1,85 @@
+"""A server on loopback that speaks enough of the hub's protocol for huggingface_hub and datasets."""
+
+import hashlib
+import json
+import os
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+@contextmanager
+def hub_server():
+    """A server that speaks enough of the hub's protocol; yields its address, its files and what it should do wrong.
+
+    The library reads ten megabytes at a time and takes up a download again after the last that was whole.
+    """
+    files, faults = {}, {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self._answer(body=False)
+
+        def do_GET(self):
+            self._answer(body=True)
+
+        def _answer(self, body):
+            if "status" in faults:
+                return self._reply(faults["status"], b"no", body)
+            repository = next((r for r in files if self.path.startswith(f"/api/datasets/{r}")), None)
+            if repository is not None:
+                entries = [
+                    {"type": "file", "path": n, "size": len(c), "oid": "0" * 40} for n, c in files[repository].items()
+                ]
+                info = {"id": repository, "sha": "1" * 40, "siblings": [{"rfilename": n} for n in files[repository]]}
+                return self._reply(200, json.dumps(entries if "/tree/" in self.path else info).encode(), body)
+            for repository, contents in files.items():
+                for name, content in contents.items():
+                    if self.path.startswith(f"/datasets/{repository}/resolve/") and self.path.endswith("/" + name):
+                        return self._file(content, body)
+            return self._reply(404, b"no", body)
+
+        def _file(self, content, body):
+            start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
+            self.send_response(206 if "Range" in self.headers else 200)
+            self.send_header("X-Repo-Commit", "1" * 40)
+            self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+            self.send_header("X-Linked-ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+            self.send_header("X-Linked-Size", str(len(content)))
+            self.send_header("Accept-Ranges", "bytes")
+            self.send_header("Content-Length", str(len(content) - start))
+            self.end_headers()
+            if body:
+                faults.setdefault("starts", []).append(start)
+                sent = content.replace(b"one", b"two") if faults.get("swap") else content
+                if faults.pop("cut", False):
+                    self.wfile.write(sent[start : len(sent) // 2])
+                    self.wfile.flush()
+                    self.connection.close()
+                    return
+                self.wfile.write(sent[start:])
+
+        def _reply(self, status, content, body):
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if body:
+                self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", files, faults
+    server.shutdown()
+
+
+def hub_environment(address: str, home: Path) -> dict[str, str]:
+    """The environment of a program that shall use the server."""
+    return {
+        **os.environ, "HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home), "NO_PROXY": "*",
+        "HF_HUB_DISABLE_XET": "1", "HF_HUB_ETAG_TIMEOUT": "5", "HF_HUB_DOWNLOAD_TIMEOUT": "5",
+    }  # fmt: skip
