@@ -7,6 +7,14 @@ import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs
+
+
+def entries_of(contents):
+    """Files and folders of a repository, as the hub lists them."""
+    folders = {str(parent) for name in contents for parent in Path(name).parents if str(parent) != "."}
+    listed = [{"type": "directory", "path": name, "oid": "0" * 40, "size": 0} for name in sorted(folders)]
+    return listed + [{"type": "file", "path": n, "size": len(c), "oid": "0" * 40} for n, c in contents.items()]
 
 
 @contextmanager
@@ -24,20 +32,28 @@ def hub_server():
         def do_GET(self):
             self._answer(body=True)
 
+        def do_POST(self):
+            """Facts about the paths that are asked for."""
+            repository = next(r for r in files if self.path.startswith(f"/api/datasets/{r}/paths-info/"))
+            asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["paths"]
+            found = [entry for entry in entries_of(files[repository]) if entry["path"] in asked]
+            self._reply(200, json.dumps(found).encode(), True)
+
         def _answer(self, body):
             if "status" in faults:
                 return self._reply(faults["status"], b"no", body)
             repository = next((r for r in files if self.path.startswith(f"/api/datasets/{r}")), None)
             if repository is not None:
-                entries = [
-                    {"type": "file", "path": n, "size": len(c), "oid": "0" * 40} for n, c in files[repository].items()
-                ]
+                if "/tree/" in self.path:
+                    return self._reply(200, json.dumps(entries_of(files[repository])).encode(), body)
                 info = {"id": repository, "sha": "1" * 40, "siblings": [{"rfilename": n} for n in files[repository]]}
-                return self._reply(200, json.dumps(entries if "/tree/" in self.path else info).encode(), body)
+                return self._reply(200, json.dumps(info).encode(), body)
             for repository, contents in files.items():
                 for name, content in contents.items():
                     if self.path.startswith(f"/datasets/{repository}/resolve/") and self.path.endswith("/" + name):
                         return self._file(content, body)
+                if self.path.startswith(f"/datasets/{repository}/"):
+                    return self._reply(404, b"no", body, error="EntryNotFound")
             return self._reply(404, b"no", body)
 
         def _file(self, content, body):
@@ -60,8 +76,11 @@ def hub_server():
                     return
                 self.wfile.write(sent[start:])
 
-        def _reply(self, status, content, body):
+        def _reply(self, status, content, body, error=None):
             self.send_response(status)
+            if error is not None:
+                self.send_header("X-Error-Code", error)
+                self.send_header("X-Repo-Commit", "1" * 40)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
