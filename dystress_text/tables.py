@@ -65,7 +65,8 @@ def text_of_table(train_file: str, column: str | None, progress: bool = True) ->
 def _is_hub_name(name: str) -> bool:
     """``owner/name``, where no such file is on this machine and no ending says that it should be."""
     parts = name.split("/")
-    return len(parts) == 2 and all(parts) and not name.startswith((".", "~")) and not Path(name).suffix
+    named = len(parts) == 2 and all(parts) and not name.startswith((".", "~")) and not Path(name).suffix
+    return named and not Path(name).exists()
 
 
 def _load(train_file: str) -> Dataset:

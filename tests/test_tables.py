@@ -43,6 +43,14 @@ def test_a_column_becomes_lines(tmp_path, kind):
     assert other.read_text() == "x\n" * 5
 
 
+def test_a_text_without_an_ending_is_no_data_set(tmp_path, monkeypatch):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "mine").write_text("a line\n")
+    monkeypatch.chdir(tmp_path)
+    assert not is_table("texts/mine")
+    assert is_table("texts/yours")
+
+
 def test_a_changed_table_is_read_anew(tmp_path):
     first = text_of_table(write(tmp_path, "csv", {"text": ["a", "b"]}), None, progress=False).read_text()
     second = text_of_table(write(tmp_path, "csv", {"text": ["a", "c"]}), None, progress=False).read_text()
