@@ -5,6 +5,7 @@ Averages are computed from the figures; two of the paper's own are misprinted.
 
 from __future__ import annotations
 
+from eval.report import Row
 from eval.tasks import STS_TASKS, TRANSFER_TASKS
 
 _STS = {
@@ -31,7 +32,7 @@ _TRANSFER = {
     "DySTreSS* 0.04/0.05": (81.02, 86.23, 94.97, 88.86, 85.17, 89.80, 73.22),
 }
 
-PUBLISHED: dict[str, dict[str, dict[str, float]]] = {
+PUBLISHED: dict[str, dict[str, Row]] = {
     group: {label: dict(zip((task.name for task in tasks), figures, strict=True)) for label, figures in rows.items()}
     for group, tasks, rows in (("sts", STS_TASKS, _STS), ("transfer", TRANSFER_TASKS, _TRANSFER))
 }

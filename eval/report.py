@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 FORMATS = ("text", "markdown", "latex")
 MISSING = "missing"
 
-Row = Mapping[str, float | None]  # figures by task; None where a task gave none
+Row = dict[str, float | None]  # figures by task; None where a task gave none
 
 
 def average(row: Row) -> float | None:

@@ -228,10 +228,26 @@ def _run_group(
 
 
 def _group_table(settings: EvalSettings, results: Results, group: str) -> str:
-    rows = {settings.model: results.row(group)}
+    rows = {settings.model: results.row(group), **_subset_means(results, group)}
     if settings.compare:
         rows |= PUBLISHED[group] if settings.suite == "senteval" else {}
     return table(rows, results.groups[group], results.is_whole(group), settings.format)
+
+
+def _subset_means(results: Results, group: str) -> dict[str, Row]:
+    """Rows with the other aggregations, where a task has subsets; a task without them has one figure."""
+    years = {
+        name: result
+        for name, result in results.tasks.items()
+        if isinstance(result, StsTaskResult) and len(result.subsets) > 1
+    }
+    if group != "sts" or not years:
+        return {}
+    row = results.row(group)
+    return {
+        "  mean of subsets": row | {name: result.mean for name, result in years.items()},
+        "  weighted mean": row | {name: result.weighted_mean for name, result in years.items()},
+    }
 
 
 def _measure_geometry(settings: EvalSettings, results: Results, folder: Path, embed: Embedder) -> None:

@@ -223,6 +223,19 @@ def test_real_sts_equals_scipy(shared):
     assert result.weighted_mean == round(np.average(figures, weights=sizes), 2)
 
 
+def test_years_have_rows_for_the_other_aggregations(shared, tiny_bert, tmp_path, capsys):
+    data = shared / "data"
+    if not (data / "senteval" / "STS" / "STS12-en-test").is_dir():
+        pytest.skip("no STS12")
+    settings = EvalSettings(
+        str(tiny_bert), "avg", ["STS12"], data_dir=str(data), geometry="none", output=tmp_path / "results.json"
+    )
+    result = run(settings).tasks["STS12"]
+    rows = [line.split() for line in capsys.readouterr().out.strip().split("\n")]
+    assert rows[2] == ["mean", "of", "subsets", f"{result.mean:.2f}", f"{result.mean:.2f}"]
+    assert rows[3] == ["weighted", "mean", f"{result.weighted_mean:.2f}", f"{result.weighted_mean:.2f}"]
+
+
 def test_settings_are_a_notebooks_too(tiny_bert, tmp_path):
     settings = EvalSettings(str(tiny_bert), "cls", tasks=["MiniSTS"], suite="mini", output=tmp_path / "x.json")
     assert run(settings).row("sts")["MiniSTS"] is not None
