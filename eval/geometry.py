@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -77,6 +76,8 @@ def plot_similarities(
     similarities: PairSimilarities, temperature: Temperature, source: str, title: str, file: Path
 ) -> None:
     """Draw the histograms of the similarities above the temperature over the same axis."""
+    import matplotlib  # an extra, which an evaluation without a picture does not need
+
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,8 @@ class EvalSettings:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise UserError(f"--batch_size: must be at least 1, got {self.batch_size}")
+        if self.plot is not None and find_spec("matplotlib") is None:
+            raise UserError("--plot needs matplotlib: pip install -c constraints.txt -e '.[plots]'")
         if self.plot is not None and self.geometry == "none":
             raise UserError("--plot draws the similarities of the --geometry set; give dev or test")
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -185,6 +186,17 @@ def test_the_package_is_not_mistaken_for_the_program(tmp_path, monkeypatch):
     (tmp_path / "senteval" / "__init__.py").write_text("engine = 'the package'\n")
     assert import_senteval().engine == "the package"
     sys.modules.pop("senteval")
+
+
+def test_an_evaluation_needs_no_matplotlib(tmp_path):
+    """It is an extra; the program must start without it and say so when a picture is asked for."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n")
+    code = "from eval.run import EvalSettings; EvalSettings('x'); print('started')\n"
+    code += "import eval.run; eval.run.find_spec = lambda name: None\nEvalSettings('x', plot='x.png')"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.stdout == "started\n", done.stderr
+    assert "UserError: --plot needs matplotlib" in done.stderr
 
 
 def test_the_script_starts_by_its_path(tmp_path):
