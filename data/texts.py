@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import hashlib
-import lzma
 import shutil
 import tempfile
-import zlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from data.catalog import WIKI1M_FIRST_LINE, WIKI1M_LINES, WIKI1M_VARIANTS, DataSet
 from data.unpack import UnpackLimits, unpack
+from dystress_text.corpus import UNPACK_ERRORS, open_text
 from dystress_text.errors import DataError
 from dystress_text.locate import STSB_DEV, WIKI1M
 from dystress_text.manifest import Manifest, read_manifest
@@ -22,7 +17,6 @@ from dystress_text.progress import progress_bar
 from dystress_text.sts import read_sts_benchmark
 from eval.tasks import SUITES, Task
 
-_OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 STSB_DEV_PAIRS = 1500
 # files beside those that the tasks read, worth having where the source has them
 _EXTRA = {
@@ -37,11 +31,10 @@ def wiki1m(file: Path, source: str, variant: str | None, staging: Path) -> Manif
     Raises:
         DataError: it is neither the published text, nor a known variant, nor called a variant by the user.
     """
-    opener = cast(Callable[..., BinaryIO], _OPENERS.get(file.suffix, open))
     digest, lines, first, last = hashlib.sha256(), 0, b"", b""
     try:
         with (
-            opener(file, "rb") as text,
+            open_text(file) as text,
             (staging / WIKI1M).open("wb") as copy,
             progress_bar(desc="wiki1m", unit="B", unit_scale=True) as bar,
         ):
@@ -52,7 +45,7 @@ def wiki1m(file: Path, source: str, variant: str | None, staging: Path) -> Manif
                 lines += block.count(b"\n")
                 copy.write(block)
                 bar.update(len(block))
-    except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+    except UNPACK_ERRORS as error:
         raise DataError(f"wiki1m: {file} is damaged: {error}") from error
     lines += last not in (b"", b"\n")
     published = first.split(b"\n")[0].strip() == WIKI1M_FIRST_LINE.encode()

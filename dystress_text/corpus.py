@@ -40,6 +40,7 @@ MAX_LINE_BYTES = 65_536
 CHUNK = 20_000  # sentences tokenised at a time
 
 _OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 
 @dataclass
@@ -267,9 +268,13 @@ def _tokenize_file(
 
 
 def _sentences_of(path: Path, report: CorpusReport, max_samples: int | None, places: array[int]) -> Iterator[str]:
-    opener = _OPENERS.get(path.suffix, open)
-    with _readable(path), cast(BinaryIO, opener(path, "rb")) as stream:
+    with _readable(path), open_text(path) as stream:
         yield from read_sentences(stream, report, max_samples, places)
+
+
+def open_text(path: Path) -> BinaryIO:
+    """A text for reading, unpacked where its name ends in .gz, .xz or .bz2; reading it may raise ``UNPACK_ERRORS``."""
+    return cast(BinaryIO, _OPENERS.get(path.suffix, open)(path, "rb"))
 
 
 @contextmanager
@@ -277,7 +282,7 @@ def _readable(path: Path) -> Iterator[None]:
     """Errors of opening, reading and unpacking the training file, as one line for the user."""
     try:
         yield
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+    except (OSError, *UNPACK_ERRORS) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"--train_file: cannot read {str(path)!r}: {reason}") from error
 

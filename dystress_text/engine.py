@@ -33,6 +33,7 @@ from transformers import get_scheduler
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.progress import progress_bar
+from dystress_text.records import to_json
 from dystress_text.settings import EngineSettings
 
 Batch = dict[str, Tensor]
@@ -521,19 +522,6 @@ def find_checkpoint(output_dir: Path) -> Path:
     if not (folder / CHECKPOINT_STATE).is_file():
         raise UserError(f"--resume_from_checkpoint: {str(output_dir)!r} holds no checkpoint (see --save_steps)")
     return folder
-
-
-def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON as other programs read it: a number that is none becomes null."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: plain(entry) for key, entry in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(entry) for entry in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
-    return json.dumps(plain(value), indent=indent, default=str, allow_nan=False)
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dystress_text.engine import CHECKPOINT, CHECKPOINT_STATE, LOG, STAGING, TRACKER_FOLDER, find_checkpoint, to_json
+from dystress_text.engine import CHECKPOINT, CHECKPOINT_STATE, LOG, STAGING, TRACKER_FOLDER, find_checkpoint
 from dystress_text.errors import UserError
+from dystress_text.records import write_json
 from dystress_text.settings import EngineSettings
 
 RECORD = "run.json"
@@ -61,10 +62,8 @@ def prepare_output(output: Path, engine: EngineSettings, record: Mapping[str, An
 
 
 def write_record(output: Path, record: Mapping[str, Any]) -> None:
-    """Write ``run.json``, under another name first."""
-    staging = output / f".{RECORD}.writing"
-    staging.write_text(to_json({"program": PROGRAM, **record}, indent=1) + "\n", encoding="utf-8")
-    staging.replace(output / RECORD)
+    """Write ``run.json``."""
+    write_json(output / RECORD, {"program": PROGRAM, **record})
 
 
 def _is_run(output: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 import time
@@ -17,6 +16,7 @@ from dystress_text.corpus import cache_root
 from dystress_text.errors import DataError, UserError
 from dystress_text.locate import EMBEDDED, data_root
 from dystress_text.manifest import variant_of
+from dystress_text.records import write_json
 from dystress_text.sts import Embed, evaluate_sts
 from eval.classifier import Fitter, fit_batched, fit_literal
 from eval.embedder import Embedder, load_model
@@ -68,7 +68,7 @@ class Results:
         return len(self.groups[group]) == len(SUITES[self.about["suite"]][group])
 
     def write(self, file: Path) -> None:
-        """Write all of it as JSON, under another name first.
+        """Write all of it as JSON.
 
         Raises:
             UserError: the file cannot be written.
@@ -87,9 +87,7 @@ class Results:
         }
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            staging = file.with_name(f".{file.name}.writing")
-            staging.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-            staging.replace(file)
+            write_json(file, content)
         except OSError as error:
             raise UserError(f"--output: cannot write {str(file)!r}: {error.strerror}") from error
 

@@ -1,0 +1,33 @@
+"""Records that other programs read: JSON files that are whole or not there."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """JSON as other programs read it: a number that is none becomes null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: plain(entry) for key, entry in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(entry) for entry in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(value), indent=indent, default=str, allow_nan=False)
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write a record under another name and rename it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    staging = file.with_name(f".{file.name}.writing")
+    staging.write_text(to_json(value, indent=1) + "\n", encoding="utf-8")
+    staging.replace(file)
