@@ -80,9 +80,9 @@ class _Matrix:
 
     def blocks(self, rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
         """Rows and columns of each block; of a symmetric matrix those on and above the diagonal."""
-        for row in range(0, rows, self.block):
-            for column in range(row if self.symmetric else 0, columns, self.block):
-                yield slice(row, min(row + self.block, rows)), slice(column, min(column + self.block, columns))
+        for row in _slices(0, rows, self.block):
+            for column in _slices(row.start if self.symmetric else 0, columns, self.block):
+                yield row, column
 
     def mirrored(self, rows: slice, columns: slice) -> bool:
         """Whether a block stands for the one on the other side of the diagonal too."""
@@ -91,6 +91,11 @@ class _Matrix:
     def amend(self, logits: Tensor, rows: slice, columns: slice) -> Tensor:
         """Take positives and anchors themselves out of a block's logits and add the bonus, in place."""
         return _add_at(logits, self.special_columns[rows] - columns.start, self.special_amounts[rows])
+
+
+def _slices(start: int, stop: int, length: int) -> Iterator[slice]:
+    for first in range(start, stop, length):
+        yield slice(first, min(first + length, stop))
 
 
 def _add_at(block: Tensor, columns: Tensor, amounts: Tensor) -> Tensor:
@@ -125,11 +130,10 @@ class _BlockwiseRows(torch.autograd.Function):
         ctx: Any, matrix: _Matrix, anchors: Tensor, candidates: Tensor, *parameters: Tensor
     ) -> tuple[Tensor, Tensor]:
         positive = torch.empty_like(anchors[:, 0])
+        for rows in _slices(0, len(anchors), matrix.block):
+            positive[rows] = positive_similarity(anchors[rows], candidates[matrix.positive_column[rows, 0]])
         online = _OnlineLogSumExp(positive)
         for rows, columns in matrix.blocks(len(anchors), len(candidates)):
-            if columns.start == (rows.start if matrix.symmetric else 0):  # once for these rows
-                twins = candidates[matrix.positive_column[rows, 0]]
-                positive[rows] = positive_similarity(anchors[rows], twins)
             similarity = anchors[rows] @ candidates[columns].T
             logits = scaled_logits(similarity, matrix.temperature, matrix.detach_temperature)
             matrix.amend(logits, rows, columns)
@@ -206,7 +210,7 @@ class _Gradients:
         return weights
 
     def _of_logits(self, logits: Tensor, rows: slice, columns: slice) -> Tensor:
-        """Gradient of a block's logits from the logsumexps; overwrites the logits."""
+        """Gradient of a block's logits from the logsumexps; amends the logits in place."""
         self.matrix.amend(logits, rows, columns)
         mirrored = self._weights(logits.T, columns).T if self.matrix.mirrored(rows, columns) else None
         weights = self._weights(logits, rows)
