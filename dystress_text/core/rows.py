@@ -83,7 +83,8 @@ class _UnitVectors(torch.autograd.Function):
         of_units, of_inverse = grads
         gradient = None
         if of_units is not None:
-            along = torch.einsum("...d,...d->...", of_units, units).unsqueeze(-1)  # no product of full size
+            with torch.autocast(device_type=units.device.type, enabled=False):
+                along = torch.einsum("...d,...d->...", of_units, units).unsqueeze(-1)  # no product of full size
             gradient = (of_units * inverse).addcmul_(units, along * inverse, value=-1)
         if of_inverse is not None:  # in second derivatives alone
             inward = -of_inverse * inverse * inverse * units
