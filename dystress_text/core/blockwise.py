@@ -53,9 +53,7 @@ def blockwise_rows(
         detach_temperature=detach_temperature,
         positive_column=pairs.positive_column.unsqueeze(1),
         special_columns=torch.stack(columns, dim=1),
-        special_amounts=torch.stack(
-            [torch.full_like(pairs.anchors[:, 0], amount, requires_grad=False) for amount in amounts], dim=1
-        ),
+        special_amounts=pairs.anchors.new_tensor(amounts).expand(len(pairs.anchors), -1),
         symmetric=pairs.candidates is pairs.anchors and pairs.bonus_column is None,
         block=block or (CPU_BLOCK if pairs.anchors.device.type == "cpu" else DEVICE_BLOCK),
     )

@@ -126,8 +126,6 @@ def measure_peak(loss: Loss, size: int, dim: int, device: torch.device) -> dict[
     else:
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak starts again from here
         before = status_bytes("VmRSS")
-        room = status_bytes("VmSize") + available_bytes(device)
-        resource.setrlimit(resource.RLIMIT_AS, (room, room))  # an allocation fails before the machine runs out
     start = time.perf_counter()
     value = step(loss, views)
     wait(device)
@@ -137,9 +135,9 @@ def measure_peak(loss: Loss, size: int, dim: int, device: torch.device) -> dict[
 
 
 def measure_times(losses: dict[str, Loss], size: int, dim: int, device: torch.device, turns: int) -> dict[str, float]:
-    """Median seconds of forward and backward of each contestant; they take turns."""
+    """Median seconds of forward and backward of each contestant; they take turns. One that fails is left out."""
     views = make_views(size, dim, device)
-    runs = {}
+    losses, runs = dict(losses), {}
     for name, loss in losses.items():
         step(loss, make_views(64, dim, device))
         start = time.perf_counter()
@@ -148,14 +146,20 @@ def measure_times(losses: dict[str, Loss], size: int, dim: int, device: torch.de
         runs[name] = max(1, int(TURN_SECONDS / (time.perf_counter() - start))) if size <= 1024 else 1
     seconds: dict[str, list[float]] = {name: [] for name in losses}
     for _ in range(turns):
-        for name, loss in losses.items():
+        for name, loss in list(losses.items()):
             wait(device)
             start = time.perf_counter()
-            for _ in range(runs[name]):
-                step(loss, views)
+            try:
+                for _ in range(runs[name]):
+                    step(loss, views)
+            except RuntimeError as error:
+                if "memory" not in str(error):
+                    raise
+                del losses[name]
+                continue
             wait(device)
             seconds[name].append((time.perf_counter() - start) / runs[name])
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return {name: statistics.median(seconds[name]) for name in losses}
 
 
 def measure(job: dict[str, Any]) -> dict[str, float]:
@@ -163,6 +167,9 @@ def measure(job: dict[str, Any]) -> dict[str, float]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(job["threads"])
     torch.backends.cuda.matmul.allow_tf32 = job["tf32"]
+    if device.type == "cpu":
+        room = status_bytes("VmSize") + available_bytes(device)
+        resource.setrlimit(resource.RLIMIT_AS, (room, room))  # an allocation fails before the machine runs out
     losses = {name: make_loss(job["objective"], *name.split()) for name in job["contestants"]}
     if job["turns"] == 0:
         return measure_peak(next(iter(losses.values())), job["size"], job["dim"], device)
@@ -175,7 +182,9 @@ def in_a_process(job: dict[str, Any]) -> dict[str, float] | None:
     if child.returncode == 0:
         result: dict[str, float] = json.loads(child.stdout.splitlines()[-1])
         return result
-    if child.returncode == -9 or "memory" in child.stderr or "MemoryError" in child.stderr:
+    if child.returncode < 0 or "memory" in child.stderr or "MemoryError" in child.stderr:
+        reason = (child.stderr.splitlines() or [f"killed by signal {-child.returncode}"])[-1]
+        print(f"{job['objective']}, {job['size']}, {', '.join(job['contestants'])}: {reason}", file=sys.stderr)
         return None
     raise SystemExit(f"{job}\n{child.stderr}")
 
