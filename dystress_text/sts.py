@@ -17,7 +17,7 @@ from scipy import stats
 from torch import Tensor
 
 from dystress_text.core.geometry import alignment, uniformity
-from dystress_text.core.objectives import positive_similarity, unit_vectors
+from dystress_text.core.rows import positive_similarity, unit_vectors
 from dystress_text.errors import DataError
 
 Embed = Callable[[Sequence[str]], Tensor]

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dystress_text.core.objectives import unit_vectors
 from dystress_text.core.registry import Temperature
+from dystress_text.core.rows import unit_vectors
 from dystress_text.errors import UserError
 from dystress_text.settings import LossSettings
 from dystress_text.simcse import build_temperature

@@ -15,7 +15,10 @@ class Temperature(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, similarity: Tensor) -> Tensor:
-        """Temperature of each pair; ``similarity`` and the result have the same shape, dtype and device."""
+        """Temperature of each pair; ``similarity`` and the result have the same shape, dtype and device.
+
+        Elementwise, and the same when asked twice: a large batch comes in blocks, each once more in the backward.
+        """
 
     def observe(self, mean_positive: Tensor) -> None:
         """Take note of the mean positive similarity of the global batch (a scalar). Losses call this every step."""

@@ -8,7 +8,7 @@ from core_cases import TEMPERATURES
 from spec_formulas import slope
 
 from dystress_text.core import ConstantTemperature
-from dystress_text.core.objectives import (
+from dystress_text.core.rows import (
     decoupled_rows,
     info_nce_rows,
     reweighted_rows,

@@ -1,0 +1,218 @@
+"""The rows of an objective without the matrix of similarities: memory grows with the batch, not with its square.
+
+Forward, blocks of the matrix are formed one at a time and folded into an online logsumexp of each row. Backward, they
+are formed again, so that InfoNCE costs four matrix products instead of three. Where anchors and candidates are the
+same vectors (NT-Xent, DCL, DCLW, MACL on both views, one process) the matrix is symmetric: only blocks on and above its
+diagonal are formed, two products' work instead of three.
+
+Loss and gradients equal those of :func:`~dystress_text.core.rows.plain_rows`, with any temperature that is elementwise
+and gives the same values when asked twice. Nothing is read back from the device between the blocks.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dystress_text.core.registry import Temperature
+from dystress_text.core.rows import Pairs, Rows, positive_similarity, scaled_logits
+
+BLOCKWISE_ENTRIES = 2**24  # a loss left to choose goes blockwise above: 4,096 pairs of InfoNCE, 64 MiB in fp32
+CPU_BLOCK = 512  # rows and columns of a block: its few copies stay in the cache
+DEVICE_BLOCK = 4096  # large enough to fill an accelerator, 64 MiB a copy
+
+
+def blockwise_rows(
+    pairs: Pairs, temperature: Temperature, detach_temperature: bool = True, block: int | None = None
+) -> Rows:
+    """What :func:`~dystress_text.core.rows.plain_rows` gives, without the matrix.
+
+    The temperature's state may change between forward and backward; the backward uses the state of the forward.
+
+    Args:
+        pairs: anchors, candidates and their special columns.
+        temperature: an elementwise temperature; parameters of its own get gradients too.
+        detach_temperature: whether the temperature stays out of the gradient.
+        block: rows and columns of a block; None chooses by the device.
+
+    Raises:
+        RuntimeError: in the backward, with ``create_graph=True``: there are no second derivatives.
+    """
+    columns = [column for column in (pairs.positive_column, pairs.excluded_column) if column is not None]
+    amounts = [-torch.inf] * len(columns)
+    if pairs.bonus_column is not None:
+        columns.append(pairs.bonus_column)
+        amounts.append(pairs.bonus)
+    matrix = _Matrix(
+        temperature=copy.deepcopy(temperature) if torch.is_grad_enabled() else temperature,
+        detach_temperature=detach_temperature,
+        positive_column=pairs.positive_column.unsqueeze(1),
+        special_columns=torch.stack(columns, dim=1),
+        special_amounts=pairs.anchors.new_tensor(amounts).expand(len(pairs.anchors), -1),
+        symmetric=pairs.candidates is pairs.anchors and pairs.bonus_column is None,
+        block=block or (CPU_BLOCK if pairs.anchors.device.type == "cpu" else DEVICE_BLOCK),
+    )
+    parameters = [parameter for parameter in temperature.parameters() if parameter.requires_grad]
+    similarity, negatives = _BlockwiseRows.apply(  # type: ignore[no-untyped-call]
+        matrix, pairs.anchors, pairs.candidates, *parameters
+    )
+    return Rows(scaled_logits(similarity, temperature, detach_temperature), negatives)
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """All that is needed to form any block of the matrix of logits, beside the vectors themselves."""
+
+    temperature: Temperature  # as it is in the forward
+    detach_temperature: bool
+    positive_column: Tensor  # (rows, 1)
+    special_columns: Tensor  # (rows, k)
+    special_amounts: Tensor  # (rows, k), added to the logits there; -inf takes a pair out of the negatives
+    symmetric: bool
+    block: int
+
+    def blocks(self, rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
+        """Rows and columns of each block; of a symmetric matrix those on and above the diagonal."""
+        for row in _slices(0, rows, self.block):
+            for column in _slices(row.start if self.symmetric else 0, columns, self.block):
+                yield row, column
+
+    def mirrored(self, rows: slice, columns: slice) -> bool:
+        """Whether a block stands for the one on the other side of the diagonal too."""
+        return self.symmetric and rows != columns
+
+    def amend(self, logits: Tensor, rows: slice, columns: slice) -> Tensor:
+        """Take positives and anchors themselves out of a block's logits and add the bonus, in place."""
+        return _add_at(logits, self.special_columns[rows] - columns.start, self.special_amounts[rows])
+
+
+def _slices(start: int, stop: int, length: int) -> Iterator[slice]:
+    for first in range(start, stop, length):
+        yield slice(first, min(first + length, stop))
+
+
+def _add_at(block: Tensor, columns: Tensor, amounts: Tensor) -> Tensor:
+    """Add to some entries of each row, in place, leaving out columns that lie outside; both (rows, k)."""
+    inside = columns.clamp(0, block.shape[1] - 1)
+    return block.scatter_add_(1, inside, torch.where(columns == inside, amounts, 0))
+
+
+class _OnlineLogSumExp:
+    """The logsumexp of each row of a matrix that comes in blocks."""
+
+    def __init__(self, like: Tensor) -> None:
+        self.top = torch.full_like(like, torch.finfo(like.dtype).min)  # (rows,), the largest entry so far
+        self.total = torch.zeros_like(like)  # (rows,), sum of exp(entry - top)
+
+    def add(self, rows: slice, logits: Tensor) -> None:
+        before = self.top[rows]
+        top = torch.maximum(before, logits.amax(dim=1))
+        exps = (logits - top.unsqueeze(1)).exp_()
+        self.total[rows] = self.total[rows] * (before - top).exp_() + exps.sum(dim=1)
+        self.top[rows] = top
+
+    def result(self) -> Tensor:
+        return self.top + self.total.log()
+
+
+class _BlockwiseRows(torch.autograd.Function):
+    """(anchors, candidates, the temperature's parameters) -> similarity of the positive, logsumexp of the negatives."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, matrix: _Matrix, anchors: Tensor, candidates: Tensor, *parameters: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        positive = torch.empty_like(anchors[:, 0])
+        for rows in _slices(0, len(anchors), matrix.block):
+            positive[rows] = positive_similarity(anchors[rows], candidates[matrix.positive_column[rows, 0]])
+        online = _OnlineLogSumExp(positive)
+        for rows, columns in matrix.blocks(len(anchors), len(candidates)):
+            similarity = anchors[rows] @ candidates[columns].T
+            logits = scaled_logits(similarity, matrix.temperature, matrix.detach_temperature)
+            matrix.amend(logits, rows, columns)
+            online.add(rows, logits)
+            if matrix.mirrored(rows, columns):
+                online.add(columns, logits.T)
+        negatives = online.result()
+        ctx.matrix = matrix
+        ctx.save_for_backward(anchors, candidates, negatives)
+        return positive, negatives
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "the blockwise form of a loss has no second derivatives (create_graph=True): "
+                "build the loss with blockwise=False"
+            )
+        anchors, candidates, negatives = ctx.saved_tensors
+        with torch.autocast(device_type=anchors.device.type, enabled=False):
+            gradients = _Gradients(ctx.matrix, anchors, candidates, negatives, grads, ctx.needs_input_grad[1:3])
+        return None, gradients.anchors, gradients.candidates, *gradients.parameters
+
+
+class _Gradients:
+    """Gradients of the anchors, the candidates and the temperature's parameters, added up block by block."""
+
+    def __init__(
+        self,
+        matrix: _Matrix,
+        anchors: Tensor,
+        candidates: Tensor,
+        negatives: Tensor,
+        grads: tuple[Tensor, ...],
+        needed: tuple[bool, bool],
+    ) -> None:
+        self.matrix = matrix
+        self.lse = negatives.unsqueeze(1)  # (rows, 1), as the gradients of both results
+        self.positive_grad, self.negatives_grad = (grad.unsqueeze(1) for grad in grads)
+        self.learnable = [parameter for parameter in matrix.temperature.parameters() if parameter.requires_grad]
+        self.parameters: list[Tensor | None] = [None] * len(self.learnable)
+        self.anchors = torch.zeros_like(anchors) if any(needed) else None
+        self.candidates = torch.zeros_like(candidates) if needed[1] and not matrix.symmetric else None
+        of_candidates = self.anchors if matrix.symmetric else self.candidates
+        for rows, columns in matrix.blocks(len(anchors), len(candidates)):
+            weights = self._of_similarities(anchors[rows] @ candidates[columns].T, rows, columns)
+            if self.anchors is not None:
+                self.anchors[rows].addmm_(weights, candidates[columns])
+            if of_candidates is not None:
+                of_candidates[columns].addmm_(weights.T, anchors[rows])
+
+    def _of_similarities(self, similarity: Tensor, rows: slice, columns: slice) -> Tensor:
+        """Gradient of a block's similarities; adds to that of the parameters."""
+        matrix = self.matrix
+        if matrix.detach_temperature and not self.learnable:
+            tau = matrix.temperature(similarity)
+            weights = self._of_logits(similarity / tau, rows, columns).div_(tau)
+        else:
+            with torch.enable_grad():
+                logits = scaled_logits(similarity.requires_grad_(), matrix.temperature, matrix.detach_temperature)
+            weights, *more = torch.autograd.grad(
+                logits,
+                [similarity, *self.learnable],
+                self._of_logits(logits.detach(), rows, columns),
+                allow_unused=True,  # a parameter may have no part in the temperature
+            )
+            self.parameters = [
+                new if old is None else old if new is None else old + new
+                for old, new in zip(self.parameters, more, strict=True)
+            ]
+        _add_at(weights, matrix.positive_column[rows] - columns.start, self.positive_grad[rows])
+        if matrix.mirrored(rows, columns):
+            _add_at(weights.T, matrix.positive_column[columns] - rows.start, self.positive_grad[columns])
+        return weights
+
+    def _of_logits(self, logits: Tensor, rows: slice, columns: slice) -> Tensor:
+        """Gradient of a block's logits from the logsumexps; amends the logits in place."""
+        self.matrix.amend(logits, rows, columns)
+        mirrored = self._weights(logits.T, columns).T if self.matrix.mirrored(rows, columns) else None
+        weights = self._weights(logits, rows)
+        return weights if mirrored is None else weights.add_(mirrored)
+
+    def _weights(self, logits: Tensor, rows: slice) -> Tensor:
+        return (logits - self.lse[rows]).exp_().mul_(self.negatives_grad[rows])

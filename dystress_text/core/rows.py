@@ -1,0 +1,171 @@
+"""From unit vectors to a loss an anchor: which pairs an objective has, their logits, and the row functions.
+
+Every objective is a function of two numbers an anchor: the logit of its positive and the logsumexp of the logits of its
+negatives. :class:`Pairs` says which anchors meet which candidates, :func:`plain_rows` takes those two numbers from the
+whole matrix of similarities, and the row functions make losses of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dystress_text.core.gather import Gather
+from dystress_text.core.registry import Temperature
+
+
+class Pairs(NamedTuple):
+    """Which anchors meet which candidates, all unit vectors, and what is special about some of the pairs.
+
+    Where ``anchors`` and ``candidates`` are the same object, positives must be mutual and the excluded column the
+    anchor's own, so that the matrix of logits is symmetric.
+    """
+
+    anchors: Tensor  # (rows, dim)
+    candidates: Tensor  # (columns, dim)
+    positive_column: Tensor  # (rows,), int64
+    excluded_column: Tensor | None = None  # (rows,), int64: the anchor itself among the candidates
+    bonus_column: Tensor | None = None  # (rows,), int64: the anchor's own hard negative
+    bonus: float = 0.0  # added to that logit
+
+    @property
+    def entries(self) -> int:
+        """Similarities that the whole matrix would hold."""
+        return len(self.anchors) * len(self.candidates)
+
+
+class Rows(NamedTuple):
+    """What an objective sees of each anchor, both (rows,)."""
+
+    positive: Tensor  # logit of the positive
+    negatives: Tensor  # logsumexp of the logits of the negatives
+
+
+# ---- unit vectors and their products -------------------------------------------------------------------------------
+
+
+def unit_vectors(x: Tensor) -> Tensor:
+    """Rows of ``x`` (..., dim) scaled to length 1, in fp32 or better; a zero row stays zero, with a zero gradient.
+
+    A row is first divided by its largest entry, so that no square over- or underflows. Rows without a normal number
+    (fp32: 1.2e-38) count as zero.
+    """
+    units: Tensor
+    units, _ = _UnitVectors.apply(x if x.dtype == torch.float64 else x.float())  # type: ignore[no-untyped-call]
+    return units
+
+
+class _UnitVectors(torch.autograd.Function):
+    """Keeps the unit vectors alone for its backward, where a chain of operations would keep several copies.
+
+    The inverse lengths are an output too, so that second derivatives are right.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        largest: Tensor = torch.linalg.vector_norm(x, ord=torch.inf, dim=-1, keepdim=True)  # (..., 1)
+        largest = torch.where(largest < torch.finfo(x.dtype).tiny, torch.inf, largest)
+        units = x / largest  # entries in [-1, 1]
+        length: Tensor = torch.linalg.vector_norm(units, dim=-1, keepdim=True)  # (..., 1), at least 1 or a zero row's 0
+        factor = length.clamp(min=0.5).reciprocal()
+        units *= factor
+        inverse = factor / largest
+        ctx.save_for_backward(units, inverse)
+        ctx.set_materialize_grads(False)
+        return units, inverse
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Tensor | None:
+        units, inverse = ctx.saved_tensors
+        of_units, of_inverse = grads
+        gradient = None
+        if of_units is not None:
+            with torch.autocast(device_type=units.device.type, enabled=False):
+                along = torch.einsum("...d,...d->...", of_units, units).unsqueeze(-1)  # no product of full size
+            gradient = (of_units * inverse).addcmul_(units, along * inverse, value=-1)
+        if of_inverse is not None:  # in second derivatives alone
+            inward = -of_inverse * inverse * inverse * units
+            gradient = inward if gradient is None else gradient + inward
+        return gradient
+
+
+def positive_similarity(z1: Tensor, z2: Tensor) -> Tensor:
+    """Similarity of each pair of unit vectors, (n, dim) x (n, dim) -> (n,)."""
+    return (z1 * z2).sum(dim=-1)
+
+
+# ---- which pairs an objective has ----------------------------------------------------------------------------------
+
+
+def own_columns(rows: int, gather: Gather, device: torch.device) -> Tensor:
+    """Columns at which this process's rows stand among everybody's, (rows,)."""
+    return torch.arange(rows, device=device) + gather.rank * rows
+
+
+def first_view_pairs(z1: Tensor, z2: Tensor, gather: Gather) -> Pairs:
+    """Anchors z1 against all z2 (SimCSE's rows); unit vectors (n, dim), n x N pairs with N = n * world_size."""
+    return Pairs(z1, gather(z2), own_columns(len(z1), gather, z1.device))
+
+
+def both_view_pairs(z1: Tensor, z2: Tensor, gather: Gather) -> Pairs:
+    """Both views as anchors against all other views (SimCLR's rows); 2n x 2N pairs, itself excluded."""
+    anchors = torch.cat([z1, z2])  # (2n, dim)
+    candidates = anchors if gather.world_size == 1 else torch.cat([gather(z1), gather(z2)])  # (2N, dim)
+    own = own_columns(len(z1), gather, z1.device)
+    first, second = own, own + len(candidates) // 2  # where this process's rows of either view stand
+    return Pairs(anchors, candidates, torch.cat([second, first]), torch.cat([first, second]))
+
+
+# ---- from pairs to rows --------------------------------------------------------------------------------------------
+
+
+def scaled_logits(similarity: Tensor, temperature: Temperature, detach_temperature: bool = True) -> Tensor:
+    """``s / tau(s)``, the same shape as ``similarity``; the temperature in or out of the gradient."""
+    tau: Tensor = temperature(similarity.detach() if detach_temperature else similarity)
+    return similarity / tau
+
+
+def split_rows(logits: Tensor, positive_column: Tensor, excluded_column: Tensor | None = None) -> Rows:
+    """The positive's logit and the logsumexp of all others but the excluded one; logits (rows, columns)."""
+    positive = positive_column.unsqueeze(1)  # (rows, 1)
+    left_out = positive if excluded_column is None else torch.stack([positive_column, excluded_column], dim=1)
+    negatives = logits.scatter(1, left_out, -torch.inf)
+    return Rows(logits.gather(1, positive).squeeze(1), negatives.logsumexp(dim=1))
+
+
+def plain_rows(pairs: Pairs, temperature: Temperature, detach_temperature: bool = True) -> Rows:
+    """The rows from the whole matrix of similarities; memory grows with rows x columns."""
+    logits = scaled_logits(pairs.anchors @ pairs.candidates.T, temperature, detach_temperature)  # (rows, columns)
+    if pairs.bonus_column is not None:
+        column = pairs.bonus_column.unsqueeze(1)
+        logits = logits.scatter_add(1, column, torch.full_like(column, pairs.bonus, dtype=logits.dtype))
+    return split_rows(logits, pairs.positive_column, pairs.excluded_column)
+
+
+# ---- row functions: from Rows to a loss an anchor ------------------------------------------------------------------
+
+
+def info_nce_rows(rows: Rows) -> Tensor:
+    """-log P, P the softmax probability of the positive among all candidates; (rows,)."""
+    return -F.logsigmoid(rows.positive - rows.negatives)
+
+
+def decoupled_rows(rows: Rows, positive_weight: Tensor | None = None) -> Tensor:
+    """DCL's ``-w s_p / tau + logsumexp(negatives)``, with w = 1 unless given; (rows,)."""
+    positive = rows.positive if positive_weight is None else positive_weight * rows.positive
+    return rows.negatives - positive
+
+
+def reweighted_rows(rows: Rows) -> Tensor:
+    """MACL's ``-sg(1 / (1 - P)) log P``; (rows,).
+
+    With m = logsumexp(negatives) - positive this is softplus(m) / sg(sigmoid(m)). Its derivative by m is exactly 1, and
+    below m = -40 its value is 1 in every precision, so value and derivative are set apart: nothing can underflow.
+    """
+    margin = rows.negatives - rows.positive
+    safe = margin.detach().clamp(min=-40)
+    value = F.logsigmoid(-safe).neg() / torch.sigmoid(safe)
+    return value + (margin - margin.detach())
