@@ -16,6 +16,7 @@ from dystress_text.core.objectives import (
     InfoNCELoss,
     MACLLoss,
     NTXentLoss,
+    QueueInfoNCELoss,
 )
 from dystress_text.core.registry import Temperature, make_temperature, register_temperature
 from dystress_text.core.temperature import (
@@ -51,6 +52,7 @@ __all__ = [
     "NTXentLoss",
     "ProcessGather",
     "ProfileTemperature",
+    "QueueInfoNCELoss",
     "ScheduledTemperature",
     "ShiftedCosineTemperature",
     "SimilarityHistograms",

@@ -33,6 +33,7 @@ from dystress_text.core.rows import (
     plain_rows,
     positive_similarity,
     reweighted_rows,
+    scaled_logits,
     unit_vectors,
 )
 from dystress_text.core.temperature import AlignmentAdaptiveTemperature, ConstantTemperature
@@ -40,6 +41,8 @@ from dystress_text.core.temperature import AlignmentAdaptiveTemperature, Constan
 
 class ContrastiveLoss(nn.Module):
     """What all objectives share: the temperature, the flag, the gather, fp32 under autocast and the checks."""
+
+    negatives_from_batch = True
 
     def __init__(
         self,
@@ -69,7 +72,9 @@ class ContrastiveLoss(nn.Module):
         """The loss of each row, (rows,)."""
         return info_nce_rows(rows)
 
-    def _rows(self, pairs: Pairs) -> Rows:
+    def rows(self, *z: Tensor) -> Rows:
+        """The rows of unit vectors (n, dim)."""
+        pairs = self.pairs(*z)
         blockwise = pairs.entries > BLOCKWISE_ENTRIES if self.blockwise is None else self.blockwise
         form = blockwise_rows if blockwise else plain_rows
         return form(pairs, self.temperature, self.detach_temperature)
@@ -78,13 +83,13 @@ class ContrastiveLoss(nn.Module):
         if any(z.ndim != 2 for z in views) or len({tuple(z.shape) for z in views}) != 1:
             shapes = ", ".join(str(tuple(z.shape)) for z in views)
             raise ValueError(f"embeddings must all have one shape (batch, dim), got {shapes}")
-        if len(views[0]) * self.gather.world_size < 2 and len(views) < 3:
+        if self.negatives_from_batch and len(views[0]) * self.gather.world_size < 2 and len(views) < 3:
             raise ValueError("a batch of 1 pair has no negatives: the batch size must be at least 2")
         with torch.autocast(device_type=views[0].device.type, enabled=False):
             z = [unit_vectors(view) for view in views]
             if self.temperature.needs_mean_positive:
                 self.temperature.observe(self.gather(positive_similarity(z[0], z[1]).detach()).mean())
-            return self.row_loss(self._rows(self.pairs(*z)), z[0], z[1]).mean()
+            return self.row_loss(self.rows(*z), z[0], z[1]).mean()
 
 
 class InfoNCELoss(ContrastiveLoss):
@@ -275,3 +280,62 @@ class MACLLoss(ContrastiveLoss):
 
     def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
         return reweighted_rows(rows)
+
+
+class QueueInfoNCELoss(ContrastiveLoss):
+    """InfoNCE against a queue of past keys (MoCo, He et al., CVPR 2020): find each query's key among key and queue.
+
+    The keys come from a momentum encoder and carry no gradient. In training mode the batch's keys, those of all
+    processes, enter the queue after the loss and push out the oldest. A batch of 1 is valid.
+
+    Args:
+        temperature: any temperature, or a number for a constant one.
+        queue_size: keys in the queue; MoCo uses 65,536 on ImageNet, 4,096 is usual on CIFAR.
+        dim: dimension of the embeddings.
+        detach_temperature: whether the temperature stays out of the gradient.
+        gather: the other processes; None for one process.
+
+    Raises:
+        ValueError: the queue or the dimension is not positive.
+
+    Example:
+        >>> loss = QueueInfoNCELoss(0.2, queue_size=64, dim=16)
+        >>> queries, keys = torch.randn(8, 16), torch.randn(8, 16)
+        >>> loss(queries, keys).shape
+        torch.Size([])
+    """
+
+    negatives_from_batch = False
+    queue: Tensor
+
+    def __init__(
+        self,
+        temperature: Temperature | float,
+        queue_size: int = 4096,
+        dim: int = 128,
+        detach_temperature: bool = True,
+        gather: Gather | None = None,
+    ) -> None:
+        super().__init__(temperature, detach_temperature, gather)
+        for name, value in (("queue_size", queue_size), ("dim", dim)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        generator = torch.Generator().manual_seed(0)  # the same first keys in every process
+        self.register_buffer("queue", unit_vectors(torch.randn(queue_size, dim, generator=generator)))  # oldest first
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Mean loss over the queries; both (batch, dim), the i-th of each belonging together."""
+        keys = keys.detach()
+        loss = self._compute(queries, keys)
+        if self.training:
+            new = unit_vectors(self.gather(keys)).to(self.queue.dtype)
+            self.queue = torch.cat([self.queue, new])[-len(self.queue) :]
+        return loss
+
+    def rows(self, *z: Tensor) -> Rows:
+        query, key = z
+        if query.shape[1] != self.queue.shape[1]:
+            raise ValueError(f"the queue holds keys of {self.queue.shape[1]} dimensions, got {query.shape[1]}")
+        similarities = (positive_similarity(query, key), query @ self.queue.to(query.dtype).T)  # (n,), (n, queue_size)
+        positive, negatives = (scaled_logits(s, self.temperature, self.detach_temperature) for s in similarities)
+        return Rows(positive, negatives.logsumexp(dim=1))
