@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+from dataclasses import replace
 
 import torch
 from accelerate import Accelerator
@@ -20,7 +22,12 @@ def check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
     Raises:
         UserError: it does.
     """
-    kind = accelerator.distributed_type
+    started, kind = int(os.environ.get("WORLD_SIZE", "1")), accelerator.distributed_type
+    if accelerator.num_processes == 1 < started:
+        raise UserError(
+            f"the launcher started {started} processes, but accelerate found no devices to join them on; for CPUs set "
+            "the environment variable ACCELERATE_USE_CPU=true"
+        )
     if kind == DistributedType.FSDP and not accelerator.is_fsdp2:
         raise UserError("FSDP version 1 is not supported; put fsdp_version: 2 there, as docs/accelerate/fsdp.yaml does")
     if kind == DistributedType.DEEPSPEED and accelerator.state.deepspeed_plugin.zero_stage == 3:
@@ -44,6 +51,9 @@ def network_to_train(accelerator: Accelerator, model: nn.Module) -> nn.Module:
     """
     if not accelerator.is_fsdp2:
         return model
+    policy = accelerator.state.fsdp_plugin.mixed_precision_policy
+    if policy is not None:  # gradients are averaged in fp32, as without shards; accelerate's policy has bf16
+        accelerator.state.fsdp_plugin.mixed_precision_policy = replace(policy, reduce_dtype=torch.float32)
     trained = copy.deepcopy(model)
     if not accelerator.is_main_process:
         model.to("cpu")  # used no more
