@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -41,6 +42,7 @@ from dystress_text.simcse import SimcseTask
 from dystress_text.train import main
 
 STEPS, BATCH, SENTENCES = 20, 8, 67  # 8 batches an epoch and 3 sentences that sit it out: two and a half epochs
+PATIENCE = 240  # seconds
 
 OBJECTIVES = {
     "InfoNCE, shifted cosine": lambda gather: InfoNCELoss(ShiftedCosineTemperature(), gather=gather),
@@ -147,9 +149,14 @@ def process(rank, world_size, port, work, folder, text):
 
 def spawn(world_size, work, folder, text):
     multiprocessing.set_forkserver_preload(["dystress_text.simcse", "transformers.models.bert"])  # one import for all
-    mp.start_processes(
-        process, (world_size, free_port(), work, folder, text), nprocs=world_size, start_method="forkserver"
-    )
+    arguments = (world_size, free_port(), work, folder, text)
+    started = mp.start_processes(process, arguments, nprocs=world_size, join=False, start_method="forkserver")
+    deadline = time.monotonic() + PATIENCE
+    while not started.join(timeout=1):
+        if time.monotonic() > deadline:
+            for each in started.processes:
+                each.kill()
+            pytest.fail("the processes wait for each other")
 
 
 def free_port():
