@@ -4,8 +4,8 @@
 
 Trains the embedded encoder on the quickstart's corpus through the engine, with the same global batches for any number
 of processes (gloo; the cores are divided among them, at least one thread each). The numbers of processes take turns;
-medians count. A single process has all cores too, so the efficiency is the rate over that of the first row: 1 would mean
-that dividing the work costs nothing.
+medians count. A single process has all cores too, so the efficiency is the rate over that of the first row: 1 would
+mean that dividing the work costs nothing.
 """
 
 from __future__ import annotations
