@@ -24,8 +24,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 import transformers
+from torch.multiprocessing.spawn import start_processes
 
 from dystress_text.core.gather import ProcessGather
 from dystress_text.corpus import load_corpus
@@ -91,7 +91,7 @@ def measure(processes: int, batch: int, steps: int, precision: str) -> float:
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         arguments = (processes, port, folder, batch, steps, precision)
-        torch.multiprocessing.start_processes(process, arguments, nprocs=processes, start_method="forkserver")
+        start_processes(process, arguments, nprocs=processes, start_method="forkserver")  # type: ignore[no-untyped-call]
         return float((Path(folder) / "rate").read_text())
 
 
