@@ -171,14 +171,23 @@ class TokenizedCorpus:
         return len(self.offsets) - 1
 
     def batch(self, indices: NDArray[np.int64]) -> dict[str, Tensor]:
-        """The sentences at ``indices`` (n,), padded to the longest: input_ids and attention_mask, (n, length) int64."""
+        """The sentences at ``indices`` (n,), padded to the longest.
+
+        Returns:
+            ``input_ids`` and ``attention_mask``, (n, length), and ``places`` (tokens,), where the mask has its ones
+            among all n * length positions; all int64.
+        """
         starts = self.offsets[indices]
         lengths = self.offsets[indices + 1] - starts  # (n,)
         mask = np.arange(lengths.max()) < lengths[:, None]  # (n, length)
         ids = np.full(mask.shape, self.pad_token_id, dtype=np.int64)
         places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         ids[mask] = self.tokens[places]
-        return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+        return {
+            "input_ids": torch.from_numpy(ids),
+            "attention_mask": torch.from_numpy(mask.astype(np.int64)),
+            "places": torch.from_numpy(np.flatnonzero(mask)),
+        }
 
 
 def load_corpus(

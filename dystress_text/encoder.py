@@ -26,9 +26,12 @@ from transformers import (
 
 from dystress_text.errors import UserError
 from dystress_text.hub import hub_reachable
+from dystress_text.packed import Packing, can_pack, packed_states
 from dystress_text.progress import progress_bar
 
-POOLERS = ("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last")
+# the layers whose mean is averaged over the tokens; the other poolers take the first token of the last layer
+_AVERAGED = {"avg": (-1,), "avg_top2": (-2, -1), "avg_first_last": (1, -1)}
+POOLERS = ("cls", "cls_before_pooler", *_AVERAGED)
 
 
 def pool(hidden_states: Sequence[Tensor], attention_mask: Tensor, pooler_type: str) -> Tensor:
@@ -44,16 +47,20 @@ def pool(hidden_states: Sequence[Tensor], attention_mask: Tensor, pooler_type: s
     Returns:
         (n, dim).
     """
-    if pooler_type in ("cls", "cls_before_pooler"):
+    if pooler_type in _AVERAGED:
+        return mean_token(_mean_layer(hidden_states, pooler_type), attention_mask)
+    if pooler_type in POOLERS:
         return hidden_states[-1][:, 0]
-    if pooler_type == "avg":
-        states = hidden_states[-1]
-    elif pooler_type == "avg_top2":
-        states = (hidden_states[-2] + hidden_states[-1]) / 2
-    elif pooler_type == "avg_first_last":
-        states = (hidden_states[1] + hidden_states[-1]) / 2
-    else:
-        raise ValueError(f"unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
+    raise ValueError(f"unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
+
+
+def _mean_layer(hidden_states: Sequence[Tensor], pooler_type: str) -> Tensor:
+    states = [hidden_states[layer] for layer in _AVERAGED[pooler_type]]
+    return states[0] if len(states) == 1 else (states[0] + states[1]) / 2
+
+
+def mean_token(states: Tensor, attention_mask: Tensor) -> Tensor:
+    """Mean of each row's tokens, (n, length, dim) and (n, length) -> (n, dim)."""
     mask = attention_mask.unsqueeze(-1).to(states.dtype)  # (n, length, 1)
     return (states * mask).sum(1) / mask.sum(1)
 
@@ -88,15 +95,32 @@ class SentenceEncoder(nn.Module):
             nn.init.zeros_(dense.bias)
             self.head = nn.Sequential(dense, nn.Tanh())
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Token ids and mask, both (n, length), to sentence vectors (n, dim); the head applies in training alone."""
-        vectors = pool(self._hidden_states(input_ids, attention_mask), attention_mask, self.pooler_type)
+    @property
+    def can_pack(self) -> bool:
+        """Whether :meth:`forward` takes ``places``."""
+        return can_pack(self.transformer)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, places: Tensor | None = None) -> Tensor:
+        """Token ids and mask, both (n, length), to sentence vectors (n, dim); the head applies in training alone.
+
+        With ``places`` (tokens,), the places of the mask's ones among all n * length positions, nothing is computed for
+        padding (see :mod:`dystress_text.packed`); the vectors are the same.
+        """
+        if places is None:
+            vectors = pool(self._hidden_states(input_ids, attention_mask), attention_mask, self.pooler_type)
+        else:
+            packing = Packing(places, attention_mask)
+            averaged = self.pooler_type in _AVERAGED
+            states = packed_states(self.transformer, input_ids, packing, first_only=not averaged)
+            vectors = states[-1]
+            if averaged:
+                vectors = mean_token(packing.pad(_mean_layer(states, self.pooler_type)), attention_mask)
         if self.head is not None and self.training:
             vectors = self.head(vectors)
         return vectors
 
     def _hidden_states(self, input_ids: Tensor, attention_mask: Tensor, all_layers: bool = False) -> Sequence[Tensor]:
-        all_layers = all_layers or self.pooler_type in ("avg_top2", "avg_first_last")
+        all_layers = all_layers or len(_AVERAGED.get(self.pooler_type, ())) > 1
         output = self.transformer(input_ids, attention_mask=attention_mask, output_hidden_states=all_layers)
         states: Sequence[Tensor] = output.hidden_states if all_layers else (output.last_hidden_state,)
         return states
@@ -158,20 +182,20 @@ class SentenceEncoder(nn.Module):
         with tempfile.TemporaryDirectory() as staging:
             self.transformer.save_pretrained(staging)
             tokenizer.save_pretrained(staging)
-            layers = {"avg_top2": (-2, -1), "avg_first_last": (1, -1)}.get(self.pooler_type)
+            layers = _AVERAGED.get(self.pooler_type, ())
             transformer = Transformer(
                 staging,
                 max_seq_length=length_limit(tokenizer, self.transformer),
-                config_kwargs={"output_hidden_states": True} if layers else None,
+                config_kwargs={"output_hidden_states": True} if len(layers) > 1 else None,
             )
         modules: list[Any] = [transformer]
-        if layers:
+        if len(layers) > 1:
             weights = torch.zeros(config.num_hidden_layers + 1)
             weights[list(layers)] = 1.0
             # the weights are part of the recipe, not of what further training may change
             parameter = nn.Parameter(weights, requires_grad=False)
             modules.append(WeightedLayerPooling(config.hidden_size, config.num_hidden_layers, 0, parameter))
-        modules.append(Pooling(config.hidden_size, "cls" if self.pooler_type.startswith("cls") else "mean"))
+        modules.append(Pooling(config.hidden_size, "mean" if layers else "cls"))
         SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine").save(str(folder))
         for weights_file in Path(folder).glob("*.safetensors"):  # written for the owner's eyes alone
             weights_file.chmod((Path(folder) / "config.json").stat().st_mode)

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,14 +31,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import get_scheduler
 
+from dystress_text.batches import Batch, BatchOrder, load_ahead
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.distributed import check_launch, collect_weights, network_to_train, tell_deepspeed
 from dystress_text.errors import TrainingError, UserError
+from dystress_text.gradient_cache import backward_in_chunks, check_no_batch_statistics
 from dystress_text.progress import progress_bar
 from dystress_text.records import to_json
 from dystress_text.settings import EngineSettings
-
-Batch = dict[str, Tensor]
 
 CHECKPOINT, STAGING, TRACKER_FOLDER, LOG = "checkpoint", ".checkpoint-writing", "tracker-logs", "metrics.jsonl"
 CHECKPOINT_STATE = "training_state.json"  # the last file of a checkpoint to be written
@@ -72,41 +73,6 @@ class Task(Protocol):
 
     def save(self, folder: Path) -> None:
         """Write ``model`` as users load it."""
-
-
-@dataclass(frozen=True)
-class BatchOrder:
-    """Which samples meet in which batch: a fresh permutation each epoch, from the seed alone.
-
-    A batch of ``batch_size`` is cut into ``world_size`` parts in the order of the ranks, so that the global batches are
-    the same however many processes there are. Samples that do not fill the last batch of an epoch sit that epoch out.
-
-    Raises:
-        UserError: a batch larger than the data.
-        ValueError: a batch that is not divisible by the number of processes.
-    """
-
-    size: int
-    batch_size: int
-    seed: int
-    rank: int = 0
-    world_size: int = 1
-
-    def __post_init__(self) -> None:
-        if self.batch_size % self.world_size:
-            raise ValueError(f"a batch of {self.batch_size} does not divide among {self.world_size} processes")
-        if self.size < self.batch_size:
-            raise UserError(f"--train_batch_size: {self.batch_size} exceeds the {self.size} training samples")
-
-    def __len__(self) -> int:
-        """Batches an epoch."""
-        return self.size // self.batch_size
-
-    def epoch(self, epoch: int) -> NDArray[np.int64]:
-        """Sample indices of this process, (batches, batch_size / world_size)."""
-        order = np.random.default_rng([self.seed, epoch]).permutation(self.size)
-        parts = order[: len(self) * self.batch_size].reshape(len(self), self.world_size, -1)
-        return np.ascontiguousarray(parts[:, self.rank])
 
 
 @dataclass
@@ -280,6 +246,8 @@ class Trainer:
         self.total_steps = (
             settings.max_steps if settings.max_steps > 0 else settings.num_train_epochs * self.steps_per_epoch
         )
+        if settings.grad_cache_chunk is not None:
+            check_no_batch_statistics(task.model)
         seed_process(settings.seed, accelerator.process_index)
         network = network_to_train(accelerator, task.model)
         optimizer = torch.optim.AdamW(
@@ -320,7 +288,7 @@ class Trainer:
             desc="training",
             unit=" steps",
         ) as bar:
-            for micro_batches in self._steps(first_step):
+            for micro_batches in self._batches(first_step):
                 self._step(micro_batches)
                 state.step += 1
                 last = state.step == self.total_steps
@@ -365,28 +333,34 @@ class Trainer:
     def _samples(self, steps: int) -> int:
         return steps * self.settings.gradient_accumulation_steps * self.order.batch_size
 
-    def _steps(self, start: int) -> Iterator[list[NDArray[np.int64]]]:
-        """Sample indices of the micro-batches of each step, from step ``start`` on."""
-        accumulation = self.settings.gradient_accumulation_steps
-        for epoch in range(start // self.steps_per_epoch, math.ceil(self.total_steps / self.steps_per_epoch)):
-            batches = self.order.epoch(epoch)
-            for i in range(max(0, start - epoch * self.steps_per_epoch), self.steps_per_epoch):
-                if epoch * self.steps_per_epoch + i >= self.total_steps:
-                    return
-                yield list(batches[i * accumulation : (i + 1) * accumulation])
+    def _batches(self, start: int) -> Iterator[list[list[Batch]]]:
+        """What each step from ``start`` on is made of: micro-batches, each in the chunks that are embedded at once."""
+        accumulation, chunk = self.settings.gradient_accumulation_steps, self.settings.grad_cache_chunk
 
-    def _step(self, micro_batches: list[NDArray[np.int64]]) -> None:
+        def chunks() -> Iterator[NDArray[np.int64]]:
+            for step in range(start, self.total_steps):
+                epoch, i = divmod(step, self.steps_per_epoch)
+                if i == 0 or step == start:
+                    batches = self.order.epoch(epoch)
+                for batch in batches[i * accumulation : (i + 1) * accumulation]:
+                    yield from np.split(batch, range(chunk, len(batch), chunk)) if chunk else [batch]
+
+        loaded = load_ahead(self.task.load, chunks(), self.accelerator.device)
+        per_batch = -(-(self.order.batch_size // self.order.world_size) // chunk) if chunk else 1
+        for _ in range(start, self.total_steps):
+            yield [list(islice(loaded, per_batch)) for _ in range(accumulation)]
+
+    def _step(self, micro_batches: list[list[Batch]]) -> None:
         self.task.objective.temperature.advance(
             epoch=self.state.step / self.steps_per_epoch, run_fraction=self.state.step / self.total_steps
         )
-        for indices in micro_batches:
-            batch = {
-                name: tensor.to(self.accelerator.device, non_blocking=True)
-                for name, tensor in self.task.load(indices).items()
-            }
+        for chunks in micro_batches:
             with self.accelerator.accumulate(self.model):
-                loss = self.task.loss(self.task.embed(self.model, batch))
-                self.accelerator.backward(loss)
+                if len(chunks) == 1:
+                    loss = self.task.loss(self.task.embed(self.model, chunks[0]))
+                    self.accelerator.backward(loss)
+                else:
+                    loss = backward_in_chunks(self.task, self.model, chunks, self.accelerator)
                 if self.accelerator.sync_gradients and self.settings.max_grad_norm > 0:
                     self.accelerator.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
                 self.optimizer.step()

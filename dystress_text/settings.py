@@ -42,6 +42,10 @@ class TextSettings:
     max_seq_length: int = field(
         default=32, metadata={"help": "Tokens a training sentence; evaluation has no such cut."}
     )
+    packing: bool = field(
+        default=True,
+        metadata={"help": "Compute nothing for padding; no is transformers' own forward pass, slower and the same."},
+    )
     data_dir: str | None = field(
         default=None, metadata={"help": "Where prepared data lie; default $DYSTRESS_DATA, else data/prepared."}
     )
@@ -103,6 +107,13 @@ class EngineSettings:
     gradient_accumulation_steps: int = field(
         default=1, metadata={"help": "Batches a step; negatives come from one batch alone."}
     )
+    grad_cache_chunk: int | None = field(
+        default=None,
+        metadata={
+            "help": "Embed a batch so many samples at a time in each process, twice; the gradient is the whole batch's "
+            "and the memory the chunk's."
+        },
+    )
     learning_rate: float = field(default=3e-5, metadata={"help": "Peak learning rate of AdamW."})
     weight_decay: float = field(default=0.0, metadata={"help": "Of AdamW; not on biases and normalisation layers."})
     max_grad_norm: float = field(default=1.0, metadata={"help": "Clip the gradient's norm; 0 for no clipping."})
@@ -131,7 +142,10 @@ class EngineSettings:
     )
 
     def __post_init__(self) -> None:
-        for name in ("num_train_epochs", "gradient_accumulation_steps", "logging_steps", "per_device_train_batch_size"):
+        for name in (
+            "num_train_epochs", "gradient_accumulation_steps", "logging_steps", "per_device_train_batch_size",
+            "grad_cache_chunk",
+        ):  # fmt: skip
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UserError(f"--{name}: must be at least 1, got {getattr(self, name)}")
         for name in ("weight_decay", "max_grad_norm", "eval_steps", "save_steps"):

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from dystress_text.batches import Batch
 from dystress_text.core.gather import Gather
 from dystress_text.core.objectives import (
     ContrastiveLoss,
@@ -23,7 +25,6 @@ from dystress_text.core.registry import TEMPERATURES, Temperature, make_temperat
 from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.corpus import TokenizedCorpus
 from dystress_text.encoder import SentenceEncoder
-from dystress_text.engine import Batch
 from dystress_text.errors import UserError
 from dystress_text.settings import OBJECTIVES, LossSettings
 from dystress_text.sts import StsPairs, StsResult, evaluate_sts
@@ -108,6 +109,7 @@ class SimcseTask:
         corpus: the training sentences.
         objective: the loss.
         dev: pairs to evaluate on, or None for no evaluation.
+        packing: compute nothing for padding, where the encoder allows that (BERT, RoBERTa and their kin).
     """
 
     def __init__(
@@ -117,8 +119,10 @@ class SimcseTask:
         corpus: TokenizedCorpus,
         objective: ContrastiveLoss,
         dev: StsPairs | None = None,
+        packing: bool = True,
     ) -> None:
         self.model = model
+        self.packing = packing and model.can_pack
         self.tokenizer = tokenizer
         self.corpus = corpus
         self.objective = objective
@@ -134,13 +138,14 @@ class SimcseTask:
     def load(self, indices: NDArray[np.int64]) -> Batch:
         batch = self.corpus.batch(indices)
         self.positions += batch["attention_mask"].numel()
-        self.tokens += int(batch["attention_mask"].sum())
+        self.tokens += len(batch["places"])
         return batch
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
         # both views in one pass, through the prepared model's forward: precision and gradient averaging hook in there
-        twice = {name: tensor.repeat(2, 1) for name, tensor in batch.items()}
-        first, second = model(**twice).chunk(2)  # each (n, dim)
+        ids, mask = (batch[name].repeat(2, 1) for name in ("input_ids", "attention_mask"))  # (2n, length)
+        places = torch.cat([batch["places"], batch["places"] + batch["input_ids"].numel()]) if self.packing else None
+        first, second = model(ids, mask, places).chunk(2)  # each (n, dim)
         return first, second
 
     def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor:

@@ -72,7 +72,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
         check_views(model, tokenizer)
     with accelerator.local_main_process_first():
         corpus = load_corpus(train_file, tokenizer, text.max_seq_length, text.max_train_samples, progress=show)
-    task = SimcseTask(model, tokenizer, corpus, objective, dev)
+    task = SimcseTask(model, tokenizer, corpus, objective, dev, text.packing)
     trainer = Trainer(task, len(corpus), engine, accelerator, settings.options(), corpus.report.sha256)
     variants = {"train_file": variant_of(train_file)}
     if text.eval_set == "stsb_dev":

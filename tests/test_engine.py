@@ -9,11 +9,11 @@ import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, reset_accelerator
 
+from dystress_text.batches import BatchOrder
 from dystress_text.core import InfoNCELoss, ScheduledTemperature, ShiftedCosineTemperature
 from dystress_text.corpus import load_corpus
 from dystress_text.encoder import SentenceEncoder
 from dystress_text.engine import (
-    BatchOrder,
     Trainer,
     global_batch_size,
     make_accelerator,
@@ -44,7 +44,7 @@ class ScriptedTask(SimcseTask):
         self.saved += 1
 
 
-def make_task(corpus, dropout=0.0, temperature=None):
+def make_task(corpus, dropout=0.0, temperature=None, pooler="cls"):
     torch.manual_seed(1)
     transformer = build_transformer("bert")
     for module in transformer.modules():
@@ -53,7 +53,7 @@ def make_task(corpus, dropout=0.0, temperature=None):
     transformer.config.attention_probs_dropout_prob = dropout
     for layer in transformer.encoder.layer:
         layer.attention.self.dropout.p = dropout
-    encoder = SentenceEncoder(transformer, "cls")
+    encoder = SentenceEncoder(transformer, pooler)
     loss = InfoNCELoss(temperature or ShiftedCosineTemperature())
     task = ScriptedTask(encoder, build_tokenizer(), corpus, loss)
     task.scores = None
@@ -85,24 +85,7 @@ def log_of(folder, key):
     return [line[key] for line in lines if key in line]
 
 
-# ---- order ----------------------------------------------------------------------------------------------------------
-
-
-def test_an_epoch_visits_every_sample_once_and_epochs_differ():
-    order = BatchOrder(size=103, batch_size=10, seed=3)
-    first, second = order.epoch(0), order.epoch(1)
-    assert first.shape == (10, 10)
-    assert len(set(first.flatten())) == 100
-    assert not np.array_equal(first, second)
-    assert np.array_equal(first, BatchOrder(103, 10, 3).epoch(0))
-    assert not np.array_equal(first, BatchOrder(103, 10, 4).epoch(0))
-
-
-@pytest.mark.parametrize("world_size", [2, 5])
-def test_processes_share_the_global_batches(world_size):
-    whole = BatchOrder(103, 10, seed=3).epoch(2)
-    parts = [BatchOrder(103, 10, 3, rank, world_size).epoch(2) for rank in range(world_size)]
-    assert np.array_equal(np.concatenate(parts, axis=1), whole)
+# ---- batches --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -114,11 +97,6 @@ def test_processes_share_the_global_batches(world_size):
 def test_impossible_batches_name_the_option(options, processes, message):
     with pytest.raises(UserError, match=message):
         global_batch_size(EngineSettings(**options), processes)
-
-
-def test_a_batch_beyond_the_data_names_the_option():
-    with pytest.raises(UserError, match="--train_batch_size: 8 exceeds the 7"):
-        BatchOrder(7, 8, 0)
 
 
 def test_the_batch_is_global_unless_given_per_device():

@@ -1,0 +1,88 @@
+"""Which samples meet in a batch, and loading them while the device works."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dystress_text.errors import UserError
+
+Batch = dict[str, Tensor]
+
+AHEAD = 2  # batches that are loaded before they are asked for
+
+
+@dataclass(frozen=True)
+class BatchOrder:
+    """Which samples meet in which batch: a fresh permutation each epoch, from the seed alone.
+
+    A batch of ``batch_size`` is cut into ``world_size`` parts in the order of the ranks, so that the global batches are
+    the same however many processes there are. Samples that do not fill the last batch of an epoch sit that epoch out.
+
+    Raises:
+        UserError: a batch larger than the data.
+        ValueError: a batch that is not divisible by the number of processes.
+    """
+
+    size: int
+    batch_size: int
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch_size % self.world_size:
+            raise ValueError(f"a batch of {self.batch_size} does not divide among {self.world_size} processes")
+        if self.size < self.batch_size:
+            raise UserError(f"--train_batch_size: {self.batch_size} exceeds the {self.size} training samples")
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return self.size // self.batch_size
+
+    def epoch(self, epoch: int) -> NDArray[np.int64]:
+        """Sample indices of this process, (batches, batch_size / world_size)."""
+        order = np.random.default_rng([self.seed, epoch]).permutation(self.size)
+        parts = order[: len(self) * self.batch_size].reshape(len(self), self.world_size, -1)
+        return np.ascontiguousarray(parts[:, self.rank])
+
+
+def load_ahead(
+    load: Callable[[NDArray[np.int64]], Batch], batches: Iterable[NDArray[np.int64]], device: torch.device
+) -> Iterator[Batch]:
+    """Batches on ``device``, in order, loaded by a thread while the ones before them are in use.
+
+    For a CUDA device they come through pinned memory, and their copy does not wait for the device.
+
+    Args:
+        load: makes a batch on the CPU from sample indices; called from the thread.
+        batches: the indices.
+        device: where the batches go.
+
+    Raises:
+        Exception: whatever ``load`` raises, at the batch it concerns.
+    """
+
+    def load_pinned(indices: NDArray[np.int64]) -> Batch:
+        batch = load(indices)
+        return {name: x.pin_memory() for name, x in batch.items()} if device.type == "cuda" else batch
+
+    with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
+        waiting: deque[Future[Batch]] = deque()
+        for indices in batches:
+            waiting.append(pool.submit(load_pinned, indices))
+            if len(waiting) > AHEAD:
+                yield _to(waiting.popleft().result(), device)
+        while waiting:
+            yield _to(waiting.popleft().result(), device)
+
+
+def _to(batch: Batch, device: torch.device) -> Batch:
+    return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}

@@ -1,0 +1,192 @@
+"""Training sentences a second, beside sentence-transformers' trainer and a bare loop.
+
+    python tests/benchmarks/training_speed.py --corpus sentences.txt [--model FOLDER] [--steps 60] [--repeats 5]
+
+Unsupervised SimCSE on the same sentences with the same encoder, precision, batch size and truncation, alternately by
+this package's engine, by sentence-transformers' trainer with MultipleNegativesRankingLoss on pairs of a sentence with
+itself, and by a bare loop: transformers' model as it comes, both views in one forward pass, backward, clipping, step.
+The first tokenisation is counted (the bare loop has none); loading the model is not. Without ``--model``, a BERT of 6
+layers and 384 dimensions with random weights is built around the embedded tokenizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+import torch
+import transformers
+from datasets import Dataset
+from datasets.utils import logging as datasets_logging
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from transformers import AutoTokenizer, BertConfig, BertModel
+
+from dystress_text.batches import BatchOrder
+from dystress_text.corpus import CorpusReport, load_corpus, open_text, read_sentences
+from dystress_text.encoder import load_encoder
+from dystress_text.engine import Trainer, make_accelerator, parameter_groups
+from dystress_text.locate import embedded
+from dystress_text.settings import EngineSettings, LossSettings
+from dystress_text.simcse import SimcseTask, build_objective
+
+RATE, LENGTH = 3e-5, 32
+
+
+def six_layers(folder: Path) -> str:
+    """A BERT of 6 layers and 384 dimensions, random weights, with the embedded tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(str(embedded("bert-mini-wiki")))
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=1536,
+        max_position_embeddings=512,
+    )
+    torch.manual_seed(0)
+    BertModel(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
+    """Seconds of the engine, tokenisation included."""
+    encoder, tokenizer = load_encoder(model, "cls")
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "sentences.txt"
+        text.write_text("\n".join(sentences) + "\n", encoding="utf-8")
+        settings = EngineSettings(
+            output_dir=folder, train_batch_size=batch, learning_rate=RATE, mixed_precision=precision
+        )
+        start = time.perf_counter()
+        corpus = load_corpus(text, tokenizer, LENGTH, cache_dir=Path(folder) / "cache", progress=False)
+        task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings()))
+        task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
+        trainer = Trainer(task, len(corpus), settings, make_accelerator(settings))
+        trainer.fit()
+        return time.perf_counter() - start
+
+
+def theirs(model: str, sentences: list[str], batch: int, precision: str) -> float:
+    """Seconds of sentence-transformers' trainer; it tokenises while it trains."""
+    transformer = Transformer(model, max_seq_length=LENGTH)
+    pooling = Pooling(transformer.get_embedding_dimension(), "cls")
+    encoder = SentenceTransformer(modules=[transformer, pooling])
+    data = Dataset.from_dict({"anchor": sentences, "positive": sentences})
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = SentenceTransformerTrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=batch,
+            num_train_epochs=1,
+            learning_rate=RATE,
+            bf16=precision == "bf16",
+            use_cpu=not torch.accelerator.is_available(),
+            save_strategy="no",
+            report_to="none",
+            dataloader_drop_last=True,
+        )
+        trainer = SentenceTransformerTrainer(
+            encoder, arguments, train_dataset=data, loss=MultipleNegativesRankingLoss(encoder, scale=20)
+        )
+        start = time.perf_counter()
+        trainer.train()
+        return time.perf_counter() - start
+
+
+def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
+    """Seconds of a bare loop over batches that lie ready."""
+    encoder, tokenizer = load_encoder(model, "cls")
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    assert device is not None
+    encoder.to(device).train()
+    objective = build_objective(LossSettings())
+    optimizer = torch.optim.AdamW(parameter_groups(encoder, 0.0), lr=RATE, fused=True)
+    order = BatchOrder(len(sentences), batch, 42).epoch(0)
+    batches = [
+        tokenizer([sentences[i] for i in rows], padding=True, truncation=True, max_length=LENGTH, return_tensors="pt")
+        for rows in order
+    ]
+    start = time.perf_counter()
+    for encoded in batches:
+        ids, mask = (encoded[name].to(device).repeat(2, 1) for name in ("input_ids", "attention_mask"))
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            states = encoder.transformer(ids, attention_mask=mask).last_hidden_state
+            vectors = encoder.head(states[:, 0]) if encoder.head is not None else states[:, 0]
+        objective(*vectors.chunk(2)).backward()
+        torch.nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+CONTESTANTS: dict[str, Callable[[str, list[str], int, str], float]] = {
+    "dystress_text": ours,
+    "sentence-transformers": theirs,
+    "bare loop": bare,
+}
+
+
+def main() -> None:
+    """Print the table and its JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--model")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--precision", choices=["bf16", "no"], default="bf16")
+    options = parser.parse_args()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    datasets_logging.disable_progress_bar()
+    logging.disable(logging.WARNING)
+    with open_text(options.corpus) as stream:
+        sentences = list(islice(read_sentences(stream, CorpusReport()), options.steps * options.batch))
+    seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
+    with tempfile.TemporaryDirectory() as folder:
+        model = options.model or six_layers(Path(folder))
+        for _ in range(options.repeats):
+            for name, contestant in CONTESTANTS.items():
+                with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+                    seconds[name].append(contestant(model, sentences, options.batch, options.precision))
+    rates = {name: len(sentences) / statistics.median(values) for name, values in seconds.items()}
+    print(
+        f"{Path(options.model).name if options.model else '6 layers x 384'}, batch {options.batch}, "
+        f"{options.precision}, {len(sentences):,} sentences, {torch.get_num_threads()} threads"
+    )
+    print(f"{'':22} {'sentences/s':>11} {'ours / it':>9}   spread")
+    for name, rate in rates.items():
+        ratios = [b / a for a, b in zip(seconds["dystress_text"], seconds[name], strict=True)]
+        print(f"{name:22} {rate:11.1f} {statistics.median(ratios):9.2f}   {min(ratios):.2f} to {max(ratios):.2f}")
+    print(
+        json.dumps(
+            {
+                "seconds": seconds,
+                "sentences": len(sentences),
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
