@@ -10,6 +10,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from dystress_text.errors import UserError
@@ -58,6 +59,11 @@ def network_to_train(accelerator: Accelerator, model: nn.Module) -> nn.Module:
     if not accelerator.is_main_process:
         model.to("cpu")  # used no more
     return trained
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether a prepared network's layers hold shards: their weights exist only inside the layers' own calls."""
+    return isinstance(model, FSDPModule)
 
 
 @torch.no_grad()

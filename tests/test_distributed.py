@@ -53,6 +53,7 @@ OBJECTIVES = {
 }
 CASES = {name: (name, {}) for name in OBJECTIVES}
 CASES["accumulation"] = ("InfoNCE, shifted cosine", {"gradient_accumulation_steps": 2})
+CASES["gradient cache"] = ("MACL", {"grad_cache_chunk": 1})
 
 
 class Task(SimcseTask):
@@ -124,7 +125,7 @@ def train_all(folder, text):
 
 def train_sharded(folder, text):
     """The same with shards; one case is interrupted, as it were, and resumed."""
-    for case in ("InfoNCE, shifted cosine", "accumulation"):
+    for case in ("InfoNCE, shifted cosine", "accumulation", "gradient cache"):
         types = train(folder / case, text, case, sharded=True)
         assert {"FSDPSentenceEncoder", "FSDPBertLayer", "FSDPBertEmbeddings"} <= types
     options = {"case": "InfoNCE, shifted cosine", "sharded": True, "save_steps": 12}
@@ -208,7 +209,7 @@ def test_several_processes_equal_one(alone, tmp_path, text_file, world_size):
 @pytest.mark.slow
 def test_shards_equal_one_process(alone, tmp_path, text_file):
     spawn(2, train_sharded, tmp_path, text_file)
-    for run in ("InfoNCE, shifted cosine", "accumulation", "resumed"):
+    for run in ("InfoNCE, shifted cosine", "accumulation", "gradient cache", "resumed"):
         compare(tmp_path / run, alone / run.replace("resumed", "InfoNCE, shifted cosine"))
     losses, _, weights = results(tmp_path / "bf16")
     expected, _, _ = results(alone / "InfoNCE, shifted cosine")
