@@ -82,6 +82,7 @@ class SentenceEncoder(nn.Module):
         if pooler_type not in POOLERS:
             raise ValueError(f"unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
         self.transformer = transformer
+        self._no_split_modules = transformer._no_split_modules  # the layers that FSDP shards one by one
         self.pooler_type = pooler_type
         unused = getattr(transformer, "pooler", None)  # BERT's own, which no pooler here reads: kept for the file alone
         if isinstance(unused, nn.Module):

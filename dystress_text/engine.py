@@ -33,6 +33,7 @@ from transformers import get_scheduler
 
 from dystress_text.batches import Batch, BatchOrder, load_ahead
 from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.distributed import check_launch, collect_weights, network_to_train, tell_deepspeed
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.gradient_cache import backward_in_chunks, check_no_batch_statistics
 from dystress_text.progress import progress_bar
@@ -121,7 +122,7 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
     if precision == "fp16" and not torch.accelerator.is_available():
         raise UserError("--mixed_precision: fp16 needs an accelerator device; use bf16 or no on a CPU")
     try:
-        return Accelerator(
+        accelerator = Accelerator(
             mixed_precision=precision,
             gradient_accumulation_steps=settings.gradient_accumulation_steps,
             log_with=None if settings.report_to == "none" else settings.report_to,
@@ -129,6 +130,8 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
         )
     except (ValueError, RuntimeError, OSError) as error:
         raise UserError(f"accelerate cannot start here: {' '.join(str(error).split())}") from error
+    check_launch(accelerator, settings)
+    return accelerator
 
 
 def resolve_precision(name: str) -> str:
@@ -246,10 +249,12 @@ class Trainer:
         if settings.grad_cache_chunk is not None:
             check_no_batch_statistics(task.model)
         seed_process(settings.seed, accelerator.process_index)
+        network = network_to_train(accelerator, task.model)
         optimizer = torch.optim.AdamW(
-            parameter_groups(task.model, settings.weight_decay), lr=settings.learning_rate, fused=True
+            parameter_groups(network, settings.weight_decay), lr=settings.learning_rate, fused=True
         )
-        self.model, self.optimizer = accelerator.prepare(task.model, optimizer)
+        tell_deepspeed(accelerator, self.order.batch_size // accelerator.num_processes, settings)
+        self.model, self.optimizer = accelerator.prepare(network, optimizer)
         rising = settings.lr_scheduler_type == "constant" and settings.warmup_ratio > 0
         self.scheduler = get_scheduler(
             "constant_with_warmup" if rising else settings.lr_scheduler_type,
@@ -388,6 +393,7 @@ class Trainer:
         return f"The model of step {self.state.best_step} is kept in {self.folder}"
 
     def _evaluate(self) -> None:
+        collect_weights(self.accelerator, self.model, self.task.model)
         on_main_process(self.accelerator, self._evaluate_and_keep)
 
     def _evaluate_and_keep(self) -> None:

@@ -24,6 +24,7 @@ from dystress_text.core.objectives import (
 from dystress_text.core.registry import TEMPERATURES, Temperature, make_temperature, temperature_parameters
 from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.corpus import TokenizedCorpus
+from dystress_text.distributed import is_sharded
 from dystress_text.encoder import SentenceEncoder
 from dystress_text.errors import UserError
 from dystress_text.settings import OBJECTIVES, LossSettings
@@ -144,7 +145,8 @@ class SimcseTask:
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
         # both views in one pass, through the prepared model's forward: precision and gradient averaging hook in there
         ids, mask = (batch[name].repeat(2, 1) for name in ("input_ids", "attention_mask"))  # (2n, length)
-        places = torch.cat([batch["places"], batch["places"] + batch["input_ids"].numel()]) if self.packing else None
+        packing = self.packing and not is_sharded(model)  # packed arithmetic uses the layers' weights, not the layers
+        places = torch.cat([batch["places"], batch["places"] + batch["input_ids"].numel()]) if packing else None
         first, second = model(ids, mask, places).chunk(2)  # each (n, dim)
         return first, second
 

@@ -392,11 +392,11 @@ def test_two_processes_train_as_one(flags, tmp_path, tiny_bert):
     """The same global batches, losses and weights, up to the order of sums; dropout off."""
     shared = [*flags, "--dropout=0", "--logging_steps=1"]
     script = str(ROOT / "dystress_text" / "train.py")
-    # accelerate's own launcher starts one process on a CPU; several are torchrun's, and accelerate joins them
-    accelerate = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes=1", "--num_machines=1"]
-    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29577"]
+    accelerate = ["-m", "accelerate.commands.launch"]
+    one = [*accelerate, "--cpu", "--num_processes=1", "--num_machines=1"]
+    two = [*accelerate, "--config_file", str(ROOT / "docs" / "accelerate" / "cpu.yaml"), "--main_process_port=0"]
     logs = []
-    for processes, launch in (("1", accelerate), ("2", torchrun)):
+    for processes, launch in (("1", one), ("2", two)):
         out = tmp_path / processes
         arguments = [*launch, script, *shared, f"--output_dir={out}", "--save_steps=4"]
         done = run_script(*arguments, OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="true")
