@@ -169,7 +169,9 @@ def measure(job: dict[str, Any]) -> dict[str, float]:
     torch.backends.cuda.matmul.allow_tf32 = job["tf32"]
     if device.type == "cpu":
         room = status_bytes("VmSize") + available_bytes(device)
-        resource.setrlimit(resource.RLIMIT_AS, (room, room))  # an allocation fails before the machine runs out
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        room = room if hard == resource.RLIM_INFINITY else min(room, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (room, hard))  # an allocation fails before the machine runs out
     losses = {name: make_loss(job["objective"], *name.split()) for name in job["contestants"]}
     if job["turns"] == 0:
         return measure_peak(next(iter(losses.values())), job["size"], job["dim"], device)
@@ -221,6 +223,11 @@ def measure_size(
     return results
 
 
+def number(value: float, form: str) -> str:
+    """A cell; empty for a time that was not taken."""
+    return "" if math.isnan(value) else format(value, form)
+
+
 def print_rows(objective: str, size: int, results: dict[str, dict[str, float]]) -> None:
     """A row of the table for each temperature and contestant."""
     for temperature, form in itertools.product(TEMPERATURES, FORMS):
@@ -231,11 +238,12 @@ def print_rows(objective: str, size: int, results: dict[str, dict[str, float]]) 
             continue
         plain = results.get(f"{temperature} plain")
         constant = results.get(f"constant {form}")
-        time_ratio = f"{result['seconds'] / plain['seconds']:.2f}" if plain else ""
+        milliseconds = number(1000 * result["seconds"], ".1f") or "does not fit"
+        time_ratio = number(result["seconds"] / plain["seconds"], ".2f") if plain else ""
         memory_ratio = f"1/{plain['peak'] / result['peak']:.1f}" if plain and result["peak"] else ""
-        cosine = f"{result['seconds'] / constant['seconds']:.2f}" if constant and temperature == "cosine" else ""
+        cosine = number(result["seconds"] / constant["seconds"], ".2f") if constant and temperature == "cosine" else ""
         print(
-            f"{start} {1000 * result['seconds']:.1f} | {time_ratio} | {cosine} | {result['peak'] / 1e6:.1f} | "
+            f"{start} {milliseconds} | {time_ratio} | {cosine} | {result['peak'] / 1e6:.1f} | "
             f"{memory_ratio} | {result['turns']} |",
             flush=True,
         )
