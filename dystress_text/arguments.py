@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from transformers import HfArgumentParser
 
 from dystress_text.command_line import OneLineErrors
 from dystress_text.errors import UserError
-from dystress_text.presets import PRESETS, find_preset
+from dystress_text.presets import PRESETS, Preset, find_preset
 from dystress_text.settings import EngineSettings, LossSettings, RunSettings, TextSettings
 
 # Flags of SimCSE's scripts that say what is always done here, or what has another name; the value is what they become.
@@ -38,30 +38,57 @@ def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
     Raises:
         UserError: an unknown name or a value out of range.
     """
-    groups: list[Any] = [TextSettings, LossSettings, EngineSettings]
+    groups = (TextSettings, LossSettings, EngineSettings)
+    (text, loss, engine), preset = parse_settings(argv, groups, PRESETS, "paper", "train.py", description, _translate)
+    return RunSettings(text, loss, engine, preset)
+
+
+def parse_settings(
+    argv: Sequence[str],
+    groups: Sequence[Any],
+    presets: Mapping[str, Preset],
+    default_preset: str,
+    prog: str,
+    description: str | None = None,
+    translate: Callable[[Sequence[str]], list[str]] = list,
+) -> tuple[list[Any], str]:
+    """One instance of each dataclass in ``groups``, and the name of the preset under the flags.
+
+    Args:
+        argv: the command line; its first word may be a YAML file.
+        groups: dataclasses whose fields are the options.
+        presets: by name.
+        default_preset: the one that counts where none is named.
+        prog: the program's name in errors.
+        description: of the program, for its help.
+        translate: what becomes of the flags before they are read.
+
+    Raises:
+        UserError: an unknown name or a value out of range.
+    """
     parser = SettingsParser(
-        groups,
-        prog="train.py",
+        list(groups),
+        prog=prog,
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    known = "; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items())
+    known = "; ".join(f"{name}: {preset.about}" for name, preset in presets.items())
     parser.add_argument("--preset", help=f"Settings by name. {known}".replace("%", "%%"))
     argv = list(argv)
     if argv and argv[0].endswith((".yaml", ".yml")):
         argv = [*_flags_of(Path(argv[0])), *argv[1:]]
-    argv = _translate(argv)
+    argv = translate(argv)
     first_look = SettingsParser([], add_help=False, allow_abbrev=False)
-    first_look.add_argument("--preset", default="paper")
+    first_look.add_argument("--preset", default=default_preset)
     preset = first_look.parse_known_args(argv)[0].preset
-    parser.set_defaults(**find_preset(preset).settings)
-    text, loss, engine, _, unknown = parser.parse_args_into_dataclasses(
+    parser.set_defaults(**find_preset(preset, presets).settings)
+    *settings, _, unknown = parser.parse_args_into_dataclasses(
         argv, return_remaining_strings=True, look_for_args_file=False
     )
     if unknown:
         parser.error(f"unknown option {' '.join(unknown)}")
-    return RunSettings(text, loss, engine, preset)
+    return settings, preset
 
 
 def _translate(argv: Sequence[str]) -> list[str]:

@@ -32,7 +32,6 @@ from torch import Tensor, nn
 from transformers import get_scheduler
 
 from dystress_text.batches import Batch, BatchOrder, load_ahead
-from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.distributed import check_launch, collect_weights, network_to_train, tell_deepspeed
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.gradient_cache import backward_in_chunks, check_no_batch_statistics
@@ -53,7 +52,9 @@ FREE_OPTIONS = (
 class Task(Protocol):
     """What is trained."""
 
-    objective: ContrastiveLoss
+    @property
+    def state(self) -> nn.Module:
+        """What a checkpoint holds beside the model, such as the objective."""
 
     @property
     def model(self) -> nn.Module:
@@ -61,6 +62,9 @@ class Task(Protocol):
 
     def load(self, indices: NDArray[np.int64]) -> Batch:
         """The samples at ``indices`` as tensors on the CPU."""
+
+    def begin_step(self, epoch: float, run_fraction: float) -> None:
+        """Take note of the progress: epochs done, and the fraction of the run in [0, 1]."""
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
         """Embeddings of a batch, one tensor a view."""
@@ -210,6 +214,7 @@ class Trainer:
         options: all options of the run, for trackers and for the check that a resumed run is the same run; those of
             ``settings`` if none are given.
         data_id: names the data's content, such as a checksum.
+        make_optimizer: the optimizer of a network's trainable parameters; None is AdamW with the settings' rate.
 
     Raises:
         UserError: settings that do not fit each other or the data, or a checkpoint to resume that is damaged or of
@@ -224,6 +229,7 @@ class Trainer:
         accelerator: Accelerator,
         options: Mapping[str, Any] | None = None,
         data_id: str = "",
+        make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None,
     ) -> None:
         self.task = task
         self.settings = settings
@@ -250,9 +256,7 @@ class Trainer:
             check_no_batch_statistics(task.model)
         seed_process(settings.seed, accelerator.process_index)
         network = network_to_train(accelerator, task.model)
-        optimizer = torch.optim.AdamW(
-            parameter_groups(network, settings.weight_decay), lr=settings.learning_rate, fused=True
-        )
+        optimizer = make_optimizer(network) if make_optimizer else adamw(network, settings)
         tell_deepspeed(accelerator, self.order.batch_size // accelerator.num_processes, settings)
         self.model, self.optimizer = accelerator.prepare(network, optimizer)
         rising = settings.lr_scheduler_type == "constant" and settings.warmup_ratio > 0
@@ -351,9 +355,7 @@ class Trainer:
             yield [list(islice(loaded, per_batch)) for _ in range(accumulation)]
 
     def _step(self, micro_batches: list[list[Batch]]) -> None:
-        self.task.objective.temperature.advance(
-            epoch=self.state.step / self.steps_per_epoch, run_fraction=self.state.step / self.total_steps
-        )
+        self.task.begin_step(self.state.step / self.steps_per_epoch, self.state.step / self.total_steps)
         for chunks in micro_batches:
             with self.accelerator.accumulate(self.model):
                 if len(chunks) == 1:
@@ -428,7 +430,7 @@ class Trainer:
         self.accelerator.wait_for_everyone()  # every process writes its own random state
 
         def finish() -> None:
-            save_file(self.task.objective.state_dict(), staging / "objective.safetensors")
+            save_file(self.task.state.state_dict(), staging / "task.safetensors")
             state = {
                 **vars(self.state),
                 "scheduler": self.scheduler.state_dict(),
@@ -472,7 +474,7 @@ class Trainer:
         self.scheduler.load_state_dict(stored.pop("scheduler"))
         self._metrics = stored.pop("metrics")
         self.accelerator.load_state(str(folder))
-        self.task.objective.load_state_dict(load_file(folder / "objective.safetensors"))
+        self.task.state.load_state_dict(load_file(folder / "task.safetensors"))
         self.state.__dict__.update(stored)
 
         def shorten_log() -> None:
@@ -502,6 +504,12 @@ def find_checkpoint(output_dir: Path) -> Path:
     if not (folder / CHECKPOINT_STATE).is_file():
         raise UserError(f"--resume_from_checkpoint: {str(output_dir)!r} holds no checkpoint (see --save_steps)")
     return folder
+
+
+def adamw(model: nn.Module, settings: EngineSettings) -> torch.optim.Optimizer:
+    """Fused AdamW."""
+    groups = parameter_groups(model, settings.weight_decay)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,12 +65,12 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-def find_preset(name: str) -> Preset:
+def find_preset(name: str, presets: Mapping[str, Preset] = PRESETS) -> Preset:
     """The preset of that name.
 
     Raises:
         UserError: there is none; the message lists the names.
     """
-    if name not in PRESETS:
-        raise UserError(f"--preset: unknown preset {name!r}; known are {', '.join(PRESETS)}")
-    return PRESETS[name]
+    if name not in presets:
+        raise UserError(f"--preset: unknown preset {name!r}; known are {', '.join(presets)}")
+    return presets[name]

@@ -19,9 +19,10 @@ from dystress_text.records import write_json
 from dystress_text.settings import EngineSettings
 
 RECORD = "run.json"
-PROGRAM = "dystress_text/train.py"
+PROGRAMS = ("dystress_text/train.py", "vision/train.py")
 MODEL_FILES = (  # without them nothing loads
     "modules.json", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json",
+    "projector.safetensors",
 )  # fmt: skip
 
 
@@ -62,8 +63,8 @@ def prepare_output(output: Path, engine: EngineSettings, record: Mapping[str, An
 
 
 def write_record(output: Path, record: Mapping[str, Any]) -> None:
-    """Write ``run.json``."""
-    write_json(output / RECORD, {"program": PROGRAM, **record})
+    """Write ``run.json``; ``record["program"]`` is one of :data:`PROGRAMS`."""
+    write_json(output / RECORD, record)
 
 
 def _is_run(output: Path) -> bool:
@@ -71,7 +72,7 @@ def _is_run(output: Path) -> bool:
         record = json.loads((output / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(record, dict) and record.get("program") == PROGRAM
+    return isinstance(record, dict) and record.get("program") in PROGRAMS
 
 
 def _remove_run(output: Path) -> None:

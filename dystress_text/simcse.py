@@ -12,93 +12,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.batches import Batch
-from dystress_text.core.gather import Gather
 from dystress_text.core.objectives import (
     ContrastiveLoss,
-    DCLLoss,
-    DCLWLoss,
-    InfoNCELoss,
-    MACLLoss,
-    NTXentLoss,
 )
-from dystress_text.core.registry import TEMPERATURES, Temperature, make_temperature, temperature_parameters
-from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.corpus import TokenizedCorpus
 from dystress_text.distributed import is_sharded
 from dystress_text.encoder import SentenceEncoder
-from dystress_text.errors import UserError
-from dystress_text.settings import OBJECTIVES, LossSettings
 from dystress_text.sts import StsPairs, StsResult, evaluate_sts
-
-TEXT_RANGE = {"tau_min": 0.05, "tau_max": 0.07}  # the paper's best STS row
-TEXT_SCHEDULE = {"unit": "run", "half_period": 0.1}  # five swings a run: fine-tuning has one epoch, not hundreds
-
-_TEMPERATURE_OPTIONS = (
-    "temp", "tau_min", "tau_max", "shift", "scale", "sharpness", "half_period", "unit", "tau_0", "alpha", "a_0",
-)  # fmt: skip
-
-
-def build_temperature(settings: LossSettings) -> Temperature:
-    """The temperature that the settings describe.
-
-    Raises:
-        UserError: unknown name, an option that this temperature does not take, or a value out of range.
-    """
-    name = settings.temperature
-    if name is None:
-        default = "alignment_adaptive" if settings.objective == "macl" else "shifted_cosine"
-        name = default if settings.temp is None else "constant"
-    given = {key: getattr(settings, key) for key in _TEMPERATURE_OPTIONS if getattr(settings, key) is not None}
-    try:
-        known = temperature_parameters(name)
-        options = {"temp" if key == "tau" else key: key for key in known}  # option -> constructor parameter
-        for key in given:
-            if key not in options:
-                raise UserError(f"--{key}: temperature {name!r} takes {', '.join(f'--{o}' for o in options)} only")
-        parameters = {options[key]: value for key, value in given.items()}
-        defaults: dict[str, Any] = {}
-        if issubclass(TEMPERATURES[name], ProfileTemperature):
-            defaults = TEXT_RANGE
-        elif name == "scheduled" and parameters.get("unit", "run") == "run":
-            defaults = TEXT_RANGE | TEXT_SCHEDULE
-        parameters = {key: value for key, value in defaults.items() if key in known} | parameters
-        return make_temperature(name, **parameters)
-    except ValueError as error:
-        raise UserError(f"--temperature {name}: {_option_names(str(error))}") from error
-
-
-def _option_names(message: str) -> str:
-    """A constructor's message with its leading parameter written as the option that it is."""
-    first, _, rest = message.partition(" ")
-    option = "temp" if first == "tau" else first
-    return f"--{option} {rest}" if option in _TEMPERATURE_OPTIONS else message
-
-
-def build_objective(settings: LossSettings, gather: Gather | None = None) -> ContrastiveLoss:
-    """The objective that the settings describe, with its temperature.
-
-    Raises:
-        UserError: unknown objective, or options that do not fit.
-    """
-    common: dict[str, Any] = {"detach_temperature": settings.detach_temperature, "gather": gather}
-    if settings.sigma is not None and settings.objective != "dclw":
-        raise UserError(f"--sigma: objective {settings.objective!r} has none; dclw does")
-    temperature = build_temperature(settings)
-    match settings.objective:
-        case "infonce":
-            return InfoNCELoss(temperature, **common)
-        case "ntxent":
-            return NTXentLoss(temperature, **common)
-        case "dcl":
-            return DCLLoss(temperature, **common)
-        case "dclw":
-            try:
-                return DCLWLoss(temperature, 0.5 if settings.sigma is None else settings.sigma, **common)
-            except ValueError as error:
-                raise UserError(f"--sigma: {error}") from error
-        case "macl":
-            return MACLLoss(temperature=temperature, **common)
-    raise UserError(f"--objective: unknown objective {settings.objective!r}; known are {', '.join(OBJECTIVES)}")
 
 
 class SimcseTask:
@@ -149,6 +69,13 @@ class SimcseTask:
         places = torch.cat([batch["places"], batch["places"] + batch["input_ids"].numel()]) if packing else None
         first, second = model(ids, mask, places).chunk(2)  # each (n, dim)
         return first, second
+
+    @property
+    def state(self) -> nn.Module:
+        return self.objective
+
+    def begin_step(self, epoch: float, run_fraction: float) -> None:
+        self.objective.temperature.advance(epoch, run_fraction)
 
     def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor:
         return cast(Tensor, self.objective(*embeddings))

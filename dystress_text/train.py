@@ -27,6 +27,7 @@ from accelerate.utils import set_seed
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.arguments import parse
+from dystress_text.build_loss import build_objective
 from dystress_text.core.gather import ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.temperature import TemperatureError
@@ -39,7 +40,7 @@ from dystress_text.manifest import variant_of
 from dystress_text.quickstart import write_documentation_corpus
 from dystress_text.run_folder import check_output, prepare_output, write_record
 from dystress_text.settings import RunSettings, TextSettings
-from dystress_text.simcse import SimcseTask, build_objective, metrics
+from dystress_text.simcse import SimcseTask, metrics
 from dystress_text.sts import StsPairs, score_vectors
 from dystress_text.tables import is_table, text_of_table
 
@@ -147,6 +148,7 @@ def _record(
     """What is known before the first step."""
     packages = ("dystress-text", "torch", "transformers", "accelerate", "sentence-transformers", "tokenizers")
     return {
+        "program": "dystress_text/train.py",
         "settings": settings.options(),
         "objective": type(objective).__name__,
         "temperature": repr(objective.temperature),

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dystress_text.build_loss import build_temperature
 from dystress_text.core.registry import Temperature
 from dystress_text.core.rows import unit_vectors
 from dystress_text.errors import UserError
 from dystress_text.settings import LossSettings
-from dystress_text.simcse import build_temperature
 from dystress_text.sts import POSITIVE_SCORE, Embed, StsPairs, cosines, read_sts_benchmark
 
 RANDOM_PAIRS = 100_000

@@ -5,11 +5,12 @@ import torch
 from conftest import SHARED, build_tokenizer, build_transformer, make_sentences
 from test_engine import log_of, make_task, run
 
+from dystress_text.build_loss import build_objective
 from dystress_text.corpus import load_corpus
 from dystress_text.encoder import POOLERS, SentenceEncoder, load_encoder
 from dystress_text.packed import Packing, packed_states
 from dystress_text.settings import LossSettings
-from dystress_text.simcse import SimcseTask, build_objective
+from dystress_text.simcse import SimcseTask
 
 PACKABLE = ("bert", "roberta")
 

@@ -15,9 +15,9 @@ from transformers import ModernBertModel
 
 from dystress_text import train as program
 from dystress_text.arguments import parse
+from dystress_text.build_loss import build_temperature
 from dystress_text.encoder import load_encoder
 from dystress_text.presets import PRESETS
-from dystress_text.simcse import build_temperature
 from dystress_text.sts import evaluate_sts, read_sts_benchmark
 from dystress_text.train import main
 

@@ -1,0 +1,112 @@
+"""Temperatures and objectives from the options of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dystress_text.core.gather import Gather
+from dystress_text.core.objectives import (
+    ContrastiveLoss,
+    DCLLoss,
+    DCLWLoss,
+    InfoNCELoss,
+    MACLLoss,
+    NTXentLoss,
+)
+from dystress_text.core.registry import TEMPERATURES, Temperature, make_temperature, temperature_parameters
+from dystress_text.core.temperature import ProfileTemperature
+from dystress_text.errors import UserError
+from dystress_text.settings import OBJECTIVES, LossSettings
+
+
+@dataclass(frozen=True)
+class LossDefaults:
+    """What is not given takes these values.
+
+    Attributes:
+        temperature: the temperature's name.
+        tau_range: of the profiles, and of the schedule where ``schedule`` applies.
+        schedule: of the scheduled temperature, as long as its unit is the one given here.
+    """
+
+    temperature: str
+    tau_range: Mapping[str, float]
+    schedule: Mapping[str, Any]
+
+
+TEXT = LossDefaults(
+    "shifted_cosine",
+    {"tau_min": 0.05, "tau_max": 0.07},  # the paper's best STS row
+    {"unit": "run", "half_period": 0.1},  # five swings a run: fine-tuning has one epoch, not hundreds
+)
+
+_TEMPERATURE_OPTIONS = (
+    "temp", "tau_min", "tau_max", "shift", "scale", "sharpness", "half_period", "unit", "tau_0", "alpha", "a_0",
+)  # fmt: skip
+
+
+def build_temperature(settings: LossSettings, defaults: LossDefaults = TEXT) -> Temperature:
+    """The temperature that the settings describe.
+
+    Raises:
+        UserError: unknown name, an option that this temperature does not take, or a value out of range.
+    """
+    name = settings.temperature
+    if name is None:
+        default = "alignment_adaptive" if settings.objective == "macl" else defaults.temperature
+        name = default if settings.temp is None else "constant"
+    given = {key: getattr(settings, key) for key in _TEMPERATURE_OPTIONS if getattr(settings, key) is not None}
+    try:
+        known = temperature_parameters(name)
+        options = {"temp" if key == "tau" else key: key for key in known}  # option -> constructor parameter
+        for key in given:
+            if key not in options:
+                raise UserError(f"--{key}: temperature {name!r} takes {', '.join(f'--{o}' for o in options)} only")
+        parameters = {options[key]: value for key, value in given.items()}
+        fallback: dict[str, Any] = {}
+        if issubclass(TEMPERATURES[name], ProfileTemperature):
+            fallback = {**defaults.tau_range}
+        elif name == "scheduled" and parameters.get("unit") in (None, defaults.schedule.get("unit")):
+            fallback = {**defaults.tau_range, **defaults.schedule}
+        parameters = {key: value for key, value in fallback.items() if key in known} | parameters
+        return make_temperature(name, **parameters)
+    except ValueError as error:
+        raise UserError(f"--temperature {name}: {_option_names(str(error))}") from error
+
+
+def _option_names(message: str) -> str:
+    """A constructor's message with its leading parameter written as the option that it is."""
+    first, _, rest = message.partition(" ")
+    option = "temp" if first == "tau" else first
+    return f"--{option} {rest}" if option in _TEMPERATURE_OPTIONS else message
+
+
+def build_objective(
+    settings: LossSettings, gather: Gather | None = None, defaults: LossDefaults = TEXT
+) -> ContrastiveLoss:
+    """The objective that the settings describe, with its temperature.
+
+    Raises:
+        UserError: unknown objective, or options that do not fit.
+    """
+    common: dict[str, Any] = {"detach_temperature": settings.detach_temperature, "gather": gather}
+    if settings.sigma is not None and settings.objective != "dclw":
+        raise UserError(f"--sigma: objective {settings.objective!r} has none; dclw does")
+    temperature = build_temperature(settings, defaults)
+    match settings.objective:
+        case "infonce":
+            return InfoNCELoss(temperature, **common)
+        case "ntxent":
+            return NTXentLoss(temperature, **common)
+        case "dcl":
+            return DCLLoss(temperature, **common)
+        case "dclw":
+            try:
+                return DCLWLoss(temperature, 0.5 if settings.sigma is None else settings.sigma, **common)
+            except ValueError as error:
+                raise UserError(f"--sigma: {error}") from error
+        case "macl":
+            return MACLLoss(temperature=temperature, **common)
+    raise UserError(f"--objective: unknown objective {settings.objective!r}; known are {', '.join(OBJECTIVES)}")
