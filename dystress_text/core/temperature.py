@@ -155,6 +155,11 @@ def shifted_cosine_shape(similarity: Tensor, shift: float, scale: float) -> Tens
     return 0.5 * (1 + torch.cos(math.pi / scale * offset))
 
 
+def one_sided_cosine_shape(similarity: Tensor, shift: float) -> Tensor:
+    """A half cosine from 0 at s = -1 to 1 at s = -shift, and 1 above it."""
+    return 0.5 * (1 - torch.cos(math.pi * ((similarity + 1) / (1 - shift)).clamp(max=1)))
+
+
 def linear_shape(similarity: Tensor) -> Tensor:
     """|s|."""
     return similarity.abs()
@@ -218,6 +223,24 @@ class ShiftedCosineTemperature(ProfileTemperature):
         if not 0 < scale < math.inf:
             raise ValueError(f"scale must be positive, got {scale}: it is half the width of the dip")
         super().__init__(tau_min, tau_max, partial(shifted_cosine_shape, shift=shift, scale=scale))
+
+
+@register_temperature("one_sided_cosine")
+class OneSidedCosineTemperature(ProfileTemperature):
+    """A half cosine from ``tau_min`` at s = -1 to ``tau_max`` at s = -shift, constant above ("version 3" of the shifts).
+
+    It breaks tau(-1) = tau_max on purpose. The paper's CIFAR ablation uses plateaus from -0.2 and from -0.4 on.
+
+    Args:
+        tau_min: temperature at s = -1.
+        tau_max: temperature on the plateau.
+        shift: where the plateau starts, with the opposite sign; in [-1, 1).
+    """
+
+    def __init__(self, tau_min: float = 0.07, tau_max: float = 0.2, shift: float = 0.2) -> None:
+        if not -1 <= shift < 1:
+            raise ValueError(f"shift must lie in [-1, 1), got {shift}: the plateau starts at s = -shift")
+        super().__init__(tau_min, tau_max, partial(one_sided_cosine_shape, shift=shift))
 
 
 @register_temperature("linear")

@@ -11,6 +11,7 @@ from dystress_text import core
 PROFILES = [  # all that take tau_min and tau_max
     core.CosineTemperature,
     core.ShiftedCosineTemperature,
+    core.OneSidedCosineTemperature,
     core.LinearTemperature,
     core.ExponentialTemperature,
     core.MonotonicCosineTemperature,
@@ -21,6 +22,7 @@ TEMPERATURES = {  # built once: none of them has state
     "cosine": (core.CosineTemperature(0.07, 0.2), lambda s: spec.cosine_tau(s, 0.07, 0.2)),
     "shifted": (core.ShiftedCosineTemperature(0.1, 0.14), lambda s: spec.shifted_tau(s, 0.1, 0.14, -0.4, 0.7)),
     "other side": (core.ShiftedCosineTemperature(0.1, 0.15, 0.2), lambda s: spec.shifted_tau(s, 0.1, 0.15, 0.2, 0.6)),
+    "one side": (core.OneSidedCosineTemperature(0.1, 0.14, 0.2), lambda s: spec.one_sided_tau(s, 0.1, 0.14, -0.2)),
     "linear": (core.LinearTemperature(0.1, 0.3), lambda s: spec.linear_tau(s, 0.1, 0.3)),
     "exponential": (core.ExponentialTemperature(0.1, 0.3), lambda s: spec.exponential_tau(s, 0.1, 0.3, 3.5)),
     "monotonic": (core.MonotonicCosineTemperature(0.1, 0.3), lambda s: spec.monotonic_tau(s, 0.1, 0.3)),

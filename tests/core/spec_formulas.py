@@ -24,6 +24,11 @@ def shifted_tau(s: float, low: float, high: float, shift: float, k: float) -> fl
     return low + (high - low) / 2 * (1 + math.cos(math.pi / k * (shift + s))) if in_dip else high
 
 
+def one_sided_tau(s: float, low: float, high: float, plateau: float) -> float:
+    """Version 3: half a cosine from low at -1 to high at the plateau's start."""
+    return high if s >= plateau else (low + high) / 2 - (high - low) / 2 * math.cos(math.pi * (s + 1) / (plateau + 1))
+
+
 def linear_tau(s: float, low: float, high: float) -> float:
     return low + (high - low) * abs(s)
 
