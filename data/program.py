@@ -24,7 +24,7 @@ from pathlib import Path
 from data.catalog import CATALOG
 from data.corpus_builder import CorpusBuildSettings, build_corpus
 from data.preparation import Request, prepare, verify
-from dystress_text.command_line import OneLineParser
+from dystress_text.command_line import OneLineParser, exit_code
 from dystress_text.errors import DataError, UserError
 from dystress_text.locate import data_root
 from dystress_text.manifest import Manifest, read_manifest
@@ -140,14 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an orderly end, which leaves nothing half-ready
-    try:
-        return 0 if run(make_parser().parse_args(argv)) else 1
-    except UserError as error:
-        print(f"prepare.py: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("prepare.py: interrupted; what was not finished has left nothing behind", file=sys.stderr)
-        return 130
+    interrupted = "interrupted; what was not finished has left nothing behind"
+    return exit_code("prepare.py", lambda: run(make_parser().parse_args(argv)), interrupted)
 
 
 if __name__ == "__main__":

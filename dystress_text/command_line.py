@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import warnings
+from collections.abc import Callable
 from typing import NoReturn
 
 from dystress_text.errors import UserError
@@ -26,3 +29,22 @@ class OneLineParser(OneLineErrors, argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+
+
+def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupted") -> int:
+    """Run a program's work: 0 when it is done, 1 where something is left, 2 after a one-line error, 130 for Ctrl-C.
+
+    Args:
+        prog: the program's name, which stands before every message.
+        work: does it and says whether all of it was done.
+        interrupted: what to say after Ctrl-C.
+    """
+    warnings.formatwarning = lambda message, *_, **__: f"{prog}: warning: {message}\n"
+    try:
+        return 0 if work() else 1
+    except UserError as error:
+        print(f"{prog}: error: {error}", file=sys.stderr, flush=True)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{prog}: {interrupted}", file=sys.stderr, flush=True)
+        return 130

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from transformers import get_scheduler
 
 from dystress_text.batches import Batch, BatchOrder, load_ahead
+from dystress_text.core.temperature import TemperatureError
 from dystress_text.distributed import check_launch, collect_weights, network_to_train, tell_deepspeed
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.gradient_cache import backward_in_chunks, check_no_batch_statistics
@@ -276,7 +277,16 @@ class Trainer:
         """Train to the end, keeping the best model in ``output_dir``, and return the summary.
 
         The caller calls :meth:`close` when it has no more to say to the other processes.
+
+        Raises:
+            TrainingError: the loss or the weights are no numbers, or a temperature reached zero.
         """
+        try:
+            return self._fit()
+        except TemperatureError as error:
+            raise TrainingError(f"--alpha, --a_0: {error}") from error
+
+    def _fit(self) -> TrainingSummary:
         settings, state = self.settings, self.state
         if self._checkpointed is not None:
             self._resume(self._checkpointed)

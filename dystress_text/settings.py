@@ -76,7 +76,9 @@ class LossSettings:
     temp: float | None = field(default=None, metadata={"help": "The constant temperature (SimCSE: 0.05)."})
     tau_min: float | None = field(default=None, metadata={"help": "Lowest temperature; profiles: 0.05."})
     tau_max: float | None = field(default=None, metadata={"help": "Highest temperature; profiles: 0.07."})
-    shift: float | None = field(default=None, metadata={"help": "shifted_cosine, one_sided_cosine: minus the plateau's start; -0.4, 0.2."})
+    shift: float | None = field(
+        default=None, metadata={"help": "shifted_cosine, one_sided_cosine: minus the plateau's start; -0.4 and 0.2."}
+    )
     scale: float | None = field(default=None, metadata={"help": "shifted_cosine: the paper's k; (1 + |shift|) / 2."})
     sharpness: float | None = field(default=None, metadata={"help": "exponential: c; 3.5."})
     half_period: float | None = field(default=None, metadata={"help": "scheduled: half a swing, in --unit; 0.1."})

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -28,9 +27,9 @@ from transformers import PreTrainedTokenizerBase
 
 from dystress_text.arguments import parse
 from dystress_text.build_loss import build_objective
+from dystress_text.command_line import exit_code
 from dystress_text.core.gather import ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.temperature import TemperatureError
 from dystress_text.corpus import TokenizedCorpus, load_corpus
 from dystress_text.encoder import POOLERS, SentenceEncoder, check_length, check_views, load_encoder
 from dystress_text.engine import Trainer, TrainingSummary, global_batch_size, make_accelerator, on_main_process
@@ -50,7 +49,6 @@ def train(settings: RunSettings) -> dict[str, Any]:
 
     Raises:
         UserError: something that the settings or the data must put right, or a run that cannot go on.
-        TemperatureError: a temperature reached zero during the run.
     """
     text, engine = settings.text, settings.engine
     accelerator = make_accelerator(engine)
@@ -205,17 +203,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    warnings.formatwarning = lambda message, *_, **__: f"train.py: warning: {message}\n"
-    try:
+
+    def work() -> bool:
         train(parse(sys.argv[1:] if argv is None else argv, __doc__))
-    except UserError as error:
-        message = str(error)
-    except TemperatureError as error:
-        message = f"--alpha, --a_0: {error}"
-    else:
-        return 0
-    print(f"train.py: error: {message}", file=sys.stderr, flush=True)
-    return 2
+        return True
+
+    return exit_code("train.py", work)
 
 
 if __name__ == "__main__":

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import transformers
 
-from dystress_text.command_line import OneLineParser
+from dystress_text.command_line import OneLineParser, exit_code
 from dystress_text.encoder import POOLERS
-from dystress_text.errors import UserError
 from eval.embedder import DTYPES
 from eval.report import FORMATS
 from eval.run import EvalSettings, run
@@ -56,16 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    warnings.formatwarning = lambda message, *_, **__: f"senteval.py: warning: {message}\n"
-    try:
-        settings = EvalSettings(**vars(make_parser().parse_args(argv)))
-        return 0 if run(settings).complete else 1
-    except UserError as error:
-        print(f"senteval.py: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("senteval.py: interrupted; the result file holds what was finished", file=sys.stderr)
-        return 130
+
+    def work() -> bool:
+        return run(EvalSettings(**vars(make_parser().parse_args(argv)))).complete
+
+    return exit_code("senteval.py", work, "interrupted; the result file holds what was finished")
 
 
 if __name__ == "__main__":

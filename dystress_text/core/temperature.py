@@ -227,7 +227,7 @@ class ShiftedCosineTemperature(ProfileTemperature):
 
 @register_temperature("one_sided_cosine")
 class OneSidedCosineTemperature(ProfileTemperature):
-    """A half cosine from ``tau_min`` at s = -1 to ``tau_max`` at s = -shift, constant above ("version 3" of the shifts).
+    """A half cosine from ``tau_min`` at s = -1 to ``tau_max`` at s = -shift, constant above: "version 3" of the shifts.
 
     It breaks tau(-1) = tau_max on purpose. The paper's CIFAR ablation uses plateaus from -0.2 and from -0.4 on.
 

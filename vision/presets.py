@@ -1,0 +1,197 @@
+"""Named recipes of pre-training, each with the table and row of the paper that it stands for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dystress_text.presets import Preset
+
+Options = dict[str, Any]
+
+_CIFAR: Options = {
+    "architecture": "resnet18", "stem": "cifar", "projector": "cifar", "out_dim": 128, "image_size": 32,
+    "optimizer": "sgd", "learning_rate": 0.06, "weight_decay": 5e-4, "lr_scheduler_type": "cosine",
+    "train_batch_size": 128, "num_train_epochs": 200, "max_grad_norm": 0.0, "eval_steps": 3900, "knn_k": 200,
+}  # fmt: skip
+_LARS: Options = {
+    "stem": "imagenet", "architecture": "resnet50", "projector": "simclr", "image_size": 224, "blur": True,
+    "optimizer": "lars", "learning_rate": 0.075, "lr_scaling": "sqrt", "weight_decay": 1e-6,
+    "lr_scheduler_type": "cosine", "max_grad_norm": 0.0, "knn_k": 20, "min_crop": 0.08, "out_dim": 128,
+}  # fmt: skip
+_IMAGENET100: Options = {
+    **_LARS, "data": "imagenet100", "train_batch_size": 256, "num_train_epochs": 200, "warmup_ratio": 0.05,
+    "eval_steps": 4950,
+}  # fmt: skip
+_IMAGENET1K: Options = {
+    **_LARS, "data": "imagenet1k", "train_batch_size": 256, "num_train_epochs": 100, "warmup_ratio": 0.1,
+    "eval_steps": 50040,
+}  # fmt: skip
+_TINY: Options = {**_CIFAR, "data": "tiny_imagenet", "architecture": "resnet50", "image_size": 64, "eval_steps": 7810}
+_SCHEDULE: Options = {"temperature": "scheduled", "tau_min": 0.1, "tau_max": 1.0, "half_period": 200, "unit": "epoch"}
+
+
+def _cosine(low: float, high: float) -> Options:
+    return {"temperature": "cosine", "tau_min": low, "tau_max": high}
+
+
+def _constant(tau: float) -> Options:
+    return {"temperature": "constant", "temp": tau}
+
+
+def _shifted(low: float, high: float, shift: float, scale: float) -> Options:
+    return {"temperature": "shifted_cosine", "tau_min": low, "tau_max": high, "shift": shift, "scale": scale}
+
+
+def _cifar_rows() -> dict[str, Preset]:
+    """Table cifar10n100_bal_bs128_sgd0p1_200eps, and the ablations of temperature function and monotony."""
+    table = "Table cifar10n100_bal_bs128_sgd0p1_200eps"
+    rows: dict[str, tuple[str, Options, tuple[float, float]]] = {
+        "": (f"{table}, row DySTreSS", _cosine(0.07, 0.2), (85.68, 56.57)),
+        "-simclr": (f"{table}, row SimCLR (the temperature 0.2 is ours)", _constant(0.2), (83.65, 52.32)),
+        "-moco": (
+            f"{table}, row MoCo v2 (queue, momentum and temperature are the usual ones)",
+            {"objective": "queue", "queue_size": 4096, "key_momentum": 0.99, **_constant(0.1)},
+            (83.9, 54.01),
+        ),
+        "-dcl": (f"{table}, row SimCLR+DCL", {"objective": "dcl", **_constant(0.1)}, (84.4, 56.02)),
+        "-macl": (
+            f"{table}, row MACL (its temperature's parameters are ours)",
+            {"objective": "macl", "tau_0": 0.1, "alpha": 0.5, "a_0": 0.0},
+            (84.85, 56.15),
+        ),
+        "-cosine": ("Table abltempfunc, row cosine", _cosine(0.07, 0.2), (85.85, 56.57)),
+        "-linear": ("Table abltempfunc, row linear", {**_cosine(0.07, 0.2), "temperature": "linear"}, (85.74, 56.78)),
+        "-exponential": (
+            "Table abltempfunc, row exponential",
+            {**_cosine(0.07, 0.2), "temperature": "exponential"},
+            (85.81, 56.47),
+        ),
+        "-monotonic": (
+            "Table monotony, row monotonic cosine",
+            {**_cosine(0.07, 0.2), "temperature": "monotonic_cosine"},
+            (85.84, 56.21),
+        ),
+    }  # fmt: skip
+    return {
+        f"{data}{suffix}": Preset(f"{where}: 200-NN {value[i]:.2f}", {**_CIFAR, "data": data, **options})
+        for suffix, (where, options, value) in rows.items()
+        for i, data in enumerate(("cifar10", "cifar100"))
+    }
+
+
+def _cifar_ablations() -> dict[str, Preset]:
+    """What the paper shows as figures alone: ranges, shifts and learning rates on CIFAR."""
+    presets = {}
+    for data in ("cifar10", "cifar100"):
+        base = {**_CIFAR, "data": data}
+        for low in (0.05, 0.07, 0.1, 0.2):
+            for high in (0.1, 0.2, 0.5):
+                if low <= high:
+                    presets[f"{data}-range-{low}-{high}"] = Preset(
+                        "ablation of the range, a figure of the paper", {**base, **_cosine(low, high)}
+                    )
+        for shift, scale in ((0.2, 0.6), (0.4, 0.7)):
+            for name, sign in (("v1", -1), ("v2", 1)):
+                presets[f"{data}-shift-{name}-{shift}"] = Preset(
+                    f"ablation of the shift, version {name[1]}, a figure of the paper",
+                    {**base, **_shifted(0.07, 0.2, sign * shift, scale)},
+                )
+            presets[f"{data}-shift-v3-{shift}"] = Preset(
+                "ablation of the shift, the one-sided version 3, a figure of the paper",
+                {**base, **_cosine(0.07, 0.2), "temperature": "one_sided_cosine", "shift": shift},
+            )
+        for rate in (0.01, 0.03, 0.06, 0.1, 0.3, 0.5):
+            presets[f"{data}-lr-{rate}"] = Preset(
+                "ablation of the learning rate, a figure of the paper",
+                {**base, **_cosine(0.07, 0.2), "learning_rate": rate},
+            )
+    return presets
+
+
+def _long_tailed_rows() -> dict[str, Preset]:
+    presets = {}
+    values = {
+        "cifar10_lt": ("cifar10lt", (57.12, 55.29), (58.36, 56.4), (58.34, 56.54)),
+        "cifar100_lt": ("cifar100lt", (28.27, 26.18), (29.43, 27.1), (28.82, 27.32)),
+    }
+    for data, (table, simclr, plain, starred) in values.items():
+        base = {**_CIFAR, "data": data, "num_train_epochs": 500, "eval_steps": 0}
+        for suffix, row, options, (one, ten) in (
+            ("-simclr", "SimCLR (temperature 0.2 is ours)", _constant(0.2), simclr),
+            ("", "DySTreSS", _cosine(0.07, 0.2), plain),
+            ("-star", "DySTreSS*", _cosine(0.1, 0.2), starred),
+        ):
+            presets[f"{data}{suffix}"] = Preset(
+                f"Table {table}, row {row}: 1-NN {one:.2f}, 10-NN {ten:.2f}", {**base, **options}
+            )
+        long = {**base, "num_train_epochs": 2000}
+        ours, theirs = {"cifar10_lt": (64.98, 62.91), "cifar100_lt": (31.71, 30.2)}[data]
+        presets[f"{data}-2000"] = Preset(
+            f"Table compkuklevacifar, row DySTreSS: {ours:.2f}", {**long, **_cosine(0.07, 0.2)}
+        )
+        presets[f"{data}-2000-schedule"] = Preset(
+            f"Table compkuklevacifar, row Kukleva et al.: {theirs:.2f}",
+            {**long, **_SCHEDULE, "learning_rate": 0.5, "train_batch_size": 512},
+        )
+    return presets
+
+
+def _imagenet_rows() -> dict[str, Preset]:
+    lt = {**_IMAGENET100, "num_train_epochs": 800, "warmup_ratio": 0.0125, "eval_steps": 0}
+    presets = {
+        "tiny_imagenet": Preset("the Tiny-ImageNet recipe: 200-NN", {**_TINY, **_cosine(0.07, 0.2)}),
+        "imagenet100": Preset(
+            "Table in100_bal_bs256_lars_200eps, row DySTreSS: linear top-1 78.78", {**_IMAGENET100, **_cosine(0.1, 0.2)}
+        ),
+        "imagenet100-simclr": Preset(
+            "Table in100_bal_bs256_lars_200eps, row SimCLR: linear top-1 75.54", {**_IMAGENET100, **_constant(0.2)}
+        ),
+        "imagenet100-dcl": Preset(
+            "Table in100_bal_bs256_lars_200eps, row DCL: linear top-1 77.38",
+            {**_IMAGENET100, "objective": "dcl", **_constant(0.2)},
+        ),
+        "imagenet100-400": Preset(
+            "Table otherframein100 (against methods without negatives), row DySTreSS: linear top-1 81.24",
+            {**_IMAGENET100, **_cosine(0.1, 0.2), "train_batch_size": 128, "num_train_epochs": 400, "out_dim": 2048,
+             "warmup_ratio": 0.025, "eval_steps": 0},
+        ),
+        "imagenet100-lt": Preset(
+            "Table compkuklevain100lt, row DySTreSS: 46.10; --data names the long-tailed image folder",
+            {**lt, **_cosine(0.1, 0.2)},
+        ),
+        "imagenet100-lt-schedule": Preset(
+            "Table compkuklevain100lt, row Kukleva et al.: 45.30; --data names the long-tailed image folder",
+            {**lt, **_SCHEDULE},
+        ),
+        "imagenet1k": Preset(
+            "Table in1k_bal_bs256_lars_100eps, row DySTreSS: linear top-1 65.21", {**_IMAGENET1K, **_cosine(0.1, 0.2)}
+        ),
+        "imagenet1k-simclr": Preset(
+            "Table in1k_bal_bs256_lars_100eps, row SimCLR: linear top-1 63.20", {**_IMAGENET1K, **_constant(0.2)}
+        ),
+    }  # fmt: skip
+    for low, high, top1 in ((0.07, 0.1, 77.28), (0.07, 0.5, 76.34), (0.07, 0.2, 78.46), (0.1, 0.2, 78.76)):
+        presets[f"imagenet100-range-{low}-{high}"] = Preset(
+            f"Table temprange_abl, row {low}/{high}: linear top-1 {top1}", {**_IMAGENET100, **_cosine(low, high)}
+        )
+    for shift, scale, top1 in (
+        (0.0, 0.5, 78.46), (0.2, 0.6, 78.56), (0.4, 0.7, 78.46), (-0.2, 0.6, 78.78), (-0.4, 0.7, 78.82)
+    ):  # fmt: skip
+        presets[f"imagenet100-shift{shift:+}"] = Preset(
+            f"Table tempprof_abl, row {shift}/{scale}: linear top-1 {top1}",
+            {**_IMAGENET100, **_shifted(0.1, 0.2, shift, scale)},
+        )
+    return presets
+
+
+PRESETS: dict[str, Preset] = {
+    **_cifar_rows(),
+    **_long_tailed_rows(),
+    **_imagenet_rows(),
+    **_cifar_ablations(),
+    "quickstart": Preset(
+        "no network, no GPU: a narrow ResNet on shapes drawn at run time; no row of the paper",
+        {**_CIFAR, **_cosine(0.07, 0.2), "data": "shapes", "architecture": "resnet10_narrow", "eval_steps": 0,
+         "optimizer": "adamw", "learning_rate": 1e-3, "num_train_epochs": 1, "max_steps": 150, "knn_k": 20},
+    ),
+}  # fmt: skip

@@ -1,0 +1,140 @@
+"""Contrastive pre-training of an image encoder as a task for the engine: SimCLR's two views, or MoCo's queue."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from vision.images import ImageSet, load_batch
+from vision.resnet import ImageEncoder, save_encoder
+
+from dystress_text.batches import Batch
+from dystress_text.core.objectives import ContrastiveLoss
+
+Evaluate = Callable[[ImageEncoder], Mapping[str, float]]
+
+
+class Autocast(Protocol):
+    """Makes the context in which networks run; accelerate's ``autocast`` is one."""
+
+    def __call__(self) -> torch.autocast: ...
+
+
+class PretrainTask:
+    """Implements :class:`dystress_text.engine.Task` for images: two views of each, both through the encoder at once.
+
+    Images that lie in memory go to the encoder's device once, as uint8; others are decoded batch by batch.
+
+    Args:
+        model: the encoder, on the device it trains on.
+        images: what it trains on.
+        augment: makes a view of uint8 images (n, 3, h, w); called twice a batch, on the device.
+        objective: the loss.
+        evaluate: metrics of the encoder while it trains, or None.
+        card: goes into the saved folder's card.
+    """
+
+    views_in_one_pass = 2
+
+    def __init__(
+        self,
+        model: ImageEncoder,
+        images: ImageSet,
+        augment: nn.Module,
+        objective: ContrastiveLoss,
+        evaluate: Evaluate | None = None,
+        card: str = "",
+    ) -> None:
+        self.model = model
+        self.images = images
+        self.augment = augment
+        self.objective = objective
+        self.card = card
+        self._evaluate = evaluate
+        device = next(model.parameters()).device
+        self._on_device = None if images.images is None else images.images.to(device)  # (n, 3, h, w) uint8
+
+    @property
+    def state(self) -> nn.Module:
+        return self.objective
+
+    def begin_step(self, epoch: float, run_fraction: float) -> None:
+        self.objective.temperature.advance(epoch, run_fraction)
+
+    def load(self, indices: NDArray[np.int64]) -> Batch:
+        if self._on_device is not None:
+            return {"index": torch.from_numpy(indices)}
+        return {"images": load_batch(self.images, indices)}
+
+    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+        images = self._images(batch)
+        first, second = model(torch.cat([self.augment(images), self.augment(images)])).chunk(2)  # each (n, dim)
+        return first, second
+
+    def _images(self, batch: Batch) -> Tensor:
+        return batch["images"] if self._on_device is None else self._on_device[batch["index"]]
+
+    def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor:
+        loss: Tensor = self.objective(*embeddings)
+        return loss
+
+    def evaluate(self) -> Mapping[str, float]:
+        return {} if self._evaluate is None else self._evaluate(self.model)
+
+    def save(self, folder: Path) -> None:
+        save_encoder(self.model, folder, self.card)
+
+
+class QueueTask(PretrainTask):
+    """MoCo v2: one view is the query, a momentum encoder makes the other's key, past keys are the negatives.
+
+    Keys and queries go through batch normalisation apart. On several processes, synchronised statistics take the place
+    of MoCo's shuffling.
+
+    Args:
+        momentum: of the key encoder's weights; 0.999 on ImageNet, 0.99 on CIFAR.
+        autocast: the precision of the key encoder.
+        **others: as for :class:`PretrainTask`.
+    """
+
+    views_in_one_pass = 1
+
+    def __init__(
+        self,
+        model: ImageEncoder,
+        images: ImageSet,
+        augment: nn.Module,
+        objective: ContrastiveLoss,
+        evaluate: Evaluate | None = None,
+        card: str = "",
+        *,
+        momentum: float,
+        autocast: Autocast,
+    ) -> None:
+        super().__init__(model, images, augment, objective, evaluate, card)
+        self.momentum = momentum
+        self.autocast = autocast
+        self.key_encoder = copy.deepcopy(model).requires_grad_(False)
+
+    @property
+    def state(self) -> nn.Module:
+        return nn.ModuleDict({"objective": self.objective, "key_encoder": self.key_encoder})
+
+    @torch.no_grad()
+    def begin_step(self, epoch: float, run_fraction: float) -> None:
+        super().begin_step(epoch, run_fraction)
+        keys, queries = list(self.key_encoder.parameters()), list(self.model.parameters())
+        torch._foreach_lerp_(keys, queries, 1 - self.momentum)
+
+    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+        images = self._images(batch)
+        query = model(self.augment(images))
+        with torch.no_grad(), self.autocast():
+            key = self.key_encoder(self.augment(images))
+        return query, key.float()

@@ -1,0 +1,108 @@
+"""Options of the vision programs, beside those of the loop and of the temperature that text has too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dystress_text.build_loss import LossDefaults
+from dystress_text.errors import UserError
+from dystress_text.settings import OBJECTIVES, EngineSettings, LossSettings
+
+ARCHITECTURES = ("resnet18", "resnet34", "resnet50", "resnet10_narrow")
+VISION_OBJECTIVES = (*OBJECTIVES, "queue")
+
+# the paper's CIFAR row, and Kukleva et al.'s swing over hundreds of epochs
+VISION = LossDefaults("cosine", {"tau_min": 0.07, "tau_max": 0.2}, {"unit": "epoch"})
+
+
+@dataclass
+class VisionSettings:
+    """Images, encoder, augmentation and optimiser."""
+
+    data: str = field(
+        default="cifar10",
+        metadata={
+            "help": "cifar10, cifar100, cifar10_lt, cifar100_lt, tiny_imagenet, imagenet100, imagenet1k, shapes (drawn "
+            "at run time), or a folder of images or parquet files."
+        },
+    )
+    data_dir: str | None = field(
+        default=None, metadata={"help": "Where prepared data lie; default $DYSTRESS_DATA, else data/prepared."}
+    )
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use so many images, drawn with the seed."})
+    skip_corrupt: bool = field(default=False, metadata={"help": "Leave out images that cannot be decoded."})
+    architecture: str = field(default="resnet18", metadata={"help": "The network.", "choices": list(ARCHITECTURES)})
+    stem: str = field(
+        default="cifar",
+        metadata={"help": "First layers: cifar (3 x 3, no pooling) or imagenet.", "choices": ["cifar", "imagenet"]},
+    )
+    projector: str = field(
+        default="cifar",
+        metadata={"help": "Head while pre-training: cifar or simclr (2 layers).", "choices": ["cifar", "simclr"]},
+    )
+    out_dim: int = field(default=128, metadata={"help": "Dimensions of the projector's output."})
+    image_size: int = field(default=32, metadata={"help": "Side of the crops, in pixels."})
+    jitter: float = field(default=1.0, metadata={"help": "Strength of the colour jitter, times 0.4 0.4 0.4 0.1."})
+    blur: bool = field(default=False, metadata={"help": "Gaussian blur, as on ImageNet."})
+    min_crop: float = field(default=0.2, metadata={"help": "Smallest share of an image's area that a crop has."})
+    optimizer: str = field(default="sgd", metadata={"help": "The optimiser.", "choices": ["sgd", "lars", "adamw"]})
+    lr_scaling: str = field(
+        default="none",
+        metadata={
+            "help": "learning_rate as it is, times sqrt(batch), or times batch / 256.",
+            "choices": ["none", "sqrt", "linear"],
+        },
+    )
+    queue_size: int = field(default=4096, metadata={"help": "queue: keys that stay."})
+    key_momentum: float = field(default=0.99, metadata={"help": "queue: of the encoder that makes the keys."})
+    sync_batchnorm: bool = field(
+        default=False, metadata={"help": "Batch statistics over all processes, in place of each one's own."}
+    )
+    knn_k: int = field(default=200, metadata={"help": "Neighbours of the online evaluation; 0 for none."})
+
+    def __post_init__(self) -> None:
+        for name in ("out_dim", "image_size", "queue_size"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name}: must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.key_momentum < 1:
+            raise UserError(f"--key_momentum: must lie in [0, 1), got {self.key_momentum}")
+        if not 0 < self.min_crop <= 1:
+            raise UserError(f"--min_crop: must lie in (0, 1], got {self.min_crop}")
+        if self.jitter < 0:
+            raise UserError(f"--jitter: must be at least 0, got {self.jitter}")
+        if self.knn_k < 0:
+            raise UserError(f"--knn_k: must be at least 0, got {self.knn_k}")
+        if self.max_train_samples is not None and self.max_train_samples < 2:
+            raise UserError(f"--max_train_samples: must be at least 2, got {self.max_train_samples}")
+
+
+@dataclass
+class VisionLossSettings(LossSettings):
+    """Objective and temperature; profiles run from 0.07 to 0.2 where no range is given."""
+
+    objective: str = field(
+        default="ntxent",
+        metadata={"help": "The objective; queue is MoCo v2's.", "choices": list(VISION_OBJECTIVES)},
+    )
+
+
+@dataclass(frozen=True)
+class PretrainSettings:
+    """All settings of a run.
+
+    Attributes:
+        vision: images, encoder, augmentation, optimiser.
+        loss: objective and temperature.
+        engine: the loop.
+        preset: the preset that the settings started from.
+    """
+
+    vision: VisionSettings
+    loss: VisionLossSettings
+    engine: EngineSettings
+    preset: str
+
+    def options(self) -> dict[str, Any]:
+        """Every option by its name."""
+        return {"preset": self.preset, **vars(self.vision), **vars(self.loss), **vars(self.engine)}
