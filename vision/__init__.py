@@ -1,0 +1,1 @@
+"""Pre-training and evaluation of ResNets, on the loss core that text uses."""

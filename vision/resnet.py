@@ -1,0 +1,226 @@
+"""Image encoders: a ResNet of transformers and the projector that the loss sees in training.
+
+The backbones are torchvision's and the papers' ResNets (stride in the 3x3 convolution of a bottleneck) with random
+weights. The CIFAR stem is a 3x3 convolution of stride 1 without max-pooling; transformers does not know it, so a folder
+with it is read by :func:`load_encoder` alone, as the card in the folder says.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import ResNetConfig, ResNetModel
+
+from dystress_text.errors import UserError
+
+ARCHITECTURES = {
+    "resnet10_narrow": {"layer_type": "basic", "depths": [1, 1, 1, 1], "hidden_sizes": [32, 64, 128, 256]},
+    "resnet18": {"layer_type": "basic", "depths": [2, 2, 2, 2], "hidden_sizes": [64, 128, 256, 512]},
+    "resnet34": {"layer_type": "basic", "depths": [3, 4, 6, 3], "hidden_sizes": [64, 128, 256, 512]},
+    "resnet50": {"layer_type": "bottleneck", "depths": [3, 4, 6, 3], "hidden_sizes": [256, 512, 1024, 2048]},
+}
+STEMS = ("cifar", "imagenet")
+PROJECTORS = ("cifar", "simclr")
+DESCRIPTION, BACKBONE, PROJECTOR = "encoder.json", "model.safetensors", "projector.safetensors"
+_CIFAR_HIDDEN = 512
+
+
+@dataclass(frozen=True)
+class EncoderDescription:
+    """What an encoder is made of: the arguments of :func:`build_encoder`."""
+
+    architecture: str
+    stem: str
+    projector: str
+    out_dim: int
+
+
+class ImageEncoder(nn.Module):
+    """A ResNet and its projector.
+
+    Attributes:
+        description: what it was built from.
+        backbone: transformers' ResNetModel.
+        projector: Linear - BN - ReLU - Linear - BN, (n, feature_dim) -> (n, out_dim).
+        feature_dim: width of the backbone's pooled output, which evaluation uses.
+        out_dim: width of the projector's output, which the loss uses.
+    """
+
+    def __init__(self, backbone: ResNetModel, projector: nn.Module, description: EncoderDescription) -> None:
+        super().__init__()
+        self.description = description
+        self.backbone = backbone
+        self.projector = projector
+        self.feature_dim = int(backbone.config.hidden_sizes[-1])
+        self.out_dim = description.out_dim
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch does not declare it
+
+    def features(self, images: Tensor) -> Tensor:
+        """Pooled output of the backbone in fp32, (n, 3, h, w) -> (n, feature_dim)."""
+        images = images.contiguous(memory_format=torch.channels_last)
+        pooled: Tensor = self.backbone(images).pooler_output  # (n, feature_dim, 1, 1)
+        return pooled.flatten(1).float()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Projector output for images (n, 3, h, w): (n, out_dim)."""
+        projected: Tensor = self.projector(self.features(images))
+        return projected
+
+
+def build_encoder(
+    architecture: str = "resnet18", stem: str = "cifar", projector: str = "cifar", out_dim: int = 128
+) -> ImageEncoder:
+    """An encoder with random weights, initialised as torchvision's (He by fan-out; batch norm 1 and 0).
+
+    Args:
+        architecture: ``resnet18``, ``resnet34``, ``resnet50``, or ``resnet10_narrow`` (one block a stage, half the
+            width).
+        stem: ``cifar`` (3x3, stride 1, no max-pooling) or ``imagenet`` (7x7, stride 2, max-pooling).
+        projector: ``cifar`` has 512 hidden units, as in the paper's code; ``simclr`` as many as there are features.
+        out_dim: width of the projector's output.
+
+    Raises:
+        UserError: an unknown name, or no width.
+    """
+    for option, value, known in (
+        ("architecture", architecture, tuple(ARCHITECTURES)),
+        ("stem", stem, STEMS),
+        ("projector", projector, PROJECTORS),
+    ):
+        if value not in known:
+            raise UserError(f"--{option}: unknown {option} {value!r}; known are {', '.join(known)}")
+    if out_dim < 1:
+        raise UserError(f"--out_dim: the projector's output must have at least 1 number, got {out_dim}")
+    sizes = ARCHITECTURES[architecture]
+    narrow = architecture == "resnet10_narrow"
+    backbone = ResNetModel(ResNetConfig(**sizes, embedding_size=32 if narrow else 64))
+    if stem == "cifar":
+        _replace_stem(backbone)
+    for module in backbone.modules():
+        if isinstance(module, nn.ReLU):  # as torchvision does; what comes before keeps its input, not its output
+            module.inplace = True
+    features = int(backbone.config.hidden_sizes[-1])
+    head = _build_projector(features, _CIFAR_HIDDEN if projector == "cifar" else features, out_dim)
+    return ImageEncoder(backbone, head, EncoderDescription(architecture, stem, projector, out_dim))
+
+
+def _replace_stem(backbone: ResNetModel) -> None:
+    layer = backbone.embedder.embedder
+    old = layer.convolution
+    layer.convolution = nn.Conv2d(old.in_channels, old.out_channels, 3, stride=1, padding=1, bias=False)
+    nn.init.kaiming_normal_(layer.convolution.weight, mode="fan_out", nonlinearity="relu")
+    backbone.embedder.pooler = nn.Identity()
+
+
+def _build_projector(features: int, hidden: int, out_dim: int) -> nn.Module:
+    """Two layers; batch norm has the bias."""
+    return nn.Sequential(
+        nn.Linear(features, hidden, bias=False),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(inplace=True),
+        nn.Linear(hidden, out_dim, bias=False),
+        nn.BatchNorm1d(out_dim),
+    )
+
+
+def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "") -> None:
+    """Write a Hugging Face folder: backbone, projector, description and a card; no pickle.
+
+    The files are written beside the folder and moved into it when all are complete. ``AutoModel.from_pretrained`` reads
+    the backbone with the standard stem; :func:`load_encoder` reads everything.
+
+    Args:
+        encoder: what to save.
+        folder: made if it is not there; other files in it stay.
+        card: text that goes before the card's lines on loading.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    target = Path(folder)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=target.parent))
+        try:
+            # standard layout: safetensors keeps no memory format, and another reader would get strides it did not ask
+            state = {name: tensor.contiguous() for name, tensor in encoder.backbone.state_dict().items()}
+            encoder.backbone.save_pretrained(staging, state_dict=state)
+            save_file({name: t.contiguous() for name, t in encoder.projector.state_dict().items()}, staging / PROJECTOR)
+            (staging / DESCRIPTION).write_text(json.dumps(asdict(encoder.description), indent=1) + "\n")
+            (staging / "README.md").write_text(_card(encoder, card), encoding="utf-8")
+            target.mkdir(exist_ok=True)
+            mode = (staging / DESCRIPTION).stat().st_mode
+            for file in staging.iterdir():
+                file.chmod(mode)  # weights are written for the owner's eyes alone
+                file.replace(target / file.name)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    except OSError as error:
+        raise UserError(f"cannot write the model to {str(folder)!r}: {error.strerror or error}") from error
+
+
+def _card(encoder: ImageEncoder, card: str) -> str:
+    made = encoder.description
+    standard = made.stem == "imagenet"
+    loading = (
+        "The backbone loads with `transformers.AutoModel.from_pretrained(FOLDER)`; backbone and projector with"
+        if standard
+        else "The stem is a 3x3 convolution of stride 1 without max-pooling, which transformers does not know: "
+        "`AutoModel.from_pretrained` cannot read this folder. It loads, in a checkout of the project, with"
+    )
+    text = card or f"# {made.architecture}, {made.stem} stem\n\nPre-trained without labels by contrastive learning."
+    return (
+        f"---\nlibrary_name: transformers\npipeline_tag: image-feature-extraction\n---\n\n{text.rstrip()}\n\n"
+        f"## Loading\n\n{loading}\n\n    from vision.resnet import load_encoder\n\n"
+        f"    encoder = load_encoder(FOLDER)       # {made.architecture}, {made.projector} projector\n"
+        f"    features = encoder.eval().features(images)  # (n, 3, h, w) normalised -> (n, {encoder.feature_dim})\n"
+    )
+
+
+def load_encoder(folder: str | Path) -> ImageEncoder:
+    """The encoder that :func:`save_encoder` wrote, in fp32.
+
+    Raises:
+        UserError: a file is missing, damaged, or does not belong to the others.
+    """
+    place = Path(folder)
+    file = place / DESCRIPTION
+    try:
+        encoder = build_encoder(**json.loads(file.read_text(encoding="utf-8")))
+        for name, module in ((BACKBONE, encoder.backbone), (PROJECTOR, encoder.projector)):
+            file = place / name
+            module.load_state_dict(load_file(file))
+    except FileNotFoundError as error:
+        raise UserError(f"{str(folder)!r} is no saved image encoder: it has no {file.name}") from error
+    except Exception as error:  # whatever json, safetensors or torch say of a damaged file
+        reason = " ".join(str(error).split())
+        raise UserError(f"{file} is damaged or does not belong to the other files: {reason[:200]}") from error
+    return encoder
+
+
+def torchvision_names(encoder: ImageEncoder) -> dict[str, Tensor]:
+    """The backbone's state under the names of torchvision's ResNets, without the classifier ``fc``.
+
+    ``torchvision.models.resnet18().load_state_dict(names, strict=False)`` takes it for the standard stem; for the CIFAR
+    stem, ``conv1`` must be the 3x3 convolution and ``maxpool`` the identity.
+    """
+    return {_torchvision_name(name): tensor for name, tensor in encoder.backbone.state_dict().items()}
+
+
+def _torchvision_name(name: str) -> str:
+    """``encoder.stages.S.layers.B.layer.C.convolution.weight`` is ``layer(S + 1).B.conv(C + 1).weight``, and so on."""
+    parts = name.split(".")
+    if parts[0] == "embedder":
+        return f"{'conv1' if parts[2] == 'convolution' else 'bn1'}.{parts[-1]}"
+    block = f"layer{int(parts[2]) + 1}.{parts[4]}"
+    kind = parts[-2]
+    if parts[5] == "shortcut":
+        return f"{block}.downsample.{0 if kind == 'convolution' else 1}.{parts[-1]}"
+    return f"{block}.{'conv' if kind == 'convolution' else 'bn'}{int(parts[6]) + 1}.{parts[-1]}"
