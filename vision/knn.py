@@ -91,10 +91,19 @@ def l2_knn(
     return l2_votes(bank, bank_labels, queries, classes, k, weights).argmax(1)
 
 
+def check_neighbours(k: int, bank: int, option: str = "--k") -> None:
+    """Refuse more neighbours than there are.
+
+    Raises:
+        UserError: ``k`` is not within 1 and ``bank``.
+    """
+    if not 1 <= k <= bank:
+        raise UserError(f"{option}: {k} neighbours of a bank of {bank:,} images; give 1 to {bank:,}")
+
+
 def _nearest(bank: Tensor, queries: Tensor, k: int, option: str, offset: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The k highest products (plus ``offset`` (n,), in its precision) of each query: values and places, (m, k)."""
-    if not 1 <= k <= len(bank):
-        raise UserError(f"{option}: {k} neighbours of a bank of {len(bank):,} images; give 1 to {len(bank):,}")
+    check_neighbours(k, len(bank), option)
     dtype = bank.dtype if offset is None else offset.dtype
     values, places = [], []
     for rows in queries.to(dtype).split(QUERIES):

@@ -62,7 +62,7 @@ def linear_probe(
             optimizer.step()
             step += 1
     with torch.no_grad():
-        return scores = F.linear(queries, weight, bias)
+        scores = F.linear(queries, weight, bias)
     if not scores.isfinite().all():
         raise UserError("--tasks linear: the probe diverged: the features are too large for its learning rate")
     return scores
