@@ -40,15 +40,16 @@ def plot_temperatures(temperatures: dict[str, Temperature], file: str | Path) ->
         tau = temperature(similarity)
         left.plot(similarity, tau, line, color=colour, linewidth=2)
         right.plot(similarity, similarity / tau, line, color=colour, linewidth=2, label=label)
-    _dress(left, "temperature tau(s)", "Temperature of a pair")
-    _dress(right, "s / tau(s)", "Its logit in the softmax")
+    dress(left, "temperature tau(s)", "Temperature of a pair")
+    dress(right, "s / tau(s)", "Its logit in the softmax")
     left.margins(y=0.12)
     right.legend(frameon=False, fontsize=9, loc="upper left")
     figure.savefig(file, dpi=150)
     plt.close(figure)
 
 
-def _dress(axes: Axes, label: str, title: str) -> None:
+def dress(axes: Axes, label: str, title: str) -> None:
+    """Label axes whose abscissa is the similarity, in the figures' common style."""
     axes.set_xlabel("cosine similarity s")
     axes.set_ylabel(label)
     axes.set_title(title, fontsize=11)

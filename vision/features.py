@@ -1,0 +1,67 @@
+"""Features of image sets by an encoder, as everything in evaluation takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from dystress_text.core.rows import unit_vectors
+from dystress_text.errors import UserError
+from vision.image_batches import image_batches
+from vision.images import ImageSet
+from vision.resnet import ImageEncoder
+
+Transform = Callable[[Tensor], Tensor]  # uint8 images (n, 3, h, w) to what the encoder takes
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; each part has its own mode again afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+@torch.no_grad()
+def image_features(
+    encoder: ImageEncoder,
+    images: ImageSet,
+    transform: Transform,
+    batch_size: int = 256,
+    normalise: bool = False,
+    projected: bool = False,
+) -> Tensor:
+    """Features of all images, in fp32 and evaluation mode; modes and the random state are afterwards what they were.
+
+    Args:
+        encoder: on the device where the work is done.
+        images: n of them.
+        transform: of a batch; see :func:`vision.augment.evaluation_transform`. If it draws random numbers, from a
+            generator of its own.
+        batch_size: images at a time.
+        normalise: scale features to length 1.
+        projected: the projector's output, which the loss sees, in place of the backbone's.
+
+    Returns:
+        (n, feature_dim), or (n, out_dim) if projected, on the encoder's device.
+
+    Raises:
+        UserError: a feature is not finite.
+    """
+    device = next(encoder.parameters()).device
+    embed = encoder if projected else encoder.features
+    found = []
+    with evaluating(encoder), torch.autocast(device.type, enabled=False):
+        for _, batch in image_batches(images, batch_size, device):
+            found.append(embed(transform(batch)).float())
+    features = torch.cat(found)
+    if not features.isfinite().all():
+        raise UserError("--model: the encoder gives features with NaN or infinite entries: no score has a meaning")
+    return unit_vectors(features) if normalise else features

@@ -1,0 +1,113 @@
+"""What the features of an image set look like: alignment, uniformity, tolerance, similarity histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dystress_text.core.geometry import (
+    alignment,
+    interclass_uniformity,
+    similarity_histograms,
+    tolerance,
+    uniformity,
+)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Figures on L2-normalised features; definitions in :mod:`dystress_text.core.geometry`.
+
+    Attributes:
+        alignment: mean squared distance of two augmented views of an image.
+        uniformity: of the images without augmentation.
+        interclass_uniformity: of their class centroids, normalised again.
+        tolerance: mean similarity of two images of one class.
+        edges: of the histograms' bins, in [-1, 1].
+        true_positive: counts of pairs of two views of one image, by similarity.
+        false_negative: of views of two images of one class.
+        true_negative: of views of images of different classes.
+    """
+
+    alignment: float
+    uniformity: float
+    interclass_uniformity: float
+    tolerance: float
+    edges: tuple[float, ...]
+    true_positive: tuple[int, ...]
+    false_negative: tuple[int, ...]
+    true_negative: tuple[int, ...]
+
+
+def measure_geometry(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor, bins: int = 100) -> Geometry:
+    """The figures of one set of images.
+
+    Args:
+        features: (n, dim), of the images as they are.
+        view1: (n, dim), of an augmented view of each.
+        view2: (n, dim), of another one.
+        labels: (n,) classes, at least two.
+        bins: of the histograms.
+
+    Raises:
+        ValueError: shapes do not fit, or labels are of one class.
+    """
+    labels = labels.to(features.device)
+    pairs = similarity_histograms(view1, view2, labels, bins)
+    return Geometry(
+        alignment(view1, view2).item(),
+        uniformity(features).item(),
+        interclass_uniformity(features, labels).item(),
+        tolerance(features, labels).item(),
+        tuple(pairs.edges.tolist()),
+        tuple(pairs.true_positive.tolist()),
+        tuple(pairs.false_negative.tolist()),
+        tuple(pairs.true_negative.tolist()),
+    )
+
+
+def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None:
+    """Draw the similarity histograms of each encoder side by side, on one scale.
+
+    Args:
+        found: figures by what the encoder is called, in order.
+        title: of the whole.
+        file: the picture; its ending says the format.
+    """
+    import matplotlib  # an extra, which an evaluation without a picture does not need
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from dystress_text.plots import STYLES, dress
+
+    figure, row = plt.subplots(
+        1, len(found), figsize=(1 + 4.6 * len(found), 4.2), layout="constrained", sharey=True, squeeze=False
+    )
+    for axes, (name, geometry) in zip(row[0], found.items(), strict=True):
+        edges = torch.tensor(geometry.edges)
+        kinds = [
+            (geometry.true_positive, "two views of an image (TP)", STYLES[0]),
+            (geometry.false_negative, "two images of a class (FN)", STYLES[1]),
+            (geometry.true_negative, "images of two classes (TN)", STYLES[3]),
+        ]
+        for counts, label, (colour, line) in kinds:
+            share = 100 * torch.tensor(counts) / max(sum(counts), 1)
+            axes.stairs(share, edges, color=colour, linestyle=line, linewidth=1.8, label=label)
+        dress(axes, "", name)
+        axes.text(
+            0.03, 0.97,
+            f"alignment {geometry.alignment:.3f}\nuniformity {geometry.uniformity:.2f}\n"
+            f"inter-class uniformity {geometry.interclass_uniformity:.2f}\ntolerance {geometry.tolerance:.3f}",
+            transform=axes.transAxes, va="top", fontsize=9,
+        )  # fmt: skip
+        axes.set_xlim(-1, 1)
+    row[0][0].set_ylabel("share of pairs, % a bin")
+    figure.legend(*row[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    figure.suptitle(title, fontsize=11)
+    figure.savefig(file, dpi=150)
+    plt.close(figure)

@@ -1,0 +1,103 @@
+"""The labelled training and test images of an evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dystress_text.errors import UserError
+from vision.images import ImageSet, load_images, mean_std
+
+
+@dataclass(frozen=True)
+class Splits:
+    """What an encoder is evaluated on.
+
+    Attributes:
+        train: the bank of the nearest neighbours, and what classifiers are trained on.
+        test: what is counted.
+        mean: of the training images' channels, of values from 0 to 1.
+        std: their standard deviations.
+    """
+
+    train: ImageSet
+    test: ImageSet
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    @property
+    def title(self) -> str:
+        """The name, and beside it what the data are instead of the published ones."""
+        return self.train.name + (f" ({self.train.variant})" if self.train.variant else "")
+
+    def describe(self) -> dict[str, Any]:
+        """For a record."""
+        return {
+            "name": self.train.name,
+            "variant": self.train.variant,
+            "classes": len(self.train.classes),
+            "train_images": len(self.train),
+            "test_images": len(self.test),
+            "image_size": self.train.size,
+            "mean": self.mean,
+            "std": self.std,
+        }
+
+
+def load_splits(
+    name: str,
+    data_dir: str | None = None,
+    size: int | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    skip_corrupt: bool = False,
+) -> Splits:
+    """Read the two splits; see :func:`vision.images.load_images`.
+
+    Args:
+        name: of the data set, or a folder.
+        data_dir: where prepared data lie.
+        size: side of the images.
+        limit: images to draw from each split; None takes all.
+        seed: of that draw.
+        skip_corrupt: count damaged images and leave them out.
+
+    Raises:
+        UserError: the data are not there, have no labels, or are of one class.
+        DataError: they are damaged.
+    """
+    train = load_images(name, "train", data_dir, size, skip_corrupt)
+    test = load_images(name, "test", data_dir, train.size, skip_corrupt)
+    mean, std = mean_std(train)
+    train, test = (_draw(images, limit, seed) for images in (train, test))
+    check_labels(train, test)
+    return Splits(train, test, mean, std)
+
+
+def check_labels(train: ImageSet, test: ImageSet) -> None:
+    """Refuse images that no classifier can be trained and tested on.
+
+    Raises:
+        UserError: labels are missing, of one class, or of other classes in the test split.
+    """
+    for images, split in ((train, "training"), (test, "test")):
+        if images.labels is None:
+            raise UserError(f"--dataset: the {split} images of {images.name} have no labels (class folders)")
+    assert train.labels is not None
+    if train.classes != test.classes:
+        raise UserError(
+            f"--dataset: {train.name} has {len(train.classes)} classes for training and {len(test.classes)} for the "
+            "test, of other names; they must be the same"
+        )
+    if len(torch.unique(train.labels)) < 2:
+        raise UserError(f"--dataset: the training images of {train.name} are of one class only: nothing to tell apart")
+
+
+def _draw(images: ImageSet, limit: int | None, seed: int) -> ImageSet:
+    if limit is None or limit >= len(images):
+        return images
+    order: Tensor = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    return images.subset(order[:limit])
