@@ -199,6 +199,11 @@ def on_main_process(accelerator: Accelerator, work: Callable[[], None]) -> None:
         raise caught
 
 
+def describe(accelerator: Accelerator) -> str:
+    """Devices and precision, for people."""
+    return f"{accelerator.num_processes} x {accelerator.device.type}, precision {accelerator.mixed_precision}"
+
+
 def seed_process(seed: int, rank: int) -> None:
     """Give each process its own stream of random numbers, for dropout and augmentation."""
     set_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import platform
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,3 +33,9 @@ def write_json(file: Path, value: Any) -> None:
     staging = file.with_name(f".{file.name}.writing")
     staging.write_text(to_json(value, indent=1) + "\n", encoding="utf-8")
     staging.replace(file)
+
+
+def versions(*more: str) -> dict[str, str]:
+    """Versions of Python, of the packages that every run uses, and of some more packages."""
+    packages = ("dystress-text", "torch", "transformers", "accelerate", *more)
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}

@@ -12,11 +12,9 @@ The model lands in ``out/`` (``--output_dir``) in sentence-transformers' format.
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +30,19 @@ from dystress_text.core.gather import ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.corpus import TokenizedCorpus, load_corpus
 from dystress_text.encoder import POOLERS, SentenceEncoder, check_length, check_views, load_encoder
-from dystress_text.engine import Trainer, TrainingSummary, global_batch_size, make_accelerator, on_main_process
+from dystress_text.engine import (
+    Trainer,
+    TrainingSummary,
+    describe,
+    global_batch_size,
+    make_accelerator,
+    on_main_process,
+)
 from dystress_text.errors import UserError
 from dystress_text.locate import CHECKOUT, data_root, eval_pairs, wiki1m
 from dystress_text.manifest import variant_of
 from dystress_text.quickstart import write_documentation_corpus
+from dystress_text.records import versions
 from dystress_text.run_folder import check_output, prepare_output, write_record
 from dystress_text.settings import RunSettings, TextSettings
 from dystress_text.simcse import SimcseTask, metrics
@@ -86,7 +92,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
             if variant is not None:
                 _say(f"--{option}: not the published data but a variant: {variant}")
         _say(f"{type(objective).__name__} with {objective.temperature}")
-        _say(f"{trainer.total_steps:,} steps of {trainer.order.batch_size} sentences on {_device(accelerator)}")
+        _say(f"{trainer.total_steps:,} steps of {trainer.order.batch_size} sentences on {describe(accelerator)}")
         record["untrained"] = untrained(dev, model, tokenizer) if dev is not None else {}
 
     try:
@@ -144,7 +150,6 @@ def _record(
     settings: RunSettings, accelerator: Accelerator, corpus: TokenizedCorpus, objective: ContrastiveLoss
 ) -> dict[str, Any]:
     """What is known before the first step."""
-    packages = ("dystress-text", "torch", "transformers", "accelerate", "sentence-transformers", "tokenizers")
     return {
         "program": "dystress_text/train.py",
         "settings": settings.options(),
@@ -152,8 +157,8 @@ def _record(
         "temperature": repr(objective.temperature),
         "corpus": asdict(corpus.report),
         "processes": accelerator.num_processes,
-        "device": _device(accelerator),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+        "device": describe(accelerator),
+        "versions": versions("sentence-transformers", "tokenizers"),
     }
 
 
@@ -189,10 +194,6 @@ def _report(dev: StsPairs | None, record: dict[str, Any], settings: RunSettings,
             )
             _say(f"{name:24} {row_pooler:16} {spearman:8.2f} {alignment:9.4f} {uniformity:10.4f}")
     _say(f"\nSentenceTransformer({str(output)!r}) loads the model.")
-
-
-def _device(accelerator: Accelerator) -> str:
-    return f"{accelerator.num_processes} x {accelerator.device.type}, precision {accelerator.mixed_precision}"
 
 
 def _say(line: str) -> None:

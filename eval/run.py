@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from dystress_text.corpus import cache_root
 from dystress_text.errors import DataError, UserError
 from dystress_text.locate import EMBEDDED, data_root
 from dystress_text.manifest import variant_of
-from dystress_text.records import write_json
+from dystress_text.records import versions, write_json
 from dystress_text.sts import Embed, evaluate_sts
 from eval.classifier import Fitter, fit_batched, fit_literal
 from eval.embedder import Embedder, load_model
@@ -29,7 +27,7 @@ from eval.tasks import SUITES, StsTask, Task, checksums, choose
 from eval.transfer import TransferResult, evaluate_transfer
 
 Result = StsTaskResult | TransferResult | OriginalResult
-PACKAGES = ("dystress-text", "torch", "transformers", "sentence-transformers", "tokenizers", "scipy", "scikit-learn")
+PACKAGES = ("sentence-transformers", "tokenizers", "scipy", "scikit-learn")
 
 
 @dataclass
@@ -83,7 +81,7 @@ class Results:
             },
             "left_out": self.left_out,
             "geometry": self.geometry,
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+            "versions": versions(*PACKAGES),
         }
         try:
             file.parent.mkdir(parents=True, exist_ok=True)

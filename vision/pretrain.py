@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -11,11 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from vision.images import ImageSet, load_batch
-from vision.resnet import ImageEncoder, save_encoder
 
 from dystress_text.batches import Batch
 from dystress_text.core.objectives import ContrastiveLoss
+from vision.images import ImageSet
+from vision.resnet import ImageEncoder, save_encoder
 
 Evaluate = Callable[[ImageEncoder], Mapping[str, float]]
 
@@ -58,6 +59,7 @@ class PretrainTask:
         self.card = card
         self._evaluate = evaluate
         device = next(model.parameters()).device
+        self._decoders = ThreadPoolExecutor(thread_name_prefix="decode")
         self._on_device = None if images.images is None else images.images.to(device)  # (n, 3, h, w) uint8
 
     @property
@@ -70,7 +72,7 @@ class PretrainTask:
     def load(self, indices: NDArray[np.int64]) -> Batch:
         if self._on_device is not None:
             return {"index": torch.from_numpy(indices)}
-        return {"images": load_batch(self.images, indices)}
+        return {"images": torch.stack(list(self._decoders.map(self.images.image, indices.tolist())))}
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
         images = self._images(batch)
@@ -129,7 +131,8 @@ class QueueTask(PretrainTask):
     @torch.no_grad()
     def begin_step(self, epoch: float, run_fraction: float) -> None:
         super().begin_step(epoch, run_fraction)
-        keys, queries = list(self.key_encoder.parameters()), list(self.model.parameters())
+        keys: list[Tensor] = list(self.key_encoder.parameters())
+        queries: list[Tensor] = list(self.model.parameters())
         torch._foreach_lerp_(keys, queries, 1 - self.momentum)
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:

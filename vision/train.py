@@ -1,0 +1,227 @@
+"""Pre-train a ResNet with a contrastive loss whose temperature depends on the similarity of each pair.
+
+    accelerate launch vision/train.py --preset cifar10            # the paper's CIFAR-10 run
+    python vision/train.py --preset quickstart                    # no network, no GPU: shapes drawn at run time
+    accelerate launch vision/train.py --data folder/of/images     # own images, with or without class folders
+    accelerate launch vision/train.py --preset cifar10 --temp 0.2 # SimCLR's constant temperature
+
+The encoder lands in ``out_vision/`` (``--output_dir``); ``python vision/evaluate.py --model out_vision`` evaluates it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch import nn
+
+from dystress_text.arguments import parse_settings
+from dystress_text.build_loss import build_objective, build_temperature
+from dystress_text.command_line import exit_code
+from dystress_text.core.gather import ProcessGather
+from dystress_text.core.objectives import ContrastiveLoss, QueueInfoNCELoss
+from dystress_text.engine import Trainer, describe, global_batch_size, make_accelerator, on_main_process
+from dystress_text.errors import UserError
+from dystress_text.gradient_cache import check_no_batch_statistics
+from dystress_text.records import versions
+from dystress_text.run_folder import check_output, prepare_output, write_record
+from dystress_text.settings import EngineSettings
+from vision.augment import SimclrAugment, evaluation_transform
+from vision.images import ImageSet, load_images, mean_std
+from vision.online import OnlineKnn
+from vision.optimizers import make_optimizer
+from vision.presets import PRESETS
+from vision.pretrain import PretrainTask, QueueTask
+from vision.resnet import ImageEncoder, build_encoder
+from vision.settings import VISION, PretrainSettings, VisionLossSettings, VisionSettings
+
+
+def pretrain(settings: PretrainSettings) -> dict[str, Any]:
+    """Run the whole recipe and return what ``run.json`` holds.
+
+    Raises:
+        UserError: something that the settings or the data must put right, or a run that cannot go on.
+    """
+    vision, engine = settings.vision, settings.engine
+    accelerator = make_accelerator(engine)
+    processes, output = accelerator.num_processes, Path(engine.output_dir)
+    check_output(output, engine)
+    batch = global_batch_size(engine, processes)
+    set_seed(engine.seed)
+    encoder = _encoder(vision, accelerator)
+    if engine.grad_cache_chunk is not None:
+        check_no_batch_statistics(encoder)
+    images = _training_images(vision, engine.seed)
+    mean, std = mean_std(images)
+    knn = _online_knn(vision, images, mean, std)
+    task = _task(settings, encoder, images, SimclrAugment(
+        vision.image_size, mean, std, vision.jitter, vision.blur, vision.min_crop
+    ), knn, accelerator)  # fmt: skip
+    _check_batch(batch // processes, task, vision)
+    trainer = Trainer(
+        task, len(images), engine, accelerator, settings.options(), f"{images.name}, {len(images)} images",
+        lambda network: make_optimizer(network, engine, vision, batch),
+    )  # fmt: skip
+    record: dict[str, Any] = {
+        "program": "vision/train.py",
+        "settings": settings.options(),
+        "objective": type(task.objective).__name__,
+        "temperature": repr(task.objective.temperature),
+        "data": {"name": images.name, "variant": images.variant, "images": len(images), "classes": len(images.classes)},
+        "device": describe(accelerator),
+        "processes": processes,
+        "versions": versions("kornia", "pytorch_optimizer", "pillow"),
+    }
+    accelerator.wait_for_everyone()
+
+    def start() -> None:
+        prepare_output(output, engine, record)
+        variant = "" if images.variant is None else f" ({images.variant})"
+        _say(f"{len(images):,} images of {images.name}{variant}, {len(images.classes)} classes")
+        _say(f"{type(task.objective).__name__} with {task.objective.temperature}")
+        _say(f"{trainer.total_steps:,} steps of {batch} images on {describe(accelerator)}")
+        record["untrained"] = dict(task.evaluate())
+
+    try:
+        on_main_process(accelerator, start)
+        summary = trainer.fit()
+        record |= {
+            "trained": summary.metrics,
+            "steps": summary.steps,
+            "train_seconds": round(summary.seconds, 2),
+            "images_per_second": round(summary.samples_per_second, 1),
+            "peak_memory_gb": round(summary.peak_memory_gb, 3),
+        }
+
+        def finish() -> None:
+            write_record(output, record)
+            _report(record, output)
+
+        on_main_process(accelerator, finish)
+    finally:
+        trainer.close()
+    return record
+
+
+def _encoder(vision: VisionSettings, accelerator: Accelerator) -> ImageEncoder:
+    encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
+    if vision.sync_batchnorm and accelerator.num_processes > 1:
+        if accelerator.device.type == "cpu":
+            raise UserError("--sync_batchnorm: torch synchronises batch statistics on accelerators alone, not on CPUs")
+        encoder = nn.SyncBatchNorm.convert_sync_batchnorm(encoder)  # type: ignore[no-untyped-call]
+    return encoder.to(accelerator.device)
+
+
+def _training_images(vision: VisionSettings, seed: int) -> ImageSet:
+    images = load_images(vision.data, "train", vision.data_dir, None, vision.skip_corrupt)
+    if vision.max_train_samples is not None and vision.max_train_samples < len(images):
+        generator = torch.Generator().manual_seed(seed)
+        images = images.subset(torch.randperm(len(images), generator=generator)[: vision.max_train_samples])
+    return images
+
+
+def _online_knn(
+    vision: VisionSettings, images: ImageSet, mean: tuple[float, ...], std: tuple[float, ...]
+) -> OnlineKnn | None:
+    """The evaluation, where there are labels and a test split."""
+    if vision.knn_k == 0 or images.labels is None:
+        return None
+    try:
+        queries = load_images(vision.data, "test", vision.data_dir, None, vision.skip_corrupt)
+    except UserError:  # a folder of training images alone
+        return None
+    if queries.labels is None:
+        return None
+    if vision.knn_k > len(images):
+        raise UserError(f"--knn_k: {vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation")
+    return OnlineKnn(
+        images, queries, lambda batch: evaluation_transform(batch, vision.image_size, mean, std), vision.knn_k
+    )
+
+
+def _objective(loss: VisionLossSettings, vision: VisionSettings, accelerator: Accelerator) -> ContrastiveLoss:
+    processes = accelerator.num_processes
+    gather = ProcessGather(accelerator.process_index, processes) if processes > 1 else None
+    if loss.objective != "queue":
+        return build_objective(loss, gather, VISION)
+    if loss.sigma is not None:
+        raise UserError("--sigma: objective 'queue' has none; dclw does")
+    temperature = build_temperature(loss, VISION)
+    return QueueInfoNCELoss(temperature, vision.queue_size, vision.out_dim, loss.detach_temperature, gather)
+
+
+def _task(
+    settings: PretrainSettings,
+    encoder: ImageEncoder,
+    images: ImageSet,
+    augment: nn.Module,
+    knn: OnlineKnn | None,
+    accelerator: Accelerator,
+) -> PretrainTask:
+    vision = settings.vision
+    objective = _objective(settings.loss, vision, accelerator).to(accelerator.device)
+    card = f"Pre-trained on {images.name} with {type(objective).__name__} and {objective.temperature}."
+    if settings.loss.objective != "queue":
+        return PretrainTask(encoder, images, augment, objective, knn, card)
+    return QueueTask(
+        encoder, images, augment, objective, knn, card, momentum=vision.key_momentum, autocast=accelerator.autocast
+    )
+
+
+def _check_batch(rows: int, task: PretrainTask, vision: VisionSettings) -> None:
+    if rows * task.views_in_one_pass < 2 and not vision.sync_batchnorm:
+        raise UserError(
+            "--train_batch_size: batch normalisation needs at least 2 images a process (a batch of 1 has no spread)"
+        )
+
+
+def _report(record: dict[str, Any], output: Path) -> None:
+    _say(
+        f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "
+        f"peak memory {record['peak_memory_gb']:.2f} GB"
+    )
+    variant = record["data"]["variant"]
+    for metric, value in record["trained"].items():
+        note = "" if variant is None else f"  ({variant})"
+        _say(f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}")
+    _say(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def parse(argv: Sequence[str]) -> PretrainSettings:
+    """Settings from the command line.
+
+    Raises:
+        UserError: an unknown name or a value out of range.
+    """
+    groups = (VisionSettings, VisionLossSettings, EngineSettings)
+    (vision, loss, engine), preset = parse_settings(argv, groups, PRESETS, "cifar10", "train.py", __doc__)
+    given = [word.partition("=")[0] for word in argv]
+    if "--output_dir" not in given:
+        engine.output_dir = "out_vision"
+    return PretrainSettings(vision, loss, engine, preset)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+    def work() -> bool:
+        pretrain(parse(sys.argv[1:] if argv is None else argv))
+        return True
+
+    return exit_code("train.py", work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
