@@ -1,0 +1,92 @@
+"""Every recipe is made of options that exist, builds its temperature, and names the paper's number."""
+
+import json
+import re
+import warnings
+from dataclasses import fields
+
+import pytest
+from conftest import SHARED
+
+from dystress_text.build_loss import build_temperature
+from dystress_text.settings import EngineSettings
+from vision.presets import PRESETS
+from vision.settings import VISION, VisionLossSettings, VisionSettings
+from vision.train import parse
+
+OPTIONS = {field.name for group in (VisionSettings, VisionLossSettings, EngineSettings) for field in fields(group)}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_options_exist_and_fit_each_other(name):
+    assert set(PRESETS[name].settings) <= OPTIONS
+    settings = parse(["--preset", name])
+    assert settings.preset == name
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # several of the paper's profiles have a falling logit
+        build_temperature(settings.loss, VISION)
+
+
+def test_the_recipe_of_cifar():
+    settings = parse(["--preset", "cifar10"])
+    vision, loss, engine = settings.vision, settings.loss, settings.engine
+    assert (vision.architecture, vision.stem, vision.optimizer, engine.learning_rate) == (
+        "resnet18",
+        "cifar",
+        "sgd",
+        0.06,
+    )
+    assert (engine.train_batch_size, engine.num_train_epochs, engine.weight_decay) == (128, 200, 5e-4)
+    assert (loss.objective, loss.tau_min, loss.tau_max, vision.knn_k) == ("ntxent", 0.07, 0.2, 200)
+    assert engine.output_dir == "out_vision"
+
+
+def test_the_recipe_of_imagenet100():
+    settings = parse(["--preset", "imagenet100"])
+    vision, engine = settings.vision, settings.engine
+    assert (vision.architecture, vision.stem, vision.optimizer, vision.lr_scaling) == (
+        "resnet50",
+        "imagenet",
+        "lars",
+        "sqrt",
+    )
+    assert (engine.learning_rate, engine.weight_decay, engine.train_batch_size) == (0.075, 1e-6, 256)
+    assert engine.warmup_ratio * engine.num_train_epochs == 10
+    assert vision.blur
+
+
+def test_numbers_are_the_papers():
+    file = SHARED / "paper_tables.json"
+    if not file.is_file():
+        pytest.skip("no ../shared/paper_tables.json")
+    tables = json.loads(file.read_text())
+
+    def row(table, name, column):
+        values = next(r["values"] for r in tables[table]["rows"] if r["name"] == name)
+        return values[tables[table]["columns"].index(column)]
+
+    cases = {
+        "cifar10": row("cifar", "DySTreSS", "CIFAR10"),
+        "cifar100": row("cifar", "DySTreSS", "CIFAR100"),
+        "cifar10-simclr": row("cifar", "SimCLR", "CIFAR10"),
+        "cifar100-moco": row("cifar", "MoCo v2", "CIFAR100"),
+        "cifar100-dcl": row("cifar", "SimCLR+DCL", "CIFAR100"),
+        "cifar10-macl": row("cifar", "MACL (repro.)", "CIFAR10"),
+        "cifar10-linear": row("functions", "linear", "CIFAR10"),
+        "cifar100-exponential": row("functions", "exponential", "CIFAR100"),
+        "cifar100-monotonic": row("monotony", "monotonic cosine", "CIFAR100"),
+        "cifar10_lt": row("cifar10lt", "DySTreSS", "1-NN"),
+        "cifar100_lt-star": row("cifar100lt", "DySTreSS*", "1-NN"),
+        "cifar10_lt-2000": row("kukleva_cifar", "DySTreSS", "CIFAR10-LT"),
+        "cifar100_lt-2000-schedule": row("kukleva_cifar", "Kukleva et al.", "CIFAR100-LT"),
+        "imagenet100": row("in100", "DySTreSS", "top1"),
+        "imagenet100-400": row("others_in100", "DySTreSS", "top1"),
+        "imagenet1k": row("in1k", "DySTreSS", "top1"),
+        "imagenet100-lt": tables["kukleva_in100lt"]["rows"][1]["values"][0],
+        "imagenet100-range-0.07-0.5": row("range", "0.07/0.5", "linear top1"),
+        "imagenet100-shift-0.4": row("profile", "-0.4/0.7", "linear top1"),
+        "imagenet100-shift+0.2": row("profile", "0.2/0.6", "linear top1"),
+    }
+    for name, number in cases.items():
+        said = [float(x) for x in re.findall(r"\d+\.\d+(?=,|$)", PRESETS[name].about)]
+        assert number in said, (name, number, PRESETS[name].about)
