@@ -11,15 +11,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from data.catalog import CATALOG, DataSet
-from data.long_tail import LongTail, long_tail_indices, write_long_tail
 from dystress_text.errors import DataError
+from dystress_text.image_folder import CLASSES, TRAIN_INDICES, image_names
+from dystress_text.long_tail import LongTail, long_tail_indices, write_long_tail
 from dystress_text.manifest import Manifest, read_manifest
 from dystress_text.progress import progress_bar
 
-INDICES = "train-indices.txt"
-CLASSES = "classes.txt"
 IMAGENET1K = {"train": 1_281_167, "val": 50_000}
-_SUFFIXES = {".jpeg", ".jpg", ".png"}
 _MAGIC = {b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG"}
 
 
@@ -83,7 +81,7 @@ def long_tail(entry: DataSet, root: Path, ratio: float, seed: int, staging: Path
     base = _prepared(entry.needs, root)
     labels = np.array(_training_labels(entry.needs, root, base))
     indices = long_tail_indices(labels, ratio, seed)
-    write_long_tail(staging / INDICES, LongTail(entry.name, ratio, seed, indices), labels)
+    write_long_tail(staging / TRAIN_INDICES, LongTail(entry.name, ratio, seed, indices), labels)
     source = f"{entry.needs}, ratio {ratio:g}, seed {seed}"
     return Manifest(entry.name, source, base.variant, counts={"train": len(indices)})
 
@@ -95,7 +93,7 @@ def _training_labels(name: str, root: Path, manifest: Manifest) -> list[int]:
         return [label for file in files for label in pq.read_table(file, columns=[spec.label])[spec.label].to_pylist()]
     assert manifest.folder is not None
     names = (folder / CLASSES).read_text().split()
-    return [place for place, name in enumerate(names) for _ in _images_of(Path(manifest.folder) / "train" / name)]
+    return [place for place, name in enumerate(names) for _ in image_names(Path(manifest.folder) / "train" / name)]
 
 
 def image_folder(entry: DataSet, source: Path | None, variant: str | None) -> Manifest:
@@ -112,7 +110,7 @@ def image_folder(entry: DataSet, source: Path | None, variant: str | None) -> Ma
             raise DataError(f"{entry.name}: {str(source)!r} has no folder {split!r}")
         folders = sorted(path for path in (source / split).iterdir() if path.is_dir())
         classes[split] = [folder.name for folder in folders]
-        counts[split] = sum(len(_images_of(folder)) for folder in progress_bar(folders, desc=split, unit=" classes"))
+        counts[split] = sum(len(image_names(folder)) for folder in progress_bar(folders, desc=split, unit=" classes"))
     if classes["train"] != classes["val"]:
         raise DataError(f"{entry.name}: train/ and val/ of {str(source)!r} do not have the same classes")
     if variant is None and (counts != IMAGENET1K or len(classes["train"]) != 1000):
@@ -141,13 +139,8 @@ def class_list(entry: DataSet, root: Path, classes: Path | None, variant: str | 
     if variant is None and len(set(names)) != 100:
         raise DataError(f"{entry.name}: {classes} names {len(set(names))} classes, 100 expected")
     (staging / CLASSES).write_text("".join(f"{name}\n" for name in names))
-    counts = {split: sum(len(_images_of(Path(base.folder) / split / name)) for name in names) for split in IMAGENET1K}
+    counts = {split: sum(len(image_names(Path(base.folder) / split / name)) for name in names) for split in IMAGENET1K}
     return Manifest(entry.name, str(classes), variant or base.variant, counts=counts, folder=base.folder)
-
-
-def _images_of(folder: Path) -> list[str]:
-    """Names of a class's images, sorted."""
-    return sorted(path.name for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES)
 
 
 def _prepared(name: str, root: Path) -> Manifest:

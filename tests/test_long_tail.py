@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.long_tail import LongTail, long_tail_counts, long_tail_indices, read_long_tail, write_long_tail
 from dystress_text.errors import DataError, UserError
+from dystress_text.long_tail import LongTail, long_tail_counts, long_tail_indices, read_long_tail, write_long_tail
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(4), 50))
 
@@ -79,7 +79,7 @@ def test_the_choice_is_written_in_stone():
 
 def test_the_choice_does_not_depend_on_the_process_or_the_type_of_the_labels():
     code = (
-        "import numpy as np; from data.long_tail import long_tail_indices; "
+        "import numpy as np; from dystress_text.long_tail import long_tail_indices; "
         "print(long_tail_indices((np.arange(200) % 4).astype('>u2'), 0.1, 3).tolist())"
     )
     done = subprocess.run(

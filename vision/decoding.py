@@ -1,0 +1,103 @@
+"""Image files to RGB tensors, whatever they hold; a damaged one is an error that names it."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from dystress_text.errors import DataError
+
+BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
+_DEEP = {"I", "I;16", "I;16B", "I;16L", "I;16N"}  # Pillow's grayscale of 16 bits
+
+
+def decode(source: bytes | Path, origin: str = "an image") -> Tensor:
+    """The picture as RGB, uint8 (3, h, w).
+
+    Grayscale is repeated over the channels, palettes are looked up, CMYK is converted, of 16 bits the upper 8 are kept,
+    and transparent pixels lie on white. Pixels stay as they are stored: a camera's orientation tag is not followed, as
+    in torchvision's image folders.
+
+    Args:
+        source: content of a file, or its path.
+        origin: what an error calls it, if it has no path.
+
+    Raises:
+        DataError: truncated, damaged, no image, or with so many pixels that Pillow warns of a decompression bomb.
+    """
+    with _opened(source, origin) as image:
+        return _to_tensor(_pixels(image))
+
+
+def decode_square(source: bytes | Path, size: int, origin: str = "an image") -> Tensor:
+    """The picture as :func:`decode` has it, its shorter side resized to ``size`` (bilinear), and the middle square.
+
+    Returns:
+        uint8 (3, size, size).
+
+    Raises:
+        DataError: as :func:`decode`.
+    """
+    with _opened(source, origin) as image:
+        if image.size == (size, size):
+            return _to_tensor(_pixels(image))
+        rgb = Image.fromarray(_pixels(image))
+    width, height = rgb.size
+    shorter = min(width, height)
+    left, top = (width - shorter) / 2, (height - shorter) / 2
+    box = (left, top, left + shorter, top + shorter)
+    return _to_tensor(np.asarray(rgb.resize((size, size), Image.Resampling.BILINEAR, box=box)))
+
+
+def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int]:
+    """Height and width from the header.
+
+    Raises:
+        DataError: as :func:`decode`, though not for damage behind the header.
+    """
+    with _opened(source, origin, load=False) as image:
+        return image.height, image.width
+
+
+def _opened(source: bytes | Path, origin: str, load: bool = True) -> Image.Image:
+    name = str(source) if isinstance(source, Path) else origin
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = Image.open(source if isinstance(source, Path) else io.BytesIO(source))
+        if image.mode == "F":
+            raise ValueError("its pixels are fractions, whose range is unknown")
+        if load:
+            image.load()
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise DataError(
+            f"{name} has more pixels than Pillow's limit of {Image.MAX_IMAGE_PIXELS:,} (a decompression bomb?)"
+        ) from error
+    except Exception as error:  # every format's reader has errors of its own for damage
+        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = "no image, or of an unknown format" if "cannot identify" in reason else reason
+        raise DataError(f"{name} cannot be decoded: {reason}") from error
+    return image
+
+
+def _pixels(image: Image.Image) -> NDArray[np.uint8]:
+    """(h, w, 3)."""
+    if image.mode in _DEEP:
+        gray = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
+        return np.repeat(gray[:, :, None], 3, axis=2)
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        ground = Image.new("RGBA", rgba.size, (*BACKGROUND, 255))
+        image = Image.alpha_composite(ground, rgba)
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _to_tensor(pixels: NDArray[np.uint8]) -> Tensor:
+    return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
