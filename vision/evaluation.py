@@ -16,17 +16,19 @@ import torch
 
 from dystress_text.errors import UserError
 from dystress_text.records import write_json
+from vision.accuracy import Accuracy
 from vision.class_weights import check_class_weights, parse_class_weights
 from vision.evaluation_table import table
-from vision.geometry import plot_geometry
+from vision.geometry import Geometry, plot_geometry
 from vision.knn import WEIGHTS, Weights, check_neighbours
 from vision.resnet import ImageEncoder, build_encoder, load_encoder
 from vision.splits import Splits, load_splits
 from vision.tasks import Subject, geometry, linear, nearest_neighbours, transfer
-from vision.transfer import TransferRecipe
+from vision.transfer import TransferRecipe, TransferResult
 
 TASKS = ("knn", "linear", "geometry", "transfer")
 UNTRAINED = "untrained"
+Found = dict[str, Accuracy] | Accuracy | Geometry | TransferResult
 PACKAGES = ("dystress-text", "torch", "transformers", "scikit-learn", "numpy", "pillow", "kornia")
 
 
@@ -122,12 +124,16 @@ def run(settings: EvaluationSettings) -> Results:
     )
     file = settings.result_file()
     results.write(file)  # a place that cannot be written shows itself now, not after the last task
+    drawn: dict[str, Geometry] = {}
     for name, encoder in encoders.items():
         subject = Subject(encoder.to(_device()), splits, settings.batch_size, settings.seed)
         results.encoders[name], results.seconds[name] = {}, {}
         for task in settings.tasks:
             start = time.perf_counter()
-            results.encoders[name][task] = {"data_variant": splits.train.variant, **_do(task, settings, subject)}
+            found = _do(task, settings, subject)
+            if isinstance(found, Geometry):
+                drawn[name] = found
+            results.encoders[name][task] = {"data_variant": splits.train.variant, **_plain(found)}
             results.seconds[name][task] = round(time.perf_counter() - start, 2)
             print(f"{name}: {task} ({results.seconds[name][task]:.1f} s)", file=sys.stderr, flush=True)
             results.write(file)
@@ -135,7 +141,7 @@ def run(settings: EvaluationSettings) -> Results:
     title = f"{splits.title}, {len(splits.test):,} test images"
     print(f"\n{title}\n{table(results.encoders, splits.train.variant)}\n")
     if settings.plot is not None:
-        plot_geometry({name: tasks["geometry"] for name, tasks in results.encoders.items()}, title, settings.plot)
+        plot_geometry(drawn, title, settings.plot)
         print(f"{settings.plot}: similarity histograms")
     print(f"{file}: all results")
     return results
@@ -168,20 +174,22 @@ def _check(settings: EvaluationSettings, splits: Splits) -> None:
         check_class_weights(parse_class_weights(settings.class_weights), splits.train.classes)
 
 
-def _do(task: str, settings: EvaluationSettings, subject: Subject) -> dict[str, Any]:
-    """A task's figures as they go into the record."""
+def _do(task: str, settings: EvaluationSettings, subject: Subject) -> Found:
     match task:
         case "knn":
-            found = nearest_neighbours(
-                subject, settings.k, settings.knn_temperature, settings.l2_k, settings.l2_weights
-            )
-            return {name: asdict(accuracy) for name, accuracy in found.items()}
+            return nearest_neighbours(subject, settings.k, settings.knn_temperature, settings.l2_k, settings.l2_weights)
         case "linear":
-            return asdict(linear(subject, settings.probe_epochs))
+            return linear(subject, settings.probe_epochs)
         case "geometry":
-            return asdict(geometry(subject))
+            return geometry(subject)
     recipe = TransferRecipe(epochs=settings.transfer_epochs, learning_rate=settings.transfer_lr)
-    return asdict(transfer(subject, parse_class_weights(settings.class_weights), recipe))
+    return transfer(subject, parse_class_weights(settings.class_weights), recipe)
+
+
+def _plain(found: Found) -> dict[str, Any]:
+    if isinstance(found, dict):
+        return {name: asdict(accuracy) for name, accuracy in found.items()}
+    return asdict(found)
 
 
 def _device() -> torch.device:
