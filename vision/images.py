@@ -238,6 +238,6 @@ def _triple(values: Tensor) -> Triple:
 
 def _chunks(images: ImageSet) -> Iterable[Tensor]:
     if images.images is not None:
-        return images.images.split(_SAMPLE)
+        return torch.split(images.images, _SAMPLE)
     rows = range(0, len(images), max(1, len(images) // _SAMPLE))
     return (images.image(row)[None] for row in rows)

@@ -20,11 +20,22 @@ from transformers import ResNetConfig, ResNetModel
 
 from dystress_text.errors import UserError
 
+
+@dataclass(frozen=True)
+class Architecture:
+    """Sizes of a ResNet."""
+
+    layer_type: str
+    depths: tuple[int, ...]
+    hidden_sizes: tuple[int, ...]
+    embedding_size: int = 64
+
+
 ARCHITECTURES = {
-    "resnet10_narrow": {"layer_type": "basic", "depths": [1, 1, 1, 1], "hidden_sizes": [32, 64, 128, 256]},
-    "resnet18": {"layer_type": "basic", "depths": [2, 2, 2, 2], "hidden_sizes": [64, 128, 256, 512]},
-    "resnet34": {"layer_type": "basic", "depths": [3, 4, 6, 3], "hidden_sizes": [64, 128, 256, 512]},
-    "resnet50": {"layer_type": "bottleneck", "depths": [3, 4, 6, 3], "hidden_sizes": [256, 512, 1024, 2048]},
+    "resnet10_narrow": Architecture("basic", (1, 1, 1, 1), (32, 64, 128, 256), embedding_size=32),
+    "resnet18": Architecture("basic", (2, 2, 2, 2), (64, 128, 256, 512)),
+    "resnet34": Architecture("basic", (3, 4, 6, 3), (64, 128, 256, 512)),
+    "resnet50": Architecture("bottleneck", (3, 4, 6, 3), (256, 512, 1024, 2048)),
 }
 STEMS = ("cifar", "imagenet")
 PROJECTORS = ("cifar", "simclr")
@@ -58,7 +69,7 @@ class ImageEncoder(nn.Module):
         self.description = description
         self.backbone = backbone
         self.projector = projector
-        self.feature_dim = int(backbone.config.hidden_sizes[-1])
+        self.feature_dim = ARCHITECTURES[description.architecture].hidden_sizes[-1]
         self.out_dim = description.out_dim
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch does not declare it
 
@@ -99,14 +110,20 @@ def build_encoder(
     if out_dim < 1:
         raise UserError(f"--out_dim: the projector's output must have at least 1 number, got {out_dim}")
     sizes = ARCHITECTURES[architecture]
-    narrow = architecture == "resnet10_narrow"
-    backbone = ResNetModel(ResNetConfig(**sizes, embedding_size=32 if narrow else 64))
+    backbone = ResNetModel(
+        ResNetConfig(
+            layer_type=sizes.layer_type,
+            depths=sizes.depths,
+            hidden_sizes=sizes.hidden_sizes,
+            embedding_size=sizes.embedding_size,
+        )
+    )
     if stem == "cifar":
         _replace_stem(backbone)
     for module in backbone.modules():
         if isinstance(module, nn.ReLU):  # as torchvision does; what comes before keeps its input, not its output
             module.inplace = True
-    features = int(backbone.config.hidden_sizes[-1])
+    features = sizes.hidden_sizes[-1]
     head = _build_projector(features, _CIFAR_HIDDEN if projector == "cifar" else features, out_dim)
     return ImageEncoder(backbone, head, EncoderDescription(architecture, stem, projector, out_dim))
 
@@ -116,7 +133,7 @@ def _replace_stem(backbone: ResNetModel) -> None:
     old = layer.convolution
     layer.convolution = nn.Conv2d(old.in_channels, old.out_channels, 3, stride=1, padding=1, bias=False)
     nn.init.kaiming_normal_(layer.convolution.weight, mode="fan_out", nonlinearity="relu")
-    backbone.embedder.pooler = nn.Identity()
+    backbone.embedder.pooler = nn.Identity()  # type: ignore[assignment]  # declared as what it is elsewhere
 
 
 def _build_projector(features: int, hidden: int, out_dim: int) -> nn.Module:

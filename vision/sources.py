@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,7 +39,7 @@ class Source:
         variant: what it is instead of the published data set.
     """
 
-    contents: list[bytes] | list[Path]
+    contents: Sequence[bytes | Path]
     origins: list[str]
     labels: list[int] | None
     classes: tuple[str, ...]
