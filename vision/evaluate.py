@@ -29,7 +29,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = OneLineParser("evaluate.py", __doc__)
     add = parser.add_argument
     add("--model", required=True, help="folder that vision/train.py wrote")
-    add("--dataset", "--data", default="cifar10", help="name of an image set, or a folder of class folders (default cifar10)")
+    add("--dataset", "--data", default="cifar10",
+        help="name of an image set, or a folder of class folders (default cifar10)")  # fmt: skip
     add("--data_dir", help="where prepared data lie; default $DYSTRESS_DATA, else data/prepared")
     add("--tasks", nargs="+", choices=TASKS, default=["knn", "linear", "geometry"],
         help="default: all but transfer, which trains the whole encoder")  # fmt: skip
@@ -41,7 +42,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--l2_weights", choices=WEIGHTS, default="distance", help="of its neighbours (default distance)")
     add("--probe_epochs", type=int, default=90, help="of the linear probe (default 90)")
     add("--class_weights", nargs="+", default=[], metavar="W",
-        help="of fine-tuning: a number for each class, one for the second of two, or mura, isic2016, mhist, chaoyang")  # fmt: skip
+        help="of fine-tuning: numbers, one a class, of two the second's alone; or a name such as mura")  # fmt: skip
     add("--transfer_epochs", type=int, default=50, help="of fine-tuning (default 50)")
     add("--transfer_lr", type=float, help="of fine-tuning (default 0.1, with two classes 1.0)")
     add("--image_size", type=int, help="pixels a side (default: the set's own)")

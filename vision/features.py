@@ -29,6 +29,14 @@ def evaluating(module: nn.Module) -> Iterator[None]:
             part.training = training
 
 
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """What is drawn inside follows from the seed; the random state is afterwards what it was."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
 @torch.no_grad()
 def image_features(
     encoder: ImageEncoder,

@@ -107,7 +107,8 @@ def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None
         )  # fmt: skip
         axes.set_xlim(-1, 1)
     row[0][0].set_ylabel("share of pairs, % a bin")
-    figure.legend(*row[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    handles, labels = row[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     figure.suptitle(title, fontsize=11)
     figure.savefig(file, dpi=150)
     plt.close(figure)

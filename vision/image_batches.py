@@ -30,13 +30,13 @@ def image_batches(
     """
     order = torch.arange(len(images)) if order is None else order.cpu()
     if images.images is not None:
-        for rows in order.split(batch_size):
+        for rows in torch.split(order, batch_size):
             yield rows, images.images[rows.to(images.images.device)].to(device)
         return
     waiting: deque[tuple[Tensor, list[Future[Tensor]]]] = deque()
     with ThreadPoolExecutor() as pool:
         try:
-            for rows in order.split(batch_size):
+            for rows in torch.split(order, batch_size):
                 waiting.append((rows, [pool.submit(images.image, row) for row in rows.tolist()]))
                 if len(waiting) > AHEAD:
                     yield _decoded(*waiting.popleft(), device)

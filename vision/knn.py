@@ -79,7 +79,7 @@ def l2_votes(
         return _count(torch.ones_like(place, dtype=torch.float64), bank_labels[place], classes)
     votes = [
         _count(_inverse_distances(bank[near], rows), bank_labels[near], classes)
-        for near, rows in zip(place.split(QUERIES), queries.split(QUERIES), strict=True)
+        for near, rows in zip(torch.split(place, QUERIES), torch.split(queries, QUERIES), strict=True)
     ]
     return torch.cat(votes)
 
@@ -106,7 +106,7 @@ def _nearest(bank: Tensor, queries: Tensor, k: int, option: str, offset: Tensor 
     check_neighbours(k, len(bank), option)
     dtype = bank.dtype if offset is None else offset.dtype
     values, places = [], []
-    for rows in queries.to(dtype).split(QUERIES):
+    for rows in torch.split(queries.to(dtype), QUERIES):
         best = rows.new_empty(len(rows), 0)
         place = torch.empty(len(rows), 0, dtype=torch.int64, device=rows.device)
         for start in range(0, len(bank), BANK):

@@ -54,7 +54,7 @@ def linear_probe(
     steps, step = epochs * math.ceil(len(train) / batch_size), 0
     generator = torch.Generator().manual_seed(seed)
     for _ in range(epochs):
-        for rows in torch.randperm(len(train), generator=generator).to(train.device).split(batch_size):
+        for rows in torch.split(torch.randperm(len(train), generator=generator).to(train.device), batch_size):
             optimizer.param_groups[0]["lr"] = rate * (1 + math.cos(math.pi * step / steps)) / 2
             loss = F.cross_entropy(F.linear(train[rows], weight, bias), y[rows])
             optimizer.zero_grad()

@@ -17,7 +17,9 @@ def test_the_loss_of_several_classes_is_the_weighted_mean():
     logits = torch.randn(20, 4, generator=generator, dtype=torch.float64)
     labels = torch.randint(4, (20,), generator=generator)
     weights = NAMED_WEIGHTS["chaoyang"]
-    total = sum(weights[c] * -math.log(softmax(row)[c]) for row, c in zip(logits.tolist(), labels.tolist(), strict=True))
+    total = sum(
+        weights[c] * -math.log(softmax(row)[c]) for row, c in zip(logits.tolist(), labels.tolist(), strict=True)
+    )
     truth = total / sum(weights[c] for c in labels.tolist())
     mine = classification_loss(logits, labels, torch.tensor(weights, dtype=torch.float64))
     assert mine.item() == pytest.approx(truth, rel=1e-12)

@@ -1,0 +1,196 @@
+"""An evaluation of image encoders from the first task to the result file."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dystress_text.errors import UserError
+from dystress_text.records import write_json
+from vision.accuracy import Accuracy
+from vision.class_weights import check_class_weights, parse_class_weights
+from vision.evaluation_table import table
+from vision.geometry import Geometry, plot_geometry
+from vision.knn import WEIGHTS, Weights, check_neighbours
+from vision.resnet import ImageEncoder, build_encoder, load_encoder
+from vision.splits import Splits, load_splits
+from vision.tasks import Subject, geometry, linear, nearest_neighbours, transfer
+from vision.transfer import TransferRecipe, TransferResult
+
+TASKS = ("knn", "linear", "geometry", "transfer")
+UNTRAINED = "untrained"
+Found = dict[str, Accuracy] | Accuracy | Geometry | TransferResult
+PACKAGES = ("dystress-text", "torch", "transformers", "scikit-learn", "numpy", "pillow", "kornia")
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What the program was told; see its help."""
+
+    model: str
+    dataset: str = "cifar10"
+    data_dir: str | None = None
+    tasks: Sequence[str] = ("knn", "linear", "geometry")
+    compare: str | None = None
+    k: int = 200
+    knn_temperature: float = 0.1
+    l2_k: Sequence[int] = (1, 10)
+    l2_weights: Weights = WEIGHTS[0]
+    probe_epochs: int = 90
+    class_weights: Sequence[str] = ()
+    transfer_epochs: int = 50
+    transfer_lr: float | None = None
+    image_size: int | None = None
+    limit: int | None = None
+    batch_size: int = 256
+    skip_corrupt: bool = False
+    seed: int = 0
+    plot: Path | None = None
+    output: Path | None = None
+
+    def __post_init__(self) -> None:
+        for option in ("probe_epochs", "transfer_epochs", "batch_size", "image_size", "limit"):
+            value = getattr(self, option)
+            if value is not None and value < 1:
+                raise UserError(f"--{option}: must be at least 1, got {value}")
+        if self.transfer_lr is not None and self.transfer_lr <= 0:
+            raise UserError(f"--transfer_lr: must be above 0, got {self.transfer_lr:g}")
+        if self.plot is not None and "geometry" not in self.tasks:
+            raise UserError("--plot draws what geometry finds; add geometry to --tasks")
+        if self.plot is not None and find_spec("matplotlib") is None:
+            raise UserError("--plot needs matplotlib: pip install -c constraints.txt -e '.[plots]'")
+        parse_class_weights(self.class_weights)
+
+    def result_file(self) -> Path:
+        """Where the results go."""
+        return self.output or Path(self.model) / f"vision-{Path(self.dataset).name}.json"
+
+
+@dataclass
+class Results:
+    """What has been found so far; grows task by task.
+
+    Attributes:
+        about: the settings, the data and what each encoder is.
+        encoders: results by task, by encoder.
+        seconds: by task, by encoder.
+    """
+
+    about: dict[str, Any]
+    encoders: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def write(self, file: Path) -> None:
+        """Write all of it as JSON.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, {**self.about, "results": self.encoders, "seconds": self.seconds})
+        except OSError as error:
+            raise UserError(f"--output: cannot write {str(file)!r}: {error.strerror}") from error
+
+
+def run(settings: EvaluationSettings) -> Results:
+    """Evaluate: print a table, write the result file after each task, and return the results.
+
+    Raises:
+        UserError: no model, no data, or options that do not fit them.
+    """
+    encoders = load_encoders(settings)
+    splits = load_splits(
+        settings.dataset, settings.data_dir, settings.image_size, settings.limit, settings.seed, settings.skip_corrupt
+    )
+    _check(settings, splits)
+    results = Results(
+        {
+            "settings": asdict(settings),
+            "data": splits.describe(),
+            "encoders": {name: asdict(encoder.description) for name, encoder in encoders.items()},
+            "device": str(_device()),
+            "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+        }
+    )
+    file = settings.result_file()
+    results.write(file)  # a place that cannot be written shows itself now, not after the last task
+    drawn: dict[str, Geometry] = {}
+    for name, encoder in encoders.items():
+        subject = Subject(encoder.to(_device()), splits, settings.batch_size, settings.seed)
+        results.encoders[name], results.seconds[name] = {}, {}
+        for task in settings.tasks:
+            start = time.perf_counter()
+            found = _do(task, settings, subject)
+            if isinstance(found, Geometry):
+                drawn[name] = found
+            results.encoders[name][task] = {"data_variant": splits.train.variant, **_plain(found)}
+            results.seconds[name][task] = round(time.perf_counter() - start, 2)
+            print(f"{name}: {task} ({results.seconds[name][task]:.1f} s)", file=sys.stderr, flush=True)
+            results.write(file)
+        encoder.cpu()
+    title = f"{splits.title}, {len(splits.test):,} test images"
+    print(f"\n{title}\n{table(results.encoders, splits.train.variant)}\n")
+    if settings.plot is not None:
+        plot_geometry(drawn, title, settings.plot)
+        print(f"{settings.plot}: similarity histograms")
+    print(f"{file}: all results")
+    return results
+
+
+def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
+    """The model, and what it is compared with, by what the table calls them; the random state stays as it is.
+
+    Raises:
+        UserError: a folder is no model.
+    """
+    with torch.random.fork_rng(devices=[]):  # weights are drawn before they are read
+        torch.manual_seed(settings.seed)
+        model = load_encoder(settings.model)
+        if settings.compare is None:
+            return {settings.model: model}
+        torch.manual_seed(settings.seed)
+        if settings.compare == UNTRAINED:
+            return {UNTRAINED: build_encoder(**asdict(model.description)), settings.model: model}
+        return {settings.compare: load_encoder(settings.compare), settings.model: model}
+
+
+def _check(settings: EvaluationSettings, splits: Splits) -> None:
+    """What can be said to be wrong before any encoder runs."""
+    if "knn" in settings.tasks:
+        check_neighbours(settings.k, len(splits.train), "--k")
+        for k in settings.l2_k:
+            check_neighbours(k, len(splits.train), "--l2_k")
+    if "transfer" in settings.tasks:
+        check_class_weights(parse_class_weights(settings.class_weights), splits.train.classes)
+
+
+def _do(task: str, settings: EvaluationSettings, subject: Subject) -> Found:
+    match task:
+        case "knn":
+            return nearest_neighbours(subject, settings.k, settings.knn_temperature, settings.l2_k, settings.l2_weights)
+        case "linear":
+            return linear(subject, settings.probe_epochs)
+        case "geometry":
+            return geometry(subject)
+    recipe = TransferRecipe(epochs=settings.transfer_epochs, learning_rate=settings.transfer_lr)
+    return transfer(subject, parse_class_weights(settings.class_weights), recipe)
+
+
+def _plain(found: Found) -> dict[str, Any]:
+    if isinstance(found, dict):
+        return {name: asdict(accuracy) for name, accuracy in found.items()}
+    return asdict(found)
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,0 +1,58 @@
+"""The table of an evaluation: a line for each figure, a column for each encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SHOWN = {  # of the figures that are no accuracies: digits after the point, and what is better
+    "alignment": (3, "lower: views closer"),
+    "uniformity": (3, "lower: more spread out"),
+    "interclass_uniformity": (3, "lower: classes farther apart"),
+    "tolerance": (3, "higher: classes tighter"),
+    "balanced_accuracy": (2, ""),
+    "auc": (2, ""),
+}
+
+
+def table(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None) -> str:
+    """Lines of text.
+
+    Args:
+        encoders: figures of a record, by task, by encoder.
+        variant: of the data; it stands beside every number.
+    """
+    columns = {name: _figures(tasks) for name, tasks in encoders.items()}
+    labels = list(dict.fromkeys(label for column in columns.values() for label in column))
+    lines = [["", *columns]]
+    for label in labels:
+        told = f"{label} ({variant})" if variant else label
+        lines.append([told, *(column.get(label, "-") for column in columns.values())])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])
+        for line in lines
+    )
+
+
+def _figures(tasks: Mapping[str, Any]) -> dict[str, str]:
+    """By label, in order."""
+    found: dict[str, str] = {}
+    for task, result in tasks.items():
+        if task == "knn":
+            for name, accuracy in result.items():
+                if isinstance(accuracy, Mapping):
+                    found |= _accuracy(name, accuracy)
+            continue
+        prefix = {"linear": "linear probe", "transfer": "fine-tuned"}.get(task, "")
+        found |= _accuracy(prefix, result.get("accuracy", result))
+        for name, (digits, better) in SHOWN.items():
+            if result.get(name) is not None:
+                label = f"{prefix} {name.replace('_', ' ')}".strip()
+                found[f"{label}, {better}" if better else label] = f"{result[name]:.{digits}f}"
+    return found
+
+
+def _accuracy(name: str, accuracy: Mapping[str, float | None]) -> dict[str, str]:
+    figures = {f"{name} top-1": accuracy.get("top1"), f"{name} top-5": accuracy.get("top5")}
+    return {label: f"{value:.2f}" for label, value in figures.items() if value is not None}

@@ -1,0 +1,137 @@
+"""What is asked of an encoder: each task as a function of the encoder and the images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor
+
+from dystress_text.core.rows import unit_vectors
+from vision.accuracy import Accuracy
+from vision.augment import SimclrAugment, crop_resize_flip, draw_crops, evaluation_transform
+from vision.features import Transform, image_features, seeded
+from vision.geometry import Geometry, measure_geometry
+from vision.knn import Weights, cosine_votes, l2_votes
+from vision.probe import linear_probe
+from vision.resnet import ImageEncoder
+from vision.splits import Splits
+from vision.transfer import TransferRecipe, TransferResult, fine_tune, score_classifier
+
+SMALL = 96  # pixels a side; above, random views are those of ImageNet
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An encoder and the images it is evaluated on; features are taken when they are first asked for.
+
+    Attributes:
+        encoder: on the device where the work is done.
+        splits: the images.
+        batch_size: images at a time.
+        seed: of all that is drawn.
+    """
+
+    encoder: ImageEncoder
+    splits: Splits
+    batch_size: int = 256
+    seed: int = 0
+
+    @property
+    def classes(self) -> int:
+        """Their number."""
+        return len(self.splits.train.classes)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the work is done."""
+        return next(self.encoder.parameters()).device
+
+    @property
+    def transform(self) -> Transform:
+        """Of images as they are."""
+        splits = self.splits
+        return partial(evaluation_transform, size=splits.train.size, mean=splits.mean, std=splits.std)
+
+    @property
+    def min_scale(self) -> float:
+        """Smallest part of the area that a crop takes."""
+        return 0.2 if self.splits.train.size <= SMALL else 0.08
+
+    @property
+    def augment(self) -> Transform:
+        """SimCLR's, with blur and small crops for large images; random."""
+        splits, size = self.splits, self.splits.train.size
+        augment = SimclrAugment(size, splits.mean, splits.std, blur=size > SMALL, min_scale=self.min_scale)
+        return augment.to(self.device)
+
+    def crop_and_flip(self, images: Tensor) -> Tensor:
+        """The augmentation of fine-tuning, which leaves colours as they are; random."""
+        splits, (height, width) = self.splits, images.shape[-2:]
+        crops = draw_crops(len(images), height, width, self.min_scale, images.device)
+        mean, std = (torch.tensor(x, device=images.device)[:, None, None] for x in (splits.mean, splits.std))
+        return (crop_resize_flip(images, crops, splits.train.size) - mean) / std
+
+    @cached_property
+    def train(self) -> Tensor:
+        """Backbone features of the training images, (n, feature_dim)."""
+        return image_features(self.encoder, self.splits.train, self.transform, self.batch_size)
+
+    @cached_property
+    def test(self) -> Tensor:
+        """Backbone features of the test images, (m, feature_dim)."""
+        return image_features(self.encoder, self.splits.test, self.transform, self.batch_size)
+
+    @cached_property
+    def train_labels(self) -> Tensor:
+        """(n,), beside the features."""
+        assert self.splits.train.labels is not None  # load_splits has seen to it
+        return self.splits.train.labels.to(self.train.device)
+
+    @cached_property
+    def test_labels(self) -> Tensor:
+        """(m,), beside the features."""
+        assert self.splits.test.labels is not None
+        return self.splits.test.labels.to(self.test.device)
+
+
+def nearest_neighbours(
+    subject: Subject, k: int, temperature: float, l2_k: Sequence[int], l2_weights: Weights
+) -> dict[str, Accuracy]:
+    """Accuracies by the name of the classifier; all on normalised features."""
+    bank, queries = unit_vectors(subject.train), unit_vectors(subject.test)
+    labels, truth, classes = subject.train_labels, subject.test_labels, subject.classes
+    found = {f"{k}-NN": Accuracy.of(cosine_votes(bank, labels, queries, classes, k, temperature), truth)}
+    for count in l2_k:
+        votes = l2_votes(bank, labels, queries, classes, count, l2_weights)
+        found[f"{count}-NN L2"] = Accuracy.of(votes, truth)
+    for name, accuracy in found.items():
+        if int(name.split("-")[0]) < 5:
+            found[name] = replace(accuracy, top5=None)  # there are not five classes with a vote
+    return found
+
+
+def linear(subject: Subject, epochs: int) -> Accuracy:
+    """The linear probe."""
+    scores = linear_probe(subject.train, subject.train_labels, subject.test, subject.classes, epochs, seed=subject.seed)
+    return Accuracy.of(scores, subject.test_labels)
+
+
+def geometry(subject: Subject) -> Geometry:
+    """The geometry of the backbone's features of the test images; two encoders with one seed see the same views."""
+    test, size = subject.splits.test, subject.batch_size
+    with seeded(subject.seed, subject.device):
+        view1, view2 = (image_features(subject.encoder, test, subject.augment, size) for _ in range(2))
+    return measure_geometry(subject.test, view1, view2, subject.test_labels)
+
+
+def transfer(subject: Subject, class_weights: tuple[float, ...], recipe: TransferRecipe) -> TransferResult:
+    """Fine-tuning on the training images, cropped and flipped at random, and its figures on the test images."""
+    splits = subject.splits
+    with seeded(subject.seed, subject.device):
+        model, loss = fine_tune(
+            subject.encoder, splits.train, subject.crop_and_flip, class_weights, recipe, subject.seed
+        )
+    return score_classifier(model, splits.test, subject.transform, loss, subject.batch_size)
