@@ -19,7 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dystress_text.core.blockwise import BLOCKWISE_ENTRIES, blockwise_rows
+from dystress_text.core.blockwise import blockwise_pays, blockwise_rows
 from dystress_text.core.gather import Gather, LocalGather
 from dystress_text.core.registry import Temperature
 from dystress_text.core.rows import (
@@ -75,7 +75,7 @@ class ContrastiveLoss(nn.Module):
     def rows(self, *z: Tensor) -> Rows:
         """The rows of unit vectors (n, dim)."""
         pairs = self.pairs(*z)
-        blockwise = pairs.entries > BLOCKWISE_ENTRIES if self.blockwise is None else self.blockwise
+        blockwise = blockwise_pays(pairs) if self.blockwise is None else self.blockwise
         form = blockwise_rows if blockwise else plain_rows
         return form(pairs, self.temperature, self.detach_temperature)
 
@@ -105,7 +105,7 @@ class InfoNCELoss(ContrastiveLoss):
         gather: the other processes; None for one process.
         hard_negative_weight: added to the logit of an anchor's own hard negative, after the division by tau.
         blockwise: never (False) or always (True) form the rows without the matrix of similarities; None does so above
-            ``BLOCKWISE_ENTRIES`` of them.
+            some millions of them.
 
     Example:
         >>> loss = InfoNCELoss(0.05)
@@ -153,7 +153,7 @@ class NTXentLoss(ContrastiveLoss):
         detach_temperature: whether the temperature stays out of the gradient.
         gather: the other processes; None for one process.
         blockwise: never (False) or always (True) form the rows without the matrix of similarities; None does so above
-            ``BLOCKWISE_ENTRIES`` of them.
+            some millions of them.
 
     Example:
         >>> loss = NTXentLoss(0.5)
@@ -198,7 +198,7 @@ class DCLWLoss(DCLLoss):
         detach_temperature: whether the temperature stays out of the gradient.
         gather: the other processes; None for one process.
         blockwise: never (False) or always (True) form the rows without the matrix of similarities; None does so above
-            ``BLOCKWISE_ENTRIES`` of them.
+            some millions of them.
 
     Example:
         >>> loss = DCLWLoss(0.1, sigma=0.5)
@@ -242,7 +242,7 @@ class MACLLoss(ContrastiveLoss):
         detach_temperature: whether the temperature stays out of the gradient.
         gather: the other processes; None for one process.
         blockwise: never (False) or always (True) form the rows without the matrix of similarities; None does so above
-            ``BLOCKWISE_ENTRIES`` of them.
+            some millions of them.
 
     Raises:
         TemperatureError: when the adaptive temperature reaches 0, at a mean positive similarity of a_0 - 1/alpha.

@@ -32,6 +32,11 @@ class Pairs(NamedTuple):
     bonus: float = 0.0  # added to that logit
 
     @property
+    def symmetric(self) -> bool:
+        """Whether the matrix of logits is symmetric: the anchors are the candidates."""
+        return self.candidates is self.anchors and self.bonus_column is None
+
+    @property
     def entries(self) -> int:
         """Similarities that the whole matrix would hold."""
         return len(self.anchors) * len(self.candidates)

@@ -313,7 +313,11 @@ def test_the_form_is_chosen_by_the_number_of_entries(builder, entries, asked, mo
     views = draw(builder, 5, 3)
     for limit, automatic in ((entries, "plain_rows"), (entries - 1, "blockwise_rows")):
         with monkeypatch.context() as patch:
-            patch.setattr(objectives, "BLOCKWISE_ENTRIES", limit)
+            limits = {"SYMMETRIC_ENTRIES": limit, "BLOCKWISE_ENTRIES": 10**9}
+            if builder != "NT-Xent":
+                limits = {"SYMMETRIC_ENTRIES": 10**9, "BLOCKWISE_ENTRIES": limit}
+            for name, value in limits.items():
+                patch.setattr(blockwise, name, value)
             expected = automatic if asked is None else "blockwise_rows" if asked else "plain_rows"
             assert forms_used(patch, BUILDERS[builder](0.1, blockwise=asked), views) == [expected]
 

@@ -88,5 +88,5 @@ def test_numbers_are_the_papers():
         "imagenet100-shift+0.2": row("profile", "0.2/0.6", "linear top1"),
     }
     for name, number in cases.items():
-        said = [float(x) for x in re.findall(r"\d+\.\d+(?=,|$)", PRESETS[name].about)]
+        said = [float(x) for x in re.findall(r"\d+\.\d+(?=,|;|$)", PRESETS[name].about)]
         assert number in said, (name, number, PRESETS[name].about)
