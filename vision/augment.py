@@ -133,9 +133,9 @@ def draw_crops(count: int, height: int, width: int, min_scale: float, device: to
 
 
 def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
-    """Cut, resize (bilinear, without a filter against aliasing) and mirror, (n, 3, h, w) -> (n, 3, size, size) in [0, 1].
+    """Cut, resize (bilinear) and mirror, uint8 (n, 3, h, w) -> (n, 3, size, size) in [0, 1].
 
-    Views are mostly enlarged; a crop of more than twice the view's side would alias.
+    There is no filter against aliasing. Views are mostly enlarged; a crop of more than twice the view's side would alias.
     """
     height, width = images.shape[-2:]
     steps = (torch.arange(size, device=images.device) + 0.5) / size  # (size,) middles of the view's pixels
@@ -182,8 +182,8 @@ _OPERATIONS = (
 def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     """Add to the hue, in parts of the circle; (n, 3, h, w) in [0, 1] and (n,).
 
-    With the hue h in sixths, red is ``min + chroma * clamp(|h - 3| - 1, 0, 1)``, green and blue with ``2 - |h - 2|`` and
-    ``2 - |h - 4|``: saturation is never needed.
+    With the hue h in sixths, red is ``min + chroma * clamp(|h - 3| - 1, 0, 1)``, green and blue are the same with
+    ``2 - |h - 2|`` and ``2 - |h - 4|``: saturation is never needed.
     """
     red, green, blue = images.split(1, dim=1)
     top, low = torch.maximum(torch.maximum(red, green), blue), torch.minimum(torch.minimum(red, green), blue)
