@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -28,11 +29,13 @@ from torch import Tensor, nn
 from dystress_text.errors import UserError
 
 JITTER = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation; hue as a part of the circle
+_NEUTRAL = (1.0, 1.0, 1.0, 0.0)
 JITTER_RATE, GRAY_RATE, FLIP_RATE, BLUR_RATE = 0.8, 0.2, 0.5, 0.5
 ASPECT = (3 / 4, 4 / 3)
 SIGMA = (0.1, 2.0)
 EVALUATION_CROP = 7 / 8  # 224 of 256
 _ATTEMPTS = 10
+_SECTORS = ((3.0, 2.0, 4.0), (1.0, -1.0, -1.0), (-1.0, 2.0, 2.0))
 _NO_BLUR = 0.01  # a sigma whose kernel is 1 in the middle and 0 elsewhere
 
 
@@ -130,9 +133,9 @@ def draw_crops(count: int, height: int, width: int, min_scale: float, device: to
 
 
 def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
-    """Cut, resize (bilinear, without a filter against aliasing) and mirror, (n, 3, h, w) -> (n, 3, size, size) in [0, 1].
+    """Cut, resize (bilinear) and mirror, uint8 (n, 3, h, w) -> (n, 3, size, size) in [0, 1].
 
-    Views are mostly enlarged; a crop of more than twice the view's side would alias.
+    There is no filter against aliasing. Views are mostly enlarged; a crop of more than twice the view's side would alias.
     """
     height, width = images.shape[-2:]
     steps = (torch.arange(size, device=images.device) + 0.5) / size  # (size,) middles of the view's pixels
@@ -156,11 +159,9 @@ def draw_jitter(count: int, strength: float, device: torch.device) -> Tensor:
 
     A fifth of the samples has the neutral ones.
     """
-    spread = torch.tensor(JITTER, device=device)[:, None] * strength
-    spread[3].clamp_(max=0.5)
+    spread, neutral = _constant((JITTER, _NEUTRAL), device)
     applied = torch.rand(count, device=device) < JITTER_RATE
-    offsets = (2 * torch.rand(4, count, device=device) - 1) * spread * applied
-    return offsets + torch.tensor((1.0, 1.0, 1.0, 0.0), device=device)[:, None]
+    return neutral[:, None] + (2 * torch.rand(4, count, device=device) - 1) * strength * spread[:, None] * applied
 
 
 def adjust(images: Tensor, operation: int, factor: Tensor) -> Tensor:
@@ -181,21 +182,22 @@ _OPERATIONS = (
 def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     """Add to the hue, in parts of the circle; (n, 3, h, w) in [0, 1] and (n,).
 
-    HSV's way back to RGB is, for each channel, ``v - c * clamp(min(k, 4 - k), 0, 1)`` with ``k = (m + 6 hue) mod 6``
-    and m = 5, 3, 1: the saturation is never needed, only the chroma ``c = max - min``.
+    With the hue h in sixths, red is ``min + chroma * clamp(|h - 3| - 1, 0, 1)``, green and blue are the same with
+    ``2 - |h - 2|`` and ``2 - |h - 4|``: saturation is never needed.
     """
-    top, low = images.amax(1, keepdim=True), images.amin(1, keepdim=True)
-    chroma = top - low
     red, green, blue = images.split(1, dim=1)
-    divisor = torch.where(chroma == 0, 1.0, chroma)
+    top, low = torch.maximum(torch.maximum(red, green), blue), torch.minimum(torch.minimum(red, green), blue)
+    chroma = top - low
+    divisor = chroma.clamp_min(torch.finfo(images.dtype).tiny)  # gray has no hue: 0 / divisor
     sixths = torch.where(
         red == top,
         (green - blue) / divisor,
         torch.where(green == top, (blue - red) / divisor + 2, (red - green) / divisor + 4),
     )
     sixths = sixths + _column(6 * turns)
-    k = torch.remainder(sixths + torch.tensor((5.0, 3.0, 1.0), device=images.device)[:, None, None], 6)
-    return top - chroma * torch.minimum(k, 4 - k).clamp_(0, 1)
+    sixths = sixths - 6 * (sixths / 6).floor()  # in passes that are vectorised, which torch.remainder is not
+    middles, signs, offsets = (row.view(3, 1, 1) for row in _constant(_SECTORS, images.device))
+    return low + chroma * (offsets + signs * (sixths - middles).abs()).clamp_(0, 1)
 
 
 def draw_sigma(count: int, device: torch.device) -> Tensor:
@@ -235,6 +237,12 @@ def evaluation_transform(images: Tensor, size: int, mean: Sequence[float], std: 
 
 def _normalised(values: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return ((values - mean) / std).contiguous(memory_format=torch.channels_last)
+
+
+@lru_cache
+def _constant(rows: tuple[tuple[float, ...], ...], device: torch.device) -> Tensor:
+    """Made once, as copying numbers to a GPU waits for it."""
+    return torch.tensor(rows, device=device)
 
 
 def _channels(numbers: Sequence[float]) -> Tensor:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
+from encoder_cases import colour_images, tiny_encoder
 from sklearn.neighbors import KNeighborsClassifier
-from vision_cases import colour_images, tiny_encoder
 
 from vision import splits
 from vision.augment import evaluation_transform

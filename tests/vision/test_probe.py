@@ -1,12 +1,13 @@
 """The linear probe: against scikit-learn on real features, and its schedule against a loop by hand."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from encoder_cases import tiny_encoder
 from sklearn.linear_model import LogisticRegression
-from vision_cases import tiny_encoder
 
 from dystress_text.errors import UserError
 from vision.accuracy import Accuracy
@@ -69,10 +70,8 @@ def test_it_comes_close_to_logistic_regression_on_features_of_shapes():
     encoder = tiny_encoder()
     train, test = make_shapes("train", seed=0, per_class=600), make_shapes("train", seed=1, per_class=600)
     mean, std = mean_std(train)
-    x, queries = (
-        image_features(encoder, images, lambda rows: evaluation_transform(rows, images.size, mean, std))
-        for images in (train, test)
-    )
+    transform = partial(evaluation_transform, size=train.size, mean=mean, std=std)
+    x, queries = (image_features(encoder, images, transform) for images in (train, test))
     seen, asked = centred(x, queries)
     theirs = 100 * LogisticRegression(max_iter=1000).fit(seen, train.labels).score(asked, test.labels)
     reached = Accuracy.of(linear_probe(x, train.labels, queries, 10), test.labels)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from encoder_cases import as_float, colour_images, tiny_encoder
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
-from vision_cases import as_float, colour_images, tiny_encoder
 
 from dystress_text.errors import TrainingError, UserError
 from vision.features import evaluating
