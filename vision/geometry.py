@@ -98,7 +98,7 @@ def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None
         for counts, label, (colour, line) in kinds:
             share = 100 * torch.tensor(counts) / max(sum(counts), 1)
             axes.stairs(share, edges, color=colour, linestyle=line, linewidth=1.8, label=label)
-        dress(axes, "", name)
+        dress(axes, "", Path(name).name or name)
         axes.text(
             0.03, 0.97,
             f"alignment {geometry.alignment:.3f}\nuniformity {geometry.uniformity:.2f}\n"
@@ -106,6 +106,7 @@ def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None
             transform=axes.transAxes, va="top", fontsize=9,
         )  # fmt: skip
         axes.set_xlim(-1, 1)
+    figure.get_layout_engine().set(wspace=0.06)  # or the panels' outer ticks meet
     row[0][0].set_ylabel("share of pairs, % a bin")
     handles, labels = row[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)

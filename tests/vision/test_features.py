@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from encoder_cases import as_float, colour_images, tiny_encoder
 from PIL import Image
-from vision_cases import as_float, colour_images, tiny_encoder
 
 from dystress_text.errors import DataError, UserError
 from vision.features import evaluating, image_features, seeded

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import SHARED
 from PIL import Image
-from image_files import encoded, write_folder, write_parquet
+from vision_cases import encoded, write_folder, write_parquet
 
 from dystress_text.errors import DataError, UserError
 from dystress_text.long_tail import LongTail, long_tail_indices, write_long_tail

@@ -1,25 +1,37 @@
-"""Small encoders and images that tests of evaluation share."""
+"""Small image sets that the tests write."""
 
-import torch
+import io
+import json
 
-from vision.images import ImageSet
-from vision.resnet import build_encoder
-
-
-def tiny_encoder(seed=0):
-    torch.manual_seed(seed)
-    return build_encoder("resnet10_narrow", "imagenet", "cifar", 16)
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
 
 
-def colour_images(n, classes=3, size=16, seed=0, name="colours", variant=None):
-    """Noise around a colour that is the class's."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.arange(n) % classes
-    colours = torch.tensor([[200.0, 60, 60], [60, 200, 60], [60, 60, 200], [200, 200, 60]])[labels]
-    pixels = colours[:, :, None, None] + 60 * torch.randn(n, 3, size, size, generator=generator)
-    names = tuple("abcd"[:classes])
-    return ImageSet(pixels.clamp(0, 255).to(torch.uint8), None, labels, names, name, variant, size)
+def encoded(gray, side=8, kind="PNG"):
+    """A square of one gray."""
+    stream = io.BytesIO()
+    Image.new("RGB", (side, side), (gray,) * 3).save(stream, kind)
+    return stream.getvalue()
 
 
-def as_float(images):
-    return images.float() / 255 - 0.5
+def write_folder(root, classes, side=8):
+    """A folder for each class, with a square of each gray."""
+    root.mkdir(parents=True, exist_ok=True)
+    for name, grays in classes.items():
+        (root / name).mkdir(exist_ok=True)
+        for number, gray in enumerate(grays):
+            (root / name / f"{number}.png").write_bytes(encoded(gray, side))
+
+
+def write_parquet(path, grays, labels, names=None, side=8, kind="PNG", rows=None, classes=1, label="label"):
+    """Squares in the hub's layout; with ``rows``, so many of the first gray, in ``classes`` classes by turns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    images = [{"bytes": encoded(gray, side, kind), "path": None} for gray in grays]
+    if rows:
+        images, labels = images[:1] * rows, [row % classes for row in range(rows)]
+    table = pa.table({"img": images, label: labels})
+    if names:
+        features = {"features": {"img": {"_type": "Image"}, label: {"names": names, "_type": "ClassLabel"}}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": features})})
+    pq.write_table(table, path)

@@ -1,0 +1,132 @@
+"""The program: from a model's folder to its table, record and picture; and the lines it ends with."""
+
+import json
+
+import pytest
+import torch
+from encoder_cases import colour_images, tiny_encoder
+from sklearn.neighbors import KNeighborsClassifier
+
+from vision import splits
+from vision.augment import evaluation_transform
+from vision.evaluate import main
+from vision.features import image_features
+from vision.images import mean_std
+from vision.resnet import build_encoder, load_encoder, save_encoder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("out_vision")
+    save_encoder(tiny_encoder(seed=7), folder)
+    return folder
+
+
+@pytest.fixture
+def data(monkeypatch):
+    """What load_images gives, by split; tests put other sets in."""
+    sets = {
+        "train": colour_images(48, name="colours", variant="JPEG copy"),
+        "test": colour_images(21, seed=1, name="colours", variant="JPEG copy"),
+    }
+    monkeypatch.setattr(splits, "load_images", lambda name, split, *rest: sets[split])
+    return sets
+
+
+def fails(capsys, *arguments):
+    assert main([str(argument) for argument in arguments]) == 2
+    line = capsys.readouterr().err.strip().split("\n")[-1]
+    assert line.startswith("evaluate.py: error: ")
+    return line
+
+
+def test_everything_of_two_encoders(model, data, tmp_path, capsys):
+    state = torch.get_rng_state()
+    output, plot = tmp_path / "results.json", tmp_path / "similarities.png"
+    flags = ["--data=colours", "--k=5", "--probe_epochs=3", "--transfer_epochs=1", "--class_weights", "1", "2", "1"]
+    tasks = ["--tasks", "knn", "linear", "geometry", "transfer"]
+    assert main([f"--model={model}", *flags, *tasks, "--compare", f"--plot={plot}", f"--output={output}"]) == 0
+    assert torch.equal(torch.get_rng_state(), state)
+    assert plot.stat().st_size > 10_000
+    record = json.loads(output.read_text())
+    assert list(record["results"]) == ["untrained", str(model)]
+    assert set(record["versions"]) >= {"python", "torch", "transformers", "scikit-learn"}
+    assert record["settings"]["l2_k"] == [1, 10]
+    assert (record["data"]["train_images"], record["data"]["test_images"]) == (48, 21)
+    assert record["encoders"]["untrained"] == record["encoders"][str(model)]
+    for found in record["results"].values():
+        assert list(found) == tasks[1:]
+        assert all(task["data_variant"] == "JPEG copy" for task in found.values())
+    mine = record["results"][str(model)]
+    assert mine["geometry"] != record["results"]["untrained"]["geometry"]
+    assert sum(mine["geometry"]["true_positive"]) == 21
+
+    encoder = load_encoder(model)
+    mean, std = mean_std(data["train"])
+    bank, queries = (
+        image_features(encoder, data[split], lambda x: evaluation_transform(x, 16, mean, std), normalise=True)
+        for split in ("train", "test")
+    )
+    theirs = KNeighborsClassifier(10, weights="distance").fit(bank, data["train"].labels)
+    assert mine["knn"]["10-NN L2"]["top1"] == pytest.approx(100 * theirs.score(queries, data["test"].labels))
+
+    printed = capsys.readouterr().out
+    lines = [line for line in printed.split("\n") if "JPEG copy" in line]
+    assert lines[0] == "colours (JPEG copy), 21 test images"
+    assert len(lines) == 1 + 3 + 1 + 4 + 1  # the title, kNN, probe, geometry, fine-tuning
+    assert f"{mine['linear']['top1']:.2f}" in printed
+
+
+def test_a_second_run_gives_the_same_figures(model, data, tmp_path):
+    found = []
+    for name in ("a.json", "b.json"):
+        assert main([f"--model={model}", "--data=colours", "--k=5", f"--output={tmp_path / name}"]) == 0
+        found.append(json.loads((tmp_path / name).read_text())["results"])
+    assert found[0] == found[1]
+
+
+def test_results_go_into_the_models_folder(model, data):
+    assert main([f"--model={model}", "--data=some/colours", "--tasks", "knn", "--k=5", "--limit=20"]) == 0
+    record = json.loads((model / "vision-colours.json").read_text())
+    assert (record["data"]["train_images"], record["data"]["test_images"]) == (20, 20)
+
+
+def test_another_folder_beside_the_model(model, data, tmp_path):
+    torch.manual_seed(1)
+    save_encoder(build_encoder("resnet10_narrow", "imagenet", "simclr", 8), tmp_path / "other")
+    flags = ["--data=colours", "--tasks", "knn", "--k=5", f"--output={tmp_path / 'r.json'}"]
+    assert main([f"--model={model}", *flags, f"--compare={tmp_path / 'other'}"]) == 0
+    encoders = json.loads((tmp_path / "r.json").read_text())["encoders"]
+    assert encoders[str(tmp_path / "other")]["out_dim"] == 8
+    assert encoders[str(model)]["out_dim"] == 16
+
+
+def test_what_cannot_be_is_one_line(model, data, tmp_path, capsys):
+    base = [f"--model={model}", "--data=colours", f"--output={tmp_path / 'r.json'}"]
+    assert "--k: 200 neighbours of a bank of 48 images; give 1 to 48" in fails(capsys, *base)
+    assert "--l2_k: 49 neighbours of a bank of 48" in fails(capsys, *base, "--k=5", "--l2_k", 1, 49)
+    assert "--class_weights: got 4 numbers" in fails(
+        capsys, *base, "--tasks", "transfer", "--class_weights", "chaoyang"
+    )
+    assert "neither numbers nor one of" in fails(capsys, *base, "--class_weights", "lots")
+    assert "is no saved image encoder" in fails(capsys, f"--model={tmp_path}", "--data=colours")
+    assert "--batch_size: must be at least 1, got 0" in fails(capsys, *base, "--batch_size=0")
+    assert "--knn_temperature: must be above 0" in fails(capsys, *base, "--k=5", "--knn_temperature=0")
+    assert "add geometry to --tasks" in fails(capsys, *base, "--tasks", "knn", "--plot=x.png")
+    assert "(see --help)" in fails(capsys, *base, "--tasks", "knitting")
+    (tmp_path / "file").write_text("")
+    assert "--output: cannot write" in fails(capsys, *base[:2], "--k=5", f"--output={tmp_path / 'file' / 'r.json'}")
+
+
+def test_images_that_say_nothing_are_one_line(model, data, tmp_path, capsys):
+    base = [f"--model={model}", "--data=colours", f"--output={tmp_path / 'r.json'}", "--k=5"]
+    whole = dict(data)
+    data["train"] = colour_images(12, classes=1)
+    data["test"] = colour_images(12, classes=1)
+    assert "are of one class only" in fails(capsys, *base)
+    data.update(whole)
+    data["test"] = colour_images(12, classes=2)
+    assert "has 3 classes for training and 2 for the test" in fails(capsys, *base)
+    data.update(whole)
+    data["train"].labels = None
+    assert "the training images of colours have no labels" in fails(capsys, *base)
