@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser
 
+from dystress_text.build_loss import TEMPERATURE_OPTIONS
 from dystress_text.command_line import OneLineErrors
 from dystress_text.errors import UserError
 from dystress_text.presets import PRESETS, Preset, find_preset
@@ -82,13 +84,20 @@ def parse_settings(
     first_look = SettingsParser([], add_help=False, allow_abbrev=False)
     first_look.add_argument("--preset", default=default_preset)
     preset = first_look.parse_known_args(argv)[0].preset
-    parser.set_defaults(**find_preset(preset, presets).settings)
+    parser.set_defaults(**_below(argv, find_preset(preset, presets).settings))
     *settings, _, unknown = parser.parse_args_into_dataclasses(
         argv, return_remaining_strings=True, look_for_args_file=False
     )
     if unknown:
         parser.error(f"unknown option {' '.join(unknown)}")
     return settings, preset
+
+
+def _below(argv: Sequence[str], preset: Mapping[str, Any]) -> dict[str, Any]:
+    """A preset's settings; without its temperature where the command line names one, whose options differ."""
+    if not re.search(r"--(temp|temperature)\b|--objective[= ]macl\b", " ".join(argv)):
+        return dict(preset)
+    return {name: value for name, value in preset.items() if name not in ("temperature", *TEMPERATURE_OPTIONS)}
 
 
 def _translate(argv: Sequence[str]) -> list[str]:

@@ -42,7 +42,7 @@ TEXT = LossDefaults(
     {"unit": "run", "half_period": 0.1},  # five swings a run: fine-tuning has one epoch, not hundreds
 )
 
-_TEMPERATURE_OPTIONS = (
+TEMPERATURE_OPTIONS = (
     "temp", "tau_min", "tau_max", "shift", "scale", "sharpness", "half_period", "unit", "tau_0", "alpha", "a_0",
 )  # fmt: skip
 
@@ -57,7 +57,7 @@ def build_temperature(settings: LossSettings, defaults: LossDefaults = TEXT) -> 
     if name is None:
         default = "alignment_adaptive" if settings.objective == "macl" else defaults.temperature
         name = default if settings.temp is None else "constant"
-    given = {key: getattr(settings, key) for key in _TEMPERATURE_OPTIONS if getattr(settings, key) is not None}
+    given = {key: getattr(settings, key) for key in TEMPERATURE_OPTIONS if getattr(settings, key) is not None}
     try:
         known = temperature_parameters(name)
         options = {"temp" if key == "tau" else key: key for key in known}  # option -> constructor parameter
@@ -80,7 +80,7 @@ def _option_names(message: str) -> str:
     """A constructor's message with its leading parameter written as the option that it is."""
     first, _, rest = message.partition(" ")
     option = "temp" if first == "tau" else first
-    return f"--{option} {rest}" if option in _TEMPERATURE_OPTIONS else message
+    return f"--{option} {rest}" if option in TEMPERATURE_OPTIONS else message
 
 
 def build_objective(

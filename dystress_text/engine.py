@@ -445,7 +445,8 @@ class Trainer:
         self.accelerator.wait_for_everyone()  # every process writes its own random state
 
         def finish() -> None:
-            save_file(self.task.state.state_dict(), staging / "task.safetensors")
+            tensors = {name: tensor.contiguous() for name, tensor in self.task.state.state_dict().items()}
+            save_file(tensors, staging / "task.safetensors")
             state = {
                 **vars(self.state),
                 "scheduler": self.scheduler.state_dict(),
