@@ -135,7 +135,7 @@ def draw_crops(count: int, height: int, width: int, min_scale: float, device: to
 def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
     """Cut, resize (bilinear) and mirror, uint8 (n, 3, h, w) -> (n, 3, size, size) in [0, 1].
 
-    There is no filter against aliasing. Views are mostly enlarged; a crop of more than twice the view's side would alias.
+    There is no filter against aliasing: views are mostly enlarged; a crop of more than twice their side would alias.
     """
     height, width = images.shape[-2:]
     steps = (torch.arange(size, device=images.device) + 0.5) / size  # (size,) middles of the view's pixels
@@ -161,15 +161,15 @@ def draw_jitter(count: int, strength: float, device: torch.device) -> Tensor:
     """
     spread, neutral = _constant((JITTER, _NEUTRAL), device)
     applied = torch.rand(count, device=device) < JITTER_RATE
-    return neutral[:, None] + (2 * torch.rand(4, count, device=device) - 1) * strength * spread[:, None] * applied
+    offsets = (2 * torch.rand(4, count, device=device) - 1) * applied
+    return torch.addcmul(neutral[:, None], offsets, strength * spread[:, None])
 
 
 def adjust(images: Tensor, operation: int, factor: Tensor) -> Tensor:
     """One operation of the jitter for images in [0, 1]: brightness, contrast, saturation, hue are 0 to 3."""
     if operation == 3:
         return shift_hue(images, factor)
-    adjusted: Tensor = _OPERATIONS[operation](images, factor)
-    return adjusted
+    return _OPERATIONS[operation](images, factor)
 
 
 _OPERATIONS = (
@@ -185,7 +185,7 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     With the hue h in sixths, red is ``min + chroma * clamp(|h - 3| - 1, 0, 1)``, green and blue are the same with
     ``2 - |h - 2|`` and ``2 - |h - 4|``: saturation is never needed.
     """
-    red, green, blue = images.split(1, dim=1)
+    red, green, blue = torch.split(images, 1, dim=1)
     top, low = torch.maximum(torch.maximum(red, green), blue), torch.minimum(torch.minimum(red, green), blue)
     chroma = top - low
     divisor = chroma.clamp_min(torch.finfo(images.dtype).tiny)  # gray has no hue: 0 / divisor
@@ -197,7 +197,8 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     sixths = sixths + _column(6 * turns)
     sixths = sixths - 6 * (sixths / 6).floor()  # in passes that are vectorised, which torch.remainder is not
     middles, signs, offsets = (row.view(3, 1, 1) for row in _constant(_SECTORS, images.device))
-    return low + chroma * (offsets + signs * (sixths - middles).abs()).clamp_(0, 1)
+    part = (offsets + signs * (sixths - middles).abs()).clamp(0, 1)  # (n, 3, h, w)
+    return torch.addcmul(low, chroma, part)
 
 
 def draw_sigma(count: int, device: torch.device) -> Tensor:

@@ -93,7 +93,7 @@ def test_brightness_contrast_saturation(operation, enhancer, factor):
 
 @pytest.mark.parametrize("turns", [-0.5, -0.1, 0.0, 0.03, 0.1, 0.45])
 def test_hue(turns):
-    """kornia within 1e-5; Pillow within 8 of 255 and 1.5 on average, as its hue is one of 256 steps."""
+    """kornia within 1e-5; Pillow within 12 of 255 and 3 on average: two of its 256 steps of hue."""
     images = unit(picture())
     ours = augment.adjust(images, 3, torch.tensor([turns]))
     torch.testing.assert_close(ours, adjust_hue(images, turns * 2 * math.pi), rtol=0, atol=1e-5)
@@ -101,8 +101,8 @@ def test_hue(turns):
     hsv[..., 0] += np.uint8(round(turns * 255) % 256)
     theirs = np.asarray(Image.fromarray(hsv, "HSV").convert("RGB"), dtype=float)
     difference = np.abs(pixels_of(ours) - theirs)
-    assert difference.max() <= 8
-    assert difference.mean() <= 1.5
+    assert difference.max() <= 12
+    assert difference.mean() <= 3
 
 
 def test_hue_of_gray_black_and_white():
@@ -113,13 +113,10 @@ def test_hue_of_gray_black_and_white():
 def test_grayscale(monkeypatch):
     """Within 1 of 255 (Pillow rounds)."""
     monkeypatch.setattr(augment, "GRAY_RATE", 1.1)
-    views = SimclrAugment(32, ZERO, ONE, jitter=0.0, min_scale=1.0)(tensor(picture()))
+    monkeypatch.setattr(augment, "draw_crops", lambda *_: crops(0, 0, 32, 32))
+    seen = pixels_of(SimclrAugment(32, ZERO, ONE, jitter=0.0)(tensor(picture())))
     theirs = np.asarray(Image.fromarray(picture()).convert("L"), dtype=float)[..., None]
-    seen = pixels_of(views)
-    best = min(np.abs(seen - theirs).max(), np.abs(seen[:, ::-1] - theirs).max())  # the view may be mirrored
-    # a whole image has no allowed aspect but 1 within rounding, so the crop is nearly the whole of it
-    assert np.ptp(seen, axis=2).max() < 1e-3
-    assert best <= 1.01 or views.shape[-1] == 32
+    assert np.abs(seen - theirs).max() <= 1.01
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0])
