@@ -82,11 +82,13 @@ def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     from dystress_text.plots import STYLES, dress
 
+    layout = ConstrainedLayoutEngine(wspace=0.06)  # or the panels' outer ticks meet
     figure, row = plt.subplots(
-        1, len(found), figsize=(1 + 4.6 * len(found), 4.2), layout="constrained", sharey=True, squeeze=False
+        1, len(found), figsize=(1 + 4.6 * len(found), 4.2), layout=layout, sharey=True, squeeze=False
     )
     for axes, (name, geometry) in zip(row[0], found.items(), strict=True):
         edges = torch.tensor(geometry.edges)
@@ -106,7 +108,6 @@ def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None
             transform=axes.transAxes, va="top", fontsize=9,
         )  # fmt: skip
         axes.set_xlim(-1, 1)
-    figure.get_layout_engine().set(wspace=0.06)  # or the panels' outer ticks meet
     row[0][0].set_ylabel("share of pairs, % a bin")
     handles, labels = row[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
