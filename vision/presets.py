@@ -191,7 +191,8 @@ PRESETS: dict[str, Preset] = {
     **_cifar_ablations(),
     "quickstart": Preset(
         "no network, no GPU: a narrow ResNet on shapes drawn at run time; no row of the paper",
-        {**_CIFAR, **_cosine(0.07, 0.2), "data": "shapes", "architecture": "resnet10_narrow", "eval_steps": 0,
-         "optimizer": "adamw", "learning_rate": 1e-3, "num_train_epochs": 1, "max_steps": 150, "knn_k": 20},
+        {**_CIFAR, **_cosine(0.07, 0.2), "data": "shapes", "architecture": "resnet10_narrow", "stem": "imagenet",
+         "image_size": 24, "optimizer": "adamw", "learning_rate": 1e-3, "max_steps": 150, "eval_steps": 0,
+         "knn_k": 20},
     ),
 }  # fmt: skip
