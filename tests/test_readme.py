@@ -27,16 +27,22 @@ def test_the_losses_and_the_own_temperature_run_as_printed():
 
 def test_commands_install_the_tested_set():
     installs = [line for block in blocks("bash") for line in block.splitlines() if "pip install" in line]
-    assert len(installs) == 2
+    assert len(installs) == 3
     assert all("-c constraints.txt" in line for line in installs)
     pins = (ROOT / "constraints.txt").read_text()
     assert "torch==2.13.0" in pins.split()
 
 
 def test_options_that_the_readme_names_exist():
-    programs = [ROOT / "dystress_text" / "train.py", ROOT / "eval" / "senteval.py", ROOT / "data" / "prepare.py"]
+    programs = (
+        "dystress_text/train.py",
+        "eval/senteval.py",
+        "data/prepare.py",
+        "vision/train.py",
+        "vision/evaluate.py",
+    )
     help_text = "".join(
-        subprocess.run([sys.executable, str(program), "--help"], capture_output=True, text=True).stdout
+        subprocess.run([sys.executable, str(ROOT / program), "--help"], capture_output=True, text=True).stdout
         for program in programs
     )
     named = set(re.findall(r"(?<![\w-])--[a-z_]+", README)) - {"--nproc_per_node"}
@@ -49,7 +55,7 @@ def test_importing_the_package_is_light():
     assert done.stdout.strip() == "[]", done.stderr
 
 
-@pytest.mark.parametrize("folder", ["dystress_text", "eval", "tests", "docs", ".ci", "README.md"])
+@pytest.mark.parametrize("folder", ["dystress_text", "eval", "vision", "tests", "docs", ".ci", "README.md"])
 def test_no_path_of_a_machine(folder):
     files = [ROOT / folder] if (ROOT / folder).is_file() else (ROOT / folder).rglob("*")
     texts = [f.read_text() for f in files if f.suffix in {".py", ".md", "", ".txt"} and f.is_file()]

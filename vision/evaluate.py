@@ -1,8 +1,8 @@
 """Evaluate a pre-trained image encoder: nearest neighbours, linear probe, geometry, fine-tuning.
 
     python vision/evaluate.py --model out_vision/
-    python vision/evaluate.py --model out_vision/ --data cifar10 --compare      # beside an untrained encoder
-    python vision/evaluate.py --model out_vision/ --data chaoyang/ --tasks transfer --class_weights chaoyang
+    python vision/evaluate.py --model out_vision/ --dataset cifar10 --compare      # beside an untrained encoder
+    python vision/evaluate.py --model out_vision/ --dataset chaoyang/ --tasks transfer --class_weights chaoyang
 
 Accuracies are x 100, on the test images, by features of the backbone. Training images are the bank of the nearest
 neighbours and train the probe. The cosine kNN weighs neighbours by exp(s / 0.1), as the paper does; the L2 kNN is that
@@ -29,7 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = OneLineParser("evaluate.py", __doc__)
     add = parser.add_argument
     add("--model", required=True, help="folder that vision/train.py wrote")
-    add("--dataset", "--data", default="cifar10",
+    add("--dataset", default="cifar10",
         help="name of an image set, or a folder of class folders (default cifar10)")  # fmt: skip
     add("--data_dir", help="where prepared data lie; default $DYSTRESS_DATA, else data/prepared")
     add("--tasks", nargs="+", choices=TASKS, default=["knn", "linear", "geometry"],

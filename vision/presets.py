@@ -16,17 +16,23 @@ _CIFAR: Options = {
 _LARS: Options = {
     "stem": "imagenet", "architecture": "resnet50", "projector": "simclr", "image_size": 224, "blur": True,
     "optimizer": "lars", "learning_rate": 0.075, "lr_scaling": "sqrt", "weight_decay": 1e-6,
-    "lr_scheduler_type": "cosine", "max_grad_norm": 0.0, "knn_k": 20, "min_crop": 0.08, "out_dim": 128,
+    "lr_scheduler_type": "cosine", "max_grad_norm": 0.0, "knn_k": 20, "min_scale": 0.08, "out_dim": 128,
 }  # fmt: skip
 _IMAGENET100: Options = {
-    **_LARS, "data": "imagenet100", "train_batch_size": 256, "num_train_epochs": 200, "warmup_ratio": 0.05,
+    **_LARS, "dataset": "imagenet100", "train_batch_size": 256, "num_train_epochs": 200, "warmup_ratio": 0.05,
     "eval_steps": 4950,
 }  # fmt: skip
 _IMAGENET1K: Options = {
-    **_LARS, "data": "imagenet1k", "train_batch_size": 256, "num_train_epochs": 100, "warmup_ratio": 0.1,
+    **_LARS, "dataset": "imagenet1k", "train_batch_size": 256, "num_train_epochs": 100, "warmup_ratio": 0.1,
     "eval_steps": 50040,
 }  # fmt: skip
-_TINY: Options = {**_CIFAR, "data": "tiny_imagenet", "architecture": "resnet50", "image_size": 64, "eval_steps": 7810}
+_TINY: Options = {
+    **_CIFAR,
+    "dataset": "tiny_imagenet",
+    "architecture": "resnet50",
+    "image_size": 64,
+    "eval_steps": 7810,
+}
 _SCHEDULE: Options = {"temperature": "scheduled", "tau_min": 0.1, "tau_max": 1.0, "half_period": 200, "unit": "epoch"}
 
 
@@ -73,7 +79,7 @@ def _cifar_rows() -> dict[str, Preset]:
         ),
     }  # fmt: skip
     return {
-        f"{data}{suffix}": Preset(f"{where}: 200-NN {value[i]:.2f}", {**_CIFAR, "data": data, **options})
+        f"{data}{suffix}": Preset(f"{where}: 200-NN {value[i]:.2f}", {**_CIFAR, "dataset": data, **options})
         for suffix, (where, options, value) in rows.items()
         for i, data in enumerate(("cifar10", "cifar100"))
     }
@@ -83,7 +89,7 @@ def _cifar_ablations() -> dict[str, Preset]:
     """What the paper shows as figures alone: ranges, shifts and learning rates on CIFAR."""
     presets = {}
     for data in ("cifar10", "cifar100"):
-        base = {**_CIFAR, "data": data}
+        base = {**_CIFAR, "dataset": data}
         for low in (0.05, 0.07, 0.1, 0.2):
             for high in (0.1, 0.2, 0.5):
                 if low <= high:
@@ -115,7 +121,7 @@ def _long_tailed_rows() -> dict[str, Preset]:
         "cifar100_lt": ("cifar100lt", (28.27, 26.18), (29.43, 27.1), (28.82, 27.32)),
     }
     for data, (table, simclr, plain, starred) in values.items():
-        base = {**_CIFAR, "data": data, "num_train_epochs": 500, "eval_steps": 0}
+        base = {**_CIFAR, "dataset": data, "num_train_epochs": 500, "eval_steps": 0}
         for suffix, row, options, (one, ten) in (
             ("-simclr", "SimCLR (temperature 0.2 is ours)", _constant(0.2), simclr),
             ("", "DySTreSS", _cosine(0.07, 0.2), plain),
@@ -156,11 +162,11 @@ def _imagenet_rows() -> dict[str, Preset]:
              "warmup_ratio": 0.025, "eval_steps": 0},
         ),
         "imagenet100-lt": Preset(
-            "Table compkuklevain100lt, row DySTreSS: 46.10; --data names the long-tailed image folder",
+            "Table compkuklevain100lt, row DySTreSS: 46.10; --dataset names the long-tailed image folder",
             {**lt, **_cosine(0.1, 0.2)},
         ),
         "imagenet100-lt-schedule": Preset(
-            "Table compkuklevain100lt, row Kukleva et al.: 45.30; --data names the long-tailed image folder",
+            "Table compkuklevain100lt, row Kukleva et al.: 45.30; --dataset names the long-tailed image folder",
             {**lt, **_SCHEDULE},
         ),
         "imagenet1k": Preset(
@@ -191,7 +197,7 @@ PRESETS: dict[str, Preset] = {
     **_cifar_ablations(),
     "quickstart": Preset(
         "no network, no GPU: a narrow ResNet on shapes drawn at run time; no row of the paper",
-        {**_CIFAR, **_cosine(0.07, 0.2), "data": "shapes", "architecture": "resnet10_narrow", "stem": "imagenet",
+        {**_CIFAR, **_cosine(0.07, 0.2), "dataset": "shapes", "architecture": "resnet10_narrow", "stem": "imagenet",
          "image_size": 24, "optimizer": "adamw", "learning_rate": 1e-3, "max_steps": 150, "eval_steps": 0,
          "knn_k": 20},
     ),

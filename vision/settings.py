@@ -20,7 +20,7 @@ VISION = LossDefaults("cosine", {"tau_min": 0.07, "tau_max": 0.2}, {"unit": "epo
 class VisionSettings:
     """Images, encoder, augmentation and optimiser."""
 
-    data: str = field(
+    dataset: str = field(
         default="cifar10",
         metadata={
             "help": "cifar10, cifar100, cifar10_lt, cifar100_lt, tiny_imagenet, imagenet100, imagenet1k, shapes (drawn "
@@ -45,7 +45,7 @@ class VisionSettings:
     image_size: int = field(default=32, metadata={"help": "Side of the crops, in pixels."})
     jitter: float = field(default=1.0, metadata={"help": "Strength of the colour jitter, times 0.4 0.4 0.4 0.1."})
     blur: bool = field(default=False, metadata={"help": "Gaussian blur, as on ImageNet."})
-    min_crop: float = field(default=0.2, metadata={"help": "Smallest share of an image's area that a crop has."})
+    min_scale: float = field(default=0.2, metadata={"help": "Smallest share of an image's area that a crop has."})
     optimizer: str = field(default="sgd", metadata={"help": "The optimiser.", "choices": ["sgd", "lars", "adamw"]})
     lr_scaling: str = field(
         default="none",
@@ -67,8 +67,8 @@ class VisionSettings:
                 raise UserError(f"--{name}: must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.key_momentum < 1:
             raise UserError(f"--key_momentum: must lie in [0, 1), got {self.key_momentum}")
-        if not 0 < self.min_crop <= 1:
-            raise UserError(f"--min_crop: must lie in (0, 1], got {self.min_crop}")
+        if not 0 < self.min_scale <= 1:
+            raise UserError(f"--min_scale: must lie in (0, 1], got {self.min_scale}")
         if self.jitter < 0:
             raise UserError(f"--jitter: must be at least 0, got {self.jitter}")
         if self.knn_k < 0:

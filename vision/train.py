@@ -2,7 +2,7 @@
 
     accelerate launch vision/train.py --preset cifar10            # the paper's CIFAR-10 run
     python vision/train.py --preset quickstart                    # no network, no GPU: shapes drawn at run time
-    accelerate launch vision/train.py --data folder/of/images     # own images, with or without class folders
+    accelerate launch vision/train.py --dataset folder/of/images     # own images, with or without class folders
     accelerate launch vision/train.py --preset cifar10 --temp 0.2 # SimCLR's constant temperature
 
 The encoder lands in ``out_vision/`` (``--output_dir``); ``python vision/evaluate.py --model out_vision`` evaluates it.
@@ -61,7 +61,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     mean, std = mean_std(images)
     knn = _online_knn(vision, images, mean, std)
     task = _task(settings, encoder, images, SimclrAugment(
-        vision.image_size, mean, std, vision.jitter, vision.blur, vision.min_crop
+        vision.image_size, mean, std, vision.jitter, vision.blur, vision.min_scale
     ), knn, accelerator)  # fmt: skip
     _check_batch(batch // processes, task, vision)
     trainer = Trainer(
@@ -119,11 +119,16 @@ def _encoder(vision: VisionSettings, accelerator: Accelerator) -> ImageEncoder:
 
 
 def _training_images(vision: VisionSettings, seed: int) -> ImageSet:
-    images = load_images(vision.data, "train", vision.data_dir, None, vision.skip_corrupt)
+    images = load_images(vision.dataset, "train", vision.data_dir, _loaded_side(vision), vision.skip_corrupt)
     if vision.max_train_samples is not None and vision.max_train_samples < len(images):
         generator = torch.Generator().manual_seed(seed)
         images = images.subset(torch.randperm(len(images), generator=generator)[: vision.max_train_samples])
     return images
+
+
+def _loaded_side(vision: VisionSettings) -> int | None:
+    """Side of the squares that crops are taken from: small images as they are, larger ones at 256 for crops of 224."""
+    return None if vision.image_size <= 96 else round(vision.image_size * 8 / 7)
 
 
 def _online_knn(
@@ -133,7 +138,7 @@ def _online_knn(
     if vision.knn_k == 0 or images.labels is None:
         return None
     try:
-        queries = load_images(vision.data, "test", vision.data_dir, None, vision.skip_corrupt)
+        queries = load_images(vision.dataset, "test", vision.data_dir, _loaded_side(vision), vision.skip_corrupt)
     except UserError:  # a folder of training images alone
         return None
     if queries.labels is None:

@@ -43,7 +43,7 @@ def fails(capsys, *arguments):
 def test_everything_of_two_encoders(model, data, tmp_path, capsys):
     state = torch.get_rng_state()
     output, plot = tmp_path / "results.json", tmp_path / "similarities.png"
-    flags = ["--data=colours", "--k=5", "--probe_epochs=3", "--transfer_epochs=1", "--class_weights", "1", "2", "1"]
+    flags = ["--dataset=colours", "--k=5", "--probe_epochs=3", "--transfer_epochs=1", "--class_weights", "1", "2", "1"]
     tasks = ["--tasks", "knn", "linear", "geometry", "transfer"]
     assert main([f"--model={model}", *flags, *tasks, "--compare", f"--plot={plot}", f"--output={output}"]) == 0
     assert torch.equal(torch.get_rng_state(), state)
@@ -80,13 +80,13 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys):
 def test_a_second_run_gives_the_same_figures(model, data, tmp_path):
     found = []
     for name in ("a.json", "b.json"):
-        assert main([f"--model={model}", "--data=colours", "--k=5", f"--output={tmp_path / name}"]) == 0
+        assert main([f"--model={model}", "--dataset=colours", "--k=5", f"--output={tmp_path / name}"]) == 0
         found.append(json.loads((tmp_path / name).read_text())["results"])
     assert found[0] == found[1]
 
 
 def test_results_go_into_the_models_folder(model, data):
-    assert main([f"--model={model}", "--data=some/colours", "--tasks", "knn", "--k=5", "--limit=20"]) == 0
+    assert main([f"--model={model}", "--dataset=some/colours", "--tasks", "knn", "--k=5", "--limit=20"]) == 0
     record = json.loads((model / "vision-colours.json").read_text())
     assert (record["data"]["train_images"], record["data"]["test_images"]) == (20, 20)
 
@@ -94,7 +94,7 @@ def test_results_go_into_the_models_folder(model, data):
 def test_another_folder_beside_the_model(model, data, tmp_path):
     torch.manual_seed(1)
     save_encoder(build_encoder("resnet10_narrow", "imagenet", "simclr", 8), tmp_path / "other")
-    flags = ["--data=colours", "--tasks", "knn", "--k=5", f"--output={tmp_path / 'r.json'}"]
+    flags = ["--dataset=colours", "--tasks", "knn", "--k=5", f"--output={tmp_path / 'r.json'}"]
     assert main([f"--model={model}", *flags, f"--compare={tmp_path / 'other'}"]) == 0
     encoders = json.loads((tmp_path / "r.json").read_text())["encoders"]
     assert encoders[str(tmp_path / "other")]["out_dim"] == 8
@@ -102,14 +102,14 @@ def test_another_folder_beside_the_model(model, data, tmp_path):
 
 
 def test_what_cannot_be_is_one_line(model, data, tmp_path, capsys):
-    base = [f"--model={model}", "--data=colours", f"--output={tmp_path / 'r.json'}"]
+    base = [f"--model={model}", "--dataset=colours", f"--output={tmp_path / 'r.json'}"]
     assert "--k: 200 neighbours of a bank of 48 images; give 1 to 48" in fails(capsys, *base)
     assert "--l2_k: 49 neighbours of a bank of 48" in fails(capsys, *base, "--k=5", "--l2_k", 1, 49)
     assert "--class_weights: got 4 numbers" in fails(
         capsys, *base, "--tasks", "transfer", "--class_weights", "chaoyang"
     )
     assert "neither numbers nor one of" in fails(capsys, *base, "--class_weights", "lots")
-    assert "is no saved image encoder" in fails(capsys, f"--model={tmp_path}", "--data=colours")
+    assert "is no saved image encoder" in fails(capsys, f"--model={tmp_path}", "--dataset=colours")
     assert "--batch_size: must be at least 1, got 0" in fails(capsys, *base, "--batch_size=0")
     assert "--knn_temperature: must be above 0" in fails(capsys, *base, "--k=5", "--knn_temperature=0")
     assert "add geometry to --tasks" in fails(capsys, *base, "--tasks", "knn", "--plot=x.png")
@@ -119,7 +119,7 @@ def test_what_cannot_be_is_one_line(model, data, tmp_path, capsys):
 
 
 def test_images_that_say_nothing_are_one_line(model, data, tmp_path, capsys):
-    base = [f"--model={model}", "--data=colours", f"--output={tmp_path / 'r.json'}", "--k=5"]
+    base = [f"--model={model}", "--dataset=colours", f"--output={tmp_path / 'r.json'}", "--k=5"]
     whole = dict(data)
     data["train"] = colour_images(12, classes=1)
     data["test"] = colour_images(12, classes=1)

@@ -41,7 +41,7 @@ def _fresh_accelerator():
 
 
 def run(folder, output, *flags):
-    code = main([*SMALL, "--data", str(folder), "--image_size", "16", "--output_dir", str(output), *flags])
+    code = main([*SMALL, "--dataset", str(folder), "--image_size", "16", "--output_dir", str(output), *flags])
     reset_accelerator()
     return code
 
@@ -153,7 +153,7 @@ def test_a_folder_without_labels_trains_without_evaluation(folder, tmp_path):
      (["--train_batch_size", "1"], "--train_batch_size: must be at least 2"),
      (["--train_batch_size", "99"], "--train_batch_size: 99 exceeds the 24"),
      (["--key_momentum", "1"], "--key_momentum: must lie in"),
-     (["--min_crop", "0"], "--min_crop: must lie in"),
+     (["--min_scale", "0"], "--min_scale: must lie in"),
      (["--objective", "queue", "--sigma", "0.5"], "--sigma: objective 'queue' has none"),
      (["--temperature", "cosine", "--temp", "0.1"], "--temp"),
      (["--optimizer", "lion"], "--optimizer")],
@@ -174,7 +174,7 @@ def test_the_vision_defaults_of_a_temperature():
     from dystress_text.build_loss import build_temperature
     from vision.settings import VISION
 
-    built = repr(build_temperature(parse(["--data", "shapes"]).loss, VISION))
+    built = repr(build_temperature(parse(["--dataset", "shapes"]).loss, VISION))
     assert built == "CosineTemperature(tau_min=0.07, tau_max=0.2)"
     schedule = build_temperature(parse(["--preset", "cifar10_lt-2000-schedule"]).loss, VISION)
     assert (schedule.tau_max, schedule.half_period, schedule.unit) == (1.0, 200, "epoch")
