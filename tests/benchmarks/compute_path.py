@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor
-from training_speed import LENGTH, six_layers
+from training_speed import LENGTH, random_bert
 
 from dystress_text import packed
 from dystress_text.batches import Batch, BatchOrder
@@ -72,7 +72,7 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
-        encoder, tokenizer = load_encoder(options.model or six_layers(Path(folder)), options.pooler_type, True)
+        encoder, tokenizer = load_encoder(options.model or random_bert(Path(folder)), options.pooler_type, True)
         corpus = load_corpus(options.corpus, tokenizer, LENGTH, 20_000, cache_dir=folder, progress=False)
         order = BatchOrder(len(corpus), 64, 42).epoch(0)[: options.repeats + 2]
         batches = [corpus.batch(rows) for rows in order]

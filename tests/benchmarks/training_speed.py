@@ -5,8 +5,9 @@
 Unsupervised SimCSE on the same sentences with the same encoder, precision, batch size and truncation, alternately by
 this package's engine, by sentence-transformers' trainer with MultipleNegativesRankingLoss on pairs of a sentence with
 itself, and by a bare loop: transformers' model as it comes, both views in one forward pass, backward, clipping, step.
-The first tokenisation is counted (the bare loop has none); loading the model is not. Without ``--model``, a BERT of 6
-layers and 384 dimensions with random weights is built around the embedded tokenizer.
+The first tokenisation is counted (the bare loop has none); loading the model is not. Without ``--model``, a BERT of
+``--layers`` and ``--width`` (6 and 384; BERT-base has 12 and 768) with random weights is built around the embedded
+tokenizer. Runs on a CUDA device where there is one.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ from dystress_text.simcse import SimcseTask
 RATE, LENGTH = 3e-5, 32
 
 
-def six_layers(folder: Path) -> str:
-    """A BERT of 6 layers and 384 dimensions, random weights, with the embedded tokenizer."""
+def random_bert(folder: Path, layers: int = 6, width: int = 384) -> str:
+    """A BERT with random weights, heads of 32 dimensions (64 from a width of 768 on), and the embedded tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(str(embedded("bert-mini-wiki")))
     config = BertConfig(
         vocab_size=len(tokenizer),
-        hidden_size=384,
-        num_hidden_layers=6,
-        num_attention_heads=12,
-        intermediate_size=1536,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // (64 if width >= 768 else 32),
+        intermediate_size=4 * width,
         max_position_embeddings=512,
     )
     torch.manual_seed(0)
@@ -149,6 +150,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--model")
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=5)
@@ -162,15 +165,16 @@ def main() -> None:
         sentences = list(islice(read_sentences(stream, CorpusReport()), options.steps * options.batch))
     seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     with tempfile.TemporaryDirectory() as folder:
-        model = options.model or six_layers(Path(folder))
+        model = options.model or random_bert(Path(folder), options.layers, options.width)
         for _ in range(options.repeats):
             for name, contestant in CONTESTANTS.items():
                 with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
                     seconds[name].append(contestant(model, sentences, options.batch, options.precision))
     rates = {name: len(sentences) / statistics.median(values) for name, values in seconds.items()}
+    encoder = Path(options.model).name if options.model else f"{options.layers} layers x {options.width}"
     print(
-        f"{Path(options.model).name if options.model else '6 layers x 384'}, batch {options.batch}, "
-        f"{options.precision}, {len(sentences):,} sentences, {torch.get_num_threads()} threads"
+        f"{encoder}, batch {options.batch}, {options.precision}, {len(sentences):,} sentences, "
+        f"{torch.get_num_threads()} threads"
     )
     print(f"{'':22} {'sentences/s':>11} {'ours / it':>9}   spread")
     for name, rate in rates.items():

@@ -1,0 +1,126 @@
+"""Pre-training images a second, beside the common way: Pillow transforms in worker processes, NCHW, eager.
+
+    python tests/benchmarks/pretraining_speed.py [--architecture resnet18] [--batch 128] [--steps 6] [--repeats 3]
+
+The same network, loss, precision, batch and threads, on random 32 x 32 images; the contestants take turns. The common
+way feeds a bare loop from a DataLoader with as many workers as threads; this project's is its engine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import statistics
+import tempfile
+import time
+
+import numpy as np
+import torch
+from augmentation import MEAN, SIDE, STD, pillow_view
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from dystress_text.core import CosineTemperature, NTXentLoss
+from dystress_text.engine import Trainer, make_accelerator
+from dystress_text.settings import EngineSettings
+from vision.augment import SimclrAugment
+from vision.images import ImageSet
+from vision.pretrain import PretrainTask
+from vision.resnet import build_encoder
+
+RATE = 0.06
+
+
+class TwoViews(Dataset[tuple[Tensor, Tensor]]):
+    """Two Pillow views of each picture."""
+
+    def __init__(self, pictures: NDArray[np.uint8]) -> None:
+        self.pictures = pictures  # (n, h, w, 3)
+
+    def __len__(self) -> int:
+        """Pictures."""
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """Both views of one."""
+        return pillow_view(self.pictures[index]), pillow_view(self.pictures[index])
+
+
+def ours(images: Tensor, architecture: str, batch: int, precision: str) -> float:
+    """Seconds of the engine."""
+    encoder = build_encoder(architecture)
+    data = ImageSet(images, None, None, (), "random", None, SIDE)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+        settings = EngineSettings(
+            output_dir=folder, train_batch_size=batch, learning_rate=RATE, mixed_precision=precision, max_grad_norm=0
+        )
+        accelerator = make_accelerator(settings)
+        encoder.to(accelerator.device)
+        task = PretrainTask(encoder, data, SimclrAugment(SIDE, MEAN, STD), NTXentLoss(CosineTemperature(0.07, 0.2)))
+        task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
+        trainer = Trainer(
+            task, len(data), settings, accelerator,
+            make_optimizer=lambda network: torch.optim.SGD(network.parameters(), lr=RATE, momentum=0.9),
+        )  # fmt: skip
+        return trainer.fit().seconds
+
+
+def common(images: Tensor, architecture: str, batch: int, precision: str) -> float:
+    """Seconds of the common way."""
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+    assert device is not None
+    encoder = build_encoder(architecture).to(device).train()
+    encoder.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    loss = NTXentLoss(CosineTemperature(0.07, 0.2))
+    optimizer = torch.optim.SGD(encoder.parameters(), lr=RATE, momentum=0.9)
+    pictures = np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy())
+    loader = DataLoader(
+        TwoViews(pictures), batch, shuffle=True, drop_last=True, num_workers=torch.get_num_threads(),
+        pin_memory=device.type == "cuda", persistent_workers=True,
+    )  # fmt: skip
+    batches = iter(loader)  # workers start before the clock does
+    start = time.perf_counter()
+    for first, second in batches:
+        views = torch.cat([first, second]).to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            features = encoder.backbone(views).pooler_output.flatten(1)
+            embeddings = encoder.projector(features)
+        loss(*embeddings.float().chunk(2)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Print the table and its JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--architecture", default="resnet18")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--precision", choices=["bf16", "no"], default="bf16")
+    options = parser.parse_args()
+    images = torch.randint(0, 256, (options.steps * options.batch, 3, SIDE, SIDE), dtype=torch.uint8)
+    seconds: dict[str, list[float]] = {"this project": [], "common way": []}
+    for _ in range(options.repeats):
+        for name, contestant in (("this project", ours), ("common way", common)):
+            torch.manual_seed(0)
+            seconds[name].append(contestant(images, options.architecture, options.batch, options.precision))
+    ratios = [b / a for a, b in zip(*seconds.values(), strict=True)]
+    print(
+        f"{options.architecture}, CIFAR stem, batch {options.batch}, {options.precision}, "
+        f"{torch.get_num_threads()} threads"
+    )
+    for name, values in seconds.items():
+        print(f"{name:14} {len(images) / statistics.median(values):8.1f} images/s")
+    print(f"ratio: median {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
+    print(json.dumps({"seconds": seconds, "images": len(images), "torch": torch.__version__}))
+
+
+if __name__ == "__main__":
+    main()
