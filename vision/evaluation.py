@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from typing import Any
 import torch
 
 from dystress_text.errors import UserError
-from dystress_text.records import write_json
+from dystress_text.records import versions, write_json
 from vision.accuracy import Accuracy
 from vision.class_weights import check_class_weights, parse_class_weights
 from vision.evaluation_table import table
@@ -29,7 +27,7 @@ from vision.transfer import TransferRecipe, TransferResult
 TASKS = ("knn", "linear", "geometry", "transfer")
 UNTRAINED = "untrained"
 Found = dict[str, Accuracy] | Accuracy | Geometry | TransferResult
-PACKAGES = ("dystress-text", "torch", "transformers", "scikit-learn", "numpy", "pillow", "kornia")
+PACKAGES = ("scikit-learn", "numpy", "pillow", "kornia")
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def run(settings: EvaluationSettings) -> Results:
             "data": splits.describe(),
             "encoders": {name: asdict(encoder.description) for name, encoder in encoders.items()},
             "device": str(_device()),
-            "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
+            "versions": versions(*PACKAGES),
         }
     )
     file = settings.result_file()
