@@ -32,6 +32,7 @@ from dystress_text.gradient_cache import check_no_batch_statistics
 from dystress_text.records import versions
 from dystress_text.run_folder import check_output, prepare_output, write_record
 from dystress_text.settings import EngineSettings
+from vision.allocator import keep_freed_memory
 from vision.augment import SimclrAugment, evaluation_transform
 from vision.images import ImageSet, load_images, mean_std
 from vision.online import OnlineKnn
@@ -53,6 +54,8 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     processes, output = accelerator.num_processes, Path(engine.output_dir)
     check_output(output, engine)
     batch = global_batch_size(engine, processes)
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
     set_seed(engine.seed)
     encoder = _encoder(vision, accelerator)
     if engine.grad_cache_chunk is not None:

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from dystress_text.core import CosineTemperature, NTXentLoss
 from dystress_text.engine import Trainer, make_accelerator
 from dystress_text.settings import EngineSettings
+from vision.allocator import keep_freed_memory
 from vision.augment import SimclrAugment
 from vision.images import ImageSet
 from vision.pretrain import PretrainTask
@@ -51,6 +52,7 @@ class TwoViews(Dataset[tuple[Tensor, Tensor]]):
 
 def ours(images: Tensor, architecture: str, batch: int, precision: str) -> float:
     """Seconds of the engine."""
+    keep_freed_memory()  # as vision/train.py does
     encoder = build_encoder(architecture)
     data = ImageSet(images, None, None, (), "random", None, SIDE)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
@@ -70,6 +72,7 @@ def ours(images: Tensor, architecture: str, batch: int, precision: str) -> float
 
 def common(images: Tensor, architecture: str, batch: int, precision: str) -> float:
     """Seconds of the common way."""
+    keep_freed_memory(False)
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     assert device is not None
     encoder = build_encoder(architecture).to(device).train()
