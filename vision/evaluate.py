@@ -18,8 +18,7 @@ from pathlib import Path
 
 import transformers
 
-from dystress_text.command_line import OneLineParser
-from dystress_text.errors import UserError
+from dystress_text.command_line import OneLineParser, exit_code
 from vision.evaluation import TASKS, EvaluationSettings, run
 from vision.knn import WEIGHTS
 
@@ -59,15 +58,12 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     transformers.utils.logging.set_verbosity_error()
-    try:
+
+    def work() -> bool:
         run(EvaluationSettings(**vars(make_parser().parse_args(argv))))
-        return 0
-    except UserError as error:
-        print(f"evaluate.py: error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("evaluate.py: interrupted; the result file holds what was finished", file=sys.stderr)
-        return 130
+        return True
+
+    return exit_code("evaluate.py", work, "interrupted; the result file holds what was finished")
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def run(settings: EvaluationSettings) -> Results:
             print(f"{name}: {task} ({results.seconds[name][task]:.1f} s)", file=sys.stderr, flush=True)
             results.write(file)
         encoder.cpu()
-    title = f"{splits.title}, {len(splits.test):,} test images"
+    title = f"{splits.train.title}, {len(splits.test):,} test images"
     print(f"\n{title}\n{table(results.encoders, splits.train.variant)}\n")
     if settings.plot is not None:
         plot_geometry(drawn, title, settings.plot)

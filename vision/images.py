@@ -71,6 +71,17 @@ class ImageSet:
             labels=None if self.labels is None else self.labels[rows.to(self.labels.device)],
         )
 
+    def sample(self, count: int | None, seed: int) -> ImageSet:
+        """So many of the images, drawn with the seed; all of them as they are if there are no more, or for None."""
+        if count is None or count >= len(self):
+            return self
+        return self.subset(torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))[:count])
+
+    @property
+    def title(self) -> str:
+        """The name, and beside it what the images are instead of the published ones."""
+        return self.name + (f" ({self.variant})" if self.variant else "")
+
     def image(self, row: int) -> Tensor:
         """One image, uint8 (3, size, size); a file is decoded, its shorter side resized, its middle square kept.
 

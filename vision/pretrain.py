@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ class Autocast(Protocol):
     def __call__(self) -> torch.autocast: ...
 
 
+@dataclass(eq=False)
 class PretrainTask:
     """Implements :class:`dystress_text.engine.Task` for images: two views of each, both through the encoder at once.
 
@@ -37,30 +39,23 @@ class PretrainTask:
         images: what it trains on.
         augment: makes a view of uint8 images (n, 3, h, w); called twice a batch, on the device.
         objective: the loss.
-        evaluate: metrics of the encoder while it trains, or None.
+        online: metrics of the encoder while it trains, or None.
         card: goes into the saved folder's card.
     """
 
-    views_in_one_pass = 2
+    views_in_one_pass: ClassVar[int] = 2
 
-    def __init__(
-        self,
-        model: ImageEncoder,
-        images: ImageSet,
-        augment: nn.Module,
-        objective: ContrastiveLoss,
-        evaluate: Evaluate | None = None,
-        card: str = "",
-    ) -> None:
-        self.model = model
-        self.images = images
-        self.augment = augment
-        self.objective = objective
-        self.card = card
-        self._evaluate = evaluate
-        device = next(model.parameters()).device
+    model: ImageEncoder
+    images: ImageSet
+    augment: nn.Module
+    objective: ContrastiveLoss
+    online: Evaluate | None = None
+    card: str = ""
+
+    def __post_init__(self) -> None:
         self._decoders = ThreadPoolExecutor(thread_name_prefix="decode")
-        self._on_device = None if images.images is None else images.images.to(device)  # (n, 3, h, w) uint8
+        device = next(self.model.parameters()).device
+        self._on_device = None if self.images.images is None else self.images.images.to(device)  # (n, 3, h, w) uint8
 
     @property
     def state(self) -> nn.Module:
@@ -87,12 +82,13 @@ class PretrainTask:
         return loss
 
     def evaluate(self) -> Mapping[str, float]:
-        return {} if self._evaluate is None else self._evaluate(self.model)
+        return {} if self.online is None else self.online(self.model)
 
     def save(self, folder: Path) -> None:
         save_encoder(self.model, folder, self.card)
 
 
+@dataclass(eq=False, kw_only=True)
 class QueueTask(PretrainTask):
     """MoCo v2: one view is the query, a momentum encoder makes the other's key, past keys are the negatives.
 
@@ -105,24 +101,14 @@ class QueueTask(PretrainTask):
         **others: as for :class:`PretrainTask`.
     """
 
-    views_in_one_pass = 1
+    views_in_one_pass: ClassVar[int] = 1
 
-    def __init__(
-        self,
-        model: ImageEncoder,
-        images: ImageSet,
-        augment: nn.Module,
-        objective: ContrastiveLoss,
-        evaluate: Evaluate | None = None,
-        card: str = "",
-        *,
-        momentum: float,
-        autocast: Autocast,
-    ) -> None:
-        super().__init__(model, images, augment, objective, evaluate, card)
-        self.momentum = momentum
-        self.autocast = autocast
-        self.key_encoder = copy.deepcopy(model).requires_grad_(False)
+    momentum: float
+    autocast: Autocast
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.key_encoder = copy.deepcopy(self.model).requires_grad_(False)
 
     @property
     def state(self) -> nn.Module:

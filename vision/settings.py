@@ -8,8 +8,8 @@ from typing import Any
 from dystress_text.build_loss import LossDefaults
 from dystress_text.errors import UserError
 from dystress_text.settings import OBJECTIVES, EngineSettings, LossSettings
+from vision.resnet import ARCHITECTURES, PROJECTORS, STEMS
 
-ARCHITECTURES = ("resnet18", "resnet34", "resnet50", "resnet10_narrow")
 VISION_OBJECTIVES = (*OBJECTIVES, "queue")
 
 # the paper's CIFAR row, and Kukleva et al.'s swing over hundreds of epochs
@@ -35,11 +35,11 @@ class VisionSettings:
     architecture: str = field(default="resnet18", metadata={"help": "The network.", "choices": list(ARCHITECTURES)})
     stem: str = field(
         default="cifar",
-        metadata={"help": "First layers: cifar (3 x 3, no pooling) or imagenet.", "choices": ["cifar", "imagenet"]},
+        metadata={"help": "First layers: cifar (3 x 3, no pooling) or imagenet.", "choices": list(STEMS)},
     )
     projector: str = field(
         default="cifar",
-        metadata={"help": "Head while pre-training: cifar or simclr (2 layers).", "choices": ["cifar", "simclr"]},
+        metadata={"help": "Head while pre-training: cifar or simclr (2 layers).", "choices": list(PROJECTORS)},
     )
     out_dim: int = field(default=128, metadata={"help": "Dimensions of the projector's output."})
     image_size: int = field(default=32, metadata={"help": "Side of the crops, in pixels."})
@@ -85,6 +85,13 @@ class VisionLossSettings(LossSettings):
         default="ntxent",
         metadata={"help": "The objective; queue is MoCo v2's.", "choices": list(VISION_OBJECTIVES)},
     )
+
+
+@dataclass
+class VisionEngineSettings(EngineSettings):
+    """Settings of the loop, with an output folder that is not that of text."""
+
+    output_dir: str = field(default="out_vision", metadata={"help": "Where the encoder, the log and checkpoints go."})
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dystress_text.errors import UserError
 from vision.images import ImageSet, load_images, mean_std
@@ -27,11 +26,6 @@ class Splits:
     test: ImageSet
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-
-    @property
-    def title(self) -> str:
-        """The name, and beside it what the data are instead of the published ones."""
-        return self.train.name + (f" ({self.train.variant})" if self.train.variant else "")
 
     def describe(self) -> dict[str, Any]:
         """For a record."""
@@ -72,7 +66,7 @@ def load_splits(
     train = load_images(name, "train", data_dir, size, skip_corrupt)
     test = load_images(name, "test", data_dir, train.size, skip_corrupt)
     mean, std = mean_std(train)
-    train, test = (_draw(images, limit, seed) for images in (train, test))
+    train, test = (images.sample(limit, seed) for images in (train, test))
     check_labels(train, test)
     return Splits(train, test, mean, std)
 
@@ -94,10 +88,3 @@ def check_labels(train: ImageSet, test: ImageSet) -> None:
         )
     if len(torch.unique(train.labels)) < 2:
         raise UserError(f"--dataset: the training images of {train.name} are of one class only: nothing to tell apart")
-
-
-def _draw(images: ImageSet, limit: int | None, seed: int) -> ImageSet:
-    if limit is None or limit >= len(images):
-        return images
-    order: Tensor = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    return images.subset(order[:limit])

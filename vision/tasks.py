@@ -14,13 +14,12 @@ from vision.accuracy import Accuracy
 from vision.augment import SimclrAugment, crop_resize_flip, draw_crops, evaluation_transform
 from vision.features import Transform, image_features, seeded
 from vision.geometry import Geometry, measure_geometry
+from vision.images import SMALL
 from vision.knn import Weights, cosine_votes, l2_votes
 from vision.probe import linear_probe
 from vision.resnet import ImageEncoder
 from vision.splits import Splits
 from vision.transfer import TransferRecipe, TransferResult, fine_tune, score_classifier
-
-SMALL = 96  # pixels a side; above, random views are those of ImageNet
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import transformers
 from accelerate import Accelerator
 from accelerate.utils import set_seed
@@ -28,19 +27,17 @@ from dystress_text.core.gather import ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss, QueueInfoNCELoss
 from dystress_text.engine import Trainer, describe, global_batch_size, make_accelerator, on_main_process
 from dystress_text.errors import UserError
-from dystress_text.gradient_cache import check_no_batch_statistics
 from dystress_text.records import versions
 from dystress_text.run_folder import check_output, prepare_output, write_record
-from dystress_text.settings import EngineSettings
 from vision.allocator import keep_freed_memory
-from vision.augment import SimclrAugment, evaluation_transform
-from vision.images import ImageSet, load_images, mean_std
+from vision.augment import EVALUATION_CROP, SimclrAugment, evaluation_transform
+from vision.images import SMALL, ImageSet, load_images, mean_std
 from vision.online import OnlineKnn
 from vision.optimizers import make_optimizer
 from vision.presets import PRESETS
 from vision.pretrain import PretrainTask, QueueTask
 from vision.resnet import ImageEncoder, build_encoder
-from vision.settings import VISION, PretrainSettings, VisionLossSettings, VisionSettings
+from vision.settings import VISION, PretrainSettings, VisionEngineSettings, VisionLossSettings, VisionSettings
 
 
 def pretrain(settings: PretrainSettings) -> dict[str, Any]:
@@ -58,8 +55,6 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         keep_freed_memory()
     set_seed(engine.seed)
     encoder = _encoder(vision, accelerator)
-    if engine.grad_cache_chunk is not None:
-        check_no_batch_statistics(encoder)
     images = _training_images(vision, engine.seed)
     mean, std = mean_std(images)
     knn = _online_knn(vision, images, mean, std)
@@ -85,8 +80,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
 
     def start() -> None:
         prepare_output(output, engine, record)
-        variant = "" if images.variant is None else f" ({images.variant})"
-        _say(f"{len(images):,} images of {images.name}{variant}, {len(images.classes)} classes")
+        _say(f"{len(images):,} images of {images.title}, {len(images.classes)} classes")
         _say(f"{type(task.objective).__name__} with {task.objective.temperature}")
         _say(f"{trainer.total_steps:,} steps of {batch} images on {describe(accelerator)}")
         record["untrained"] = dict(task.evaluate())
@@ -123,15 +117,12 @@ def _encoder(vision: VisionSettings, accelerator: Accelerator) -> ImageEncoder:
 
 def _training_images(vision: VisionSettings, seed: int) -> ImageSet:
     images = load_images(vision.dataset, "train", vision.data_dir, _loaded_side(vision), vision.skip_corrupt)
-    if vision.max_train_samples is not None and vision.max_train_samples < len(images):
-        generator = torch.Generator().manual_seed(seed)
-        images = images.subset(torch.randperm(len(images), generator=generator)[: vision.max_train_samples])
-    return images
+    return images.sample(vision.max_train_samples, seed)
 
 
 def _loaded_side(vision: VisionSettings) -> int | None:
     """Side of the squares that crops are taken from: small images as they are, larger ones at 256 for crops of 224."""
-    return None if vision.image_size <= 96 else round(vision.image_size * 8 / 7)
+    return None if vision.image_size <= SMALL else round(vision.image_size / EVALUATION_CROP)
 
 
 def _online_knn(
@@ -211,11 +202,8 @@ def parse(argv: Sequence[str]) -> PretrainSettings:
     Raises:
         UserError: an unknown name or a value out of range.
     """
-    groups = (VisionSettings, VisionLossSettings, EngineSettings)
+    groups = (VisionSettings, VisionLossSettings, VisionEngineSettings)
     (vision, loss, engine), preset = parse_settings(argv, groups, PRESETS, "cifar10", "train.py", __doc__)
-    given = [word.partition("=")[0] for word in argv]
-    if "--output_dir" not in given:
-        engine.output_dir = "out_vision"
     return PretrainSettings(vision, loss, engine, preset)
 
 
