@@ -25,6 +25,8 @@ from transformers import (
     RobertaModel,
 )
 
+from dystress_text.corpus import TokenizedCorpus, load_corpus
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 VOCABULARY = """a the cat dog bird fish man woman child sat ran flew swam ate saw on under over near mat tree river
@@ -105,6 +107,12 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("text") / "sentences.txt"
     file.write_text("".join(f"{sentence}\n" for sentence in make_sentences(200)))
     return file
+
+
+@pytest.fixture
+def corpus(text_file: Path, tokenizer: PreTrainedTokenizerFast) -> TokenizedCorpus:
+    """The sentences of ``text_file``, of 16 tokens at most."""
+    return load_corpus(text_file, tokenizer, 16, progress=False)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,7 +11,6 @@ from conftest import build_tokenizer, build_transformer, reset_accelerator
 
 from dystress_text.batches import BatchOrder
 from dystress_text.core import InfoNCELoss, ScheduledTemperature, ShiftedCosineTemperature
-from dystress_text.corpus import load_corpus
 from dystress_text.encoder import SentenceEncoder
 from dystress_text.engine import (
     Trainer,
@@ -24,11 +23,6 @@ from dystress_text.engine import (
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.settings import EngineSettings
 from dystress_text.simcse import SimcseTask
-
-
-@pytest.fixture
-def corpus(text_file, tokenizer):
-    return load_corpus(text_file, tokenizer, 16, progress=False)
 
 
 class ScriptedTask(SimcseTask):

@@ -5,14 +5,8 @@ import torch
 from test_engine import log_of, make_task, run, weights
 
 from dystress_text.core import MACLLoss, NTXentLoss
-from dystress_text.corpus import load_corpus
 from dystress_text.errors import UserError
 from dystress_text.gradient_cache import check_no_batch_statistics
-
-
-@pytest.fixture
-def corpus(text_file, tokenizer):
-    return load_corpus(text_file, tokenizer, 16, progress=False)
 
 
 def train(corpus, folder, chunk, dropout=0.0, objective=None, **options):

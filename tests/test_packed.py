@@ -15,11 +15,6 @@ from dystress_text.simcse import SimcseTask
 PACKABLE = ("bert", "roberta")
 
 
-@pytest.fixture
-def corpus(text_file, tokenizer):
-    return load_corpus(text_file, tokenizer, 16, progress=False)
-
-
 def make_batch(n=9, dtype=torch.int64):
     encoded = build_tokenizer()(make_sentences(n), padding=True, return_tensors="pt")
     ids, mask = encoded["input_ids"], encoded["attention_mask"]
