@@ -373,18 +373,20 @@ def test_a_failure_of_the_main_process_ends_all(flags, tmp_path):
     """Without the word from the main process the other one would wait for it until a time-out."""
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys\n"
+        "import os, pathlib, sys\n"
         "from dystress_text import simcse, train\n"
         "def broken(self, folder):\n    raise OSError('no space left')\n"
         "simcse.SimcseTask.save = broken\n"
         "try:\n    train.train(train.parse(sys.argv[1:]))\n"
-        "except Exception as error:\n    print(type(error).__name__, error, flush=True)\n"
+        "except Exception as error:\n"
+        "    cause = pathlib.Path(__file__).with_name('rank' + os.environ['RANK'])\n"
+        "    cause.write_text(f'{type(error).__name__} {error}')\n"
     )
     torchrun = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29578"]
     done = run_script(*torchrun, str(script), *flags, OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="true")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "OSError no space left" in done.stdout
-    assert "TrainingError the main process failed: no space left" in done.stdout
+    assert (tmp_path / "rank0").read_text() == "OSError no space left"
+    assert (tmp_path / "rank1").read_text() == "TrainingError the main process failed: no space left"
 
 
 @pytest.mark.slow
