@@ -2,25 +2,22 @@
 
 import gc
 import json
-import multiprocessing
 import os
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from accelerate import DeepSpeedPlugin, FullyShardedDataParallelPlugin, PartialState
 from accelerate.commands import launch
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 from conftest import build_tokenizer, build_transformer, reset_accelerator
+from processes import free_port, spawn
 from sentence_transformers import SentenceTransformer
 
 from dystress_text.core import (
@@ -42,7 +39,6 @@ from dystress_text.simcse import SimcseTask
 from dystress_text.train import main
 
 STEPS, BATCH, SENTENCES = 20, 8, 67  # 8 batches an epoch and 3 sentences that sit it out: two and a half epochs
-PATIENCE = 240  # seconds
 
 OBJECTIVES = {
     "InfoNCE, shifted cosine": lambda gather: InfoNCELoss(ShiftedCosineTemperature(), gather=gather),
@@ -135,35 +131,6 @@ def train_sharded(folder, text):
     dist.barrier()
     train(folder / "resumed", text, **options, resume_from_checkpoint=True)
     train(folder / "bf16", text, "InfoNCE, shifted cosine", sharded=True, precision="bf16")
-
-
-def process(rank, world_size, port, work, folder, text):
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), ACCELERATE_USE_CPU="true", OMP_NUM_THREADS="1",
-    )  # fmt: skip
-    torch.set_num_threads(1)
-    work(folder, text)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def spawn(world_size, work, folder, text):
-    multiprocessing.set_forkserver_preload(["dystress_text.simcse", "transformers.models.bert"])  # one import for all
-    arguments = (world_size, free_port(), work, folder, text)
-    started = mp.start_processes(process, arguments, nprocs=world_size, join=False, start_method="forkserver")
-    deadline = time.monotonic() + PATIENCE
-    while not started.join(timeout=1):
-        if time.monotonic() > deadline:
-            for each in started.processes:
-                each.kill()
-            pytest.fail("the processes wait for each other")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
+from processes import free_port
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import ModernBertModel
@@ -382,7 +383,7 @@ def test_a_failure_of_the_main_process_ends_all(flags, tmp_path):
         "    cause = pathlib.Path(__file__).with_name('rank' + os.environ['RANK'])\n"
         "    cause.write_text(f'{type(error).__name__} {error}')\n"
     )
-    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29578"]
+    torchrun = ["-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
     done = run_script(*torchrun, str(script), *flags, OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="true")
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "rank0").read_text() == "OSError no space left"

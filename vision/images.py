@@ -116,6 +116,7 @@ def load_images(
 
     Raises:
         UserError: an unknown name or split, data that have not been prepared, or too large for memory.
+        NoSuchSplitError: the data have no such split.
         DataError: a folder or image that is damaged.
     """
     if size is not None and size < 1:

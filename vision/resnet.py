@@ -74,10 +74,10 @@ class ImageEncoder(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch does not declare it
 
     def features(self, images: Tensor) -> Tensor:
-        """Pooled output of the backbone in fp32, (n, 3, h, w) -> (n, feature_dim)."""
+        """Pooled output of the backbone in fp32 at least, (n, 3, h, w) -> (n, feature_dim)."""
         images = images.contiguous(memory_format=torch.channels_last)
         pooled: Tensor = self.backbone(images).pooler_output  # (n, feature_dim, 1, 1)
-        return pooled.flatten(1).float()
+        return pooled.flatten(1).to(torch.promote_types(pooled.dtype, torch.float32))
 
     def forward(self, images: Tensor) -> Tensor:
         """Projector output for images (n, 3, h, w): (n, out_dim)."""

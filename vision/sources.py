@@ -26,6 +26,10 @@ _IMAGE_COLUMNS = ("img", "image")
 _LABEL_COLUMNS = ("label", "fine_label")  # CIFAR-100 has coarse ones too
 
 
+class NoSuchSplitError(UserError):
+    """A data set that is there, without the split that was asked for."""
+
+
 @dataclass(frozen=True)
 class Source:
     """The images of a split, not decoded.
@@ -58,7 +62,8 @@ def find_images(name_or_path: str, split: str, data_dir: str | None = None) -> S
     """The images of a prepared set, an image folder or a folder of parquet files.
 
     Raises:
-        UserError: an unknown name or split, data that have not been prepared, or too few images.
+        UserError: an unknown name or split, or data that have not been prepared.
+        NoSuchSplitError: the data have no such split.
         DataError: a folder or file that is damaged.
     """
     if split not in _SPLITS:
@@ -112,7 +117,9 @@ def _long_tailed(name: str, split: str, root: Path) -> Source:
 def _from_parquet(folder: Path, split: str, name: str) -> Source:
     files = sorted(path for path in folder.rglob("*.parquet") if path.name.startswith(_SPLITS[split]))
     if not files:
-        raise UserError(f"{OPTION}: {str(folder)!r} has no parquet files of the {split} split ({split}-*.parquet)")
+        raise NoSuchSplitError(
+            f"{OPTION}: {str(folder)!r} has no parquet files of the {split} split ({split}-*.parquet)"
+        )
     contents: list[bytes] = []
     origins: list[str] = []
     labels: list[int] = []
@@ -186,7 +193,7 @@ def _split_folder(root: Path, split: str) -> Path:
             return root / name
     divided = [name for names in _SPLITS.values() for name in names if (root / name).is_dir()]
     if split != "train" or divided:
-        raise UserError(f"{OPTION}: {str(root)!r} has no {split} split (a folder {' or '.join(_SPLITS[split])})")
+        raise NoSuchSplitError(f"{OPTION}: {str(root)!r} has no {split} split (a folder {' or '.join(_SPLITS[split])})")
     return root
 
 

@@ -31,6 +31,7 @@ from dystress_text.records import versions
 from dystress_text.run_folder import check_output, prepare_output, write_record
 from vision.allocator import keep_freed_memory
 from vision.augment import EVALUATION_CROP, SimclrAugment, evaluation_transform
+from vision.batchnorm import synchronise
 from vision.images import SMALL, ImageSet, load_images, mean_std
 from vision.online import OnlineKnn
 from vision.optimizers import make_optimizer
@@ -38,6 +39,7 @@ from vision.presets import PRESETS
 from vision.pretrain import PretrainTask, QueueTask
 from vision.resnet import ImageEncoder, build_encoder
 from vision.settings import VISION, PretrainSettings, VisionEngineSettings, VisionLossSettings, VisionSettings
+from vision.sources import NoSuchSplitError
 
 
 def pretrain(settings: PretrainSettings) -> dict[str, Any]:
@@ -81,6 +83,8 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     def start() -> None:
         prepare_output(output, engine, record)
         _say(f"{len(images):,} images of {images.title}, {len(images.classes)} classes")
+        if knn is None and vision.knn_k > 0:
+            _say("no test split with labels: no accuracy while training")
         _say(f"{type(task.objective).__name__} with {task.objective.temperature}")
         _say(f"{trainer.total_steps:,} steps of {batch} images on {describe(accelerator)}")
         record["untrained"] = dict(task.evaluate())
@@ -108,11 +112,15 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
 
 def _encoder(vision: VisionSettings, accelerator: Accelerator) -> ImageEncoder:
     encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
-    if vision.sync_batchnorm and accelerator.num_processes > 1:
-        if accelerator.device.type == "cpu":
-            raise UserError("--sync_batchnorm: torch synchronises batch statistics on accelerators alone, not on CPUs")
-        encoder = nn.SyncBatchNorm.convert_sync_batchnorm(encoder)  # type: ignore[no-untyped-call]
+    gather = _gather(accelerator)
+    if vision.sync_batchnorm and gather is not None:
+        synchronise(encoder, gather, accelerator.device)
     return encoder.to(accelerator.device)
+
+
+def _gather(accelerator: Accelerator) -> ProcessGather | None:
+    processes = accelerator.num_processes
+    return ProcessGather(accelerator.process_index, processes) if processes > 1 else None
 
 
 def _training_images(vision: VisionSettings, seed: int) -> ImageSet:
@@ -133,7 +141,7 @@ def _online_knn(
         return None
     try:
         queries = load_images(vision.dataset, "test", vision.data_dir, _loaded_side(vision), vision.skip_corrupt)
-    except UserError:  # a folder of training images alone
+    except NoSuchSplitError:  # training images alone
         return None
     if queries.labels is None:
         return None
@@ -145,8 +153,7 @@ def _online_knn(
 
 
 def _objective(loss: VisionLossSettings, vision: VisionSettings, accelerator: Accelerator) -> ContrastiveLoss:
-    processes = accelerator.num_processes
-    gather = ProcessGather(accelerator.process_index, processes) if processes > 1 else None
+    gather = _gather(accelerator)
     if loss.objective != "queue":
         return build_objective(loss, gather, VISION)
     if loss.sigma is not None:

@@ -1,0 +1,44 @@
+"""Several processes that train together, for tests."""
+
+import multiprocessing
+import os
+import socket
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+PATIENCE = 240  # seconds
+
+
+def spawn(world_size, work, *arguments):
+    """Call ``work(*arguments)`` in each of so many processes, which form a gloo group where the work makes one."""
+    multiprocessing.set_forkserver_preload(["dystress_text.simcse", "transformers.models.bert"])  # one import for all
+    passed = (world_size, free_port(), work, *arguments)
+    started = mp.start_processes(_process, passed, nprocs=world_size, join=False, start_method="forkserver")
+    deadline = time.monotonic() + PATIENCE
+    while not started.join(timeout=1):
+        if time.monotonic() > deadline:
+            for each in started.processes:
+                each.kill()
+            pytest.fail("the processes wait for each other")
+
+
+def _process(rank, world_size, port, work, *arguments):
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), ACCELERATE_USE_CPU="true", OMP_NUM_THREADS="1",
+    )  # fmt: skip
+    torch.set_num_threads(1)
+    work(*arguments)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def free_port():
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
