@@ -1,6 +1,7 @@
 """Pre-training through the engine: tasks, the program, resuming, clear errors."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -144,6 +145,16 @@ def test_a_folder_without_labels_trains_without_evaluation(folder, tmp_path):
         (flat / f"{i}.png").write_bytes(file.read_bytes())
     assert run(flat, tmp_path / "out", "--max_steps", "2") == 0
     assert json.loads((tmp_path / "out" / "run.json").read_text())["trained"] == {}
+
+
+def test_a_damaged_test_split_is_an_error_and_a_missing_one_is_told(folder, tmp_path, capsys):
+    picture = next((folder / "test").glob("*/*.png"))
+    picture.write_bytes(b"damaged")
+    assert run(folder, tmp_path / "out", "--max_steps", "1") == 2
+    assert str(picture) in capsys.readouterr().err
+    shutil.rmtree(folder / "test")
+    assert run(folder, tmp_path / "out", "--max_steps", "1") == 0
+    assert "no test split with labels: no accuracy while training" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,63 @@
+"""Write a pre-trained backbone under torchvision's names, for programs that expect its ResNets.
+
+    python vision/export.py --model out_vision/ --output resnet18.safetensors
+
+    from safetensors.torch import load_file
+    network = torchvision.models.resnet18()
+    network.load_state_dict(load_file("resnet18.safetensors"), strict=False)      # all but the classifier fc
+
+With the CIFAR stem the network's ``conv1`` must first be a 3x3 convolution of stride 1, its ``maxpool`` the identity.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import transformers
+from safetensors.torch import save_file
+
+from dystress_text.command_line import OneLineParser, exit_code
+from dystress_text.errors import UserError
+from vision.resnet import load_encoder, torchvision_names
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The program's options."""
+    parser = OneLineParser("export.py", __doc__)
+    parser.add_argument("--model", type=Path, required=True, help="folder that vision/train.py wrote")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE.safetensors", help="a new file")
+    return parser
+
+
+def export(model: Path, output: Path) -> None:
+    """Write the backbone of ``model`` as ``output``.
+
+    Raises:
+        UserError: no encoder loads from there, or the file exists or cannot be written.
+    """
+    if output.exists():
+        raise UserError(f"--output: {str(output)!r} exists; name a new file")
+    tensors = {name: tensor.contiguous() for name, tensor in torchvision_names(load_encoder(model)).items()}
+    try:
+        save_file(tensors, output)
+    except Exception as error:  # safetensors has its own for whatever the system says
+        raise UserError(f"--output: cannot write {str(output)!r}: {' '.join(str(error).split())}") from error
+    print(f"{len(tensors)} tensors in {output}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    transformers.utils.logging.set_verbosity_error()
+
+    def work() -> bool:
+        export(**vars(make_parser().parse_args(argv)))
+        return True
+
+    return exit_code("export.py", work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
