@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import NoReturn
 
-from dystress_text.errors import UserError
+from dystress_text.errors import Interrupted, UserError
 
 
 class OneLineErrors:
@@ -32,7 +32,7 @@ class OneLineParser(OneLineErrors, argparse.ArgumentParser):
 
 
 def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupted") -> int:
-    """Run a program's work: 0 when it is done, 1 where something is left, 2 after a one-line error, 130 for Ctrl-C.
+    """Run a program's work: 0 when it is done, 1 where something is left, 2 after a one-line error, 128 + a signal.
 
     Args:
         prog: the program's name, which stands before every message.
@@ -45,6 +45,9 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
     except UserError as error:
         print(f"{prog}: error: {error}", file=sys.stderr, flush=True)
         return 2
+    except Interrupted as stop:
+        print(f"{prog}: {stop}", file=sys.stderr, flush=True)
+        return 128 + stop.signal
     except KeyboardInterrupt:
         print(f"{prog}: {interrupted}", file=sys.stderr, flush=True)
         return 130

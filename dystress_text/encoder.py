@@ -24,6 +24,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from dystress_text.atomic import replaced_files
 from dystress_text.errors import UserError
 from dystress_text.hub import hub_reachable
 from dystress_text.packed import Packing, can_pack, packed_states
@@ -173,7 +174,8 @@ class SentenceEncoder(nn.Module):
     def save(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
         """Write a native sentence-transformers model whose vectors are those of :meth:`encode`.
 
-        The head is left out, and the length limit is the encoder's own.
+        The head is left out, and the length limit is the encoder's own. The files take their places when all are
+        complete.
         """
         from sentence_transformers import SentenceTransformer  # slow to import and needed here alone
         from sentence_transformers.sentence_transformer.modules import Pooling, Transformer, WeightedLayerPooling
@@ -196,9 +198,8 @@ class SentenceEncoder(nn.Module):
             parameter = nn.Parameter(weights, requires_grad=False)
             modules.append(WeightedLayerPooling(config.hidden_size, config.num_hidden_layers, 0, parameter))
         modules.append(Pooling(config.hidden_size, "mean" if layers else "cls"))
-        SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine").save(str(folder))
-        for weights_file in Path(folder).glob("*.safetensors"):  # written for the owner's eyes alone
-            weights_file.chmod((Path(folder) / "config.json").stat().st_mode)
+        with replaced_files(folder) as complete:
+            SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine").save(str(complete))
 
 
 def length_limit(tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> int:

@@ -2,7 +2,7 @@
 
 A task says how a batch becomes embeddings, what their loss is, and how the model is evaluated and saved. The engine has
 all the rest: devices and precision, the order of the samples, accumulation, clipping, the learning rate, progress,
-trackers, the best model, checkpoints and the stop on a loss that is no number.
+trackers, the best model, checkpoints, and the stop on a signal or on a loss that is no number.
 """
 
 from __future__ import annotations
@@ -10,43 +10,54 @@ from __future__ import annotations
 import gc
 import json
 import math
-import os
-import resource
 import shutil
-import sys
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.tracking import get_available_trackers
-from accelerate.utils import broadcast_object_list, set_seed
+from accelerate.utils import broadcast_object_list, load
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import get_scheduler
 
+from dystress_text.accelerator import (
+    Agreement,
+    global_batch_size,
+    is_lost_process,
+    on_main_process,
+    peak_memory,
+    seed_process,
+)
 from dystress_text.batches import Batch, BatchOrder, load_ahead
+from dystress_text.checkpoints import STAGING, checkpoint_folder, newest_complete, remove_old, seal
 from dystress_text.core.temperature import TemperatureError
-from dystress_text.distributed import check_launch, collect_weights, network_to_train, tell_deepspeed
-from dystress_text.errors import TrainingError, UserError
+from dystress_text.distributed import collect_weights, network_to_train, tell_deepspeed
+from dystress_text.errors import Interrupted, TrainingError, UserError
 from dystress_text.gradient_cache import backward_in_chunks, check_no_batch_statistics
 from dystress_text.progress import progress_bar
-from dystress_text.records import to_json
+from dystress_text.records import to_json, write_json
 from dystress_text.settings import EngineSettings
+from dystress_text.stop_signals import StopSignals
 
-CHECKPOINT, STAGING, TRACKER_FOLDER, LOG = "checkpoint", ".checkpoint-writing", "tracker-logs", "metrics.jsonl"
-CHECKPOINT_STATE = "training_state.json"  # the last file of a checkpoint to be written
+LOG, FAILURE = "metrics.jsonl", "failure"
+_STATE, _TASK = "training_state.json", "task.safetensors"
+_OVERFLOWS = 50  # steps in a row that fp16 may skip
 
 # what may differ between a run and its continuation
 FREE_OPTIONS = (
-    "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "logging_steps", "report_to",
-    "train_file", "text_column", "data_dir", "preset",
+    "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_total_limit", "logging_steps",
+    "report_to", "train_file", "text_column", "data_dir", "preset",
 )  # fmt: skip
 
 
@@ -82,12 +93,25 @@ class Task(Protocol):
 
 @dataclass
 class TrainingState:
-    """What a checkpoint must know besides tensors."""
+    """What a checkpoint must know besides tensors.
+
+    Attributes:
+        step: optimiser steps done.
+        best_metric: of the model kept.
+        best_step: its step.
+        train_seconds: spent in steps.
+        losses: read from the device and not logged yet.
+        skipped_steps: by fp16, for gradients that overflowed.
+        skipped_in_row: the last so many of them without a step between.
+    """
 
     step: int = 0
     best_metric: float | None = None
     best_step: int | None = None
     train_seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    skipped_steps: int = 0
+    skipped_in_row: int = 0
 
 
 @dataclass(frozen=True)
@@ -100,6 +124,7 @@ class TrainingSummary:
         samples_per_second: training samples over ``seconds``, all processes together.
         peak_memory_gb: of the device on CUDA, else of the process (resident), in 10^9 bytes.
         best_step: of the model kept; None if nothing was evaluated.
+        skipped_steps: steps that fp16 skipped, for gradients that overflowed.
         metrics: of the model kept.
     """
 
@@ -108,105 +133,8 @@ class TrainingSummary:
     samples_per_second: float
     peak_memory_gb: float
     best_step: int | None
+    skipped_steps: int
     metrics: dict[str, float]
-
-
-def make_accelerator(settings: EngineSettings) -> Accelerator:
-    """The accelerator for these settings.
-
-    Raises:
-        UserError: the precision or the tracker is not available here.
-    """
-    trackers = [str(tracker.value) for tracker in get_available_trackers()]
-    if settings.report_to not in ("none", *trackers):
-        raise UserError(
-            f"--report_to: {settings.report_to!r} is no tracker that is installed here; known are "
-            f"{', '.join(['none', *trackers])}"
-        )
-    precision = resolve_precision(settings.mixed_precision)
-    if precision == "fp16" and not torch.accelerator.is_available():
-        raise UserError("--mixed_precision: fp16 needs an accelerator device; use bf16 or no on a CPU")
-    try:
-        accelerator = Accelerator(
-            mixed_precision=precision,
-            gradient_accumulation_steps=settings.gradient_accumulation_steps,
-            log_with=None if settings.report_to == "none" else settings.report_to,
-            project_dir=str(Path(settings.output_dir) / TRACKER_FOLDER),
-        )
-    except (ValueError, RuntimeError, OSError) as error:
-        raise UserError(f"accelerate cannot start here: {' '.join(str(error).split())}") from error
-    check_launch(accelerator, settings)
-    return accelerator
-
-
-def resolve_precision(name: str) -> str:
-    """``auto`` to what the launcher says, else to what this machine is fast in.
-
-    Raises:
-        UserError: the launcher says something else than no, bf16 or fp16.
-    """
-    if name != "auto":
-        return name
-    said = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
-    if said not in ("", "no", "bf16", "fp16"):
-        raise UserError(f"ACCELERATE_MIXED_PRECISION: {said!r} is no precision of this program; use no, bf16 or fp16")
-    if said not in ("", "no"):  # the launcher says "no" where nobody said anything
-        return said
-    use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1", "yes")
-    if torch.cuda.is_available() and not use_cpu:
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
-    fast = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # private, so they may go: then fp32
-    return "bf16" if any(getattr(torch.cpu, name, bool)() for name in fast) else "no"
-
-
-def global_batch_size(settings: EngineSettings, world_size: int) -> int:
-    """Samples a batch over all processes.
-
-    Raises:
-        UserError: less than 2, or not divisible by the number of processes.
-    """
-    if settings.per_device_train_batch_size is not None:
-        option, size = "per_device_train_batch_size", settings.per_device_train_batch_size * world_size
-    else:
-        option, size = "train_batch_size", settings.train_batch_size
-    if size < 2:
-        raise UserError(f"--{option}: must be at least 2 (a pair alone has no negatives), got {size}")
-    if size % world_size:
-        raise UserError(
-            f"--{option}: {size} does not divide among {world_size} processes; use a multiple of {world_size}, or "
-            "--per_device_train_batch_size"
-        )
-    return size
-
-
-def on_main_process(accelerator: Accelerator, work: Callable[[], None]) -> None:
-    """Run ``work`` on the main process while the others wait; its error ends all of them, and none is left waiting.
-
-    Raises:
-        TrainingError: in the other processes, with the main process's message.
-    """
-    caught: Exception | None = None
-    if accelerator.is_main_process:
-        try:
-            work()
-        except Exception as error:  # to be raised below, when the others know
-            caught = error
-    if accelerator.num_processes > 1:
-        message = broadcast_object_list([None if caught is None else f"the main process failed: {caught}"])[0]
-        if message is not None and caught is None:
-            raise TrainingError(message)
-    if caught is not None:
-        raise caught
-
-
-def describe(accelerator: Accelerator) -> str:
-    """Devices and precision, for people."""
-    return f"{accelerator.num_processes} x {accelerator.device.type}, precision {accelerator.mixed_precision}"
-
-
-def seed_process(seed: int, rank: int) -> None:
-    """Give each process its own stream of random numbers, for dropout and augmentation."""
-    set_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
 
 
 class Trainer:
@@ -275,8 +203,14 @@ class Trainer:
         self.state = TrainingState()
         self.folder = Path(settings.output_dir)
         self._checkpointed = self._read_checkpoint() if settings.resume_from_checkpoint else None
-        self._pending: list[Tensor] = []  # losses that were not read from the device yet
+        self._agree = Agreement(accelerator)
+        self._pending: list[Tensor] = []  # (loss, gradient norm) of each batch that was not read from the device yet
         self._metrics: dict[str, float] = {}
+
+    @property
+    def first_step(self) -> int:
+        """The steps that the checkpoint to go on from has behind it; 0 for a run from the beginning."""
+        return 0 if self._checkpointed is None else self._checkpointed[1].step
 
     def fit(self) -> TrainingSummary:
         """Train to the end, keeping the best model in ``output_dir``, and return the summary.
@@ -284,48 +218,56 @@ class Trainer:
         The caller calls :meth:`close` when it has no more to say to the other processes.
 
         Raises:
-            TrainingError: the loss or the weights are no numbers, or a temperature reached zero.
+            TrainingError: the loss, the gradient or the weights are no numbers, a temperature reached zero, a file
+                cannot be written, or another process is gone.
+            Interrupted: SIGTERM or Ctrl-C, after a checkpoint.
         """
         try:
             return self._fit()
         except TemperatureError as error:
             raise TrainingError(f"--alpha, --a_0: {error}") from error
+        except RuntimeError as error:
+            if self.accelerator.num_processes > 1 and is_lost_process(error):
+                raise TrainingError(
+                    f"another process of this run is gone after step {self.state.step} of {self.total_steps}; what it "
+                    f"printed last says why. {self._kept()}"
+                ) from error
+            raise
 
     def _fit(self) -> TrainingSummary:
-        settings, state = self.settings, self.state
         if self._checkpointed is not None:
-            self._resume(self._checkpointed)
+            self._resume(*self._checkpointed)
+        settings, state, main = self.settings, self.state, self.accelerator.is_main_process
         if settings.report_to != "none":
             self.accelerator.init_trackers("dystress", config=_trackable(self.options))
         self.model.train()
-        first_step = state.step
-        mark = time.perf_counter()
-        with progress_bar(
-            show=self.accelerator.is_main_process,
-            total=self.total_steps,
-            initial=first_step,
-            desc="training",
-            unit=" steps",
-        ) as bar:
-            for micro_batches in self._batches(first_step):
+        bar = progress_bar(show=main, total=self.total_steps, initial=state.step, desc="training", unit=" steps")
+        with StopSignals(main) as stop, bar:
+            mark = time.perf_counter()
+            for micro_batches in self._batches(state.step):
                 self._step(micro_batches)
                 state.step += 1
                 last = state.step == self.total_steps
                 evaluating = last or (settings.eval_steps > 0 and state.step % settings.eval_steps == 0)
-                saving = settings.save_steps > 0 and state.step % settings.save_steps == 0 and not last
-                if state.step % settings.logging_steps == 0 or evaluating or saving:
-                    loss = self._read_losses()
+                logging = evaluating or state.step % settings.logging_steps == 0
+                stopping = 0 if last else self._agree(stop.requested)
+                saving = stopping or (settings.save_steps > 0 and state.step % settings.save_steps == 0 and not last)
+                if logging or saving:
+                    self._read_losses()
                     state.train_seconds += time.perf_counter() - mark
                     mark = time.perf_counter()
-                    rate = self._samples(state.step) / state.train_seconds
-                    self._log(
-                        {"loss": loss, "learning_rate": self.scheduler.get_last_lr()[0], "samples_per_second": rate}
-                    )
-                    bar.set_postfix_str(f"loss {loss:.4f}, {rate:,.0f} samples/s", refresh=False)
+                if logging:
+                    bar.set_postfix_str(self._log_losses(), refresh=False)
                 if evaluating:
                     self._evaluate()
                 if saving:
                     self._checkpoint()
+                if stopping:
+                    raise Interrupted(
+                        stopping,
+                        f"stopped by {signal.Signals(stopping).name} after step {state.step} of {self.total_steps}; "
+                        "--resume_from_checkpoint goes on from there",
+                    )
                 if evaluating or saving:
                     mark = time.perf_counter()
                 bar.update()
@@ -335,6 +277,7 @@ class Trainer:
             samples_per_second=self._samples(state.step) / max(state.train_seconds, 1e-9),
             peak_memory_gb=peak_memory(self.accelerator.device) / 1e9,
             best_step=state.best_step,
+            skipped_steps=state.skipped_steps,
             metrics=self._metrics,
         )
 
@@ -371,43 +314,86 @@ class Trainer:
 
     def _step(self, micro_batches: list[list[Batch]]) -> None:
         self.task.begin_step(self.state.step / self.steps_per_epoch, self.state.step / self.total_steps)
+        clip = self.settings.max_grad_norm or (math.inf if self._fp16 else 0)  # an overflow shows in the norm
         for chunks in micro_batches:
+            norm: Tensor | None = None
             with self.accelerator.accumulate(self.model):
                 if len(chunks) == 1:
                     loss = self.task.loss(self.task.embed(self.model, chunks[0]))
                     self.accelerator.backward(loss)
                 else:
                     loss = backward_in_chunks(self.task, self.model, chunks, self.accelerator)
-                if self.accelerator.sync_gradients and self.settings.max_grad_norm > 0:
-                    self.accelerator.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
+                if self.accelerator.sync_gradients and clip > 0:
+                    norm = self.accelerator.clip_grad_norm_(self.model.parameters(), clip)
                 self.optimizer.step()
                 self.optimizer.zero_grad()
-            self._pending.append(loss.detach())
+            loss = loss.detach()
+            self._pending.append(torch.stack([loss, loss.new_zeros(()) if norm is None else _local(norm).to(loss)]))
         self.scheduler.step()  # also when fp16 overflowed: the fused optimizer skips on the device and tells nobody
 
-    def _read_losses(self) -> float:
-        """Mean of the losses since the last call over all processes; the loop's only read from the device.
+    @property
+    def _fp16(self) -> bool:
+        return self.accelerator.scaler is not None
+
+    def _read_losses(self) -> None:
+        """Read the losses since the last call, their mean over all processes; the loop's only read from the device.
 
         Raises:
-            TrainingError: one of them is not finite.
+            TrainingError: a loss or gradient is not finite, or fp16 skips step after step.
         """
-        losses: list[float] = self.accelerator.reduce(torch.stack(self._pending), "mean").tolist()
+        if not self._pending:
+            return
+        state, batches = self.state, self.settings.gradient_accumulation_steps
+        read: list[list[float]] = self.accelerator.reduce(torch.stack(self._pending), "mean").tolist()
         self._pending.clear()
-        for i, loss in enumerate(losses):
-            if not math.isfinite(loss):
-                steps = len(losses) // self.settings.gradient_accumulation_steps
-                step = self.state.step - steps + i // self.settings.gradient_accumulation_steps + 1
-                raise TrainingError(
-                    f"the loss is {loss} at step {step} of {self.total_steps} (learning rate "
-                    f"{self.scheduler.get_last_lr()[0]:.3g}); lower --learning_rate, raise --tau_min or "
-                    f"use --mixed_precision bf16 or no. {self._kept()}"
-                )
-        return sum(losses) / len(losses)
+        steps = [read[i : i + batches] for i in range(0, len(read), batches)]
+        for step, rows in enumerate(steps, start=state.step - len(steps) + 1):
+            losses, norm = [loss for loss, _ in rows], rows[-1][1]
+            if self._fp16 and not math.isfinite(norm):
+                state.skipped_steps += 1
+                state.skipped_in_row += 1
+                if state.skipped_in_row >= _OVERFLOWS:
+                    self._fail(
+                        step, losses, norm, f"fp16 has skipped {_OVERFLOWS} steps in a row: the gradient is {norm}"
+                    )
+                continue
+            state.skipped_in_row = 0
+            odd = next((loss for loss in losses if not math.isfinite(loss)), None)
+            if odd is not None:
+                self._fail(step, losses, norm, f"the loss is {odd}")
+            if not math.isfinite(norm):
+                self._fail(step, losses, norm, f"the gradient's norm is {norm}")
+            state.losses += losses
+
+    def _fail(self, step: int, losses: list[float], norm: float, what: str) -> NoReturn:
+        """Leave the state and the batches of a step behind, and stop."""
+        epoch, i = divmod(step - 1, self.steps_per_epoch)
+        batches = self.settings.gradient_accumulation_steps
+        samples = self.order.whole_epoch(epoch)[i * batches : (i + 1) * batches]
+        rate = self.scheduler.base_lrs[0] * self.scheduler.lr_lambdas[0](step - 1)
+        report = {
+            "step": step, "losses": losses, "gradient_norm": norm, "learning_rate": rate, "samples": samples.tolist()
+        }  # fmt: skip
+        self._save_state(self.folder / FAILURE, report)
+        raise TrainingError(
+            f"{what} at step {step} of {self.total_steps} (epoch {epoch}, batch {i}, learning rate {rate:.3g}); lower "
+            "--learning_rate, raise --tau_min or use --mixed_precision bf16 or no. The state and the batch's samples "
+            f"are in {self.folder / FAILURE}. {self._kept()}"
+        )
 
     def _kept(self) -> str:
         if self.state.best_step is None:
             return "This run has saved no model"
         return f"The model of step {self.state.best_step} is kept in {self.folder}"
+
+    def _log_losses(self) -> str:
+        """Log the mean loss since the last log line, and say it in a few words."""
+        losses = self.state.losses
+        loss = sum(losses) / len(losses) if losses else math.nan
+        losses.clear()
+        rate = self._samples(self.state.step) / self.state.train_seconds
+        self._log({"loss": loss, "learning_rate": self.scheduler.get_last_lr()[0], "samples_per_second": rate})
+        return f"loss {loss:.4f}, {rate:,.0f} samples/s"
 
     def _evaluate(self) -> None:
         collect_weights(self.accelerator, self.model, self.task.model)
@@ -423,7 +409,8 @@ class Trainer:
         if value is None or (not math.isnan(value) and (best is None or value > best)):
             if not all(bool(parameter.isfinite().all()) for parameter in self.task.model.parameters()):
                 raise TrainingError(f"the weights are no numbers at step {self.state.step}; lower --learning_rate")
-            self.task.save(self.folder)
+            with self._writing():
+                self.task.save(self.folder)
             self.state.best_metric, self.state.best_step = value, self.state.step
             self._metrics = metrics
         elif best is None:
@@ -431,33 +418,53 @@ class Trainer:
 
     def _log(self, values: Mapping[str, float]) -> None:
         if self.accelerator.is_main_process:
-            self.accelerator.log(dict(values), step=self.state.step)
-            with (self.folder / LOG).open("a", encoding="utf-8") as file:
+            with self._writing(), (self.folder / LOG).open("a", encoding="utf-8") as file:
+                self.accelerator.log(dict(values), step=self.state.step)
                 file.write(to_json({"step": self.state.step, **values}) + "\n")
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
     def _checkpoint(self) -> None:
-        """Write ``checkpoint/`` anew, under another name first."""
-        staging, final = self.folder / STAGING, self.folder / CHECKPOINT
-        on_main_process(self.accelerator, lambda: shutil.rmtree(staging, ignore_errors=True))
-        self.accelerator.save_state(str(staging))
-        self.accelerator.wait_for_everyone()  # every process writes its own random state
+        self._save_state(checkpoint_folder(self.folder, self.state.step))
+        if self.accelerator.is_main_process:
+            remove_old(self.folder, self.settings.save_total_limit)
+
+    def _save_state(self, final: Path, report: Mapping[str, Any] | None = None) -> None:
+        """Write all that the run is made of to a new folder, with a report if there is one."""
+        staging = self.folder / STAGING
 
         def finish() -> None:
             tensors = {name: tensor.contiguous() for name, tensor in self.task.state.state_dict().items()}
-            save_file(tensors, staging / "task.safetensors")
+            save_file(tensors, staging / _TASK)
             state = {
-                **vars(self.state),
+                "state": vars(self.state),
                 "scheduler": self.scheduler.state_dict(),
                 "metrics": self._metrics,
                 "identity": self._identity(),
             }
-            (staging / CHECKPOINT_STATE).write_text(json.dumps(state))
-            shutil.rmtree(final, ignore_errors=True)
-            staging.rename(final)
+            (staging / _STATE).write_text(json.dumps(state))
+            if report is not None:
+                write_json(staging / "report.json", report)
+            seal(staging, final)
 
-        on_main_process(self.accelerator, finish)
+        with self._writing():
+            on_main_process(self.accelerator, lambda: shutil.rmtree(staging, ignore_errors=True))
+            self.accelerator.save_state(str(staging))
+            self.accelerator.wait_for_everyone()  # every process writes its own random state
+            on_main_process(self.accelerator, finish)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What cannot be written ends the run with one line."""
+        try:
+            yield
+        except (OSError, RuntimeError, SafetensorError) as error:
+            if is_lost_process(error):
+                raise
+            raise TrainingError(
+                f"cannot write to {str(self.folder)!r} after step {self.state.step}: {' '.join(str(error).split())}. "
+                f"{self._kept()}; checkpoints that were complete stay as they are"
+            ) from error
 
     def _identity(self) -> dict[str, Any]:
         """What must be the same for a resumed run to be the run that was interrupted."""
@@ -468,58 +475,79 @@ class Trainer:
             "training data": self.data_id,
         }
 
-    def _read_checkpoint(self) -> dict[str, Any]:
-        folder = find_checkpoint(self.folder)
+    def _read_checkpoint(self) -> tuple[Path, TrainingState, dict[str, Any]] | None:
+        """The newest complete checkpoint: its folder, its state, and the rest; None where there is none yet."""
+        found: list[Path | None] = [None]
+
+        def look() -> None:
+            found[0] = newest_complete(self.folder)
+
+        on_main_process(self.accelerator, look)
+        folder = broadcast_object_list(found)[0]
+        if folder is None:
+            return None
         try:
-            stored: dict[str, Any] = json.loads((folder / CHECKPOINT_STATE).read_text())
-            then = stored.pop("identity")
-        except (OSError, ValueError, KeyError) as error:
-            raise UserError(f"--resume_from_checkpoint: {folder / CHECKPOINT_STATE} is damaged: {error}") from error
-        now = json.loads(json.dumps(self._identity()))
-        changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+            stored: dict[str, Any] = json.loads((folder / _STATE).read_text())
+            state, then = TrainingState(**stored["state"]), stored["identity"]
+            now = json.loads(json.dumps(self._identity()))
+            changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+            if not changed and not 0 < state.step <= self.total_steps:
+                raise ValueError(f"step {state.step} of {self.total_steps}")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"--resume_from_checkpoint: {folder / _STATE} cannot be read: {error}") from error
         if changed:
             differences = "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}" for name in changed)
             raise UserError(
                 f"--resume_from_checkpoint: the run in {str(self.folder)!r} had other settings ({differences}); "
                 "give those of its run.json, or another --output_dir"
             )
-        return stored
+        return folder, state, stored
 
-    def _resume(self, stored: dict[str, Any]) -> None:
-        folder = find_checkpoint(self.folder)
-        self.scheduler.load_state_dict(stored.pop("scheduler"))
-        self._metrics = stored.pop("metrics")
-        self.accelerator.load_state(str(folder))
-        self.task.state.load_state_dict(load_file(folder / "task.safetensors"))
-        self.state.__dict__.update(stored)
+    def _resume(self, folder: Path, state: TrainingState, stored: dict[str, Any]) -> None:
+        """Take up the state of a checkpoint.
 
-        def shorten_log() -> None:
-            lines = (self.folder / LOG).read_text().splitlines() if (self.folder / LOG).is_file() else []
-            kept = [line for line in lines if (_step_of(line) or math.inf) <= self.state.step]
-            (self.folder / LOG).write_text("".join(line + "\n" for line in kept))
+        Raises:
+            UserError: these versions of the libraries cannot read it.
+        """
+        try:
+            self.scheduler.load_state_dict(stored["scheduler"])
+            self._metrics = dict(stored["metrics"])
+            self.accelerator.load_state(str(folder))
+            self.task.state.load_state_dict(load_file(folder / _TASK))
+            # accelerate goes on without a random state that it cannot read
+            drawn = load(folder / f"random_states_{self.accelerator.process_index}.pkl")["torch_manual_seed"]
+            if not torch.equal(torch.get_rng_state(), drawn):
+                raise ValueError("the random state was not taken up")
+        except Exception as error:  # every library underneath has its own
+            raise UserError(
+                f"--resume_from_checkpoint: {folder} cannot be taken up: {' '.join(str(error).split())}"
+            ) from error
+        self.state = state
+        with self._writing():
+            on_main_process(self.accelerator, lambda: _shorten(self.folder / LOG, state.step))
 
-        on_main_process(self.accelerator, shorten_log)
+
+def _shorten(log: Path, step: int) -> None:
+    """Leave out the lines of later steps."""
+    lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+    staging = log.with_name(f".{log.name}.writing")
+    staging.write_text("".join(line + "\n" for line in lines if (_step_of(line) or math.inf) <= step), encoding="utf-8")
+    staging.replace(log)
 
 
 def _step_of(line: str) -> int | None:
     """The step of a log line; None for one that was torn when the run was killed."""
     try:
         step: int = json.loads(line)["step"]
-    except ValueError:
+    except (ValueError, KeyError, TypeError):
         return None
-    return step
+    return step if isinstance(step, int) else None
 
 
-def find_checkpoint(output_dir: Path) -> Path:
-    """The checkpoint of a run.
-
-    Raises:
-        UserError: there is none.
-    """
-    folder = output_dir / CHECKPOINT
-    if not (folder / CHECKPOINT_STATE).is_file():
-        raise UserError(f"--resume_from_checkpoint: {str(output_dir)!r} holds no checkpoint (see --save_steps)")
-    return folder
+def _local(norm: Tensor) -> Tensor:
+    """A norm over shards, which is the same on every process, as a plain tensor."""
+    whole: Tensor = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return whole
 
 
 def adamw(model: nn.Module, settings: EngineSettings) -> torch.optim.Optimizer:
@@ -535,14 +563,6 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
         {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
         {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
     ]
-
-
-def peak_memory(device: torch.device) -> int:
-    """Peak memory in bytes: allocated on a CUDA device, else resident in this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _trackable(options: Mapping[str, Any]) -> dict[str, Any]:

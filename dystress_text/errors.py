@@ -13,3 +13,15 @@ class TrainingError(UserError):
 
 class DataError(UserError):
     """A file of a data set that is missing or damaged."""
+
+
+class Interrupted(Exception):
+    """A run that a signal has stopped, in good order.
+
+    Attributes:
+        signal: its number.
+    """
+
+    def __init__(self, signal: int, message: str) -> None:
+        super().__init__(message)
+        self.signal = signal

@@ -1,7 +1,7 @@
 """The folder of a run: whether it may be used, and what of an older run goes away.
 
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
-``checkpoint/``, the trackers' ``tracker-logs/dystress/`` and the model. Everything else in the folder is the user's.
+``checkpoint-STEP/``, ``failure/``, the trackers' ``tracker-logs/dystress/`` and the model. All else is the user's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dystress_text.engine import CHECKPOINT, CHECKPOINT_STATE, LOG, STAGING, TRACKER_FOLDER, find_checkpoint
+from dystress_text.accelerator import TRACKER_FOLDER
+from dystress_text.atomic import MODEL_STAGING
+from dystress_text.checkpoints import STAGING, checkpoint_folders
+from dystress_text.engine import FAILURE, LOG
 from dystress_text.errors import UserError
 from dystress_text.records import write_json
 from dystress_text.settings import EngineSettings
@@ -37,7 +40,8 @@ def check_output(output: Path, engine: EngineSettings) -> None:
         raise UserError(f"--output_dir: cannot write to {str(output)!r}: {str(existing)!r} is no folder to write to")
     occupied = output.is_dir() and any(output.iterdir())
     if engine.resume_from_checkpoint:
-        find_checkpoint(output)
+        if not _is_run(output):
+            raise UserError(f"--resume_from_checkpoint: {str(output)!r} holds no run of this program")
     elif occupied and not engine.overwrite_output_dir:
         raise UserError(
             f"--output_dir: {str(output)!r} is not empty and may hold another run; name another folder, or add "
@@ -50,12 +54,14 @@ def check_output(output: Path, engine: EngineSettings) -> None:
 def prepare_output(output: Path, engine: EngineSettings, record: Mapping[str, Any]) -> None:
     """Make the folder, with --overwrite_output_dir take the old run away, and write the record of the new one.
 
+    A run that was interrupted before its first checkpoint begins anew.
+
     Raises:
         UserError: the folder cannot be written.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
-        if engine.overwrite_output_dir:
+        if engine.overwrite_output_dir or (engine.resume_from_checkpoint and not checkpoint_folders(output)):
             _remove_run(output)
         write_record(output, record)
     except OSError as error:
@@ -79,7 +85,6 @@ def _remove_run(output: Path) -> None:
     for pattern in (LOG, *MODEL_FILES):
         for path in output.glob(pattern):
             path.unlink()
-    if (output / CHECKPOINT / CHECKPOINT_STATE).is_file():
-        shutil.rmtree(output / CHECKPOINT)
-    shutil.rmtree(output / STAGING, ignore_errors=True)
+    for folder in (*checkpoint_folders(output), *(output / name for name in (STAGING, MODEL_STAGING, FAILURE))):
+        shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(output / TRACKER_FOLDER / "dystress", ignore_errors=True)

@@ -133,7 +133,10 @@ class EngineSettings:
         },
     )
     eval_steps: int = field(default=125, metadata={"help": "Steps between evaluations; 0 for one at the end."})
-    save_steps: int = field(default=0, metadata={"help": "Steps between checkpoints; 0 for none."})
+    save_steps: int = field(
+        default=0, metadata={"help": "Steps between checkpoints; 0 for none but that of a run that is told to stop."}
+    )
+    save_total_limit: int = field(default=2, metadata={"help": "Keep so many checkpoints, the newest ones."})
     logging_steps: int = field(default=10, metadata={"help": "Steps between log lines, and reads from the device."})
     metric_for_best_model: str | None = field(
         default=None, metadata={"help": "The metric by which the best model is kept (higher is better)."}
@@ -146,7 +149,7 @@ class EngineSettings:
     def __post_init__(self) -> None:
         for name in (
             "num_train_epochs", "gradient_accumulation_steps", "logging_steps", "per_device_train_batch_size",
-            "grad_cache_chunk",
+            "grad_cache_chunk", "save_total_limit",
         ):  # fmt: skip
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UserError(f"--{name}: must be at least 1, got {getattr(self, name)}")

@@ -23,6 +23,7 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from transformers import PreTrainedTokenizerBase
 
+from dystress_text.accelerator import describe, global_batch_size, make_accelerator, on_main_process
 from dystress_text.arguments import parse
 from dystress_text.build_loss import build_objective
 from dystress_text.command_line import exit_code
@@ -30,14 +31,7 @@ from dystress_text.core.gather import ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.corpus import TokenizedCorpus, load_corpus
 from dystress_text.encoder import POOLERS, SentenceEncoder, check_length, check_views, load_encoder
-from dystress_text.engine import (
-    Trainer,
-    TrainingSummary,
-    describe,
-    global_batch_size,
-    make_accelerator,
-    on_main_process,
-)
+from dystress_text.engine import Trainer, TrainingSummary
 from dystress_text.errors import UserError
 from dystress_text.locate import CHECKOUT, data_root, eval_pairs, wiki1m
 from dystress_text.manifest import variant_of
@@ -93,6 +87,9 @@ def train(settings: RunSettings) -> dict[str, Any]:
                 _say(f"--{option}: not the published data but a variant: {variant}")
         _say(f"{type(objective).__name__} with {objective.temperature}")
         _say(f"{trainer.total_steps:,} steps of {trainer.order.batch_size} sentences on {describe(accelerator)}")
+        if engine.resume_from_checkpoint:
+            first = trainer.first_step
+            _say(f"going on after step {first:,}" if first else "no checkpoint yet: from the start")
         record["untrained"] = untrained(dev, model, tokenizer) if dev is not None else {}
 
     try:
@@ -167,6 +164,7 @@ def _results(summary: TrainingSummary, task: SimcseTask) -> dict[str, Any]:
     return {
         "trained": summary.metrics,
         "best_step": summary.best_step,
+        "skipped_steps": summary.skipped_steps,
         "steps": summary.steps,
         "train_seconds": round(summary.seconds, 2),
         "sentences_per_second": round(summary.samples_per_second, 1),

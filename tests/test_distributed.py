@@ -20,6 +20,7 @@ from conftest import build_tokenizer, build_transformer, reset_accelerator
 from processes import free_port, spawn
 from sentence_transformers import SentenceTransformer
 
+from dystress_text.accelerator import make_accelerator
 from dystress_text.core import (
     AlignmentAdaptiveTemperature,
     CosineTemperature,
@@ -32,7 +33,7 @@ from dystress_text.core import (
 from dystress_text.corpus import load_corpus
 from dystress_text.distributed import check_launch, tell_deepspeed
 from dystress_text.encoder import SentenceEncoder
-from dystress_text.engine import Trainer, make_accelerator
+from dystress_text.engine import Trainer
 from dystress_text.errors import UserError
 from dystress_text.settings import EngineSettings
 from dystress_text.simcse import SimcseTask

@@ -9,17 +9,11 @@ import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, reset_accelerator
 
+from dystress_text.accelerator import global_batch_size, make_accelerator, resolve_precision, seed_process
 from dystress_text.batches import BatchOrder
 from dystress_text.core import InfoNCELoss, ScheduledTemperature, ShiftedCosineTemperature
 from dystress_text.encoder import SentenceEncoder
-from dystress_text.engine import (
-    Trainer,
-    global_batch_size,
-    make_accelerator,
-    parameter_groups,
-    resolve_precision,
-    seed_process,
-)
+from dystress_text.engine import Trainer, parameter_groups
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.settings import EngineSettings
 from dystress_text.simcse import SimcseTask
@@ -310,9 +304,11 @@ def test_another_run_is_not_continued(tmp_path, corpus, changed, words):
     run(make_task(corpus), corpus, tmp_path, resume_from_checkpoint=True, save_steps=3, logging_steps=1)  # its own
 
 
-def test_nothing_to_resume_is_one_line(tmp_path, corpus):
-    with pytest.raises(UserError, match=r"--resume_from_checkpoint.*no checkpoint"):
-        run(make_task(corpus), corpus, tmp_path, resume_from_checkpoint=True)
+def test_without_a_checkpoint_a_run_begins_anew(tmp_path, corpus):
+    whole, again = make_task(corpus), make_task(corpus)
+    run(whole, corpus, tmp_path / "whole")
+    run(again, corpus, tmp_path / "again", resume_from_checkpoint=True)
+    assert equal(weights(whole), weights(again))
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------

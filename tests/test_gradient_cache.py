@@ -43,7 +43,7 @@ def test_dropout_is_replayed(tmp_path, corpus):
     expected = {name: p.grad.clone() for name, p in task.model.named_parameters() if p.grad is not None}
     task.model.zero_grad()
 
-    from dystress_text.engine import make_accelerator
+    from dystress_text.accelerator import make_accelerator
     from dystress_text.gradient_cache import backward_in_chunks
     from dystress_text.settings import EngineSettings
 

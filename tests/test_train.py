@@ -115,22 +115,16 @@ def test_a_refused_resume_changes_nothing(flags, tmp_path, capsys):
     assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == files
 
 
-@pytest.mark.parametrize("damage", ["torn log", "torn state", "no log"])
-def test_what_a_kill_leaves_is_resumed_or_one_line(flags, tmp_path, damage, capsys):
+@pytest.mark.parametrize("damage", ["torn log", "no log"])
+def test_what_a_kill_leaves_of_the_log_does_not_matter(flags, tmp_path, damage):
     assert main([*flags, "--save_steps=4"]) == 0
-    log, state = tmp_path / "out" / "metrics.jsonl", tmp_path / "out" / "checkpoint" / "training_state.json"
+    log = tmp_path / "out" / "metrics.jsonl"
     if damage == "torn log":
         log.write_text(log.read_text() + '{"step": 7, "lo')
-    elif damage == "torn state":
-        state.write_text(state.read_text()[:50])
     else:
         log.unlink()
-    expected = 2 if damage == "torn state" else 0
-    assert main([*flags, "--save_steps=4", "--resume_from_checkpoint"]) == expected
-    if expected:
-        assert "training_state.json is damaged" in capsys.readouterr().err
-    else:
-        assert [json.loads(line)["step"] for line in log.read_text().splitlines()][-1] == 6
+    assert main([*flags, "--save_steps=4", "--resume_from_checkpoint"]) == 0
+    assert [json.loads(line)["step"] for line in log.read_text().splitlines()][-1] == 6
 
 
 def test_weights_that_are_no_numbers_are_not_saved(flags, tmp_path, capsys):
@@ -317,7 +311,7 @@ BAD = [
     (["--mixed_precision=fp8"], ["--mixed_precision", "bf16"]),
     (["--report_to=nowhere"], ["--report_to", "nowhere"]),
     (["/no/such.yaml"], ["/no/such.yaml"]),
-    (["--resume_from_checkpoint"], ["--resume_from_checkpoint", "no checkpoint"]),
+    (["--resume_from_checkpoint"], ["--resume_from_checkpoint", "no run"]),
     (["--overwrite_output_dir", "--resume_from_checkpoint"], ["--overwrite_output_dir", "--resume_from_checkpoint"]),
 ]
 
@@ -386,8 +380,9 @@ def test_a_failure_of_the_main_process_ends_all(flags, tmp_path):
     torchrun = ["-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
     done = run_script(*torchrun, str(script), *flags, OMP_NUM_THREADS="1", ACCELERATE_USE_CPU="true")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert (tmp_path / "rank0").read_text() == "OSError no space left"
-    assert (tmp_path / "rank1").read_text() == "TrainingError the main process failed: no space left"
+    said = [(tmp_path / f"rank{rank}").read_text() for rank in (0, 1)]
+    assert said[0].startswith(f"TrainingError cannot write to {str(tmp_path / 'out')!r} after step 3: no space left. ")
+    assert said[1] == said[0].replace("TrainingError", "TrainingError the main process failed:", 1)
 
 
 @pytest.mark.slow

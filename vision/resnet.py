@@ -8,8 +8,6 @@ with it is read by :func:`load_encoder` alone, as the card in the folder says.
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetModel
 
+from dystress_text.atomic import replaced_files
 from dystress_text.errors import UserError
 
 
@@ -150,7 +149,7 @@ def _build_projector(features: int, hidden: int, out_dim: int) -> nn.Module:
 def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "") -> None:
     """Write a Hugging Face folder: backbone, projector, description and a card; no pickle.
 
-    The files are written beside the folder and moved into it when all are complete. ``AutoModel.from_pretrained`` reads
+    The files take their places when all are complete. ``AutoModel.from_pretrained`` reads
     the backbone with the standard stem; :func:`load_encoder` reads everything.
 
     Args:
@@ -161,24 +160,14 @@ def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "") -> N
     Raises:
         UserError: the folder cannot be written.
     """
-    target = Path(folder)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=target.parent))
-        try:
+        with replaced_files(folder) as staging:
             # standard layout: safetensors keeps no memory format, and another reader would get strides it did not ask
             state = {name: tensor.contiguous() for name, tensor in encoder.backbone.state_dict().items()}
             encoder.backbone.save_pretrained(staging, state_dict=state)
             save_file({name: t.contiguous() for name, t in encoder.projector.state_dict().items()}, staging / PROJECTOR)
             (staging / DESCRIPTION).write_text(json.dumps(asdict(encoder.description), indent=1) + "\n")
             (staging / "README.md").write_text(_card(encoder, card), encoding="utf-8")
-            target.mkdir(exist_ok=True)
-            mode = (staging / DESCRIPTION).stat().st_mode
-            for file in staging.iterdir():
-                file.chmod(mode)  # weights are written for the owner's eyes alone
-                file.replace(target / file.name)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
     except OSError as error:
         raise UserError(f"cannot write the model to {str(folder)!r}: {error.strerror or error}") from error
 

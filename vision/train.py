@@ -20,12 +20,13 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import nn
 
+from dystress_text.accelerator import describe, global_batch_size, make_accelerator, on_main_process
 from dystress_text.arguments import parse_settings
 from dystress_text.build_loss import build_objective, build_temperature
 from dystress_text.command_line import exit_code
 from dystress_text.core.gather import ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss, QueueInfoNCELoss
-from dystress_text.engine import Trainer, describe, global_batch_size, make_accelerator, on_main_process
+from dystress_text.engine import Trainer
 from dystress_text.errors import UserError
 from dystress_text.records import versions
 from dystress_text.run_folder import check_output, prepare_output, write_record
@@ -87,6 +88,9 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
             _say("no test split with labels: no accuracy while training")
         _say(f"{type(task.objective).__name__} with {task.objective.temperature}")
         _say(f"{trainer.total_steps:,} steps of {batch} images on {describe(accelerator)}")
+        if engine.resume_from_checkpoint:
+            first = trainer.first_step
+            _say(f"going on after step {first:,}" if first else "no checkpoint yet: from the start")
         record["untrained"] = dict(task.evaluate())
 
     try:
@@ -95,6 +99,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         record |= {
             "trained": summary.metrics,
             "steps": summary.steps,
+            "skipped_steps": summary.skipped_steps,
             "train_seconds": round(summary.seconds, 2),
             "images_per_second": round(summary.samples_per_second, 1),
             "peak_memory_gb": round(summary.peak_memory_gb, 3),

@@ -19,11 +19,12 @@ import time
 import torch
 import transformers
 
+from dystress_text.accelerator import make_accelerator
 from dystress_text.batches import BatchOrder
 from dystress_text.build_loss import build_objective
 from dystress_text.corpus import TokenizedCorpus, load_corpus
 from dystress_text.encoder import load_encoder
-from dystress_text.engine import Trainer, make_accelerator, parameter_groups
+from dystress_text.engine import Trainer, parameter_groups
 from dystress_text.locate import embedded
 from dystress_text.quickstart import write_documentation_corpus
 from dystress_text.settings import EngineSettings, LossSettings

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from dystress_text.accelerator import make_accelerator
 from dystress_text.core import CosineTemperature, NTXentLoss
-from dystress_text.engine import Trainer, make_accelerator
+from dystress_text.engine import Trainer
 from dystress_text.settings import EngineSettings
 from vision.allocator import keep_freed_memory
 from vision.augment import SimclrAugment

@@ -27,11 +27,12 @@ import torch.distributed as dist
 import transformers
 from torch.multiprocessing.spawn import start_processes
 
+from dystress_text.accelerator import make_accelerator
 from dystress_text.build_loss import build_objective
 from dystress_text.core.gather import ProcessGather
 from dystress_text.corpus import load_corpus
 from dystress_text.encoder import load_encoder
-from dystress_text.engine import Trainer, make_accelerator
+from dystress_text.engine import Trainer
 from dystress_text.locate import embedded
 from dystress_text.quickstart import write_documentation_corpus
 from dystress_text.settings import EngineSettings, LossSettings

@@ -37,11 +37,12 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers import AutoTokenizer, BertConfig, BertModel
 
+from dystress_text.accelerator import make_accelerator
 from dystress_text.batches import BatchOrder
 from dystress_text.build_loss import build_objective
 from dystress_text.corpus import CorpusReport, load_corpus, open_text, read_sentences
 from dystress_text.encoder import load_encoder
-from dystress_text.engine import Trainer, make_accelerator, parameter_groups
+from dystress_text.engine import Trainer, parameter_groups
 from dystress_text.locate import embedded
 from dystress_text.settings import EngineSettings, LossSettings
 from dystress_text.simcse import SimcseTask

@@ -11,9 +11,10 @@ from encoder_cases import colour_images, tiny_encoder
 from processes import spawn
 from torch import nn
 
+from dystress_text.accelerator import make_accelerator
 from dystress_text.core import CosineTemperature, NTXentLoss, ProcessGather, QueueInfoNCELoss
 from dystress_text.core.gather import LocalGather
-from dystress_text.engine import Trainer, make_accelerator
+from dystress_text.engine import Trainer
 from dystress_text.settings import EngineSettings
 from vision.batchnorm import CpuSyncBatchNorm, synchronise
 from vision.optimizers import make_optimizer

@@ -1,0 +1,74 @@
+"""SIGTERM, Ctrl-C and the death of the launcher as requests to stop, which a run answers between two steps."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+
+import psutil
+
+_ECHO = 1.0  # seconds in which launchers pass on a Ctrl-C that the terminal has sent to this process too
+_POLL = 1.0  # seconds between looks at the launcher
+_LAUNCHERS = ("accelerate", "torchrun", "torch.distributed.run", "torch.distributed.launch")
+
+
+class StopSignals:
+    """Notes while it is entered that the process shall stop. A second Ctrl-C ends the process at once, with 130.
+
+    In another thread than the main one, signals stay as they are.
+
+    Args:
+        show: say on stderr what Ctrl-C has begun.
+
+    Attributes:
+        requested: the signal, 0 for none. A launcher's death counts as SIGTERM.
+    """
+
+    def __init__(self, show: bool = True) -> None:
+        self.requested = 0
+        self._show = show
+        self._since = 0.0
+        self._over = threading.Event()
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._note)
+        if _launched():
+            threading.Thread(target=self._watch, args=(os.getppid(),), daemon=True, name="launcher").start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # it came from there
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if not self.requested:
+            self.requested, self._since = number, now
+            if self._show and number == signal.SIGINT:
+                os.write(2, b"\nsaving a checkpoint; Ctrl-C once more stops at once\n")
+        elif number == signal.SIGINT and now - self._since > _ECHO:
+            os._exit(128 + number)
+
+    def _watch(self, launcher: int) -> None:
+        while not self._over.wait(_POLL):
+            if os.getppid() != launcher:
+                self.requested = self.requested or signal.SIGTERM
+                return
+
+
+def _launched() -> bool:
+    """Whether the parent is a launcher, which must not be outlived; a shell may."""
+    try:
+        command = psutil.Process(os.getppid()).cmdline()
+    except psutil.Error:
+        return False
+    return any(os.path.basename(word) in _LAUNCHERS or word.startswith("accelerate.") for word in command[:4])
