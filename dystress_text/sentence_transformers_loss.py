@@ -59,14 +59,17 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
     Raises:
         ValueError: the arguments do not fit together; in a call, the columns do not fit the objective, or nobody tells
             the temperature of the progress.
+        TypeError: the objective is none of this package.
 
     Example:
+        >>> from datasets import Dataset
         >>> from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
         >>> from dystress_text import CosineTemperature, DySTreSSLoss, NTXentLoss
         >>> model = SentenceTransformer("sentence-transformers/all-MiniLM-L6-v2")
         >>> loss = DySTreSSLoss(model)
         >>> loss = DySTreSSLoss(model, objective=NTXentLoss(CosineTemperature(0.03, 0.05)), mini_batch_size=32)
-        >>> trainer = SentenceTransformerTrainer(model, train_dataset=pairs, loss=loss)  # columns: anchor, positive
+        >>> pairs = Dataset.from_dict({"anchor": ["It rains.", "We are late."], "positive": ["It pours.", "Hurry up."]})
+        >>> trainer = SentenceTransformerTrainer(model, train_dataset=pairs, loss=loss)
     """
 
     def __init__(
@@ -83,6 +86,8 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
             objective = InfoNCELoss(ShiftedCosineTemperature() if temperature is None else temperature)
         elif temperature is not None:
             raise ValueError("an objective comes with its own temperature: give either temperature or objective")
+        if not isinstance(objective, ContrastiveLoss):
+            raise TypeError(f"objective must be a built one, such as NTXentLoss(0.05), got {objective!r}")
         if isinstance(objective, QueueInfoNCELoss):
             raise ValueError("QueueInfoNCELoss needs a momentum encoder, which sentence-transformers' trainer has not")
         if not isinstance(objective.gather, LocalGather):

@@ -18,6 +18,7 @@ from sentence_transformers.sentence_transformer.losses import (
     MultipleNegativesRankingLoss,
 )
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from test_readme import ROOT, blocks
 from torch.nn.parallel import DistributedDataParallel
 
 from dystress_text import (
@@ -210,6 +211,28 @@ def test_the_outer_scale_reaches_the_cached_gradient(tiny_bert):
     torch.testing.assert_close(found, 8 * expected, rtol=1e-9, atol=1e-12)
 
 
+def test_no_graph_outlives_the_cached_loss(tiny_bert):
+    model = build_model(tiny_bert)
+    loss = DySTreSSLoss(model, mini_batch_size=ROWS)
+    embeddings = [[z.detach().requires_grad_()] for z in embed(model, batch_of(model, 2))]
+    assert loss.calculate_loss(embeddings).requires_grad
+    assert not loss.calculate_loss(embeddings, with_backward=True).requires_grad
+    assert all(z.grad is not None for (z,) in embeddings)
+
+
+@pytest.mark.parametrize("mini_batch_size", [None, 3])
+def test_under_autocast_the_embeddings_alone_are_rounded(tiny_bert, mini_batch_size):
+    model = build_model(tiny_bert).float()
+    batch = batch_of(model, 2)
+    loss = DySTreSSLoss(model, mini_batch_size=mini_batch_size)
+    expected, exact = run(model, loss, batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, gradient = run(model, loss, batch)
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(expected.item(), rel=0.05)
+    assert float((gradient - exact).norm() / exact.norm()) < 0.1
+
+
 # ---- MatryoshkaLoss -------------------------------------------------------------------------------------------------
 
 
@@ -259,6 +282,7 @@ def process(rank, world_size, folder, bert):
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_gathering_processes_equal_one(tiny_bert, tmp_path):
     multiprocessing.set_forkserver_preload(
         ["sentence_transformers", "datasets", "transformers.models.bert.modeling_bert"]
@@ -354,6 +378,12 @@ def test_a_schedule_that_nobody_advances_is_refused(tiny_bert, tmp_path):
     assert loss(batch_of(model, 2)).isfinite()  # evaluation does not mind
 
 
+def test_the_readmes_example_runs(tmp_path, monkeypatch):
+    (code,) = (block for block in blocks("python") if "DySTreSSLoss" in block)
+    monkeypatch.chdir(tmp_path)  # where the trainer makes its folder
+    exec(code.replace("data/embedded", str(ROOT / "data" / "embedded")), {})
+
+
 # ---- what is accepted and what is refused ---------------------------------------------------------------------------
 
 
@@ -394,6 +424,11 @@ def test_columns_that_do_not_fit_are_refused(tiny_bert, objective, columns, word
 def test_arguments_that_do_not_fit_are_refused(tiny_bert, options, words):
     with pytest.raises(ValueError, match=words):
         DySTreSSLoss(build_model(tiny_bert), **options)
+
+
+def test_what_is_no_objective_is_refused(tiny_bert):
+    with pytest.raises(TypeError, match=r"objective must be a built one, such as NTXentLoss\(0.05\)"):
+        DySTreSSLoss(build_model(tiny_bert), objective=NTXentLoss)
 
 
 def test_static_embeddings_do_without_the_cache(tokenizer):
