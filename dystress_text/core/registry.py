@@ -31,6 +31,11 @@ class Temperature(nn.Module, ABC):
         """Whether :meth:`observe` does anything; losses skip the reduction otherwise."""
         return type(self).observe is not Temperature.observe
 
+    @property
+    def needs_progress(self) -> bool:
+        """Whether :meth:`advance` does anything, so that somebody has to call it."""
+        return type(self).advance is not Temperature.advance
+
 
 TEMPERATURES: dict[str, type[Temperature]] = {}
 

@@ -1,0 +1,189 @@
+"""The objectives as a loss for sentence-transformers' own trainer."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.losses.gradcache import CachedLossMixin, has_static_embedding_input
+from sentence_transformers.base.losses.merged_forward import embed_columns
+from sentence_transformers.util import get_rank, get_world_size
+from torch import Tensor, nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from dystress_text.core.gather import LocalGather, ProcessGather
+from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss, QueueInfoNCELoss
+from dystress_text.core.registry import Temperature
+from dystress_text.core.temperature import ShiftedCosineTemperature
+
+CITATION = """
+@misc{manna2023dystress,
+    title={Dynamically Scaled Temperature in Self-Supervised Contrastive Learning},
+    author={Siladittya Manna and Soumitri Chattopadhyay and Rakesh Dey and Saumik Bhattacharya and Umapada Pal},
+    year={2023},
+    eprint={2308.01140},
+    archivePrefix={arXiv},
+    primaryClass={cs.CV}
+}
+"""
+
+
+class DySTreSSLoss(CachedLossMixin, nn.Module):
+    """A loss for ``SentenceTransformerTrainer`` whose temperature depends on the similarity of each pair.
+
+    Takes the place of MultipleNegativesRankingLoss, and equals it (scale ``1 / tau``) at a constant temperature. With
+    ``mini_batch_size`` it takes that of CachedMultipleNegativesRankingLoss: the same gradient in the memory of one
+    mini-batch, for a second forward pass. ``MatryoshkaLoss`` goes around either form.
+
+    Columns are (anchor, positive), and for InfoNCE (anchor, positive, negative) too; labels are ignored. Source of the
+    temperature: Manna et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive Learning"; of the gradient
+    cache: Gao et al., RepL4NLP 2021, by sentence-transformers' own machinery.
+
+    A temperature that follows the run (``ScheduledTemperature``) is told of the progress by the trainer:
+    ``SentenceTransformerTrainer(..., loss=loss, callbacks=[loss.callback()])``. That is the only state there is, and it
+    is set anew at every step, so a resumed run needs no more than the trainer's checkpoints.
+
+    Args:
+        model: the model to train. The objective moves to its device.
+        temperature: a temperature, or a number for a constant one, for the InfoNCE objective. Default: the paper's for
+            text, ``ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)``.
+        objective: another objective with its temperature and options, in place of ``temperature``.
+        gather_across_devices: whether the candidates of all processes count, not this one's alone. Every process must
+            have the same number of rows.
+        mini_batch_size: rows to embed at a time, with gradients cached; None embeds all at once.
+
+    Raises:
+        ValueError: the arguments do not fit together; in a call, the columns do not fit the objective, or nobody tells
+            the temperature of the progress.
+        TypeError: the objective is none of this package.
+
+    Example:
+        >>> from datasets import Dataset
+        >>> from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+        >>> from dystress_text import CosineTemperature, DySTreSSLoss, NTXentLoss
+        >>> model = SentenceTransformer("sentence-transformers/all-MiniLM-L6-v2")
+        >>> loss = DySTreSSLoss(model)
+        >>> loss = DySTreSSLoss(model, objective=NTXentLoss(CosineTemperature(0.03, 0.05)), mini_batch_size=32)
+        >>> pairs = Dataset.from_dict({"anchor": ["It rains.", "We are late."], "positive": ["It pours.", "Hurry up."]})
+        >>> trainer = SentenceTransformerTrainer(model, train_dataset=pairs, loss=loss)
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        temperature: Temperature | float | None = None,
+        *,
+        objective: ContrastiveLoss | None = None,
+        gather_across_devices: bool = False,
+        mini_batch_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        if objective is None:
+            objective = InfoNCELoss(ShiftedCosineTemperature() if temperature is None else temperature)
+        elif temperature is not None:
+            raise ValueError("an objective comes with its own temperature: give either temperature or objective")
+        if not isinstance(objective, ContrastiveLoss):
+            raise TypeError(f"objective must be a built one, such as NTXentLoss(0.05), got {objective!r}")
+        if isinstance(objective, QueueInfoNCELoss):
+            raise ValueError("QueueInfoNCELoss needs a momentum encoder, which sentence-transformers' trainer has not")
+        if not isinstance(objective.gather, LocalGather):
+            raise ValueError("build the objective without gather: gather_across_devices=True takes care of it")
+        if mini_batch_size is not None:
+            if mini_batch_size < 1:
+                raise ValueError(f"mini_batch_size must be at least 1, got {mini_batch_size}")
+            if has_static_embedding_input(model):
+                raise ValueError("mini_batch_size: the inputs of a StaticEmbedding do not divide; leave it out")
+            self.mini_batch_size = mini_batch_size
+        self.uses_gradient_cache = mini_batch_size is not None
+        self.model = model
+        self.objective = objective.to(model.device)
+        self.gather_across_devices = gather_across_devices
+        self._knows_progress = False
+
+    def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
+        """The loss, a scalar, of one tokenised column each for anchors, positives and, with InfoNCE, negatives."""
+        columns = list(sentence_features)
+        self._check_columns(len(columns))
+        temperature = self.objective.temperature
+        if temperature.needs_progress and self.model.training and not self._knows_progress:
+            raise ValueError(
+                f"{type(temperature).__name__} follows the run and nobody tells it of the progress: pass "
+                "callbacks=[loss.callback()] to the trainer, or call loss.advance(...) in a loop of your own"
+            )
+        if self.uses_gradient_cache:
+            return self.forward_cached(columns)
+        return self._loss_of(embed_columns(self.model, columns))
+
+    def calculate_loss(
+        self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
+    ) -> Tensor:
+        """The loss of the embeddings, a list of mini-batches (rows, dim) for each column.
+
+        Called by the gradient cache, and by ``MatryoshkaLoss`` once for each dimension.
+        """
+        loss = self._loss_of([torch.cat(mini_batches) for mini_batches in reps])
+        if with_backward:
+            loss.backward()  # type: ignore[no-untyped-call]
+            loss = loss.detach()
+        return loss
+
+    def advance(self, epoch: float, run_fraction: float) -> None:
+        """Tell the temperature of the progress: epochs done, and the fraction of the run in [0, 1]."""
+        self.objective.temperature.advance(epoch, run_fraction)
+        self._knows_progress = True
+
+    def callback(self) -> TrainerCallback:
+        """What tells the temperature of the trainer's progress; goes into the trainer's ``callbacks``."""
+        return _Progress(self)
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """The settings, for the model card."""
+        settings = {name: value for name, value in vars(self.objective).items() if isinstance(value, (int, float))}
+        settings.pop("training")
+        return {
+            "objective": type(self.objective).__name__,
+            "temperature": repr(self.objective.temperature),
+            **settings,  # detach_temperature and what else the objective has
+            "gather_across_devices": self.gather_across_devices,
+            "mini_batch_size": self.mini_batch_size if self.uses_gradient_cache else None,
+        }
+
+    @property
+    def citation(self) -> str:
+        """The paper's BibTeX entry, for the model card."""
+        return CITATION
+
+    def _check_columns(self, found: int) -> None:
+        most = len(inspect.signature(self.objective.forward).parameters)
+        if not 2 <= found <= most:
+            raise ValueError(
+                f"{type(self.objective).__name__} takes the text columns (anchor, positive)"
+                f"{' or (anchor, positive, negative)' if most > 2 else ''}, got {found}; labels are not used"
+            )
+
+    def _loss_of(self, embeddings: list[Tensor]) -> Tensor:
+        """The objective of the columns' embeddings, each (rows, dim)."""
+        world_size = get_world_size() if self.gather_across_devices else 1  # there need be no group at construction
+        self.objective.gather = ProcessGather(get_rank(), world_size) if world_size > 1 else LocalGather()
+        if len(embeddings) == 2 and len(embeddings[0]) * world_size == 1 and self.objective.negatives_from_batch:
+            warnings.warn(
+                "a batch of 1 pair has no negatives and counts as 0; dataloader_drop_last=True leaves it out",
+                stacklevel=2,
+            )
+            return (torch.cat(embeddings) * 0).sum()
+        loss: Tensor = self.objective(*embeddings)
+        return loss
+
+
+class _Progress(TrainerCallback):
+    def __init__(self, loss: DySTreSSLoss) -> None:
+        self.loss = loss
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.loss.advance(state.epoch or 0.0, state.global_step / state.max_steps)

@@ -1,0 +1,458 @@
+"""DySTreSSLoss beside sentence-transformers' own losses, explicit loops and its own objectives."""
+
+import gc
+import multiprocessing
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from conftest import make_sentences
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    MatryoshkaLoss,
+    MultipleNegativesRankingLoss,
+)
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from test_readme import ROOT, blocks
+from torch.nn.parallel import DistributedDataParallel
+
+from dystress_text import (
+    AlignmentAdaptiveTemperature,
+    ConstantTemperature,
+    CosineTemperature,
+    DCLLoss,
+    DCLWLoss,
+    DySTreSSLoss,
+    EvenODETemperature,
+    ExponentialTemperature,
+    InfoNCELoss,
+    LinearTemperature,
+    MACLLoss,
+    MonotonicCosineTemperature,
+    NTXentLoss,
+    OneSidedCosineTemperature,
+    ProcessGather,
+    QueueInfoNCELoss,
+    ScheduledTemperature,
+    ShiftedCosineTemperature,
+)
+
+TEMPERATURES = {
+    "constant": lambda: ConstantTemperature(0.05),
+    "cosine": lambda: CosineTemperature(0.03, 0.05),
+    "shifted cosine": lambda: ShiftedCosineTemperature(0.05, 0.07, -0.4),
+    "one-sided cosine": lambda: OneSidedCosineTemperature(0.1, 0.14, 0.2),
+    "linear": lambda: LinearTemperature(0.05, 0.1),
+    "exponential": lambda: ExponentialTemperature(0.05, 0.1),
+    "monotonic cosine": lambda: MonotonicCosineTemperature(0.05, 0.1),
+    "even ODE": lambda: EvenODETemperature(0.05, 0.1),
+    "scheduled": lambda: ScheduledTemperature(0.05, 0.1, half_period=4),
+    "alignment-adaptive": lambda: AlignmentAdaptiveTemperature(0.1, 0.5, 0.8),
+}
+OBJECTIVES = {
+    "InfoNCE": lambda: InfoNCELoss(ShiftedCosineTemperature()),
+    "InfoNCE, adaptive": lambda: InfoNCELoss(AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), detach_temperature=False),
+    "InfoNCE, blockwise": lambda: InfoNCELoss(AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), blockwise=True),
+    "NT-Xent": lambda: NTXentLoss(CosineTemperature(0.03, 0.05), detach_temperature=False),
+    "DCL": lambda: DCLLoss(CosineTemperature(0.05, 0.1)),
+    "DCLW": lambda: DCLWLoss(0.1, sigma=0.3),
+    "MACL": lambda: MACLLoss(0.1, 0.5, 0.8),
+    "MACL, both views": lambda: MACLLoss(temperature=LinearTemperature(0.05, 0.1), both_views=True),
+}
+ROWS = 7
+DIMS, WEIGHTS = [16, 8, 3], [1.0, 0.5, 0.25]
+
+
+def build_model(folder, dropout=0.0):
+    """The mean of a tiny BERT's tokens, in fp64 and in training mode."""
+    model = SentenceTransformer(str(folder), device="cpu").double().train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = dropout
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("pooler" not in name)  # which the mean does not use
+    return model
+
+
+def batch_of(model, columns, rows=ROWS):
+    sentences = make_sentences(columns * rows)
+    return [model.preprocess(sentences[i * rows : (i + 1) * rows]) for i in range(columns)]
+
+
+def embed(model, batch):
+    return [model(dict(features))["sentence_embedding"] for features in batch]
+
+
+def gradient_of(model, value):
+    """The value and its gradient in all weights, in one vector."""
+    model.zero_grad()
+    value.backward()
+    return value.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def run(model, loss, batch, seed=3):
+    torch.manual_seed(seed)
+    return gradient_of(model, loss([dict(features) for features in batch], None))
+
+
+def assert_equal(found, expected, of_loss=1e-9, of_gradient=1e-9):
+    torch.testing.assert_close(found[0], expected[0].to(found[0].dtype), rtol=of_loss, atol=0)
+    assert float(expected[1].norm()) > 1e-3
+    assert float((found[1] - expected[1]).norm() / expected[1].norm()) < of_gradient
+
+
+# ---- beside sentence-transformers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("cached", [False, True], ids=["whole", "cached"])
+@pytest.mark.parametrize("columns", [2, 3], ids=["pairs", "triplets"])
+@pytest.mark.parametrize("tau", [0.05, 0.2])
+def test_constant_temperature_is_multiple_negatives_ranking(tiny_bert, columns, cached, dtype, tau):
+    model = build_model(tiny_bert, dropout=0.1).to(dtype)
+    batch = batch_of(model, columns)
+    size = {"mini_batch_size": 3} if cached else {}
+    theirs = CachedMultipleNegativesRankingLoss if cached else MultipleNegativesRankingLoss
+    expected = run(model, theirs(model, scale=1 / tau, **size), batch)
+    tolerances = (1e-6, 1e-5) if dtype == torch.float32 else (1e-9, 1e-9)  # the roundings of fp32, divided by tau
+    assert_equal(run(model, DySTreSSLoss(model, tau, **size), batch), expected, *tolerances)
+    flat = DySTreSSLoss(model, CosineTemperature(tau, tau), **size)
+    assert_equal(run(model, flat, batch), expected, *tolerances)
+
+
+# ---- every temperature and objective --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [2, 3], ids=["pairs", "triplets"])
+@pytest.mark.parametrize("name", TEMPERATURES)
+def test_every_temperature_is_its_loop(tiny_bert, name, columns):
+    model = build_model(tiny_bert)
+    temperature = TEMPERATURES[name]()
+    loss = DySTreSSLoss(model, temperature)
+    loss.advance(epoch=1.0, run_fraction=0.5)
+    batch = batch_of(model, columns)
+    found = run(model, loss, batch)
+    anchors, *others = (torch.nn.functional.normalize(z) for z in embed(model, batch))
+    expected = 0.0
+    for i, anchor in enumerate(anchors):  # the temperature holds what this batch told it
+        similarities = torch.stack([anchor @ candidate for column in others for candidate in column])
+        logits = torch.stack([s / temperature(s.detach()) for s in similarities])
+        expected = expected + (logits.exp().sum().log() - logits[i]) / ROWS
+    assert_equal(found, gradient_of(model, expected))
+
+
+@pytest.mark.parametrize("mini_batch_size", [None, 3, 100])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_is_that_of_the_embeddings(tiny_bert, name, mini_batch_size):
+    model = build_model(tiny_bert)
+    batch = batch_of(model, 2)
+    loss = DySTreSSLoss(model, objective=OBJECTIVES[name](), mini_batch_size=mini_batch_size)
+    expected = gradient_of(model, OBJECTIVES[name]()(*embed(model, batch)))
+    assert_equal(run(model, loss, batch), expected)
+    with torch.no_grad():
+        assert loss(batch).item() == pytest.approx(expected[0].item(), rel=1e-9)
+
+
+def test_hard_negatives_keep_their_weight(tiny_bert):
+    model = build_model(tiny_bert)
+    batch = batch_of(model, 3)
+    expected = gradient_of(model, InfoNCELoss(0.05, hard_negative_weight=2.0)(*embed(model, batch)))
+    for size in (None, 2):
+        loss = DySTreSSLoss(model, objective=InfoNCELoss(0.05, hard_negative_weight=2.0), mini_batch_size=size)
+        assert_equal(run(model, loss, batch), expected)
+
+
+def test_the_default_is_the_papers_for_text(tiny_bert):
+    loss = DySTreSSLoss(build_model(tiny_bert))
+    assert type(loss.objective) is InfoNCELoss
+    assert repr(loss.objective.temperature) == repr(ShiftedCosineTemperature(0.05, 0.07, -0.4, 0.7))
+
+
+# ---- the gradient cache ---------------------------------------------------------------------------------------------
+
+
+def rows_of(features, start, stop):
+    """Some rows of a column without the padding that they all have: the mini-batches of the cache are such."""
+    longest = int(features["attention_mask"][start:stop].sum(dim=1).max())
+    return {name: value[start:stop, :longest] for name, value in features.items() if torch.is_tensor(value)}
+
+
+@pytest.mark.parametrize("columns", [2, 3])
+def test_the_cache_replays_dropout(tiny_bert, columns):
+    """Beside a plain pass over the same mini-batches with the same random numbers."""
+    model = build_model(tiny_bert, dropout=0.3)
+    batch = batch_of(model, columns)
+    loss = DySTreSSLoss(model, CosineTemperature(0.05, 0.1), mini_batch_size=3)
+    found = run(model, loss, batch)
+    torch.manual_seed(3)
+    embeddings = [torch.cat(embed(model, [rows_of(column, i, i + 3) for i in range(0, ROWS, 3)])) for column in batch]
+    assert_equal(found, gradient_of(model, InfoNCELoss(CosineTemperature(0.05, 0.1))(*embeddings)))
+
+
+def test_one_mini_batch_is_the_whole_batch_with_dropout(tiny_bert):
+    model = build_model(tiny_bert, dropout=0.3)
+    batch = batch_of(model, 2)
+    whole, cached = (DySTreSSLoss(model, mini_batch_size=size) for size in (None, ROWS))
+    expected = run(model, whole, batch)
+    assert_equal(run(model, cached, batch), expected)
+    assert run(model, cached, batch, seed=4)[0].item() != pytest.approx(expected[0].item(), rel=1e-3)
+
+
+def test_the_outer_scale_reaches_the_cached_gradient(tiny_bert):
+    model = build_model(tiny_bert)
+    batch = batch_of(model, 2)
+    _, expected = run(model, DySTreSSLoss(model), batch)
+    _, found = gradient_of(model, DySTreSSLoss(model, mini_batch_size=2)(batch) * 8)  # as accumulation and fp16 do
+    torch.testing.assert_close(found, 8 * expected, rtol=1e-9, atol=1e-12)
+
+
+def test_no_graph_outlives_the_cached_loss(tiny_bert):
+    model = build_model(tiny_bert)
+    loss = DySTreSSLoss(model, mini_batch_size=ROWS)
+    embeddings = [[z.detach().requires_grad_()] for z in embed(model, batch_of(model, 2))]
+    assert loss.calculate_loss(embeddings).requires_grad
+    assert not loss.calculate_loss(embeddings, with_backward=True).requires_grad
+    assert all(z.grad is not None for (z,) in embeddings)
+
+
+@pytest.mark.parametrize("mini_batch_size", [None, 3])
+def test_under_autocast_the_embeddings_alone_are_rounded(tiny_bert, mini_batch_size):
+    model = build_model(tiny_bert).float()
+    batch = batch_of(model, 2)
+    loss = DySTreSSLoss(model, mini_batch_size=mini_batch_size)
+    expected, exact = run(model, loss, batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, gradient = run(model, loss, batch)
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(expected.item(), rel=0.05)
+    assert float((gradient - exact).norm() / exact.norm()) < 0.1
+
+
+# ---- MatryoshkaLoss -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mini_batch_size", [None, 3])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_matryoshka_is_the_sum_over_dimensions(tiny_bert, name, mini_batch_size):
+    model = build_model(tiny_bert)
+    columns = 3 if name.startswith("InfoNCE") else 2
+    batch = batch_of(model, columns)
+    inner = DySTreSSLoss(model, objective=OBJECTIVES[name](), mini_batch_size=mini_batch_size)
+    found = run(model, MatryoshkaLoss(model, inner, DIMS, WEIGHTS), batch)
+    embeddings = embed(model, batch)
+    parts = [w * OBJECTIVES[name]()(*(z[:, :d] for z in embeddings)) for d, w in zip(DIMS, WEIGHTS, strict=True)]
+    assert_equal(found, gradient_of(model, sum(parts)))
+
+
+# ---- several processes ----------------------------------------------------------------------------------------------
+
+SHARED_CASES = {
+    "pairs": (2, lambda model, **o: DySTreSSLoss(model, **o)),
+    "triplets": (3, lambda model, **o: DySTreSSLoss(model, **o)),
+    "NT-Xent": (2, lambda model, **o: DySTreSSLoss(model, objective=OBJECTIVES["NT-Xent"](), **o)),
+    "MACL": (2, lambda model, **o: DySTreSSLoss(model, objective=OBJECTIVES["MACL"](), **o)),
+    "Matryoshka": (3, lambda model, **o: MatryoshkaLoss(model, DySTreSSLoss(model, **o), DIMS, WEIGHTS)),
+}
+
+
+def process(rank, world_size, folder, bert):
+    """One of the processes: saves its losses and the gradients that DistributedDataParallel leaves it with."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world_size)
+    bare, results = build_model(bert), {}
+    for name, (columns, build) in SHARED_CASES.items():
+        whole = batch_of(bare, columns, rows=6)
+        own = [{k: v.chunk(world_size)[rank] if torch.is_tensor(v) else v for k, v in f.items()} for f in whole]
+        for size in (None, 2):
+            loss = build(bare, gather_across_devices=True, mini_batch_size=size)
+            model = DistributedDataParallel(bare)
+            for module in (loss, getattr(loss, "loss", loss)):  # as the trainer does
+                module.model = model
+            model.get_embedding_dimension = bare.get_embedding_dimension
+            results[name, size] = run(bare, loss, own)
+    torch.save(results, f"{folder}/{rank}")
+    dist.barrier()
+    del loss, model, module
+    gc.collect()  # DistributedDataParallel must be gone before its group
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_gathering_processes_equal_one(tiny_bert, tmp_path):
+    multiprocessing.set_forkserver_preload(
+        ["sentence_transformers", "datasets", "transformers.models.bert.modeling_bert"]
+    )
+    mp.start_processes(process, args=(2, str(tmp_path), str(tiny_bert)), nprocs=2, start_method="forkserver")
+    ranks = [torch.load(tmp_path / str(rank)) for rank in range(2)]
+    model = build_model(tiny_bert)
+    for name, (columns, build) in SHARED_CASES.items():
+        expected = run(model, build(model), batch_of(model, columns, rows=6))
+        for size in (None, 2):
+            (loss, gradient), (other, _) = (results[name, size] for results in ranks)
+            assert loss != other  # each has its own rows
+            assert_equal(((loss + other) / 2, gradient), expected)
+
+
+# ---- in the trainer -------------------------------------------------------------------------------------------------
+
+
+def make_trainer(model, loss, folder, rows=9, callbacks=None, **options):
+    sentences = make_sentences(2 * rows)
+    pairs = Dataset.from_dict({"anchor": sentences[:rows], "positive": sentences[rows:]})
+    settings = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "save_strategy": "no", **options}
+    arguments = SentenceTransformerTrainingArguments(str(folder), report_to="none", use_cpu=True, **settings)
+    return SentenceTransformerTrainer(model, arguments, train_dataset=pairs, loss=loss, callbacks=callbacks)
+
+
+@pytest.mark.filterwarnings("ignore:a batch of 1 pair")  # 9 pairs in batches of 4
+@pytest.mark.parametrize("mini_batch_size", [None, 3])
+def test_a_run_and_its_card(tiny_bert, tmp_path, mini_batch_size):
+    model = build_model(tiny_bert).float()
+    before = model.encode("the cat")
+    loss = DySTreSSLoss(model, objective=DCLWLoss(CosineTemperature(0.03, 0.05), 0.3), mini_batch_size=mini_batch_size)
+    make_trainer(model, loss, tmp_path / "run").train()
+    model.save_pretrained(str(tmp_path / "model"))
+    saved = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode("the cat")
+    assert saved == pytest.approx(model.encode("the cat"), abs=1e-6)
+    assert saved != pytest.approx(before, abs=1e-6)
+    card = (tmp_path / "model" / "README.md").read_text()
+    size = "null" if mini_batch_size is None else mini_batch_size
+    for line in (
+        "dystress_text.sentence_transformers_loss.DySTreSSLoss",
+        '"objective": "DCLWLoss"',
+        '"temperature": "CosineTemperature(tau_min=0.03, tau_max=0.05)"',
+        '"detach_temperature": true',
+        '"sigma": 0.3',
+        '"gather_across_devices": false',
+        f'"mini_batch_size": {size}',
+        "#### DySTreSSLoss",
+        "title={Dynamically Scaled Temperature in Self-Supervised Contrastive Learning}",
+    ):
+        assert line in card, line
+
+
+def test_a_matryoshka_run_cites_both(tiny_bert, tmp_path):
+    model = build_model(tiny_bert).float()
+    make_trainer(model, MatryoshkaLoss(model, DySTreSSLoss(model), DIMS), tmp_path, rows=8).train()
+    model.save_pretrained(str(tmp_path / "model"))
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "#### MatryoshkaLoss" in card
+    assert "eprint={2308.01140}" in card
+
+
+def test_a_schedule_follows_the_trainer(tiny_bert, tmp_path, monkeypatch):
+    told = []
+    advance = ScheduledTemperature.advance
+    monkeypatch.setattr(
+        ScheduledTemperature, "advance", lambda self, *progress: (told.append(progress), advance(self, *progress))
+    )
+    options = {"rows": 16, "num_train_epochs": 2, "gradient_accumulation_steps": 2, "save_strategy": "epoch"}
+    whole = [(0.0, 0.0), (0.5, 0.25), (1.0, 0.5), (1.5, 0.75)]  # 2 steps an epoch, each of 2 batches of 4
+
+    def train(**more):
+        told.clear()
+        model = build_model(tiny_bert).float()
+        loss = DySTreSSLoss(model, ScheduledTemperature(0.05, 0.2, half_period=1, unit="run"))
+        make_trainer(model, loss, tmp_path, callbacks=[loss.callback()], **options).train(**more)
+        return told.copy(), loss.objective.temperature.time.item(), torch.cat([p.flatten() for p in model.parameters()])
+
+    steps, time, weights = train()
+    assert steps == whole
+    assert time == 0.75
+    steps, time, resumed = train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert steps == whole[2:]
+    torch.testing.assert_close(resumed, weights)
+
+
+def test_a_schedule_that_nobody_advances_is_refused(tiny_bert, tmp_path):
+    model = build_model(tiny_bert).float()
+    loss = DySTreSSLoss(model, ScheduledTemperature())
+    with pytest.raises(ValueError, match=r"ScheduledTemperature follows the run.*callbacks=\[loss.callback\(\)\]"):
+        make_trainer(model, loss, tmp_path).train()
+    model.eval()
+    assert loss(batch_of(model, 2)).isfinite()  # evaluation does not mind
+
+
+def test_the_readmes_example_runs(tmp_path, monkeypatch):
+    (code,) = (block for block in blocks("python") if "DySTreSSLoss" in block)
+    monkeypatch.chdir(tmp_path)  # where the trainer makes its folder
+    exec(code.replace("data/embedded", str(ROOT / "data" / "embedded")), {})
+
+
+# ---- what is accepted and what is refused ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mini_batch_size", [None, 3])
+def test_a_lone_pair_counts_as_nothing(tiny_bert, mini_batch_size):
+    model = build_model(tiny_bert)
+    batch = batch_of(model, 2, rows=1)
+    with pytest.warns(UserWarning, match=r"1 pair has no negatives.*dataloader_drop_last"):
+        loss, gradient = run(model, DySTreSSLoss(model, mini_batch_size=mini_batch_size), batch)
+    assert loss == 0
+    assert not gradient.any()
+    assert run(model, MultipleNegativesRankingLoss(model), batch)[0] == 0
+    assert run(model, DySTreSSLoss(model), batch_of(model, 3, rows=1))[0] > 0  # the hard negative is one
+
+
+@pytest.mark.parametrize("mini_batch_size", [None, 3])
+@pytest.mark.parametrize(
+    ("objective", "columns", "words"),
+    [(InfoNCELoss(0.05), 1, r"InfoNCELoss .*\(anchor, positive\) or \(anchor, positive, negative\), got 1; labels"),
+     (InfoNCELoss(0.05), 4, "got 4"),
+     (NTXentLoss(0.05), 3, r"NTXentLoss takes the text columns \(anchor, positive\), got 3")],
+)  # fmt: skip
+def test_columns_that_do_not_fit_are_refused(tiny_bert, objective, columns, words, mini_batch_size):
+    model = build_model(tiny_bert)
+    loss = DySTreSSLoss(model, objective=objective, mini_batch_size=mini_batch_size)
+    with pytest.raises(ValueError, match=words):
+        loss(batch_of(model, columns), torch.zeros(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"temperature": 0.05, "objective": NTXentLoss(0.1)}, "either temperature or objective"),
+     ({"objective": QueueInfoNCELoss(0.1, 8, 16)}, "momentum encoder"),
+     ({"objective": InfoNCELoss(0.1, gather=ProcessGather(0, 2))}, "gather_across_devices=True"),
+     ({"temperature": -1.0}, "tau must be a positive"),
+     ({"mini_batch_size": 0}, "mini_batch_size must be at least 1, got 0")],
+)  # fmt: skip
+def test_arguments_that_do_not_fit_are_refused(tiny_bert, options, words):
+    with pytest.raises(ValueError, match=words):
+        DySTreSSLoss(build_model(tiny_bert), **options)
+
+
+def test_what_is_no_objective_is_refused(tiny_bert):
+    with pytest.raises(TypeError, match=r"objective must be a built one, such as NTXentLoss\(0.05\)"):
+        DySTreSSLoss(build_model(tiny_bert), objective=NTXentLoss)
+
+
+def test_static_embeddings_do_without_the_cache(tokenizer):
+    model = SentenceTransformer(
+        modules=[StaticEmbedding(tokenizer.backend_tokenizer, embedding_dim=8)], device="cpu"
+    ).double()
+    batch = batch_of(model, 2)
+    assert_equal(run(model, DySTreSSLoss(model, 0.05), batch), run(model, MultipleNegativesRankingLoss(model), batch))
+    with pytest.raises(ValueError, match="StaticEmbedding"):
+        DySTreSSLoss(model, mini_batch_size=4)
+
+
+def test_the_objective_is_on_the_models_device(tiny_bert):
+    loss = DySTreSSLoss(build_model(tiny_bert).to("meta"), ScheduledTemperature())
+    assert {buffer.device.type for buffer in loss.buffers()} == {"meta"}
+
+
+def test_the_package_imports_sentence_transformers_when_asked():
+    code = """
+import sys, dystress_text
+assert "DySTreSSLoss" in dystress_text.__all__
+assert not hasattr(dystress_text, "NoSuchLoss")
+assert not {"transformers", "sentence_transformers"} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert DySTreSSLoss.__module__ == "dystress_text.sentence_transformers_loss"
