@@ -115,6 +115,31 @@ def corpus(text_file: Path, tokenizer: PreTrainedTokenizerFast) -> TokenizedCorp
     return load_corpus(text_file, tokenizer, 16, progress=False)
 
 
+@pytest.fixture
+def data_dir(tmp_path):
+    """A data folder with a small STS-B dev file, scored by shared words."""
+    folder = tmp_path / "data" / "senteval" / "STS" / "STSBenchmark"
+    folder.mkdir(parents=True)
+    sentences = make_sentences(80, seed=9)
+    lines = []
+    for i in range(40):
+        first, second = set(sentences[i].split()), set(sentences[i + 40].split())
+        score = 5 * len(first & second) / len(first | second) if i else 5.0
+        lines.append(f"main\tx\t2026\t{i}\t{score:.3f}\t{sentences[i]}\t{sentences[i + 40]}\n")
+    (folder / "sts-dev.csv").write_text("".join(lines))
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def flags(tiny_bert, text_file, data_dir, tmp_path):
+    """A run of a second."""
+    return [
+        f"--model_name_or_path={tiny_bert}", f"--train_file={text_file}", f"--data_dir={data_dir}",
+        f"--output_dir={tmp_path / 'out'}", "--max_steps=6", "--train_batch_size=8", "--eval_steps=3",
+        "--mixed_precision=no", "--learning_rate=1e-3",
+    ]  # fmt: skip
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory):
     patch = pytest.MonkeyPatch()

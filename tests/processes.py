@@ -13,9 +13,15 @@ import torch.multiprocessing as mp
 PATIENCE = 240  # seconds
 
 
+def forkserver():
+    """Where new processes come from: one that has the slow imports behind it."""
+    multiprocessing.set_forkserver_preload(["dystress_text.train", "transformers.models.bert", "processes"])
+    return multiprocessing.get_context("forkserver")
+
+
 def spawn(world_size, work, *arguments):
     """Call ``work(*arguments)`` in each of so many processes, which form a gloo group where the work makes one."""
-    multiprocessing.set_forkserver_preload(["dystress_text.simcse", "transformers.models.bert"])  # one import for all
+    forkserver()
     passed = (world_size, free_port(), work, *arguments)
     started = mp.start_processes(_process, passed, nprocs=world_size, join=False, start_method="forkserver")
     deadline = time.monotonic() + PATIENCE

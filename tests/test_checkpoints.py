@@ -64,7 +64,8 @@ def test_a_damaged_one_is_passed_over_with_a_warning(tmp_path, name, harm):
 
 def test_all_damaged_is_an_error(tmp_path):
     torn(write(tmp_path, 1) / "model.bin")
-    with pytest.warns(UserWarning), pytest.raises(UserError, match="every checkpoint in .* is damaged"):
+    damaged = pytest.warns(UserWarning, match="passed over")
+    with damaged, pytest.raises(UserError, match=r"every checkpoint in .* is damaged"):
         newest_complete(tmp_path)
 
 
