@@ -353,9 +353,7 @@ class Trainer:
                 state.skipped_steps += 1
                 state.skipped_in_row += 1
                 if state.skipped_in_row >= _OVERFLOWS:
-                    self._fail(
-                        step, losses, norm, f"fp16 has skipped {_OVERFLOWS} steps in a row: the gradient is {norm}"
-                    )
+                    self._fail(step, losses, norm, f"fp16 has skipped {_OVERFLOWS} steps in a row")
                 continue
             state.skipped_in_row = 0
             odd = next((loss for loss in losses if not math.isfinite(loss)), None)

@@ -11,6 +11,7 @@ from conftest import build_tokenizer, build_transformer, reset_accelerator
 
 from dystress_text.accelerator import global_batch_size, make_accelerator, resolve_precision, seed_process
 from dystress_text.batches import BatchOrder
+from dystress_text.checkpoints import damage_of, newest_complete
 from dystress_text.core import InfoNCELoss, ScheduledTemperature, ShiftedCosineTemperature
 from dystress_text.encoder import SentenceEncoder
 from dystress_text.engine import Trainer, parameter_groups
@@ -247,6 +248,57 @@ def test_a_launchers_odd_precision_is_refused(said, monkeypatch):
         make_accelerator(EngineSettings())
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "BF16")
     assert resolve_precision("auto") == "bf16"
+
+
+def test_a_gradient_that_is_no_number_stops_the_run_and_leaves_its_state(tmp_path, corpus):
+    task = make_task(corpus)
+    inner, calls = task.loss, []
+
+    def loss(z):
+        calls.append(1)
+        rooted = torch.sqrt(0 * z[0].sum()) if len(calls) == 10 else 0  # finite, with an infinite slope
+        return inner(z) + rooted
+
+    task.loss = loss
+    options = {"gradient_accumulation_steps": 2, "logging_steps": 3, "learning_rate": 1e-3, "max_steps": 20}
+    told = r"the gradient's norm is nan at step 5 of 20 \(epoch 0, batch 4, learning rate 0\.0008\); lower"
+    with pytest.raises(TrainingError, match=told) as caught:
+        run(task, corpus, tmp_path, **options)
+    report = json.loads((tmp_path / "failure" / "report.json").read_text())
+    assert (report["step"], report["gradient_norm"]) == (5, None)
+    assert report["learning_rate"] == pytest.approx(8e-4)
+    assert report["samples"] == BatchOrder(len(corpus), 8, 42).epoch(0)[8:10].tolist()
+    assert all(math.isfinite(loss) for loss in report["losses"])
+    assert str(tmp_path / "failure") in str(caught.value)
+    assert damage_of(tmp_path / "failure") is None
+    assert newest_complete(tmp_path) is None  # nothing goes on from there
+
+
+def scaled(corpus, folder, scale, backoff=0.5, **options):
+    """A run with the loss scaling of fp16, which works on CPUs too, at a scale of one's own."""
+    folder.mkdir()
+    settings = EngineSettings(
+        output_dir=str(folder), train_batch_size=8, mixed_precision="no", eval_steps=0, learning_rate=1e-3, **options
+    )
+    accelerator = make_accelerator(settings)
+    accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale, backoff_factor=backoff, growth_interval=10**6)
+    return Trainer(make_task(corpus), len(corpus), settings, accelerator).fit()
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+def test_steps_that_overflow_in_fp16_are_skipped_and_counted(clip, tmp_path, corpus):
+    options = {"max_steps": 12, "logging_steps": 4, "max_grad_norm": clip}
+    assert scaled(corpus, tmp_path / "calm", 2.0**10, **options).skipped_steps == 0
+    wild = scaled(corpus, tmp_path / "wild", 2.0**127, backoff=0.01, **options)
+    assert 4 <= wild.skipped_steps < 11
+    losses = log_of(tmp_path / "wild", "loss")
+    assert losses[0] is None  # no step was taken
+    assert math.isfinite(losses[-1])
+
+
+def test_steps_that_overflow_again_and_again_stop_the_run(tmp_path, corpus):
+    with pytest.raises(TrainingError, match="fp16 has skipped 50 steps in a row at step 50 of 80"):
+        scaled(corpus, tmp_path / "out", 2.0**127, backoff=0.9999, max_steps=80, logging_steps=1)
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="fp16 works here")
