@@ -10,12 +10,11 @@ from __future__ import annotations
 import gc
 import json
 import math
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -23,10 +22,8 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, load
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import get_scheduler
@@ -40,18 +37,18 @@ from dystress_text.accelerator import (
     seed_process,
 )
 from dystress_text.batches import Batch, BatchOrder, load_ahead
-from dystress_text.checkpoints import STAGING, checkpoint_folder, newest_complete, remove_old, seal
+from dystress_text.checkpoints import checkpoint_folder, remove_old
 from dystress_text.core.temperature import TemperatureError
 from dystress_text.distributed import collect_weights, network_to_train, tell_deepspeed
 from dystress_text.errors import Interrupted, TrainingError, UserError
 from dystress_text.gradient_cache import backward_in_chunks, check_no_batch_statistics
 from dystress_text.progress import progress_bar
-from dystress_text.records import to_json, write_json
+from dystress_text.records import to_json
+from dystress_text.saved_state import SavedState, TrainingState
 from dystress_text.settings import EngineSettings
 from dystress_text.stop_signals import StopSignals
 
 LOG, FAILURE = "metrics.jsonl", "failure"
-_STATE, _TASK = "training_state.json", "task.safetensors"
 _OVERFLOWS = 50  # steps in a row that fp16 may skip
 
 # what may differ between a run and its continuation
@@ -89,29 +86,6 @@ class Task(Protocol):
 
     def save(self, folder: Path) -> None:
         """Write ``model`` as users load it."""
-
-
-@dataclass
-class TrainingState:
-    """What a checkpoint must know besides tensors.
-
-    Attributes:
-        step: optimiser steps done.
-        best_metric: of the model kept.
-        best_step: its step.
-        train_seconds: spent in steps.
-        losses: read from the device and not logged yet.
-        skipped_steps: by fp16, for gradients that overflowed.
-        skipped_in_row: the last so many of them without a step between.
-    """
-
-    step: int = 0
-    best_metric: float | None = None
-    best_step: int | None = None
-    train_seconds: float = 0.0
-    losses: list[float] = field(default_factory=list)
-    skipped_steps: int = 0
-    skipped_in_row: int = 0
 
 
 @dataclass(frozen=True)
@@ -168,7 +142,6 @@ class Trainer:
         self.task = task
         self.settings = settings
         self.options = dict(vars(settings) if options is None else options)
-        self.data_id = data_id
         self.accelerator = accelerator
         self.order = BatchOrder(
             data_size,
@@ -202,10 +175,16 @@ class Trainer:
         )
         self.state = TrainingState()
         self.folder = Path(settings.output_dir)
-        self._checkpointed = self._read_checkpoint() if settings.resume_from_checkpoint else None
+        fixed = {name: value for name, value in self.options.items() if name not in FREE_OPTIONS}
+        identity = fixed | {
+            "mixed_precision": accelerator.mixed_precision,
+            "number of processes": accelerator.num_processes,
+            "training data": data_id,
+        }
+        self._saved = SavedState(self.folder, accelerator, self.scheduler, task.state, identity)
+        self._checkpointed = self._saved.find(self.total_steps) if settings.resume_from_checkpoint else None
         self._agree = Agreement(accelerator)
         self._pending: list[Tensor] = []  # (loss, gradient norm) of each batch that was not read from the device yet
-        self._metrics: dict[str, float] = {}
 
     @property
     def first_step(self) -> int:
@@ -236,7 +215,10 @@ class Trainer:
 
     def _fit(self) -> TrainingSummary:
         if self._checkpointed is not None:
-            self._resume(*self._checkpointed)
+            folder, self.state = self._checkpointed
+            self._saved.take_up(folder)
+            with self._writing():
+                on_main_process(self.accelerator, lambda: _shorten(self.folder / LOG, self.state.step))
         settings, state, main = self.settings, self.state, self.accelerator.is_main_process
         if settings.report_to != "none":
             self.accelerator.init_trackers("dystress", config=_trackable(self.options))
@@ -278,7 +260,7 @@ class Trainer:
             peak_memory_gb=peak_memory(self.accelerator.device) / 1e9,
             best_step=state.best_step,
             skipped_steps=state.skipped_steps,
-            metrics=self._metrics,
+            metrics=state.metrics,
         )
 
     def close(self) -> None:
@@ -372,7 +354,8 @@ class Trainer:
         report = {
             "step": step, "losses": losses, "gradient_norm": norm, "learning_rate": rate, "samples": samples.tolist()
         }  # fmt: skip
-        self._save_state(self.folder / FAILURE, report)
+        with self._writing():
+            self._saved.write(self.folder / FAILURE, self.state, report)
         raise TrainingError(
             f"{what} at step {step} of {self.total_steps} (epoch {epoch}, batch {i}, learning rate {rate:.3g}); lower "
             "--learning_rate, raise --tau_min or use --mixed_precision bf16 or no. The state and the batch's samples "
@@ -410,7 +393,7 @@ class Trainer:
             with self._writing():
                 self.task.save(self.folder)
             self.state.best_metric, self.state.best_step = value, self.state.step
-            self._metrics = metrics
+            self.state.metrics = metrics
         elif best is None:
             raise TrainingError(f"{name} is {value} at step {self.state.step}: the vectors are all equal or no numbers")
 
@@ -423,33 +406,10 @@ class Trainer:
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
     def _checkpoint(self) -> None:
-        self._save_state(checkpoint_folder(self.folder, self.state.step))
+        with self._writing():
+            self._saved.write(checkpoint_folder(self.folder, self.state.step), self.state)
         if self.accelerator.is_main_process:
             remove_old(self.folder, self.settings.save_total_limit)
-
-    def _save_state(self, final: Path, report: Mapping[str, Any] | None = None) -> None:
-        """Write all that the run is made of to a new folder, with a report if there is one."""
-        staging = self.folder / STAGING
-
-        def finish() -> None:
-            tensors = {name: tensor.contiguous() for name, tensor in self.task.state.state_dict().items()}
-            save_file(tensors, staging / _TASK)
-            state = {
-                "state": vars(self.state),
-                "scheduler": self.scheduler.state_dict(),
-                "metrics": self._metrics,
-                "identity": self._identity(),
-            }
-            (staging / _STATE).write_text(json.dumps(state))
-            if report is not None:
-                write_json(staging / "report.json", report)
-            seal(staging, final)
-
-        with self._writing():
-            on_main_process(self.accelerator, lambda: shutil.rmtree(staging, ignore_errors=True))
-            self.accelerator.save_state(str(staging))
-            self.accelerator.wait_for_everyone()  # every process writes its own random state
-            on_main_process(self.accelerator, finish)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -463,66 +423,6 @@ class Trainer:
                 f"cannot write to {str(self.folder)!r} after step {self.state.step}: {' '.join(str(error).split())}. "
                 f"{self._kept()}; checkpoints that were complete stay as they are"
             ) from error
-
-    def _identity(self) -> dict[str, Any]:
-        """What must be the same for a resumed run to be the run that was interrupted."""
-        fixed = {name: value for name, value in self.options.items() if name not in FREE_OPTIONS}
-        return fixed | {
-            "mixed_precision": self.accelerator.mixed_precision,
-            "number of processes": self.accelerator.num_processes,
-            "training data": self.data_id,
-        }
-
-    def _read_checkpoint(self) -> tuple[Path, TrainingState, dict[str, Any]] | None:
-        """The newest complete checkpoint: its folder, its state, and the rest; None where there is none yet."""
-        found: list[Path | None] = [None]
-
-        def look() -> None:
-            found[0] = newest_complete(self.folder)
-
-        on_main_process(self.accelerator, look)
-        folder = broadcast_object_list(found)[0]
-        if folder is None:
-            return None
-        try:
-            stored: dict[str, Any] = json.loads((folder / _STATE).read_text())
-            state, then = TrainingState(**stored["state"]), stored["identity"]
-            now = json.loads(json.dumps(self._identity()))
-            changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
-            if not changed and not 0 < state.step <= self.total_steps:
-                raise ValueError(f"step {state.step} of {self.total_steps}")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"--resume_from_checkpoint: {folder / _STATE} cannot be read: {error}") from error
-        if changed:
-            differences = "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}" for name in changed)
-            raise UserError(
-                f"--resume_from_checkpoint: the run in {str(self.folder)!r} had other settings ({differences}); "
-                "give those of its run.json, or another --output_dir"
-            )
-        return folder, state, stored
-
-    def _resume(self, folder: Path, state: TrainingState, stored: dict[str, Any]) -> None:
-        """Take up the state of a checkpoint.
-
-        Raises:
-            UserError: these versions of the libraries cannot read it.
-        """
-        try:
-            self.scheduler.load_state_dict(stored["scheduler"])
-            self._metrics = dict(stored["metrics"])
-            self.accelerator.load_state(str(folder))
-            self.task.state.load_state_dict(load_file(folder / _TASK))
-            # accelerate goes on without a random state that it cannot read
-            drawn = load(folder / f"random_states_{self.accelerator.process_index}.pkl")["torch_manual_seed"]
-            if not torch.equal(torch.get_rng_state(), drawn):
-                raise ValueError("the random state was not taken up")
-        except Exception as error:  # every library underneath has its own
-            raise UserError(
-                f"--resume_from_checkpoint: {folder} cannot be taken up: {' '.join(str(error).split())}"
-            ) from error
-        self.state = state
-        with self._writing():
-            on_main_process(self.accelerator, lambda: _shorten(self.folder / LOG, state.step))
 
 
 def _shorten(log: Path, step: int) -> None:
