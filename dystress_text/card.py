@@ -209,11 +209,11 @@ def _front_matter(record: Mapping[str, Any], layout: str) -> str:
 def _usage(model: SavedModel, layout: str, at: str) -> Iterable[str]:
     fill = {"location": _quoted(at), "sentences": _SENTENCES}
     if layout in ("native", "legacy"):
-        older = "This copy is in the layout of sentence-transformers 2."
+        older = "This copy has the layout of sentence-transformers 2, which later versions read too."
         if layout == "native":
             older = (
-                "Versions of sentence-transformers that cannot read this folder read the copy that `python -m "
-                "dystress_text.export FOLDER --to legacy` makes of it."
+                "This takes sentence-transformers 5.4 or newer; versions from 2.2 on read the copy that `python -m "
+                "dystress_text.export FOLDER --to legacy` makes."
             )
         code = _SENTENCE_TRANSFORMERS.format(**fill)
         yield f"With sentence-transformers:\n\n```python\n{code}```\n\n{older}"

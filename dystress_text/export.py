@@ -159,7 +159,7 @@ def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fold
         "normalize": False,
     }
     encoder.transformer.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    _write_tokenizer(tokenizer, folder)
 
 
 def _write_legacy(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -169,8 +169,7 @@ def _write_legacy(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, 
     weighted = len(layers) > 1
     config.output_hidden_states = weighted
     encoder.transformer.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    _make_tokenizer_readable(folder / "tokenizer_config.json")
+    _write_tokenizer(tokenizer, folder)
     kinds = ["Transformer", *(["WeightedLayerPooling"] if weighted else []), "Pooling"]
     modules = [
         {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
@@ -218,8 +217,10 @@ def _write_weighted_pooling(folder: Path, config: Any, layers: Sequence[int]) ->
     )  # all that 2.2 looks for; readable weights_only
 
 
-def _make_tokenizer_readable(file: Path) -> None:
-    """Transformers 5 has a new name for a tokenizer that is nothing but its tokenizer.json; 4 knows the older one."""
+def _write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """The tokenizer's files, in words that transformers 4 knows: 5 has a new name for one that has no class of its own."""
+    tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer_config.json"
     content = json.loads(file.read_text(encoding="utf-8"))
     if content.get("tokenizer_class") == "TokenizersBackend":
         content["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -267,7 +268,7 @@ def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fo
             verbose=False,
         )
     encoder.transformer.config.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    _write_tokenizer(tokenizer, folder)
 
 
 # ---- reading them back as the tools do -------------------------------------------------------------------------------
