@@ -218,7 +218,7 @@ def _write_weighted_pooling(folder: Path, config: Any, layers: Sequence[int]) ->
 
 
 def _write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """The tokenizer's files, in words that transformers 4 knows: 5 has a new name for one that has no class of its own."""
+    """The tokenizer's files, in words that transformers 4 knows: 5 has a new name for one without a class of its own."""
     tokenizer.save_pretrained(folder)
     file = folder / "tokenizer_config.json"
     content = json.loads(file.read_text(encoding="utf-8"))
@@ -342,7 +342,7 @@ def push(folder: Path, repository: str, private: bool = False) -> str:
         address = api.create_repo(repository, private=private or None, exist_ok=True)
         api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload by dystress-text")
     except Exception as error:  # of the network, the hub or the library
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         reason = reason.replace(get_token() or "\0", "<token>")
         raise UserError(f"--push_to_hub: {reason}. The copy is in {str(folder)!r}") from error
     return str(address)

@@ -35,7 +35,7 @@ def main():
         try:
             answer["vectors"][folder] = embed(folder, sentences).tolist()
         except Exception as error:
-            answer["errors"][folder] = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+            answer["errors"][folder] = f"{type(error).__name__}: {' '.join(str(error).replace('`', '').split())[:72]}"
     print("\n" + json.dumps(answer))
 
 

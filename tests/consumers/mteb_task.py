@@ -1,6 +1,7 @@
 """Run one small STS task of MTEB on data of the checkout. Runs in MTEB's environment, offline.
 
-MTEB takes the loaded model (its get_model looks on the hub alone), wraps it in its own class and encodes by its own code.
+MTEB takes the loaded model (its get_model looks on the hub alone), wraps it in its own class and encodes by its own
+code.
 
 python mteb_task.py FOLDER
 """
