@@ -218,7 +218,7 @@ def _write_weighted_pooling(folder: Path, config: Any, layers: Sequence[int]) ->
 
 
 def _write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """The tokenizer's files, in words that transformers 4 knows: 5 has a new name for one without a class of its own."""
+    """The tokenizer's files, in words that transformers 4 knows: 5 has a new name for one without its own class."""
     tokenizer.save_pretrained(folder)
     file = folder / "tokenizer_config.json"
     content = json.loads(file.read_text(encoding="utf-8"))

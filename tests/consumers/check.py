@@ -45,6 +45,9 @@ RELEASES = {
     "5.4.0": ("transformers<5",),
     version("sentence-transformers"): (f"transformers=={version('transformers')}",),
 }
+KNOWN: dict[tuple[str, str], frozenset[str]] = {}
+ONNX = ("bert-mini-wiki-cls", "bert-mini-wiki-avg_top2", "roberta-avg", "distilbert-avg_first_last", "mpnet-cls",
+        "modernbert-avg_first_last")  # fmt: skip
 MTEB = (
     "mteb",
     f"sentence-transformers=={version('sentence-transformers')}",
@@ -58,11 +61,9 @@ def make_models(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
     encoders = {
         f"bert-mini-wiki-{name}": load_encoder(str(embedded("bert-mini-wiki")), name, False) for name in POOLERS
     }
-    for family, pooler in zip(("bert", "roberta", "distilbert", "mpnet", "modernbert"), POOLERS, strict=True):
-        encoders[f"tiny-{family}-{pooler}"] = (
-            SentenceEncoder(build_transformer(family), pooler, False),
-            build_tokenizer(),
-        )
+    for family in ("roberta", "distilbert", "mpnet", "modernbert"):
+        for name in ("cls", "avg", "avg_first_last"):
+            encoders[f"{family}-{name}"] = SentenceEncoder(build_transformer(family), name, False), build_tokenizer()
     expected = {}
     for name, (encoder, tokenizer) in encoders.items():
         native = folder / "native" / name
@@ -71,8 +72,10 @@ def make_models(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
         vectors = encoder.encode(PROBES, tokenizer)
         assert isinstance(vectors, torch.Tensor)
         expected[name] = vectors.numpy()
-        for layout in ("hf", "legacy", "onnx"):
+        for layout in ("hf", "legacy"):
             export(native, layout, folder / layout / name)
+        if name in ONNX:  # the exporter takes its time
+            export(native, "onnx", folder / "onnx" / name)
     return expected
 
 
@@ -90,22 +93,28 @@ def make_environment(folder: Path, packages: tuple[str, ...]) -> Path:
     return python
 
 
-def ask(python: Path, consumer: str, models: Path, expected: dict[str, np.ndarray[Any, Any]]) -> tuple[str, bool]:
-    """What a consumer makes of a layout, in words, and whether that is what it shall."""
-    command = [str(python), str(HERE / "consumer.py"), consumer, *(str(models / name) for name in expected)]
+def ask(
+    python: Path, consumer: str, models: Path, expected: dict[str, np.ndarray[Any, Any]]
+) -> tuple[str, frozenset[str]]:
+    """What a consumer makes of a layout, in words, and the models whose vectors it does not give."""
+    names = [name for name in expected if (models / name).is_dir()]
+    command = [str(python), str(HERE / "consumer.py"), consumer, *(str(models / name) for name in names)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     done = subprocess.run(command, input=json.dumps(PROBES), capture_output=True, text=True, env=environment)
     if done.returncode:
-        return f"does not run: {done.stderr.splitlines()[-1]}", False
+        return f"does not run: {done.stderr.splitlines()[-1]}", frozenset(names)
     answer = json.loads(done.stdout.splitlines()[-1])
-    found = {Path(folder).name: np.array(vectors) for folder, vectors in answer["vectors"].items()}
     errors = {Path(folder).name: error for folder, error in answer["errors"].items()}
-    if not found:
-        return f"no: `{next(iter(errors.values()))}`", False
-    difference = max(float(np.abs(found[name] - expected[name]).max()) for name in found)
-    words = f"{difference:.1e}" + "".join(f"; not {name}: `{error}`" for name, error in errors.items())
-    # ModernBERT came with transformers 4.48
-    return words, difference <= TOLERANCE and all("modernbert" in name for name in errors)
+    if len(errors) == len(names):
+        return f"no: `{next(iter(errors.values()))}`", frozenset(names)
+    differences = {
+        Path(folder).name: float(np.abs(np.array(vectors) - expected[Path(folder).name]).max())
+        for folder, vectors in answer["vectors"].items()
+    }
+    good = [difference for difference in differences.values() if difference <= TOLERANCE]
+    bad = errors | {name: f"{value:.1e}" for name, value in differences.items() if not value <= TOLERANCE}
+    exceptions = "".join(f"; {name}: `{what}`" for name, what in bad.items())
+    return f"{len(good)} of {len(names)} within {max(good, default=float('nan')):.1e}{exceptions}", frozenset(bad)
 
 
 def versions_in(python: Path, *packages: str) -> list[str]:
@@ -126,21 +135,23 @@ def main() -> int:
     print("|---|---|---|---|---|", flush=True)
     for release, more in RELEASES.items():
         python = make_environment(folder / f"st-{release}", (f"sentence-transformers=={release}", *more))
-        native, native_good = ask(python, "sentence-transformers", models / "native", expected)
-        legacy, legacy_good = ask(python, "sentence-transformers", models / "legacy", expected)
-        card, card_good = ask(python, "card", models / "hf", expected)
-        shall = tuple(map(int, release.split(".")[:2])) >= FIRST_NATIVE
-        good &= legacy_good and card_good and native_good == shall
+        native, native_bad = ask(python, "sentence-transformers", models / "native", expected)
+        legacy, legacy_bad = ask(python, "sentence-transformers", models / "legacy", expected)
+        card, card_bad = ask(python, "card", models / "hf", expected)
+        reads_native = tuple(map(int, release.split(".")[:2])) >= FIRST_NATIVE
+        good &= legacy_bad <= KNOWN.get((release, "legacy"), frozenset())
+        good &= card_bad <= KNOWN.get((release, "hf"), frozenset())
+        good &= native_bad <= KNOWN.get((release, "legacy"), frozenset()) if reads_native else len(native_bad) > 0
         versions = versions_in(python, "sentence-transformers", "transformers")
         print(f"| {' | '.join([*versions, native, legacy, card])} |", flush=True)
-    words, onnx_good = ask(Path(sys.executable), "card", models / "onnx", expected)
-    print(f"\nONNX Runtime {version('onnxruntime')}, card of `--to onnx`: {words}")
+    words, onnx_bad = ask(Path(sys.executable), "card", models / "onnx", expected)
+    print(f"\nONNX Runtime {version('onnxruntime')}, card of `--to onnx`: {words}", flush=True)
     python = make_environment(folder / "mteb", MTEB)
     native = str(models / "native" / "bert-mini-wiki-avg")
     command = [str(python), str(HERE / "mteb_task.py"), native]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     print(f"MTEB {versions_in(python, 'mteb')[0]}: {(done.stdout or done.stderr).splitlines()[-1]}")
-    return 0 if good and onnx_good and done.returncode == 0 else 1
+    return 0 if good and not onnx_bad and done.returncode == 0 else 1
 
 
 if __name__ == "__main__":
