@@ -228,7 +228,11 @@ def _usage(model: SavedModel, layout: str, at: str) -> Iterable[str]:
 def _pooling_code(pooler_type: str) -> str:
     if pooler_type not in AVERAGED:
         return "embeddings = output.last_hidden_state[:, 0]  # the first token"
-    layers = [f"output.hidden_states[{layer}]" for layer in AVERAGED[pooler_type]]
+    # for the last layer not hidden_states[-1], which in transformers 4 lacks the last norm of some encoders (ModernBERT)
+    layers = [
+        "output.last_hidden_state" if layer == -1 else f"output.hidden_states[{layer}]"
+        for layer in AVERAGED[pooler_type]
+    ]
     states = layers[0] if len(layers) == 1 else f"({' + '.join(layers)}) / {len(layers)}"
     return f"states = {states}  # (sentences, tokens, dimension)\n{_MEAN}"
 

@@ -202,7 +202,7 @@ def test_an_output_that_is_occupied(model, tmp_path, capsys):
     (tmp_path / "full" / "mine.txt").write_text("mine")
     for output in (tmp_path / "full", tmp_path / "full" / "mine.txt"):
         assert main([str(model), "--to", "hf", "--output", str(output)]) == 2
-        assert "--output" in one_line(capsys)
+        assert "is not an empty folder; nothing was written" in one_line(capsys)
     assert os.listdir(tmp_path / "full") == ["mine.txt"]
     assert main([str(model), "--to", "hf", "--output", str(tmp_path / "full" / "mine.txt" / "below")]) == 2
     assert "--output: cannot write" in one_line(capsys)
