@@ -166,7 +166,8 @@ def _about(record: Mapping[str, Any], model: SavedModel) -> str:
     base = _part(record, "base_model").get("name")
     return (
         f"Maps sentences{limit} to vectors of {model.dimension} numbers, to be compared by cosine similarity. "
-        f"A {_plain(model.transformer)} encoder with {model.layers} layers"
+        f"A {_plain(model.transformer)} encoder"
+        f"{f' with {model.layers} layers' if model.layers else ''}"
         f"{f', {_plain(base)},' if base else ''} fine-tuned by contrastive learning "
         "([dystress-text](https://arxiv.org/abs/2308.01140)). "
         f"Pooling: {_pooling_in_words(model)}. The vectors are not normalised."
@@ -228,7 +229,7 @@ def _usage(model: SavedModel, layout: str, at: str) -> Iterable[str]:
 def _pooling_code(pooler_type: str) -> str:
     if pooler_type not in AVERAGED:
         return "embeddings = output.last_hidden_state[:, 0]  # the first token"
-    # for the last layer not hidden_states[-1], which in transformers 4 lacks the last norm of some encoders (ModernBERT)
+    # the last layer by its own name: hidden_states[-1] of transformers 4 lacks the last norm of ModernBERT
     layers = [
         "output.last_hidden_state" if layer == -1 else f"output.hidden_states[{layer}]"
         for layer in AVERAGED[pooler_type]

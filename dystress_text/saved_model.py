@@ -27,14 +27,14 @@ class SavedModel:
         dimension: of the vectors.
         max_seq_length: tokens that are read of a sentence; None where the tokenizer names no limit.
         transformer: the kind of encoder, such as ``bert``.
-        layers: of the encoder.
+        layers: of the encoder; None where its configuration has a name of its own for them.
     """
 
     pooler_type: str
     dimension: int
     max_seq_length: int | None
     transformer: str
-    layers: int
+    layers: int | None
 
 
 def read_saved(folder: Path) -> SavedModel:
@@ -58,16 +58,16 @@ def read_saved(folder: Path) -> SavedModel:
         if any(Path(path).name != path for path in modules.values()):
             raise UserError(f"{str(folder)!r}: {MODULES} names a path outside the folder")
         config = _json(folder / "config.json")
-        layers = int(config.get("num_hidden_layers") or config["n_layers"])
+        layers = config.get("num_hidden_layers") or config.get("n_layers")
         pooling = _json(folder / modules["Pooling"] / "config.json")
-        averaged = _layers(folder / modules["WeightedLayerPooling"], layers) if len(kinds) == 3 else {layers}
+        averaged = _averaged(folder / modules["WeightedLayerPooling"], int(layers)) if len(kinds) == 3 else None
         limit = int(_json(folder / "tokenizer_config.json").get("model_max_length") or 10**9)
         return SavedModel(
-            pooler_type=_pooler(pooling, averaged, layers),
+            pooler_type=_pooler(pooling, averaged),
             dimension=int(pooling.get("embedding_dimension") or pooling["word_embedding_dimension"]),
             max_seq_length=limit if limit < 10**9 else None,
             transformer=str(config["model_type"]),
-            layers=layers,
+            layers=int(layers) if layers else None,
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -91,23 +91,23 @@ def _json(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def _layers(folder: Path, layers: int) -> set[int]:
-    """The layers that a WeightedLayerPooling averages."""
+def _averaged(folder: Path, layers: int) -> str:
+    """The pooler that averages what a WeightedLayerPooling averages."""
     weights = load_file(folder / "model.safetensors")["layer_weights"]
-    chosen = weights.nonzero().flatten().tolist()
-    if weights.shape != (layers + 1,) or not torch.equal(weights[chosen], torch.ones(len(chosen))):
-        raise ValueError("its weights of layers are those of no pooler")
-    return set(chosen)
+    for name, chosen in AVERAGED.items():
+        expected = torch.zeros(layers + 1)
+        expected[list(chosen)] = 1.0
+        if len(chosen) > 1 and torch.equal(weights, expected):
+            return name
+    raise ValueError("its weights of layers are those of no pooler")
 
 
-def _pooler(pooling: dict[str, Any], averaged: set[int], layers: int) -> str:
-    """The pooler of a Pooling module, whose keys were others in sentence-transformers before 6."""
+def _pooler(pooling: dict[str, Any], averaged: str | None) -> str:
+    """The pooler of a Pooling module, whose keys were others in sentence-transformers before 5.4."""
     old = [name for name, value in pooling.items() if name.startswith("pooling_mode_") and value is True]
     mode = pooling["pooling_mode"] if "pooling_mode" in pooling else ",".join(old)
-    if mode in ("cls", "pooling_mode_cls_token") and averaged == {layers}:
+    if mode in ("cls", "pooling_mode_cls_token") and averaged is None:
         return "cls"
     if mode in ("mean", "pooling_mode_mean_tokens"):
-        for name, chosen in AVERAGED.items():
-            if averaged == {layer % (layers + 1) for layer in chosen}:
-                return name
-    raise ValueError(f"pooling {mode!r} of layers {sorted(averaged)} is no pooler of this package")
+        return averaged or "avg"
+    raise ValueError(f"pooling {mode!r} is that of no pooler of this package")

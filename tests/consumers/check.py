@@ -45,8 +45,8 @@ RELEASES = {
     "5.4.0": ("transformers>=5,<6",),
     version("sentence-transformers"): (f"transformers=={version('transformers')}",),
 }
-# What a release cannot do whatever the layout: ModernBERT came with transformers 4.48; sentence-transformers 3 finds the
-# layers of no encoder without a pooler of its own; and transformers 4 lists ModernBERT's last layer before its last norm.
+# What a release cannot do whatever the layout: ModernBERT came with transformers 4.48; sentence-transformers 3 finds no
+# layers where an encoder has no pooler of its own; transformers 4 lists ModernBERT's last layer before its last norm.
 KNOWN = {
     ("2.2.2", "legacy"): frozenset({"modernbert-cls", "modernbert-avg_first_last"}),
     ("2.2.2", "hf"): frozenset({"modernbert-cls", "modernbert-avg_first_last"}),
