@@ -158,7 +158,7 @@ def _plain(value: Any) -> str:
 
 def _title(record: Mapping[str, Any]) -> str:
     name = _part(record, "base_model").get("name")
-    return _plain(f"{name} with DySTreSS" if name else "Sentence encoder with DySTreSS")
+    return _plain(f"{name} as a sentence encoder" if name else "Sentence encoder")
 
 
 def _about(record: Mapping[str, Any], model: SavedModel) -> str:
@@ -169,7 +169,7 @@ def _about(record: Mapping[str, Any], model: SavedModel) -> str:
         f"A {_plain(model.transformer)} encoder"
         f"{f' with {model.layers} layers' if model.layers else ''}"
         f"{f', {_plain(base)},' if base else ''} fine-tuned by contrastive learning "
-        "([dystress-text](https://arxiv.org/abs/2308.01140)). "
+        "with dystress-text, an implementation of [this paper](https://arxiv.org/abs/2308.01140). "
         f"Pooling: {_pooling_in_words(model)}. The vectors are not normalised."
     )
 
