@@ -31,8 +31,8 @@ from dystress_text.packed import Packing, can_pack, packed_states
 from dystress_text.progress import progress_bar
 
 # the layers whose mean is averaged over the tokens; the other poolers take the first token of the last layer
-_AVERAGED = {"avg": (-1,), "avg_top2": (-2, -1), "avg_first_last": (1, -1)}
-POOLERS = ("cls", "cls_before_pooler", *_AVERAGED)
+AVERAGED = {"avg": (-1,), "avg_top2": (-2, -1), "avg_first_last": (1, -1)}
+POOLERS = ("cls", "cls_before_pooler", *AVERAGED)
 
 
 def pool(hidden_states: Sequence[Tensor], attention_mask: Tensor, pooler_type: str) -> Tensor:
@@ -48,7 +48,7 @@ def pool(hidden_states: Sequence[Tensor], attention_mask: Tensor, pooler_type: s
     Returns:
         (n, dim).
     """
-    if pooler_type in _AVERAGED:
+    if pooler_type in AVERAGED:
         return mean_token(_mean_layer(hidden_states, pooler_type), attention_mask)
     if pooler_type in POOLERS:
         return hidden_states[-1][:, 0]
@@ -56,7 +56,7 @@ def pool(hidden_states: Sequence[Tensor], attention_mask: Tensor, pooler_type: s
 
 
 def _mean_layer(hidden_states: Sequence[Tensor], pooler_type: str) -> Tensor:
-    states = [hidden_states[layer] for layer in _AVERAGED[pooler_type]]
+    states = [hidden_states[layer] for layer in AVERAGED[pooler_type]]
     return states[0] if len(states) == 1 else (states[0] + states[1]) / 2
 
 
@@ -111,7 +111,7 @@ class SentenceEncoder(nn.Module):
             vectors = pool(self._hidden_states(input_ids, attention_mask), attention_mask, self.pooler_type)
         else:
             packing = Packing(places, attention_mask)
-            averaged = self.pooler_type in _AVERAGED
+            averaged = self.pooler_type in AVERAGED
             states = packed_states(self.transformer, input_ids, packing, first_only=not averaged)
             vectors = states[-1]
             if averaged:
@@ -121,7 +121,7 @@ class SentenceEncoder(nn.Module):
         return vectors
 
     def _hidden_states(self, input_ids: Tensor, attention_mask: Tensor, all_layers: bool = False) -> Sequence[Tensor]:
-        all_layers = all_layers or len(_AVERAGED.get(self.pooler_type, ())) > 1
+        all_layers = all_layers or len(AVERAGED.get(self.pooler_type, ())) > 1
         output = self.transformer(input_ids, attention_mask=attention_mask, output_hidden_states=all_layers)
         states: Sequence[Tensor] = output.hidden_states if all_layers else (output.last_hidden_state,)
         return states
@@ -184,7 +184,7 @@ class SentenceEncoder(nn.Module):
         with tempfile.TemporaryDirectory() as staging:
             self.transformer.save_pretrained(staging)
             tokenizer.save_pretrained(staging)
-            layers = _AVERAGED.get(self.pooler_type, ())
+            layers = AVERAGED.get(self.pooler_type, ())
             transformer = Transformer(
                 staging,
                 max_seq_length=length_limit(tokenizer, self.transformer),

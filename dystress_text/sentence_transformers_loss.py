@@ -15,21 +15,11 @@ from sentence_transformers.util import get_rank, get_world_size
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from dystress_text.citation import CITATION
 from dystress_text.core.gather import LocalGather, ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss, QueueInfoNCELoss
 from dystress_text.core.registry import Temperature
 from dystress_text.core.temperature import ShiftedCosineTemperature
-
-CITATION = """
-@misc{manna2023dystress,
-    title={Dynamically Scaled Temperature in Self-Supervised Contrastive Learning},
-    author={Siladittya Manna and Soumitri Chattopadhyay and Rakesh Dey and Saumik Bhattacharya and Umapada Pal},
-    year={2023},
-    eprint={2308.01140},
-    archivePrefix={arXiv},
-    primaryClass={cs.CV}
-}
-"""
 
 
 class DySTreSSLoss(CachedLossMixin, nn.Module):

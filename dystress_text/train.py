@@ -26,6 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from dystress_text.accelerator import describe, global_batch_size, make_accelerator, on_main_process
 from dystress_text.arguments import parse
 from dystress_text.build_loss import build_objective
+from dystress_text.card import describe_base, write_card
 from dystress_text.command_line import exit_code
 from dystress_text.core.gather import ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss
@@ -80,6 +81,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
     accelerator.wait_for_everyone()  # all have looked at the folder before one of them writes there
 
     def start() -> None:
+        record["base_model"] = describe_base(_model_path(text.model_name_or_path))
         prepare_output(output, engine, record)
         _say(f"{corpus.report.summary()} ({train_file})")
         for option, variant in variants.items():
@@ -98,6 +100,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
 
         def finish() -> None:
             write_record(output, record)
+            write_card(output, record)
             _report(dev, record, settings, output)
 
         on_main_process(accelerator, finish)

@@ -93,6 +93,11 @@ def test_length_limit_is_the_position_tables(family):
     assert length_limit(build_tokenizer(), build_transformer(family)) == 40
 
 
+def test_who_may_read_a_saved_model_may_read_all_of_it(tmp_path, tokenizer):
+    SentenceEncoder(build_transformer("bert"), "avg_top2").save(tmp_path, tokenizer)
+    assert len({file.stat().st_mode for file in tmp_path.rglob("*") if file.is_file()}) == 1
+
+
 def test_length_limit_of_the_tokenizer_counts_too():
     tokenizer = build_tokenizer()
     tokenizer.model_max_length = 12

@@ -36,6 +36,7 @@ def test_commands_install_the_tested_set():
 def test_options_that_the_readme_names_exist():
     programs = (
         "dystress_text/train.py",
+        "dystress_text/export.py",
         "eval/senteval.py",
         "data/prepare.py",
         "vision/train.py",

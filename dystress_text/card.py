@@ -1,0 +1,340 @@
+"""The model card: what a model is, how it came about, and how each consumer gets its vectors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dystress_text.citation import CITATION
+from dystress_text.encoder import AVERAGED
+from dystress_text.hub import hub_reachable
+from dystress_text.locate import WIKI1M
+from dystress_text.saved_model import SavedModel, read_saved
+
+CARD = "README.md"
+HERE = "path/to/this/folder"
+LAYOUTS = ("native", "hf", "legacy", "onnx")
+
+_EVAL_SETS = {"stsb_dev": "STS-B dev", "mini_sts": "mini-STS"}
+_UNKNOWN = "unknown"
+
+_SENTENCES = 'sentences = ["A man plays a guitar.", "Someone is making music."]'
+
+_SENTENCE_TRANSFORMERS = """\
+from sentence_transformers import SentenceTransformer, util
+
+model = SentenceTransformer({location})
+{sentences}
+embeddings = model.encode(sentences)
+print(embeddings.shape, util.cos_sim(embeddings, embeddings))
+"""
+
+_TRANSFORMERS = """\
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained({location})
+model = AutoModel.from_pretrained({location}).eval()
+{sentences}
+batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
+mask = batch["attention_mask"]
+with torch.no_grad():
+    output = model(batch["input_ids"], attention_mask=mask, output_hidden_states=True)
+{pooling}
+print(embeddings.shape, torch.cosine_similarity(embeddings[0], embeddings[1], dim=0))
+"""
+
+_ONNX = """\
+import onnxruntime
+from transformers import AutoTokenizer
+
+folder = {location}
+tokenizer = AutoTokenizer.from_pretrained(folder)
+session = onnxruntime.InferenceSession(f"{{folder}}/model.onnx", providers=["CPUExecutionProvider"])
+{sentences}
+batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="np")
+inputs = {{name: batch[name].astype("int64") for name in ("input_ids", "attention_mask")}}
+embeddings = session.run(["sentence_embedding"], inputs)[0]
+print(embeddings.shape)
+"""
+
+_MEAN = """\
+weights = mask.unsqueeze(-1).to(states.dtype)
+embeddings = (states * weights).sum(1) / weights.sum(1)"""
+
+
+def write_card(
+    folder: Path, record: Mapping[str, Any], model: SavedModel | None = None, layout: str = "native", at: str = HERE
+) -> None:
+    """Write a model folder's card under another name and rename it.
+
+    Args:
+        folder: where the card goes.
+        record: see :func:`model_card`.
+        model: see :func:`model_card`; None to read it from the folder.
+        layout: see :func:`model_card`.
+        at: see :func:`model_card`.
+
+    Raises:
+        OSError: it cannot be written.
+        UserError: the folder holds no model.
+    """
+    staging = folder / f".{CARD}.writing"
+    staging.write_text(model_card(record, model or read_saved(folder), layout, at), encoding="utf-8")
+    staging.replace(folder / CARD)
+
+
+def describe_base(name_or_path: str) -> dict[str, Any]:
+    """An encoder's name, whether the hub has it under that name, and the licence that its card states (else None).
+
+    Of a folder the name alone is told, not where it lies.
+    """
+    folder = Path(name_or_path)
+    local = folder.is_dir()
+    return {
+        "name": folder.resolve().name if local else name_or_path,
+        "on_hub": not local,
+        "license": _stated_license(name_or_path, local),
+    }
+
+
+def _stated_license(name_or_path: str, local: bool) -> str | None:
+    from huggingface_hub import ModelCard, hf_hub_download
+
+    try:
+        file = os.path.join(name_or_path, CARD) if local else None
+        file = file or hf_hub_download(name_or_path, CARD, local_files_only=not hub_reachable())
+        stated = ModelCard.load(file).data.to_dict().get("license")
+    except Exception:  # no card, no network, a card that is no YAML: then nothing is stated
+        return None
+    return stated if isinstance(stated, str) and stated else None
+
+
+def model_card(record: Mapping[str, Any], model: SavedModel, layout: str = "native", at: str = HERE) -> str:
+    """The text of a model folder's README.md.
+
+    Args:
+        record: what ``run.json`` holds; what is missing there is left out of the card, and an empty one will do.
+        model: what the model is.
+        layout: one of :data:`LAYOUTS`: how the folder's files are laid out, and so who can read them.
+        at: the folder or hub name that stands in the code.
+    """
+    sections = [
+        _front_matter(record, layout),
+        f"# {_title(record)}",
+        _about(record, model),
+        "## How to use",
+        *_usage(model, layout, at),
+        *_recipe(record),
+        *_results(record),
+        "## Licences\n\n" + _licences(record),
+        "## Citation\n\n```bibtex\n" + CITATION + "\n```",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = record.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _plain(value: Any) -> str:
+    """A value on one line, without the characters that would end a cell of a table or a code span."""
+    text = " ".join(str(value).replace("`", "'").split())
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _title(record: Mapping[str, Any]) -> str:
+    name = _part(record, "base_model").get("name")
+    return _plain(f"{name} as a sentence encoder" if name else "Sentence encoder")
+
+
+def _about(record: Mapping[str, Any], model: SavedModel) -> str:
+    limit = f" of up to {model.max_seq_length} tokens" if model.max_seq_length else ""
+    base = _part(record, "base_model").get("name")
+    return (
+        f"Maps sentences{limit} to vectors of {model.dimension} numbers, to be compared by cosine similarity. "
+        f"A {_plain(model.transformer)} encoder"
+        f"{f' with {model.layers} layers' if model.layers else ''}"
+        f"{f', {_plain(base)},' if base else ''} fine-tuned by contrastive learning "
+        "with dystress-text, an implementation of [this paper](https://arxiv.org/abs/2308.01140). "
+        f"Pooling: {_pooling_in_words(model)}. The vectors are not normalised."
+    )
+
+
+def _pooling_in_words(model: SavedModel) -> str:
+    if model.pooler_type not in AVERAGED:
+        return "the first token of the last layer"
+    layers = {
+        "avg": "the last layer",
+        "avg_top2": "the mean of the last two layers",
+        "avg_first_last": "the mean of the first and the last layer",
+    }
+    return f"the mean over the tokens of {layers[model.pooler_type]}"
+
+
+def _front_matter(record: Mapping[str, Any], layout: str) -> str:
+    settings, base = _part(record, "settings"), _part(record, "base_model")
+    sentence_transformers = layout in ("native", "legacy")
+    content: dict[str, Any] = {
+        "license": str(base.get("license") or _UNKNOWN),
+        "pipeline_tag": "sentence-similarity" if sentence_transformers else "feature-extraction",
+        "tags": ["sentence-similarity", "feature-extraction", "dystress", "simcse"],
+    }
+    if sentence_transformers:
+        content["library_name"] = "sentence-transformers"
+        content["tags"].insert(0, "sentence-transformers")
+    elif layout == "hf":
+        content["library_name"] = "transformers"
+    else:
+        content["tags"].insert(0, "onnx")
+    if base.get("on_hub"):
+        content["base_model"] = str(base["name"])
+    if settings.get("train_file") is None and "train_file" in settings and _variant(record, "train_file") is None:
+        content["datasets"] = ["princeton-nlp/datasets-for-simcse"]
+    return "---\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True) + "---"
+
+
+def _usage(model: SavedModel, layout: str, at: str) -> Iterable[str]:
+    fill = {"location": _quoted(at), "sentences": _SENTENCES}
+    if layout in ("native", "legacy"):
+        older = "This copy has the layout of sentence-transformers 2, which later versions read too."
+        if layout == "native":
+            older = (
+                "This takes sentence-transformers 5.4 or newer; versions from 2.2 on read the copy that `python -m "
+                "dystress_text.export FOLDER --to legacy` makes."
+            )
+        code = _SENTENCE_TRANSFORMERS.format(**fill)
+        yield f"With sentence-transformers:\n\n```python\n{code}```\n\n{older}"
+    if layout == "onnx":
+        code = _ONNX.format(**fill)
+        yield f"With ONNX Runtime; `sentence_embedding` is pooled already:\n\n```python\n{code}```"
+    else:
+        code = _TRANSFORMERS.format(**fill, pooling=_pooling_code(model.pooler_type))
+        yield f"With transformers alone, where pooling is the caller's part:\n\n```python\n{code}```"
+
+
+def _pooling_code(pooler_type: str) -> str:
+    if pooler_type not in AVERAGED:
+        return "embeddings = output.last_hidden_state[:, 0]  # the first token"
+    # the last layer by its own name: hidden_states[-1] of transformers 4 lacks the last norm of ModernBERT
+    layers = [
+        "output.last_hidden_state" if layer == -1 else f"output.hidden_states[{layer}]"
+        for layer in AVERAGED[pooler_type]
+    ]
+    states = layers[0] if len(layers) == 1 else f"({' + '.join(layers)}) / {len(layers)}"
+    return f"states = {states}  # (sentences, tokens, dimension)\n{_MEAN}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ").replace("`", "'") + '"'
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *(tuple(_plain(cell) for cell in row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _recipe(record: Mapping[str, Any]) -> Iterable[str]:
+    settings, corpus = _part(record, "settings"), _part(record, "corpus")
+    if not settings:
+        return
+    batch = settings.get("train_batch_size")
+    if settings.get("per_device_train_batch_size") is not None:
+        batch = f"{settings['per_device_train_batch_size']} a process"
+    rows: list[tuple[str, Any]] = [
+        ("base model", _part(record, "base_model").get("name")),
+        ("data", _data(record)),
+        ("sentences", corpus.get("sentences")),
+        ("SHA-256 of the data", corpus.get("sha256")),
+        ("objective", record.get("objective")),
+        ("temperature", record.get("temperature")),
+        ("temperature in the gradient", {True: "no", False: "yes"}.get(settings.get("detach_temperature", ""))),
+        ("pooling", settings.get("pooler_type")),
+        ("dense + tanh while training", {True: "yes", False: "no"}.get(settings.get("mlp_head", ""), "with cls only")),
+        ("dropout", settings.get("dropout") if settings.get("dropout") is not None else "the base model's"),
+        ("tokens a training sentence", settings.get("max_seq_length")),
+        ("batch", batch),
+        ("steps", record.get("steps")),
+        ("step of this model", record.get("best_step")),
+        *((name.replace("_", " "), settings.get(name)) for name in (
+            "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type", "warmup_ratio", "weight_decay",
+            "max_grad_norm", "seed", "preset",
+        )),
+        ("device", record.get("device")),
+        ("processes", record.get("processes")),
+        ("training time", f"{record['train_seconds']} s" if "train_seconds" in record else None),
+        ("versions", ", ".join(f"{name} {number}" for name, number in _part(record, "versions").items()) or None),
+    ]  # fmt: skip
+    yield "## Recipe\n\n" + _table(("", ""), (row for row in rows if row[1] is not None))
+
+
+def _variant(record: Mapping[str, Any], option: str) -> Any:
+    return _part(record, "data_variants").get(option)
+
+
+def _is_wikipedia(record: Mapping[str, Any]) -> bool:
+    train_file = _part(record, "settings").get("train_file", "")
+    return train_file is None or Path(str(train_file)).name == WIKI1M
+
+
+def _data(record: Mapping[str, Any]) -> str | None:
+    settings = _part(record, "settings")
+    if "train_file" not in settings:
+        return None
+    train_file = settings["train_file"]
+    if _is_wikipedia(record):
+        name = f"Wiki1M ({WIKI1M}), sentences of English Wikipedia"
+    elif train_file == "python-documentation":
+        name = "sentences of Python's documentation"
+    else:
+        name = f"{Path(str(train_file)).name}, the user's own"
+    variant = _variant(record, "train_file")
+    return f"{name}; not the published data but a variant: {variant}" if variant is not None else name
+
+
+def _licences(record: Mapping[str, Any]) -> str:
+    stated = _part(record, "base_model").get("license")
+    base = f"{_plain(stated)}, as its card states" if stated else f"{_UNKNOWN}: its card states none that could be read"
+    if _is_wikipedia(record):
+        data = "CC BY-SA 3.0 (text of Wikipedia)"
+    elif _part(record, "settings").get("train_file") == "python-documentation":
+        data = "PSF-2.0 (Python's documentation)"
+    else:
+        data = "the user's own; not recorded"
+    return (
+        f"- Base model: {base}.\n- Training data: {data}.\n\n"
+        "The `license` in the head of this card repeats the base model's; who publishes the model is to check it."
+    )
+
+
+def _results(record: Mapping[str, Any]) -> Iterable[str]:
+    trained, untrained = _part(record, "trained"), _part(record, "untrained")
+    slug = next((key.removesuffix("_spearman") for key in trained if key.endswith("_spearman")), None)
+    if slug is None:
+        return
+    settings = _part(record, "settings")
+    pooler = str(settings.get("pooler_type"))
+    rows = []
+    best = next(iter(untrained), pooler)
+    for name in dict.fromkeys(name for name in (best, pooler) if name in untrained):
+        title = "untrained, best pooling" if name == best else "untrained"
+        rows.append((title, name, *_figures(_part(untrained, name), slug)))
+    rows.append(("this model", pooler, *_figures(trained, slug)))
+    eval_set = _EVAL_SETS.get(str(settings.get("eval_set")), slug)
+    variant = _variant(record, "eval_set")
+    note = f" The set is not the published one but a variant: {_plain(variant)}." if variant is not None else ""
+    yield (
+        f"## Results\n\nOn {_plain(eval_set)}, which also chose the step: Spearman's correlation x 100, alignment and "
+        f"uniformity (lower is better for both).{note}\n\n"
+    ) + _table(("", "pooling", "Spearman", "alignment", "uniformity"), rows)
+
+
+def _figures(values: Mapping[str, Any], slug: str) -> tuple[str, ...]:
+    formats = {"spearman": ".2f", "alignment": ".4f", "uniformity": ".4f"}
+    found = ((values.get(f"{slug}_{name}"), form) for name, form in formats.items())
+    return tuple(format(value, form) if isinstance(value, int | float) else "-" for value, form in found)
