@@ -17,9 +17,10 @@ from pathlib import Path
 
 from data import images, texts
 from data.catalog import CATALOG, DataSet
-from data.sources import from_hub, from_local, sha256_of
+from data.sources import from_hub, from_local
 from dystress_text.errors import DataError
 from dystress_text.manifest import MANIFEST, FileRecord, Manifest, read_manifest, write_manifest
+from dystress_text.records import sha256_of
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from fnmatch import fnmatch
 from pathlib import Path
@@ -10,14 +9,9 @@ from pathlib import Path
 from data.catalog import DataSet
 from dystress_text.errors import DataError
 from dystress_text.hub import hub_reachable
+from dystress_text.records import sha256_of
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-
-
-def sha256_of(path: Path) -> str:
-    """sha256 of a file's content, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def from_hub(entry: DataSet) -> list[Path]:

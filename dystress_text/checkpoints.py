@@ -6,7 +6,6 @@ disk, and is then renamed. Whatever happens on the way, the checkpoints before i
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -15,6 +14,7 @@ import warnings
 from pathlib import Path
 
 from dystress_text.errors import UserError
+from dystress_text.records import sha256_of
 
 STAGING, MANIFEST = ".checkpoint-writing", "manifest.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -38,7 +38,7 @@ def seal(staging: Path, final: Path) -> None:
         OSError: a file cannot be read, written or renamed.
     """
     files = sorted(path for path in staging.rglob("*") if path.is_file())
-    record = {path.relative_to(staging).as_posix(): [path.stat().st_size, _sha256(path)] for path in files}
+    record = {path.relative_to(staging).as_posix(): [path.stat().st_size, sha256_of(path)] for path in files}
     (staging / MANIFEST).write_text(json.dumps({"files": record}, indent=1) + "\n", encoding="utf-8")
     for path in (*files, staging / MANIFEST, staging):
         _to_disk(path)
@@ -55,7 +55,7 @@ def damage_of(folder: Path) -> str | None:
             path = folder / name
             if not path.resolve().is_relative_to(folder.resolve()):
                 return f"{MANIFEST} names a file outside the folder"
-            if path.stat().st_size != size or _sha256(path) != sha256:
+            if path.stat().st_size != size or sha256_of(path) != sha256:
                 return f"{name} is not what was written"
     except FileNotFoundError as error:
         return f"{Path(str(error.filename)).name} is missing"
@@ -87,11 +87,6 @@ def remove_old(output: Path, keep: int) -> None:
     """Remove all checkpoints but the newest ``keep``."""
     for folder in checkpoint_folders(output)[keep:]:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _to_disk(path: Path) -> None:

@@ -16,6 +16,7 @@ import lzma
 import os
 import shutil
 import tempfile
+import warnings
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -34,8 +35,10 @@ from transformers import PreTrainedTokenizerBase
 
 from dystress_text.errors import UserError
 from dystress_text.progress import progress_bar
+from dystress_text.records import sha256_of
 
-FORMAT = 2  # of the cache; a change of the files' layout or of what is read from a text raises it
+FORMAT = 3  # of the cache; a change of the files' layout or of what is read from a text raises it
+TOKENS, OFFSETS = "tokens.bin", "offsets.npy"
 MAX_LINE_BYTES = 65_536
 CHUNK = 20_000  # sentences tokenised at a time
 
@@ -215,8 +218,7 @@ def load_corpus(
     with _readable(path):
         if not path.is_file():
             raise UserError(f"--train_file: no file {str(path)!r}")
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = sha256_of(path)
     if not tokenizer.is_fast:
         raise UserError(f"--model_name_or_path: {type(tokenizer).__name__} has no fast (tokenizers) form")
     backend = training_tokenizer(tokenizer, max_seq_length)
@@ -225,12 +227,17 @@ def load_corpus(
     report = CorpusReport(sha256=digest)
     dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
     try:
-        if not (folder / "report.json").is_file():
-            with _staged(folder) as staging:
-                _tokenize_file(path, backend, np.dtype(dtype), staging, report, max_samples, progress)
+        if folder.is_dir():
+            try:
+                return _open_cached(folder, tokenizer)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                warnings.warn(f"the corpus cache {str(folder)!r} is damaged ({error}) and made anew", stacklevel=2)
+                shutil.rmtree(folder)
+        with _staged(folder) as staging:
+            _tokenize_file(path, backend, np.dtype(dtype), staging, report, max_samples, progress)
+        return _open_cached(folder, tokenizer)
     except OSError as error:
         raise cache_error(folder.parent, error) from error
-    return _open_cached(folder, tokenizer)
 
 
 def training_tokenizer(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> Tokenizer:
@@ -239,6 +246,11 @@ def training_tokenizer(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) 
     backend.enable_truncation(max_seq_length)
     backend.no_padding()
     return backend
+
+
+def tokenizer_id(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> str:
+    """Names what the tokenizer makes of training sentences."""
+    return hashlib.sha256(training_tokenizer(tokenizer, max_seq_length).to_str().encode()).hexdigest()[:16]
 
 
 def cache_root() -> Path:
@@ -265,15 +277,17 @@ def _tokenize_file(
     max_samples: int | None,
     progress: bool,
 ) -> None:
-    with (folder / "tokens.bin").open("wb") as sink:
+    with (folder / TOKENS).open("wb") as sink:
         places = array("q")
         sentences = _sentences_of(path, report, max_samples, places)
         bar = progress_bar(sentences, progress, desc="tokenising", unit=" sentences", total=max_samples)
         offsets = tokenize(bar, backend, dtype, sink, report, places)
     if report.sentences == 0:
         raise UserError(f"--train_file: no usable sentence in {str(path)!r} ({report.summary()})")
-    np.save(folder / "offsets.npy", offsets)
-    (folder / "report.json").write_text(json.dumps({"dtype": dtype.name, **asdict(report)}, indent=1))
+    np.save(folder / OFFSETS, offsets)
+    checksums = {name: sha256_of(folder / name) for name in (TOKENS, OFFSETS)}
+    stored = {"dtype": dtype.name, "checksums": checksums, "report": asdict(report)}
+    (folder / "report.json").write_text(json.dumps(stored, indent=1))
 
 
 def _sentences_of(path: Path, report: CorpusReport, max_samples: int | None, places: array[int]) -> Iterator[str]:
@@ -325,13 +339,19 @@ def tokenize(
 
 
 def _open_cached(folder: Path, tokenizer: PreTrainedTokenizerBase) -> TokenizedCorpus:
+    """The corpus in a folder of the cache.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: a file is missing, or not what was written.
+    """
     stored = json.loads((folder / "report.json").read_text())
-    tokens = np.memmap(folder / "tokens.bin", dtype=stored.pop("dtype"), mode="r")
-    offsets = np.load(folder / "offsets.npy", mmap_mode="r")
-    if offsets[-1] != len(tokens):
-        raise UserError(f"the corpus cache {str(folder)!r} is damaged: delete that folder and run again")
+    for name, sha256 in stored["checksums"].items():
+        if sha256_of(folder / name) != sha256:
+            raise ValueError(f"{name} is not what was written")
+    tokens = np.memmap(folder / TOKENS, dtype=stored["dtype"], mode="r")
+    offsets = np.load(folder / OFFSETS, mmap_mode="r")
     pad = tokenizer.pad_token_id
-    return TokenizedCorpus(tokens, offsets, 0 if pad is None else int(pad), CorpusReport(**stored))
+    return TokenizedCorpus(tokens, offsets, 0 if pad is None else int(pad), CorpusReport(**stored["report"]))
 
 
 @contextmanager

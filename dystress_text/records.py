@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import platform
@@ -33,6 +34,12 @@ def write_json(file: Path, value: Any) -> None:
     staging = file.with_name(f".{file.name}.writing")
     staging.write_text(to_json(value, indent=1) + "\n", encoding="utf-8")
     staging.replace(file)
+
+
+def sha256_of(path: Path) -> str:
+    """The checksum of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def versions(*more: str) -> dict[str, str]:

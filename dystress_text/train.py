@@ -30,7 +30,7 @@ from dystress_text.card import describe_base, write_card
 from dystress_text.command_line import exit_code
 from dystress_text.core.gather import ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.corpus import TokenizedCorpus, load_corpus
+from dystress_text.corpus import TokenizedCorpus, load_corpus, tokenizer_id
 from dystress_text.encoder import POOLERS, SentenceEncoder, check_length, check_views, load_encoder
 from dystress_text.engine import Trainer, TrainingSummary
 from dystress_text.errors import UserError
@@ -73,7 +73,8 @@ def train(settings: RunSettings) -> dict[str, Any]:
     with accelerator.local_main_process_first():
         corpus = load_corpus(train_file, tokenizer, text.max_seq_length, text.max_train_samples, progress=show)
     task = SimcseTask(model, tokenizer, corpus, objective, dev, text.packing)
-    trainer = Trainer(task, len(corpus), engine, accelerator, settings.options(), corpus.report.sha256)
+    data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(tokenizer, text.max_seq_length)}"
+    trainer = Trainer(task, len(corpus), engine, accelerator, settings.options(), data_id)
     variants = {"train_file": variant_of(train_file)}
     if text.eval_set == "stsb_dev":
         variants["eval_set"] = variant_of(data_root(text.data_dir) / "senteval")

@@ -6,7 +6,6 @@ small sets of the same kinds, written for this project, which come with the chec
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, UserError
+from dystress_text.records import sha256_of
 from dystress_text.sts import STS_SUBSETS, StsPairs, read_lines, read_sick, read_sts_benchmark, read_sts_year
 
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
@@ -110,11 +110,7 @@ class SplitReader(Protocol):
 
 def checksums(task: Task, folder: Path) -> dict[str, str]:
     """sha256 of each of the task's files."""
-    digests = {}
-    for name in task.files:
-        with (folder / name).open("rb") as file:
-            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
-    return digests
+    return {name: sha256_of(folder / name) for name in task.files}
 
 
 def _check_count(name: str, what: str, found: int, expected: int, folder: Path, files: Sequence[str]) -> None:

@@ -5,7 +5,6 @@ import codecs
 import errno
 import gzip
 import io
-import json
 import lzma
 import re
 from dataclasses import asdict
@@ -178,10 +177,22 @@ def test_a_file_that_is_none_or_cannot_be_read_is_one_line_with_its_name(tmp_pat
         assert error.strerror in refused(text_file)
 
 
-def test_a_damaged_cache_is_named(tmp_path, text_file, tokenizer):
-    load_corpus(text_file, tokenizer, 9, cache_dir=tmp_path, progress=False)
-    (folder,) = (tmp_path / "corpus").iterdir()
-    (folder / "tokens.bin").write_bytes((folder / "tokens.bin").read_bytes()[:-2])
-    with pytest.raises(UserError, match="damaged"):
-        load_corpus(text_file, tokenizer, 9, cache_dir=tmp_path, progress=False)
-    assert json.loads((folder / "report.json").read_text())["sentences"] == 200
+@pytest.mark.parametrize("name", ["tokens.bin", "offsets.npy", "report.json"])
+@pytest.mark.parametrize("harm", ["torn", "changed", "removed"])
+def test_a_damaged_cache_is_made_anew(tmp_path, text_file, tokenizer, name, harm):
+    def load():
+        return load_corpus(text_file, tokenizer, 9, cache_dir=tmp_path, progress=False)
+
+    whole = load().batch(np.arange(200))
+    (file,) = (tmp_path / "corpus").glob(f"*/{name}")
+    content = file.read_bytes()
+    if harm == "removed":
+        file.unlink()
+    elif harm == "torn":
+        file.write_bytes(content[: len(content) // 2])
+    else:
+        file.write_bytes(content[:150] + bytes([content[150] ^ 1]) + content[151:])
+    with pytest.warns(UserWarning, match="the corpus cache .* is damaged .* and made anew"):
+        again = load()
+    assert file.read_bytes() == content
+    assert all(torch.equal(again.batch(np.arange(200))[key], tensor) for key, tensor in whole.items())

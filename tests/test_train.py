@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -200,6 +202,18 @@ def test_a_changed_text_is_another_run(flags, tmp_path, text_file, capsys):
     copy = tmp_path / "copy.txt"
     copy.write_text(text_file.read_text())
     assert main([*resume, "--resume_from_checkpoint", f"--train_file={copy}"]) == 0
+
+
+def test_a_changed_tokenizer_is_another_run(flags, tmp_path, tiny_bert, capsys):
+    model = shutil.copytree(tiny_bert, tmp_path / "model")
+    mine = [f"--model_name_or_path={model}", *flags[1:], "--save_steps=4"]
+    assert main(mine) == 0
+    file = model / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["normalizer"]["lowercase"] = False
+    file.write_text(json.dumps(content))
+    assert main([*mine, "--resume_from_checkpoint"]) == 2
+    assert re.search(r"training data was (\w+), tokenizer \w+, is \1, tokenizer", capsys.readouterr().err)
 
 
 def test_an_encoder_without_dropout_is_refused_unless_given_some(flags, tmp_path, capsys):
