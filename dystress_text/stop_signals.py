@@ -38,8 +38,8 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._before[number] = signal.signal(number, self._note)
-        if _launched():
-            threading.Thread(target=self._watch, args=(os.getppid(),), daemon=True, name="launcher").start()
+        if _LAUNCHER is not None:
+            threading.Thread(target=self._watch, args=(_LAUNCHER,), daemon=True, name="launcher").start()
         return self
 
     def __exit__(
@@ -59,16 +59,21 @@ class StopSignals:
             os._exit(128 + number)
 
     def _watch(self, launcher: int) -> None:
-        while not self._over.wait(_POLL):
-            if os.getppid() != launcher:
-                self.requested = self.requested or signal.SIGTERM
+        while os.getppid() == launcher:
+            if self._over.wait(_POLL):
                 return
+        self.requested = self.requested or signal.SIGTERM
 
 
-def _launched() -> bool:
-    """Whether the parent is a launcher, which must not be outlived; a shell may."""
+def _launcher() -> int | None:
+    """The parent, if it is a launcher, which must not be outlived; a shell may."""
+    parent = os.getppid()
     try:
-        command = psutil.Process(os.getppid()).cmdline()
+        command = psutil.Process(parent).cmdline()
     except psutil.Error:
-        return False
-    return any(os.path.basename(word) in _LAUNCHERS or word.startswith("accelerate.") for word in command[:4])
+        return None
+    launched = any(os.path.basename(word) in _LAUNCHERS or word.startswith("accelerate.") for word in command[:4])
+    return parent if launched else None
+
+
+_LAUNCHER = _launcher()  # looked for at once: it may die while the data are read

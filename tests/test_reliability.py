@@ -152,23 +152,22 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
 
 def test_without_a_launcher_the_parents_death_means_nothing(tmp_path):
     """A shell that is closed leaves nohup's programs running."""
-    assert not program_has_launcher([sys.executable, "-c"], tmp_path)
-    assert program_has_launcher([sys.executable, "-m", "accelerate.commands.launch"], tmp_path)
-
-
-def program_has_launcher(command, tmp_path):
-    from dystress_text import stop_signals
-
-    class Parent:
-        def __init__(self, number):
-            pass
-
-        def cmdline(self):
-            return command
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stop_signals.psutil, "Process", Parent)
-        return stop_signals._launched()
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import time\n"
+        "from dystress_text.stop_signals import StopSignals\n"
+        "with StopSignals() as stop:\n    print('ready', flush=True)\n    time.sleep(3)\n    print(stop.requested)\n"
+    )
+    for name, requested in (("shell.py", 0), ("torchrun", signal.SIGTERM)):
+        parent = tmp_path / name
+        parent.write_text(
+            f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, {str(script)!r}])\ntime.sleep(60)\n"
+        )
+        process = subprocess.Popen([sys.executable, parent], stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "ready\n"
+        process.kill()
+        assert process.stdout.read() == f"{int(requested)}\n"
+        process.wait()
 
 
 def launched(arguments, *launcher):
