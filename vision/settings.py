@@ -43,7 +43,10 @@ class VisionSettings:
     )
     out_dim: int = field(default=128, metadata={"help": "Dimensions of the projector's output."})
     image_size: int = field(default=32, metadata={"help": "Side of the crops, in pixels."})
-    jitter: float = field(default=1.0, metadata={"help": "Strength of the colour jitter, times 0.4 0.4 0.4 0.1."})
+    jitter: float = field(
+        default=1.0,
+        metadata={"help": "Colour jitter, times 0.4 0.4 0.4 0.1; 2 is SimCLR's strength 1, that of ImageNet."},
+    )
     blur: bool = field(default=False, metadata={"help": "Gaussian blur, as on ImageNet."})
     min_scale: float = field(default=0.2, metadata={"help": "Smallest share of an image's area that a crop has."})
     optimizer: str = field(default="sgd", metadata={"help": "The optimiser.", "choices": ["sgd", "lars", "adamw"]})

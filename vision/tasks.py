@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dystress_text.core.rows import unit_vectors
 from vision.accuracy import Accuracy
-from vision.augment import SimclrAugment, crop_resize_flip, draw_crops, evaluation_transform
+from vision.augment import AT_IMAGENET_SCALE, SimclrAugment, crop_resize_flip, draw_crops, evaluation_transform
 from vision.features import Transform, image_features, seeded
 from vision.geometry import Geometry, measure_geometry
 from vision.images import SMALL
@@ -55,23 +55,18 @@ class Subject:
         return partial(evaluation_transform, size=splits.train.size, mean=splits.mean, std=splits.std)
 
     @property
-    def min_scale(self) -> float:
-        """Smallest part of the area that a crop takes."""
-        return 0.2 if self.splits.train.size <= SMALL else 0.08
-
-    @property
-    def augment(self) -> Transform:
-        """SimCLR's, with blur and small crops for large images; random."""
+    def augment(self) -> SimclrAugment:
+        """SimCLR's as in the recipes, for large images stronger and with blur; random."""
         splits, size = self.splits, self.splits.train.size
-        augment = SimclrAugment(size, splits.mean, splits.std, blur=size > SMALL, min_scale=self.min_scale)
-        return augment.to(self.device)
+        scale = AT_IMAGENET_SCALE if size > SMALL else {}
+        return SimclrAugment(size, splits.mean, splits.std, **scale).to(self.device)
 
     def crop_and_flip(self, images: Tensor) -> Tensor:
         """The augmentation of fine-tuning, which leaves colours as they are; random."""
         splits, (height, width) = self.splits, images.shape[-2:]
-        crops = draw_crops(len(images), height, width, self.min_scale, images.device)
-        mean, std = (torch.tensor(x, device=images.device)[:, None, None] for x in (splits.mean, splits.std))
-        return (crop_resize_flip(images, crops, splits.train.size) - mean) / std
+        augment = self.augment
+        crops = draw_crops(len(images), height, width, augment.min_scale, images.device)
+        return (crop_resize_flip(images, crops, splits.train.size) - augment.mean) / augment.std
 
     @cached_property
     def train(self) -> Tensor:

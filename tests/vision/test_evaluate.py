@@ -13,6 +13,7 @@ from vision.evaluate import main
 from vision.features import image_features
 from vision.images import mean_std
 from vision.resnet import build_encoder, load_encoder, save_encoder
+from vision.tasks import Subject
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,13 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys):
     assert lines[0] == "colours (JPEG copy), 21 test images"
     assert len(lines) == 1 + 3 + 1 + 4 + 1  # the title, kNN, probe, geometry, fine-tuning
     assert f"{mine['linear']['top1']:.2f}" in printed
+
+
+@pytest.mark.parametrize(("side", "expected"), [(96, (1.0, False, 0.2)), (112, (2.0, True, 0.08))])
+def test_views_of_geometry_are_those_of_the_recipes(side, expected):
+    train, test = colour_images(4, size=side), colour_images(4, size=side)
+    augment = Subject(tiny_encoder(), splits.Splits(train, test, (0.5,) * 3, (0.25,) * 3)).augment
+    assert (augment.jitter, augment.blur, augment.min_scale) == expected
 
 
 def test_a_second_run_gives_the_same_figures(model, data, tmp_path):
