@@ -220,6 +220,11 @@ def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     return blurred
 
 
+def crop_of(side: int, view: int) -> float:
+    """Share of the shorter side that evaluation keeps of images of that side."""
+    return 1.0 if side == view else EVALUATION_CROP
+
+
 def evaluation_transform(images: Tensor, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """Images as evaluation sees them, uint8 (n, 3, h, w) -> float32 (n, 3, size, size), normalised, channels_last.
 

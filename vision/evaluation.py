@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ import torch
 
 from dystress_text.errors import UserError
 from dystress_text.records import versions, write_json
+from dystress_text.run_folder import RECORD
 from vision.accuracy import Accuracy
+from vision.augment import crop_of
 from vision.class_weights import check_class_weights, parse_class_weights
 from vision.evaluation_table import table
 from vision.geometry import Geometry, plot_geometry
 from vision.knn import WEIGHTS, Weights, check_neighbours
-from vision.resnet import ImageEncoder, build_encoder, load_encoder
+from vision.resnet import ImageEncoder, ImageInput, build_encoder, load_encoder
 from vision.splits import Splits, load_splits
 from vision.tasks import Subject, geometry, linear, nearest_neighbours, transfer
 from vision.transfer import TransferRecipe, TransferResult
@@ -35,7 +38,7 @@ class EvaluationSettings:
     """What the program was told; see its help."""
 
     model: str
-    dataset: str = "cifar10"
+    dataset: str | None = None
     data_dir: str | None = None
     tasks: Sequence[str] = ("knn", "linear", "geometry")
     compare: str | None = None
@@ -70,7 +73,7 @@ class EvaluationSettings:
 
     def result_file(self) -> Path:
         """Where the results go."""
-        return self.output or Path(self.model) / f"vision-{Path(self.dataset).name}.json"
+        return self.output or Path(self.model) / f"vision-{Path(self.dataset or '').name}.json"
 
 
 @dataclass
@@ -107,15 +110,26 @@ def run(settings: EvaluationSettings) -> Results:
         UserError: no model, no data, or options that do not fit them.
     """
     encoders = load_encoders(settings)
+    settings = with_data(settings)
+    assert settings.dataset is not None
     splits = load_splits(
-        settings.dataset, settings.data_dir, settings.image_size, settings.limit, settings.seed, settings.skip_corrupt
+        settings.dataset,
+        settings.data_dir,
+        view_of(settings, encoders),
+        settings.limit,
+        settings.seed,
+        settings.skip_corrupt,
     )
     _check(settings, splits)
+    taken = {name: _input_of(encoder, splits) for name, encoder in encoders.items()}
     results = Results(
         {
             "settings": asdict(settings),
             "data": splits.describe(),
-            "encoders": {name: asdict(encoder.description) for name, encoder in encoders.items()},
+            "encoders": {
+                name: {**asdict(encoder.description), "input": asdict(taken[name])}
+                for name, encoder in encoders.items()
+            },
             "device": str(_device()),
             "versions": versions(*PACKAGES),
         }
@@ -124,7 +138,7 @@ def run(settings: EvaluationSettings) -> Results:
     results.write(file)  # a place that cannot be written shows itself now, not after the last task
     drawn: dict[str, Geometry] = {}
     for name, encoder in encoders.items():
-        subject = Subject(encoder.to(_device()), splits, settings.batch_size, settings.seed)
+        subject = Subject(encoder.to(_device()), splits, taken[name], settings.batch_size, settings.seed)
         results.encoders[name], results.seconds[name] = {}, {}
         for task in settings.tasks:
             start = time.perf_counter()
@@ -158,8 +172,47 @@ def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
             return {settings.model: model}
         torch.manual_seed(settings.seed)
         if settings.compare == UNTRAINED:
-            return {UNTRAINED: build_encoder(**asdict(model.description)), settings.model: model}
+            untrained = build_encoder(**asdict(model.description))
+            untrained.input = model.input
+            return {UNTRAINED: untrained, settings.model: model}
         return {settings.compare: load_encoder(settings.compare), settings.model: model}
+
+
+def with_data(settings: EvaluationSettings) -> EvaluationSettings:
+    """The settings, with the data set that the model was trained on where they name none.
+
+    Raises:
+        UserError: the model's folder does not say which that was.
+    """
+    if settings.dataset is not None:
+        return settings
+    file = Path(settings.model) / RECORD
+    try:
+        trained = json.loads(file.read_text(encoding="utf-8"))["settings"]
+        return replace(settings, dataset=str(trained["dataset"]), data_dir=settings.data_dir or trained["data_dir"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"--dataset: {str(file)!r} does not say what the encoder was trained on; name images"
+        ) from error
+
+
+def view_of(settings: EvaluationSettings, encoders: Mapping[str, ImageEncoder]) -> int | None:
+    """Side of what the encoders take: what was asked for, or what they were trained on; None where nothing says it.
+
+    Raises:
+        UserError: they were trained on images of different sides.
+    """
+    sides = {encoder.input.image_size for encoder in encoders.values() if encoder.input is not None}
+    if settings.image_size is None and len(sides) > 1:
+        said = " and ".join(str(side) for side in sorted(sides))
+        raise UserError(f"--image_size: the encoders were trained on images of {said} pixels a side; give one of them")
+    return settings.image_size or next(iter(sides), None)
+
+
+def _input_of(encoder: ImageEncoder, splits: Splits) -> ImageInput:
+    """Normalisation is that of training; where that is not known, that of the images at hand."""
+    mean, std = (splits.mean, splits.std) if encoder.input is None else (encoder.input.mean, encoder.input.std)
+    return ImageInput(splits.view, crop_of(splits.train.size, splits.view), mean, std)
 
 
 def _check(settings: EvaluationSettings, splits: Splits) -> None:

@@ -17,7 +17,7 @@ from vision.geometry import Geometry, measure_geometry
 from vision.images import SMALL
 from vision.knn import Weights, cosine_votes, l2_votes
 from vision.probe import linear_probe
-from vision.resnet import ImageEncoder
+from vision.resnet import ImageEncoder, ImageInput
 from vision.splits import Splits
 from vision.transfer import TransferRecipe, TransferResult, fine_tune, score_classifier
 
@@ -29,12 +29,14 @@ class Subject:
     Attributes:
         encoder: on the device where the work is done.
         splits: the images.
+        taken: what of them the encoder takes.
         batch_size: images at a time.
         seed: of all that is drawn.
     """
 
     encoder: ImageEncoder
     splits: Splits
+    taken: ImageInput
     batch_size: int = 256
     seed: int = 0
 
@@ -51,22 +53,19 @@ class Subject:
     @property
     def transform(self) -> Transform:
         """Of images as they are."""
-        splits = self.splits
-        return partial(evaluation_transform, size=splits.train.size, mean=splits.mean, std=splits.std)
+        return partial(evaluation_transform, size=self.taken.image_size, mean=self.taken.mean, std=self.taken.std)
 
     @property
     def augment(self) -> SimclrAugment:
         """SimCLR's as in the recipes, for large images stronger and with blur; random."""
-        splits, size = self.splits, self.splits.train.size
-        scale = AT_IMAGENET_SCALE if size > SMALL else {}
-        return SimclrAugment(size, splits.mean, splits.std, **scale).to(self.device)
+        scale = AT_IMAGENET_SCALE if self.taken.image_size > SMALL else {}
+        return SimclrAugment(self.taken.image_size, self.taken.mean, self.taken.std, **scale).to(self.device)
 
     def crop_and_flip(self, images: Tensor) -> Tensor:
         """The augmentation of fine-tuning, which leaves colours as they are; random."""
-        splits, (height, width) = self.splits, images.shape[-2:]
-        augment = self.augment
+        augment, (height, width) = self.augment, images.shape[-2:]
         crops = draw_crops(len(images), height, width, augment.min_scale, images.device)
-        return (crop_resize_flip(images, crops, splits.train.size) - augment.mean) / augment.std
+        return (crop_resize_flip(images, crops, augment.size) - augment.mean) / augment.std
 
     @cached_property
     def train(self) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,14 @@ from dystress_text.errors import UserError
 from dystress_text.records import versions
 from dystress_text.run_folder import check_output, prepare_output, write_record
 from vision.allocator import keep_freed_memory
-from vision.augment import EVALUATION_CROP, SimclrAugment, evaluation_transform
+from vision.augment import SimclrAugment, crop_of, evaluation_transform
 from vision.batchnorm import synchronise
-from vision.images import SMALL, ImageSet, load_images, mean_std
+from vision.images import ImageSet, load_images, mean_std
 from vision.online import OnlineKnn
 from vision.optimizers import make_optimizer
 from vision.presets import PRESETS
 from vision.pretrain import PretrainTask, QueueTask
-from vision.resnet import ImageEncoder, build_encoder
+from vision.resnet import ImageEncoder, ImageInput, build_encoder
 from vision.settings import VISION, PretrainSettings, VisionEngineSettings, VisionLossSettings, VisionSettings
 from vision.sources import NoSuchSplitError
 
@@ -58,12 +59,13 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         keep_freed_memory()
     set_seed(engine.seed)
     encoder = _encoder(vision, accelerator)
-    images = _training_images(vision, engine.seed)
+    images = load_images(vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size)
     mean, std = mean_std(images)
-    knn = _online_knn(vision, images, mean, std)
-    task = _task(settings, encoder, images, SimclrAugment(
-        vision.image_size, mean, std, vision.jitter, vision.blur, vision.min_scale
-    ), knn, accelerator)  # fmt: skip
+    encoder.input = ImageInput(vision.image_size, crop_of(images.size, vision.image_size), mean, std)
+    images = images.sample(vision.max_train_samples, engine.seed)
+    knn = _online_knn(vision, images, encoder.input)
+    augment = SimclrAugment(vision.image_size, mean, std, vision.jitter, vision.blur, vision.min_scale)
+    task = _task(settings, encoder, images, augment, knn, accelerator)
     _check_batch(batch // processes, task, vision)
     trainer = Trainer(
         task, len(images), engine, accelerator, settings.options(), f"{images.name}, {len(images)} images",
@@ -74,7 +76,14 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         "settings": settings.options(),
         "objective": type(task.objective).__name__,
         "temperature": repr(task.objective.temperature),
-        "data": {"name": images.name, "variant": images.variant, "images": len(images), "classes": len(images.classes)},
+        "data": {
+            "name": images.name,
+            "variant": images.variant,
+            "images": len(images),
+            "classes": len(images.classes),
+            "corrupt": images.corrupt,
+            "loaded_size": images.size,
+        },
         "device": describe(accelerator),
         "processes": processes,
         "versions": versions("kornia", "pytorch_optimizer", "pillow"),
@@ -83,7 +92,9 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
 
     def start() -> None:
         prepare_output(output, engine, record)
-        _say(f"{len(images):,} images of {images.title}, {len(images.classes)} classes")
+        _say(
+            f"{len(images):,} images of {images.title}, {len(images.classes)} classes, at {images.size} x {images.size}"
+        )
         if knn is None and vision.knn_k > 0:
             _say("no test split with labels: no accuracy while training")
         _say(f"{type(task.objective).__name__} with {task.objective.temperature}")
@@ -128,33 +139,20 @@ def _gather(accelerator: Accelerator) -> ProcessGather | None:
     return ProcessGather(accelerator.process_index, processes) if processes > 1 else None
 
 
-def _training_images(vision: VisionSettings, seed: int) -> ImageSet:
-    images = load_images(vision.dataset, "train", vision.data_dir, _loaded_side(vision), vision.skip_corrupt)
-    return images.sample(vision.max_train_samples, seed)
-
-
-def _loaded_side(vision: VisionSettings) -> int | None:
-    """Side of the squares that crops are taken from: small images as they are, larger ones at 256 for crops of 224."""
-    return None if vision.image_size <= SMALL else round(vision.image_size / EVALUATION_CROP)
-
-
-def _online_knn(
-    vision: VisionSettings, images: ImageSet, mean: tuple[float, ...], std: tuple[float, ...]
-) -> OnlineKnn | None:
+def _online_knn(vision: VisionSettings, images: ImageSet, taken: ImageInput) -> OnlineKnn | None:
     """The evaluation, where there are labels and a test split."""
     if vision.knn_k == 0 or images.labels is None:
         return None
     try:
-        queries = load_images(vision.dataset, "test", vision.data_dir, _loaded_side(vision), vision.skip_corrupt)
+        queries = load_images(vision.dataset, "test", vision.data_dir, images.size, vision.skip_corrupt)
     except NoSuchSplitError:  # training images alone
         return None
     if queries.labels is None:
         return None
     if vision.knn_k > len(images):
         raise UserError(f"--knn_k: {vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation")
-    return OnlineKnn(
-        images, queries, lambda batch: evaluation_transform(batch, vision.image_size, mean, std), vision.knn_k
-    )
+    transform = partial(evaluation_transform, size=taken.image_size, mean=taken.mean, std=taken.std)
+    return OnlineKnn(images, queries, transform, vision.knn_k)
 
 
 def _objective(loss: VisionLossSettings, vision: VisionSettings, accelerator: Accelerator) -> ContrastiveLoss:

@@ -12,7 +12,7 @@ from vision.augment import evaluation_transform
 from vision.evaluate import main
 from vision.features import image_features
 from vision.images import mean_std
-from vision.resnet import build_encoder, load_encoder, save_encoder
+from vision.resnet import ImageInput, build_encoder, load_encoder, save_encoder
 from vision.tasks import Subject
 
 
@@ -54,6 +54,7 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys):
     assert set(record["versions"]) >= {"python", "torch", "transformers", "scikit-learn"}
     assert record["settings"]["l2_k"] == [1, 10]
     assert (record["data"]["train_images"], record["data"]["test_images"]) == (48, 21)
+    assert record["encoders"][str(model)]["input"]["image_size"] == 16
     assert record["encoders"]["untrained"] == record["encoders"][str(model)]
     for found in record["results"].values():
         assert list(found) == tasks[1:]
@@ -81,7 +82,8 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys):
 @pytest.mark.parametrize(("side", "expected"), [(96, (1.0, False, 0.2)), (112, (2.0, True, 0.08))])
 def test_views_of_geometry_are_those_of_the_recipes(side, expected):
     train, test = colour_images(4, size=side), colour_images(4, size=side)
-    augment = Subject(tiny_encoder(), splits.Splits(train, test, (0.5,) * 3, (0.25,) * 3)).augment
+    taken = ImageInput(side, 1.0, (0.5,) * 3, (0.25,) * 3)
+    augment = Subject(tiny_encoder(), splits.Splits(train, test, side, taken.mean, taken.std), taken).augment
     assert (augment.jitter, augment.blur, augment.min_scale) == expected
 
 
@@ -107,6 +109,21 @@ def test_another_folder_beside_the_model(model, data, tmp_path):
     encoders = json.loads((tmp_path / "r.json").read_text())["encoders"]
     assert encoders[str(tmp_path / "other")]["out_dim"] == 8
     assert encoders[str(model)]["out_dim"] == 16
+
+
+def test_encoders_of_two_sides_need_the_side(model, data, tmp_path, capsys):
+    for name, side in (("small", 16), ("large", 24)):
+        encoder = tiny_encoder()
+        encoder.input = ImageInput(side, 1.0, (0.5,) * 3, (0.25,) * 3)
+        save_encoder(encoder, tmp_path / name)
+    flags = [f"--model={tmp_path / 'small'}", "--dataset=colours", "--tasks", "knn", "--k=5"]
+    flags += [f"--compare={tmp_path / 'large'}", f"--output={tmp_path / 'r.json'}"]
+    assert "--image_size: the encoders were trained on images of 16 and 24 pixels" in fails(capsys, *flags)
+    assert main([*flags, "--image_size=24"]) == 0
+
+
+def test_without_a_record_the_images_must_be_named(model, capsys):
+    assert "--dataset: " in fails(capsys, f"--model={model}")
 
 
 def test_what_cannot_be_is_one_line(model, data, tmp_path, capsys):

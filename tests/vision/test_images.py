@@ -16,7 +16,7 @@ from dystress_text.errors import DataError, UserError
 from dystress_text.long_tail import LongTail, long_tail_indices, write_long_tail
 from dystress_text.manifest import Manifest, write_manifest
 from vision import images as module
-from vision.images import ImageSet, load_images, mean_std
+from vision.images import ImageSet, load_images, loaded_side, mean_std
 
 
 def test_class_folders(tmp_path):
@@ -53,11 +53,31 @@ def test_larger_sets_stay_files(tmp_path, monkeypatch):
     write_folder(tmp_path, {"a": [10, 20], "b": [30]}, side=120)
     monkeypatch.setattr(module, "MEMORY", 1000)
     found = load_images(str(tmp_path))
-    assert (found.images, found.size, len(found)) == (None, 224, 3)
-    assert found.image(1).shape == (3, 224, 224)
+    assert (found.images, found.size, len(found)) == (None, 256, 3)
+    assert found.image(1).shape == (3, 256, 256)
     assert found.image(1)[0, 0, 0] == 20
     assert [path.parent.name for path in found.subset([2, 0]).files] == ["b", "a"]
     assert load_images(str(tmp_path), size=32).size == 32
+
+
+@pytest.mark.parametrize(
+    ("own", "view", "side"),
+    [(32, 32, 32), (64, 64, 64), (24, 48, 24), (64, 32, 64), (96, 32, 37), (240, 32, 37), (240, 224, 256),
+     (256, 224, 256), (120, 96, 110), (32, 224, 32)],
+)  # fmt: skip
+def test_the_side_that_images_are_loaded_at(own, view, side):
+    assert loaded_side(own, view) == side
+
+
+def test_one_small_image_does_not_reduce_the_others(tmp_path):
+    write_folder(tmp_path, {"a": [1], "b": []}, side=16)
+    for number in range(3):
+        (tmp_path / "b" / f"{number}.png").write_bytes(encoded(7, 300))
+    assert load_images(str(tmp_path), view=224).size == 256
+    assert load_images(str(tmp_path)).size == 256
+    (tmp_path / "a" / "0.png").write_bytes(encoded(7, 300))
+    (tmp_path / "b" / "0.png").write_bytes(encoded(7, 16))
+    assert load_images(str(tmp_path), view=32).size == 37
 
 
 def test_parquet_in_the_hubs_layout(tmp_path):
@@ -146,6 +166,7 @@ def test_corrupt_images_stop_or_are_counted(tmp_path):
         load_images(str(tmp_path))
     with pytest.warns(UserWarning, match=r"1 of 5 images .* are corrupt and left out.*1\.png"):
         found = load_images(str(tmp_path), skip_corrupt=True)
+    assert found.corrupt == 1
     assert found.images[:, 0, 0, 0].tolist() == [1, 3, 4, 5]
     assert found.labels.tolist() == [0, 0, 1, 1]
 
@@ -159,6 +180,7 @@ def test_corrupt_files_of_larger_sets(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="1 of 5"):
         found = load_images(str(tmp_path), skip_corrupt=True)
     assert broken not in found.files
+    assert found.corrupt == 1
     assert found.labels.tolist() == [0, 0, 1, 1]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,10 +12,15 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from dystress_text.core import NTXentLoss, QueueInfoNCELoss
-from vision.augment import SimclrAugment
+from vision.augment import SimclrAugment, evaluation_transform
+from vision.evaluate import main as evaluate
+from vision.features import image_features
 from vision.images import ImageSet
+from vision.online import OnlineKnn
 from vision.pretrain import PretrainTask, QueueTask
 from vision.resnet import build_encoder, load_encoder
+from vision.splits import load_splits
+from vision.tasks import Subject
 from vision.train import main, parse
 
 SMALL = ["--architecture", "resnet10_narrow", "--stem", "imagenet", "--out_dim", "16", "--train_batch_size", "8",
@@ -129,6 +135,28 @@ def test_a_resumed_run_equals_an_uninterrupted_one(objective, folder, tmp_path, 
     whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+@pytest.mark.parametrize(("side", "view", "loaded"), [((16, 16), 16, 16), ((240, 300), 16, 18), ((120, 130), 104, 119)])
+def test_evaluation_sees_what_the_online_evaluation_saw(side, view, loaded, folder, tmp_path):
+    for picture in folder.glob("*/*/*.png"):
+        Image.open(picture).resize(side, Image.Resampling.NEAREST).save(picture)
+    flags = ["--max_steps", "2", "--max_train_samples", "20", "--image_size", str(view)]
+    assert run(folder, tmp_path / "out", *flags) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert (record["data"]["loaded_size"], record["data"]["corrupt"]) == (loaded, 0)
+    assert evaluate([f"--model={tmp_path / 'out'}", "--tasks", "knn", "--k=5", "--l2_k=1"]) == 0
+    found = json.loads((tmp_path / "out" / "vision-pictures.json").read_text())
+    assert (found["data"]["image_size"], found["data"]["loaded_size"]) == (view, loaded)
+
+    splits = load_splits(str(folder), view=view)
+    encoder = load_encoder(tmp_path / "out")
+    bank = splits.train.sample(20, 42)
+    transform = partial(evaluation_transform, size=view, mean=encoder.input.mean, std=encoder.input.std)
+    assert OnlineKnn(bank, splits.test, transform, 5)(encoder) == pytest.approx(record["trained"], abs=1e-9)
+    assert (splits.mean, splits.std) == (encoder.input.mean, encoder.input.std)  # of all images, not of the sample
+    subject = Subject(encoder, splits, encoder.input)
+    assert torch.equal(subject.test, image_features(encoder, splits.test, transform))
 
 
 def test_the_same_seed_gives_the_same_encoder(folder, tmp_path):
