@@ -13,6 +13,8 @@ from transformers import HfArgumentParser
 
 from dystress_text.build_loss import TEMPERATURE_OPTIONS
 from dystress_text.command_line import OneLineErrors
+from dystress_text.core.registry import TEMPERATURES
+from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import UserError
 from dystress_text.presets import PRESETS, Preset, find_preset
 from dystress_text.settings import EngineSettings, LossSettings, RunSettings, TextSettings
@@ -94,10 +96,24 @@ def parse_settings(
 
 
 def _below(argv: Sequence[str], preset: Mapping[str, Any]) -> dict[str, Any]:
-    """A preset's settings; without its temperature where the command line names one, whose options differ."""
+    """A preset's settings; without its temperature where the command line names one, whose options differ.
+
+    A profile in place of a profile keeps the preset's range; a schedule's range or a constant is another matter.
+    """
     if not re.search(r"--(temp|temperature)\b|--objective[= ]macl\b", " ".join(argv)):
         return dict(preset)
-    return {name: value for name, value in preset.items() if name not in ("temperature", *TEMPERATURE_OPTIONS)}
+    named = re.findall(r"--temperature[= ](\S+)", " ".join(argv))
+    profiles = all(_is_profile(name) for name in (*named[-1:], preset.get("temperature")))
+    kept = ("tau_min", "tau_max") if named and profiles else ()
+    return {
+        name: value
+        for name, value in preset.items()
+        if name in kept or name not in ("temperature", *TEMPERATURE_OPTIONS)
+    }
+
+
+def _is_profile(name: str | None) -> bool:
+    return name in TEMPERATURES and issubclass(TEMPERATURES[name], ProfileTemperature)
 
 
 def _translate(argv: Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from dystress_text.presets import Preset
 from vision.augment import AT_IMAGENET_SCALE
+from vision.settings import VISION
 
 Options = dict[str, Any]
 
@@ -38,7 +39,7 @@ _TINY: Options = {
 _SCHEDULE: Options = {"temperature": "scheduled", "tau_min": 0.1, "tau_max": 1.0, "half_period": 200, "unit": "epoch"}
 
 
-_MACL: Options = {"objective": "macl", "tau_0": 0.1, "alpha": 0.5, "a_0": 0.0}
+_MACL: Options = {"objective": "macl", **VISION.alignment}
 
 
 def _cosine(low: float, high: float) -> Options:

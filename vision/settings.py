@@ -12,8 +12,10 @@ from vision.resnet import ARCHITECTURES, PROJECTORS, STEMS
 
 VISION_OBJECTIVES = (*OBJECTIVES, "queue")
 
-# the paper's CIFAR row, and Kukleva et al.'s swing over hundreds of epochs
-VISION = LossDefaults("cosine", {"tau_min": 0.07, "tau_max": 0.2}, {"unit": "epoch"})
+# the paper's CIFAR row; Kukleva et al.'s swing over hundreds of epochs; and MACL's numbers for images, where those for
+# text would make the temperature negative
+VISION = LossDefaults("cosine", {"tau_min": 0.07, "tau_max": 0.2}, {"unit": "epoch"},
+                      {"tau_0": 0.1, "alpha": 0.5, "a_0": 0.0})  # fmt: skip
 
 
 @dataclass

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from dystress_text.engine import Trainer
 from dystress_text.errors import UserError
 from dystress_text.records import versions
 from dystress_text.run_folder import check_output, prepare_output, write_record
+from dystress_text.settings import EngineSettings
 from vision.allocator import keep_freed_memory
 from vision.augment import SimclrAugment, crop_of, evaluation_transform
 from vision.batchnorm import synchronise
@@ -66,7 +68,8 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     knn = _online_knn(vision, images, encoder.input)
     augment = SimclrAugment(vision.image_size, mean, std, vision.jitter, vision.blur, vision.min_scale)
     task = _task(settings, encoder, images, augment, knn, accelerator)
-    _check_batch(batch // processes, task, vision)
+    _check_batch(batch // processes, task, settings)
+    _check_metric(engine, knn)
     trainer = Trainer(
         task, len(images), engine, accelerator, settings.options(), f"{images.name}, {len(images)} images",
         lambda network: make_optimizer(network, engine, vision, batch),
@@ -158,7 +161,15 @@ def _online_knn(vision: VisionSettings, images: ImageSet, taken: ImageInput) -> 
 def _objective(loss: VisionLossSettings, vision: VisionSettings, accelerator: Accelerator) -> ContrastiveLoss:
     gather = _gather(accelerator)
     if loss.objective != "queue":
+        for option in fields(vision):
+            if option.name in ("queue_size", "key_momentum") and getattr(vision, option.name) != option.default:
+                raise UserError(f"--{option.name}: objective {loss.objective!r} has none; queue does")
         return build_objective(loss, gather, VISION)
+    if gather is not None and not vision.sync_batchnorm:
+        raise UserError(
+            "--objective queue: on several processes, add --sync_batchnorm; with statistics of its own a process "
+            "tells its keys from those of the others"
+        )
     if loss.sigma is not None:
         raise UserError("--sigma: objective 'queue' has none; dclw does")
     temperature = build_temperature(loss, VISION)
@@ -183,11 +194,22 @@ def _task(
     )
 
 
-def _check_batch(rows: int, task: PretrainTask, vision: VisionSettings) -> None:
-    if rows * task.views_in_one_pass < 2 and not vision.sync_batchnorm:
+def _check_batch(rows: int, task: PretrainTask, settings: PretrainSettings) -> None:
+    if rows * task.views_in_one_pass < 2 and not settings.vision.sync_batchnorm:
+        given = settings.engine.per_device_train_batch_size is not None
         raise UserError(
-            "--train_batch_size: batch normalisation needs at least 2 images a process (a batch of 1 has no spread)"
+            f"--{'per_device_train_batch_size' if given else 'train_batch_size'}: batch normalisation needs at least 2 "
+            "images a process (one has no spread), or --sync_batchnorm"
         )
+
+
+def _check_metric(engine: EngineSettings, knn: OnlineKnn | None) -> None:
+    wanted, known = engine.metric_for_best_model, None if knn is None else knn.metric
+    if wanted in (None, known):
+        return
+    if known is None:
+        raise UserError(f"--metric_for_best_model: {wanted!r} is not measured; there is no online evaluation (--knn_k)")
+    raise UserError(f"--metric_for_best_model: {wanted!r} is not measured; known is {known}")
 
 
 def _report(record: dict[str, Any], output: Path) -> None:
