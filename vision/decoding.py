@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,7 @@ def decode(source: bytes | Path, origin: str = "an image") -> Tensor:
         origin: what an error calls it, if it has no path.
 
     Raises:
-        DataError: truncated, damaged, no image, or with so many pixels that Pillow warns of a decompression bomb.
+        DataError: truncated, damaged, no image, or with more pixels than Pillow's ``MAX_IMAGE_PIXELS``.
     """
     with _opened(source, origin) as image:
         return _to_tensor(_pixels(image))
@@ -69,14 +68,15 @@ def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int
 def _opened(source: bytes | Path, origin: str, load: bool = True) -> Image.Image:
     name = str(source) if isinstance(source, Path) else origin
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(source if isinstance(source, Path) else io.BytesIO(source))
+        image = Image.open(source if isinstance(source, Path) else io.BytesIO(source))
+        # Pillow's own warning could only be caught for all threads at once
+        if Image.MAX_IMAGE_PIXELS is not None and image.width * image.height > Image.MAX_IMAGE_PIXELS:
+            raise Image.DecompressionBombError
         if image.mode == "F":
             raise ValueError("its pixels are fractions, whose range is unknown")
         if load:
             image.load()
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError as error:
         raise DataError(
             f"{name} has more pixels than Pillow's limit of {Image.MAX_IMAGE_PIXELS:,} (a decompression bomb?)"
         ) from error

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from importlib.util import find_spec
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from vision.accuracy import Accuracy
 from vision.augment import crop_of
 from vision.class_weights import check_class_weights, parse_class_weights
 from vision.evaluation_table import table
-from vision.geometry import Geometry, plot_geometry
+from vision.geometry import Geometry, check_plot, plot_geometry
 from vision.knn import WEIGHTS, Weights, check_neighbours
 from vision.resnet import ImageEncoder, ImageInput, build_encoder, load_encoder
 from vision.splits import Splits, load_splits
@@ -29,6 +29,10 @@ from vision.transfer import TransferRecipe, TransferResult
 
 TASKS = ("knn", "linear", "geometry", "transfer")
 UNTRAINED = "untrained"
+_TASK_OF = {
+    "k": "knn", "knn_temperature": "knn", "l2_k": "knn", "l2_weights": "knn", "probe_epochs": "linear",
+    "plot": "geometry", "class_weights": "transfer", "transfer_epochs": "transfer", "transfer_lr": "transfer",
+}  # fmt: skip
 Found = dict[str, Accuracy] | Accuracy | Geometry | TransferResult
 PACKAGES = ("scikit-learn", "numpy", "pillow", "kornia")
 
@@ -63,12 +67,21 @@ class EvaluationSettings:
             value = getattr(self, option)
             if value is not None and value < 1:
                 raise UserError(f"--{option}: must be at least 1, got {value}")
-        if self.transfer_lr is not None and self.transfer_lr <= 0:
-            raise UserError(f"--transfer_lr: must be above 0, got {self.transfer_lr:g}")
-        if self.plot is not None and "geometry" not in self.tasks:
-            raise UserError("--plot draws what geometry finds; add geometry to --tasks")
-        if self.plot is not None and find_spec("matplotlib") is None:
-            raise UserError("--plot needs matplotlib: pip install -c constraints.txt -e '.[plots]'")
+        for option in ("transfer_lr", "knn_temperature"):
+            rate = getattr(self, option)
+            if rate is not None and not 0 < rate < math.inf:
+                raise UserError(f"--{option}: must be above 0, got {rate:g}")
+        for task in TASKS:
+            if list(self.tasks).count(task) > 1:
+                raise UserError(f"--tasks: {task} is named twice")
+        defaults = {setting.name: setting.default for setting in fields(self)}
+        for option, task in _TASK_OF.items():
+            value = getattr(self, option)
+            told = (tuple(value) if isinstance(value, list) else value) != defaults[option]
+            if told and task not in self.tasks:
+                raise UserError(f"--{option} is for {task}; add {task} to --tasks")
+        if self.plot is not None:
+            check_plot(self.plot)
         parse_class_weights(self.class_weights)
 
     def result_file(self) -> Path:

@@ -115,7 +115,9 @@ def _long_tailed(name: str, split: str, root: Path) -> Source:
 
 
 def _from_parquet(folder: Path, split: str, name: str) -> Source:
-    files = sorted(path for path in folder.rglob("*.parquet") if path.name.startswith(_SPLITS[split]))
+    found = sorted(folder.rglob("*.parquet"))
+    named = ([path for path in found if path.name.startswith(prefix)] for prefix in _SPLITS[split])
+    files = next((paths for paths in named if paths), [])  # not test and validation together
     if not files:
         raise NoSuchSplitError(
             f"{OPTION}: {str(folder)!r} has no parquet files of the {split} split ({split}-*.parquet)"

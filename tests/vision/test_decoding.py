@@ -1,6 +1,7 @@
 """What image files hold, as RGB; and what is said of those that are broken."""
 
 import io
+import warnings
 
 import numpy as np
 import pytest
@@ -113,6 +114,16 @@ def test_decompression_bombs(monkeypatch, limit):
     for read in (decode, image_size):
         with pytest.raises(DataError, match="row 3 has more pixels than Pillow's limit"):
             read(content, "row 3")
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_bombs_are_seen_without_the_filters_of_warnings_which_threads_share(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    monkeypatch.delattr(warnings, "catch_warnings")
+    with pytest.raises(DataError, match="row 3 has more pixels"):
+        decode(encoded(Image.new("RGB", (15, 10))), "row 3")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert decode(encoded(Image.new("RGB", (15, 10)))).shape == (3, 10, 15)
 
 
 def test_missing_files_text_and_fractions(tmp_path):

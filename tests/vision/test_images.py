@@ -90,6 +90,14 @@ def test_parquet_in_the_hubs_layout(tmp_path):
     assert len(load_images(str(tmp_path), "test")) == 1
 
 
+def test_validation_is_no_part_of_the_test_split(tmp_path):
+    for name, gray in (("train", 1), ("validation", 2), ("test", 3)):
+        write_parquet(tmp_path / f"{name}-00000-of-00001.parquet", [gray, gray], [0, 1])
+    assert load_images(str(tmp_path), "test").images[:, 0, 0, 0].tolist() == [3, 3]
+    (tmp_path / "test-00000-of-00001.parquet").unlink()
+    assert load_images(str(tmp_path), "test").images[:, 0, 0, 0].tolist() == [2, 2]
+
+
 def test_parquet_of_small_jpeg_is_a_copy(tmp_path):
     write_parquet(tmp_path / "train-0.parquet", [3, 4], [0, 1], side=32, kind="JPEG")
     found = load_images(str(tmp_path))
