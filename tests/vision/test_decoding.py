@@ -119,8 +119,8 @@ def test_decompression_bombs(monkeypatch, limit):
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_bombs_are_seen_without_the_filters_of_warnings_which_threads_share(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    monkeypatch.delattr(warnings, "catch_warnings")
-    with pytest.raises(DataError, match="row 3 has more pixels"):
+    with monkeypatch.context() as patch, pytest.raises(DataError, match="row 3 has more pixels"):
+        patch.delattr(warnings, "catch_warnings")
         decode(encoded(Image.new("RGB", (15, 10))), "row 3")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     assert decode(encoded(Image.new("RGB", (15, 10)))).shape == (3, 10, 15)
