@@ -36,6 +36,20 @@ class SettingsParser(OneLineErrors, HfArgumentParser):
     """Options from dataclasses; errors are one line."""
 
 
+class _ListPresets(argparse.Action):
+    """``--list_presets``: a line for each, and the program ends, as with ``--help``."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, presets: Mapping[str, Preset]) -> None:
+        told = "Show the presets with the table and row that each stands for, and exit."
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=told)
+        self.presets = presets
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        width = max(map(len, self.presets))
+        print("\n".join(f"{name:<{width}}  {preset.about}" for name, preset in self.presets.items()))
+        parser.exit()
+
+
 def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
     """Settings from the arguments of the command line; SimCSE's own command lines are understood too.
 
@@ -77,8 +91,8 @@ def parse_settings(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    known = "; ".join(f"{name}: {preset.about}" for name, preset in presets.items())
-    parser.add_argument("--preset", help=f"Settings by name. {known}".replace("%", "%%"))
+    parser.add_argument("--preset", help=f"Settings by name; default {default_preset}. --list_presets shows all.")
+    parser.add_argument("--list_presets", action=_ListPresets, presets=presets)
     argv = list(argv)
     if argv and argv[0].endswith((".yaml", ".yml")):
         argv = [*_flags_of(Path(argv[0])), *argv[1:]]

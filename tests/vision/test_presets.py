@@ -31,6 +31,27 @@ def test_options_exist_and_fit_each_other(name):
         build_temperature(settings.loss, VISION)
 
 
+def test_the_list_has_a_line_for_each(capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(["--list_presets"])
+    assert not ended.value.code
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(PRESETS)
+    assert "linear top-1 78.78" in lines[list(PRESETS).index("imagenet100")]
+
+
+def test_the_help_is_that_of_vision(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    for right in ("default cosine,", "Lowest temperature; 0.07.", "half a swing, in --unit; 200.", "imagenet100_lt",
+                  "A = a_0; 0.1.", "cifar100_lt", "before --lr_scaling"):  # fmt: skip
+        assert right in told
+    for wrong in ("default shifted_cosine", "of AdamW", "dropout", "grad_cache", "0.05 ", "sentence"):
+        assert wrong not in told
+    assert parse([]).engine.grad_cache_chunk is None
+
+
 def test_the_recipe_of_cifar():
     settings = parse(["--preset", "cifar10"])
     vision, loss, engine = settings.vision, settings.loss, settings.engine
