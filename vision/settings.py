@@ -53,7 +53,7 @@ class VisionSettings:
     )
     out_dim: int = field(default=128, metadata={"help": "Dimensions of the projector's output."})
     image_size: int = field(
-        default=32, metadata={"help": "Side of the crops, in pixels; larger images give their middle square to them."}
+        default=32, metadata={"help": "Side of the crops, in pixels; they come from the middle squares of images."}
     )
     jitter: float = field(
         default=1.0,
@@ -124,11 +124,11 @@ class VisionEngineSettings(EngineSettings):
     learning_rate: float = _told(EngineSettings.learning_rate, "Peak learning rate, before --lr_scaling.")
     weight_decay: float = _told(
         EngineSettings.weight_decay,
-        "Of sgd, on all weights; of lars and adamw, not on biases and normalisation layers.",
+        "Of sgd on all weights; of lars and adamw not on biases and normalisation layers.",
     )
     metric_for_best_model: str | None = _told(
         EngineSettings.metric_for_best_model,
-        "Keep the best model by it, knn200 for --knn_k 200; default: the last one.",
+        "Keep the best model by it, such as knn200; default: the last one.",
     )
     # networks with batch normalisation are refused with it
     grad_cache_chunk: int | None = _told(EngineSettings.grad_cache_chunk, argparse.SUPPRESS)
