@@ -20,9 +20,9 @@ _DEEP = {"I", "I;16", "I;16B", "I;16L", "I;16N"}  # Pillow's grayscale of 16 bit
 def decode(source: bytes | Path, origin: str = "an image") -> Tensor:
     """The picture as RGB, uint8 (3, h, w).
 
-    Grayscale is repeated over the channels, palettes are looked up, CMYK is converted, of 16 bits the upper 8 are kept,
-    and transparent pixels lie on white. Pixels stay as they are stored: a camera's orientation tag is not followed, as
-    in torchvision's image folders.
+    Grayscale is repeated over the channels, palettes are looked up, CMYK is converted, of 16 bits the upper 8 are kept
+    (numbers of 32 bits are taken for such, or refused where they cannot be), transparent pixels lie on white. Pixels
+    stay as they are stored: a camera's orientation tag is not followed, as in torchvision's image folders.
 
     Args:
         source: content of a file, or its path.
@@ -76,6 +76,11 @@ def _opened(source: bytes | Path, origin: str, load: bool = True) -> Image.Image
             raise ValueError("its pixels are fractions, whose range is unknown")
         if load:
             image.load()
+        if load and image.mode == "I":
+            numbers = np.asarray(image)
+            low, high = int(numbers.min()), int(numbers.max())
+            if not (low >= 0 and 255 < high < 2**16):
+                raise ValueError(f"its pixels are 32-bit numbers from {low} to {high}, whose range is unknown")
     except Image.DecompressionBombError as error:
         raise DataError(
             f"{name} has more pixels than Pillow's limit of {Image.MAX_IMAGE_PIXELS:,} (a decompression bomb?)"

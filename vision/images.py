@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import warnings
 from collections.abc import Iterable, Sequence
@@ -145,7 +146,7 @@ def usual_view(own: int) -> int:
 
 
 def loaded_side(own: int, view: int) -> int:
-    """Side at which images are held in memory or decoded, the same for training and evaluation.
+    """Side of the middle squares that are held in memory or decoded, the same for training and evaluation.
 
     Images of up to 96 pixels stay as they are, unless that is more than twice what the encoder takes, from which crops
     would alias. Of others the shorter side becomes 8/7 of it: 256 for 224.
@@ -288,5 +289,5 @@ def _triple(values: Tensor) -> Triple:
 def _chunks(images: ImageSet) -> Iterable[Tensor]:
     if images.images is not None:
         return torch.split(images.images, _SAMPLE)
-    rows = range(0, len(images), max(1, len(images) // _SAMPLE))
+    rows = range(0, len(images), math.ceil(len(images) / _SAMPLE))
     return (images.image(row)[None] for row in rows)

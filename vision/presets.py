@@ -65,7 +65,11 @@ def _cifar_rows() -> dict[str, Preset]:
             {"objective": "queue", "queue_size": 4096, "key_momentum": 0.99, **_constant(0.1)},
             (83.9, 54.01),
         ),
-        "-dcl": (f"{table}, row SimCLR+DCL (the temperature is ours)", {"objective": "dcl", **_constant(0.1)}, (84.4, 56.02)),
+        "-dcl": (
+            f"{table}, row SimCLR+DCL (the temperature is ours)",
+            {"objective": "dcl", **_constant(0.1)},
+            (84.4, 56.02),
+        ),
         "-macl": (f"{table}, row MACL (its temperature's parameters are ours)", _MACL, (84.85, 56.15)),
         "-dclw": (
             "Table unifalginmentmetrics, row DCLW (temperature and sigma are ours)",

@@ -96,14 +96,16 @@ def nearest_neighbours(
     """Accuracies by the name of the classifier; all on normalised features."""
     bank, queries = unit_vectors(subject.train), unit_vectors(subject.test)
     labels, truth, classes = subject.train_labels, subject.test_labels, subject.classes
-    found = {f"{k}-NN": Accuracy.of(cosine_votes(bank, labels, queries, classes, k, temperature), truth)}
+    found = {f"{k}-NN": _counted(cosine_votes(bank, labels, queries, classes, k, temperature), truth, k)}
     for count in l2_k:
         votes = l2_votes(bank, labels, queries, classes, count, l2_weights)
-        found[f"{count}-NN L2"] = Accuracy.of(votes, truth)
-    for name, accuracy in found.items():
-        if int(name.split("-")[0]) < 5:
-            found[name] = replace(accuracy, top5=None)  # there are not five classes with a vote
+        found[f"{count}-NN L2"] = _counted(votes, truth, count)
     return found
+
+
+def _counted(votes: Tensor, truth: Tensor, k: int) -> Accuracy:
+    accuracy = Accuracy.of(votes, truth)
+    return accuracy if k >= 5 else replace(accuracy, top5=None)  # there are not five classes with a vote
 
 
 def linear(subject: Subject, epochs: int) -> Accuracy:

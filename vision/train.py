@@ -10,6 +10,7 @@ The encoder lands in ``out_vision/`` (``--output_dir``); ``python vision/evaluat
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -31,7 +32,7 @@ from dystress_text.core.objectives import ContrastiveLoss, QueueInfoNCELoss
 from dystress_text.engine import Trainer
 from dystress_text.errors import UserError
 from dystress_text.records import versions
-from dystress_text.run_folder import check_output, prepare_output, write_record
+from dystress_text.run_folder import RECORD, check_output, prepare_output, write_record
 from dystress_text.settings import EngineSettings
 from vision.allocator import keep_freed_memory
 from vision.augment import SimclrAugment, crop_of, evaluation_transform
@@ -94,6 +95,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     accelerator.wait_for_everyone()
 
     def start() -> None:
+        before = _untrained(output) if engine.resume_from_checkpoint else None
         prepare_output(output, engine, record)
         _say(
             f"{len(images):,} images of {images.title}, {len(images.classes)} classes, at {images.size} x {images.size}"
@@ -105,7 +107,8 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         if engine.resume_from_checkpoint:
             first = trainer.first_step
             _say(f"going on after step {first:,}" if first else "no checkpoint yet: from the start")
-        record["untrained"] = dict(task.evaluate())
+        record["untrained"] = before or dict(task.evaluate())
+        write_record(output, record)
 
     try:
         on_main_process(accelerator, start)
@@ -210,6 +213,12 @@ def _check_metric(engine: EngineSettings, knn: OnlineKnn | None) -> None:
     if known is None:
         raise UserError(f"--metric_for_best_model: {wanted!r} is not measured; there is no online evaluation (--knn_k)")
     raise UserError(f"--metric_for_best_model: {wanted!r} is not measured; known is {known}")
+
+
+def _untrained(output: Path) -> dict[str, float] | None:
+    """What an interrupted run measured before its first step."""
+    found: dict[str, float] | None = json.loads((output / RECORD).read_text(encoding="utf-8")).get("untrained")
+    return found
 
 
 def _report(record: dict[str, Any], output: Path) -> None:

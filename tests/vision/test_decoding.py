@@ -45,6 +45,16 @@ def test_big_endian_16_bits():
     assert colour(encoded(image, "TIFF")) == (40_000 >> 8,) * 3
 
 
+@pytest.mark.parametrize(("value", "expected"), [(40_000, 40_000 >> 8), (200, None), (70_000, None), (-5, None)])
+def test_32_bits_are_16_or_refused(value, expected):
+    content = encoded(Image.fromarray(np.full((4, 6), value, dtype=np.int32)), "TIFF")
+    if expected is not None:
+        assert colour(content) == (expected,) * 3
+        return
+    with pytest.raises(DataError, match=f"32-bit numbers from {value} to {value}, whose range is unknown"):
+        decode(content)
+
+
 def test_grayscale_and_bilevel():
     assert colour(encoded(Image.new("L", (6, 4), 77))) == (77, 77, 77)
     assert colour(encoded(Image.new("1", (6, 4), 1))) == WHITE

@@ -42,6 +42,21 @@ def test_divided_folders_number_classes_as_training_does(tmp_path):
         load_images(str(tmp_path), "test")
 
 
+def test_files_that_are_passed_over_are_told(tmp_path):
+    write_folder(tmp_path, {"a": [10, 20], "b": [30]})
+    for place in ("a/x.gif", "b/notes.txt", "list.csv", "a/.hidden"):
+        (tmp_path / place).write_bytes(b"x")
+    with pytest.warns(UserWarning, match=r"3 files in .* are passed over.*the first: .*list\.csv"):
+        assert len(load_images(str(tmp_path))) == 3
+
+
+def test_at_most_a_thousand_files_are_measured(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(ImageSet, "image", lambda self, row: seen.append(row) or torch.zeros(3, 2, 2))
+    mean_std(ImageSet(None, [tmp_path] * 1999, None, (), "mine", None, 2))
+    assert len(seen) == 1000
+
+
 def test_images_without_labels(tmp_path):
     write_folder(tmp_path, {".": [5, 6, 7]})
     found = load_images(str(tmp_path))

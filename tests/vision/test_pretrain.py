@@ -137,7 +137,11 @@ def test_a_resumed_run_equals_an_uninterrupted_one(objective, folder, tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr(PretrainTask, "begin_step", interrupted)
         assert run(folder, tmp_path / "parts", *flags) == 130
+    stored = json.loads((tmp_path / "parts" / "run.json").read_text())
+    stored["untrained"] = {"knn5": 1.25}  # to be seen again
+    (tmp_path / "parts" / "run.json").write_text(json.dumps(stored))
     assert run(folder, tmp_path / "parts", *flags, "--resume_from_checkpoint") == 0
+    assert json.loads((tmp_path / "parts" / "run.json").read_text())["untrained"] == {"knn5": 1.25}
     whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
