@@ -220,7 +220,10 @@ def _card(encoder: ImageEncoder, card: str) -> str:
 
 def _numbers(taken: ImageInput | None) -> str:
     """For the card."""
-    return "" if taken is None else f": minus the mean {taken.mean}, divided by {taken.std}, of red, green and blue"
+    if taken is None:
+        return ""
+    mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (taken.mean, taken.std))
+    return f" by the mean ({mean}) and the standard deviation ({std}) of red, green and blue, as encoder.json has them"
 
 
 def _processor(taken: ImageInput) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
     accelerate launch vision/train.py --preset cifar10            # the paper's CIFAR-10 run
     python vision/train.py --preset quickstart                    # no network, no GPU: shapes drawn at run time
-    accelerate launch vision/train.py --dataset folder/of/images     # own images, with or without class folders
+    accelerate launch vision/train.py --preset imagenet100 --dataset FOLDER      # own photos, with or without classes
     accelerate launch vision/train.py --preset cifar10 --temp 0.2 # SimCLR's constant temperature
 
 The encoder lands in ``out_vision/`` (``--output_dir``); ``python vision/evaluate.py --model out_vision`` evaluates it.

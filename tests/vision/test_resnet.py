@@ -231,7 +231,7 @@ def test_the_card_says_what_images_the_encoder_takes(tmp_path):
     encoder.input = ImageInput(32, 1.0, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
     save_encoder(encoder, tmp_path)
     card = (tmp_path / "README.md").read_text()
-    assert "images (n, 3, 32, 32) of values from 0 to 1, normalised: minus the mean (0.5, 0.4, 0.3)" in card
+    assert "images (n, 3, 32, 32) of values from 0 to 1, normalised by the mean (0.5, 0.4, 0.3)" in card
     assert not (tmp_path / "preprocessor_config.json").exists()  # which would promise that transformers can use it
 
 
