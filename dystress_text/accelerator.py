@@ -81,7 +81,10 @@ def global_batch_size(settings: EngineSettings, world_size: int) -> int:
     else:
         option, size = "train_batch_size", settings.train_batch_size
     if size < 2:
-        raise UserError(f"--{option}: must be at least 2 (a pair alone has no negatives), got {size}")
+        raise UserError(
+            f"--{option}: must be at least 2 over all processes (a pair alone has no negatives, and an image alone no "
+            f"batch statistics), got {size}"
+        )
     if size % world_size:
         raise UserError(
             f"--{option}: {size} does not divide among {world_size} processes; use a multiple of {world_size}, or "

@@ -13,6 +13,8 @@ from transformers import HfArgumentParser
 
 from dystress_text.build_loss import TEMPERATURE_OPTIONS
 from dystress_text.command_line import OneLineErrors
+from dystress_text.core.registry import TEMPERATURES
+from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import UserError
 from dystress_text.presets import PRESETS, Preset, find_preset
 from dystress_text.settings import EngineSettings, LossSettings, RunSettings, TextSettings
@@ -32,6 +34,20 @@ SIMCSE_FLAGS: dict[str, tuple[str, ...]] = {
 
 class SettingsParser(OneLineErrors, HfArgumentParser):
     """Options from dataclasses; errors are one line."""
+
+
+class _ListPresets(argparse.Action):
+    """``--list_presets``: a line for each, and the program ends, as with ``--help``."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, presets: Mapping[str, Preset]) -> None:
+        told = "Show the presets with the table and row that each stands for, and exit."
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=told)
+        self.presets = presets
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        width = max(map(len, self.presets))
+        print("\n".join(f"{name:<{width}}  {preset.about}" for name, preset in self.presets.items()))
+        parser.exit()
 
 
 def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
@@ -75,8 +91,8 @@ def parse_settings(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    known = "; ".join(f"{name}: {preset.about}" for name, preset in presets.items())
-    parser.add_argument("--preset", help=f"Settings by name. {known}".replace("%", "%%"))
+    parser.add_argument("--preset", help=f"Settings by name; default {default_preset}. --list_presets shows all.")
+    parser.add_argument("--list_presets", action=_ListPresets, presets=presets)
     argv = list(argv)
     if argv and argv[0].endswith((".yaml", ".yml")):
         argv = [*_flags_of(Path(argv[0])), *argv[1:]]
@@ -94,10 +110,24 @@ def parse_settings(
 
 
 def _below(argv: Sequence[str], preset: Mapping[str, Any]) -> dict[str, Any]:
-    """A preset's settings; without its temperature where the command line names one, whose options differ."""
+    """A preset's settings; without its temperature where the command line names one, whose options differ.
+
+    A profile in place of a profile keeps the preset's range; a schedule's range or a constant is another matter.
+    """
     if not re.search(r"--(temp|temperature)\b|--objective[= ]macl\b", " ".join(argv)):
         return dict(preset)
-    return {name: value for name, value in preset.items() if name not in ("temperature", *TEMPERATURE_OPTIONS)}
+    named = re.findall(r"--temperature[= ](\S+)", " ".join(argv))
+    profiles = all(_is_profile(name) for name in (*named[-1:], preset.get("temperature")))
+    kept = ("tau_min", "tau_max") if named and profiles else ()
+    return {
+        name: value
+        for name, value in preset.items()
+        if name in kept or name not in ("temperature", *TEMPERATURE_OPTIONS)
+    }
+
+
+def _is_profile(name: str | None) -> bool:
+    return name in TEMPERATURES and issubclass(TEMPERATURES[name], ProfileTemperature)
 
 
 def _translate(argv: Sequence[str]) -> list[str]:

@@ -29,17 +29,20 @@ class LossDefaults:
         temperature: the temperature's name.
         tau_range: of the profiles, and of the schedule where ``schedule`` applies.
         schedule: of the scheduled temperature, as long as its unit is the one given here.
+        alignment: of the alignment-adaptive temperature; what is missing is that class's own.
     """
 
     temperature: str
     tau_range: Mapping[str, float]
     schedule: Mapping[str, Any]
+    alignment: Mapping[str, float]
 
 
 TEXT = LossDefaults(
     "shifted_cosine",
     {"tau_min": 0.05, "tau_max": 0.07},  # the paper's best STS row
     {"unit": "run", "half_period": 0.1},  # five swings a run: fine-tuning has one epoch, not hundreds
+    {},
 )
 
 TEMPERATURE_OPTIONS = (
@@ -70,6 +73,8 @@ def build_temperature(settings: LossSettings, defaults: LossDefaults = TEXT) -> 
             fallback = {**defaults.tau_range}
         elif name == "scheduled" and parameters.get("unit") in (None, defaults.schedule.get("unit")):
             fallback = {**defaults.tau_range, **defaults.schedule}
+        elif name == "alignment_adaptive":
+            fallback = {**defaults.alignment}
         parameters = {key: value for key, value in fallback.items() if key in known} | parameters
         return make_temperature(name, **parameters)
     except ValueError as error:

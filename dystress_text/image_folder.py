@@ -12,4 +12,15 @@ _SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 
 def image_names(folder: Path) -> list[str]:
     """Names of the images in a class's folder, sorted: an image's place in its data set depends on this order."""
-    return sorted(path.name for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES)
+    return image_and_other_names(folder)[0]
+
+
+def image_and_other_names(folder: Path) -> tuple[list[str], list[str]]:
+    """Names of the images as :func:`image_names` has them, and of other files, but for hidden ones."""
+    images, others = [], []
+    for path in folder.iterdir():
+        if path.suffix.lower() in _SUFFIXES:
+            images.append(path.name)
+        elif not path.name.startswith(".") and not path.is_dir():
+            others.append(path.name)
+    return sorted(images), sorted(others)

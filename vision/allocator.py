@@ -15,7 +15,11 @@ def keep_freed_memory(keep: bool = True) -> None:
     Each activation of a convolution is tens of megabytes, which glibc maps, zeroes page by page, and unmaps again in
     every step: 15 % of a step on two cores. Where the C library is another one, nothing happens.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    try:
+        library = ctypes.CDLL(None)
+    except (OSError, TypeError):  # Windows
+        return
+    mallopt = getattr(library, "mallopt", None)
     if mallopt is not None:
         for option, value in (_KEEPING if keep else _DEFAULTS).items():
             mallopt(option, value)

@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +34,7 @@ _NEUTRAL = (1.0, 1.0, 1.0, 0.0)
 JITTER_RATE, GRAY_RATE, FLIP_RATE, BLUR_RATE = 0.8, 0.2, 0.5, 0.5
 ASPECT = (3 / 4, 4 / 3)
 SIGMA = (0.1, 2.0)
+AT_IMAGENET_SCALE: dict[str, Any] = {"jitter": 2.0, "blur": True, "min_scale": 0.08}  # of SimclrAugment; SimCLR's
 EVALUATION_CROP = 7 / 8  # 224 of 256
 _ATTEMPTS = 10
 _SECTORS = ((3.0, 2.0, 4.0), (1.0, -1.0, -1.0), (-1.0, 2.0, 2.0))
@@ -57,7 +59,7 @@ class SimclrAugment(nn.Module):
         size: side of the views.
         mean: of the channels, as parts of 1.
         std: of the channels.
-        jitter: strength, times (0.4, 0.4, 0.4, 0.1).
+        jitter: strength, times (0.4, 0.4, 0.4, 0.1): 1 is the paper's on CIFAR, 2 is what SimCLR calls strength 1.
         blur: Gaussian blur for half of the samples, sigma 0.1 to 2 pixels, a kernel of a tenth of the side.
         min_scale: smallest part of the image's area that a crop takes. CIFAR: 0.2; SimCLR on ImageNet: 0.08.
 
@@ -216,6 +218,11 @@ def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     """Gaussian blur, (n, 3, h, w) and (n,)."""
     blurred: Tensor = gaussian_blur2d(images, (kernel, kernel), sigma[:, None].expand(-1, 2), "reflect")
     return blurred
+
+
+def crop_of(side: int, view: int) -> float:
+    """Share of the shorter side that evaluation keeps of images of that side."""
+    return 1.0 if side == view else EVALUATION_CROP
 
 
 def evaluation_transform(images: Tensor, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -21,16 +20,16 @@ _DEEP = {"I", "I;16", "I;16B", "I;16L", "I;16N"}  # Pillow's grayscale of 16 bit
 def decode(source: bytes | Path, origin: str = "an image") -> Tensor:
     """The picture as RGB, uint8 (3, h, w).
 
-    Grayscale is repeated over the channels, palettes are looked up, CMYK is converted, of 16 bits the upper 8 are kept,
-    and transparent pixels lie on white. Pixels stay as they are stored: a camera's orientation tag is not followed, as
-    in torchvision's image folders.
+    Grayscale is repeated over the channels, palettes are looked up, CMYK is converted, of 16 bits the upper 8 are kept
+    (numbers of 32 bits are taken for such, or refused where they cannot be), transparent pixels lie on white. Pixels
+    stay as they are stored: a camera's orientation tag is not followed, as in torchvision's image folders.
 
     Args:
         source: content of a file, or its path.
         origin: what an error calls it, if it has no path.
 
     Raises:
-        DataError: truncated, damaged, no image, or with so many pixels that Pillow warns of a decompression bomb.
+        DataError: truncated, damaged, no image, or with more pixels than Pillow's ``MAX_IMAGE_PIXELS``.
     """
     with _opened(source, origin) as image:
         return _to_tensor(_pixels(image))
@@ -69,14 +68,20 @@ def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int
 def _opened(source: bytes | Path, origin: str, load: bool = True) -> Image.Image:
     name = str(source) if isinstance(source, Path) else origin
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(source if isinstance(source, Path) else io.BytesIO(source))
+        image = Image.open(source if isinstance(source, Path) else io.BytesIO(source))
+        # Pillow's own warning could only be caught for all threads at once
+        if Image.MAX_IMAGE_PIXELS is not None and image.width * image.height > Image.MAX_IMAGE_PIXELS:
+            raise Image.DecompressionBombError
         if image.mode == "F":
             raise ValueError("its pixels are fractions, whose range is unknown")
         if load:
             image.load()
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        if load and image.mode == "I":
+            numbers = np.asarray(image)
+            low, high = int(numbers.min()), int(numbers.max())
+            if not (low >= 0 and 255 < high < 2**16):
+                raise ValueError(f"its pixels are 32-bit numbers from {low} to {high}, whose range is unknown")
+    except Image.DecompressionBombError as error:
         raise DataError(
             f"{name} has more pixels than Pillow's limit of {Image.MAX_IMAGE_PIXELS:,} (a decompression bomb?)"
         ) from error

@@ -1,12 +1,12 @@
 """Evaluate a pre-trained image encoder: nearest neighbours, linear probe, geometry, fine-tuning.
 
-    python vision/evaluate.py --model out_vision/
+    python vision/evaluate.py --model out_vision/                  # on the data set that it was trained on
     python vision/evaluate.py --model out_vision/ --dataset cifar10 --compare      # beside an untrained encoder
     python vision/evaluate.py --model out_vision/ --dataset chaoyang/ --tasks transfer --class_weights chaoyang
 
-Accuracies are x 100, on the test images, by features of the backbone. Training images are the bank of the nearest
-neighbours and train the probe. The cosine kNN weighs neighbours by exp(s / 0.1), as the paper does; the L2 kNN is that
-of its long-tailed rows. All figures of one run go into a JSON file.
+Accuracies are x 100, on the test images, by features of the backbone. Images are cut and normalised as in training.
+Training images are the bank of the nearest neighbours and train the probe. The cosine kNN weighs neighbours by
+exp(s / 0.1), as the paper does; the L2 kNN is that of its long-tailed rows. All figures of one run go into a JSON file.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser = OneLineParser("evaluate.py", __doc__)
     add = parser.add_argument
     add("--model", required=True, help="folder that vision/train.py wrote")
-    add("--dataset", default="cifar10",
-        help="name of an image set, or a folder of class folders (default cifar10)")  # fmt: skip
-    add("--data_dir", help="where prepared data lie; default $DYSTRESS_DATA, else data/prepared")
+    add("--dataset", help="name of an image set, or a folder of class folders; default: what the model was trained on")
+    add("--data_dir", help="where prepared data lie; default: as in training, $DYSTRESS_DATA, or data/prepared")
     add("--tasks", nargs="+", choices=TASKS, default=["knn", "linear", "geometry"],
         help="default: all but transfer, which trains the whole encoder")  # fmt: skip
     add("--compare", nargs="?", const="untrained", metavar="FOLDER",
@@ -44,7 +43,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="of fine-tuning: numbers, one a class, of two the second's alone; or a name such as mura")  # fmt: skip
     add("--transfer_epochs", type=int, default=50, help="of fine-tuning (default 50)")
     add("--transfer_lr", type=float, help="of fine-tuning (default 0.1, with two classes 1.0)")
-    add("--image_size", type=int, help="pixels a side (default: the set's own)")
+    add("--image_size", type=int, help="pixels a side of what the encoder sees (default: as in training)")
     add("--limit", type=int, help="images of each split, drawn by --seed (default all)")
     add("--batch_size", type=int, default=256, help="images at a time in evaluation (default 256)")
     add("--skip_corrupt", action="store_true", help="count and skip images that cannot be read")

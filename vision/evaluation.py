@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,24 @@ import torch
 
 from dystress_text.errors import UserError
 from dystress_text.records import versions, write_json
+from dystress_text.run_folder import RECORD
 from vision.accuracy import Accuracy
+from vision.augment import crop_of
 from vision.class_weights import check_class_weights, parse_class_weights
 from vision.evaluation_table import table
-from vision.geometry import Geometry, plot_geometry
+from vision.geometry import Geometry, check_plot, plot_geometry
 from vision.knn import WEIGHTS, Weights, check_neighbours
-from vision.resnet import ImageEncoder, build_encoder, load_encoder
+from vision.resnet import ImageEncoder, ImageInput, build_encoder, load_encoder
 from vision.splits import Splits, load_splits
 from vision.tasks import Subject, geometry, linear, nearest_neighbours, transfer
 from vision.transfer import TransferRecipe, TransferResult
 
 TASKS = ("knn", "linear", "geometry", "transfer")
 UNTRAINED = "untrained"
+_TASK_OF = {
+    "k": "knn", "knn_temperature": "knn", "l2_k": "knn", "l2_weights": "knn", "probe_epochs": "linear",
+    "plot": "geometry", "class_weights": "transfer", "transfer_epochs": "transfer", "transfer_lr": "transfer",
+}  # fmt: skip
 Found = dict[str, Accuracy] | Accuracy | Geometry | TransferResult
 PACKAGES = ("scikit-learn", "numpy", "pillow", "kornia")
 
@@ -35,7 +42,7 @@ class EvaluationSettings:
     """What the program was told; see its help."""
 
     model: str
-    dataset: str = "cifar10"
+    dataset: str | None = None
     data_dir: str | None = None
     tasks: Sequence[str] = ("knn", "linear", "geometry")
     compare: str | None = None
@@ -60,17 +67,26 @@ class EvaluationSettings:
             value = getattr(self, option)
             if value is not None and value < 1:
                 raise UserError(f"--{option}: must be at least 1, got {value}")
-        if self.transfer_lr is not None and self.transfer_lr <= 0:
-            raise UserError(f"--transfer_lr: must be above 0, got {self.transfer_lr:g}")
-        if self.plot is not None and "geometry" not in self.tasks:
-            raise UserError("--plot draws what geometry finds; add geometry to --tasks")
-        if self.plot is not None and find_spec("matplotlib") is None:
-            raise UserError("--plot needs matplotlib: pip install -c constraints.txt -e '.[plots]'")
+        for option in ("transfer_lr", "knn_temperature"):
+            rate = getattr(self, option)
+            if rate is not None and not 0 < rate < math.inf:
+                raise UserError(f"--{option}: must be above 0, got {rate:g}")
+        for task in TASKS:
+            if list(self.tasks).count(task) > 1:
+                raise UserError(f"--tasks: {task} is named twice")
+        defaults = {setting.name: setting.default for setting in fields(self)}
+        for option, task in _TASK_OF.items():
+            value = getattr(self, option)
+            told = (tuple(value) if isinstance(value, list) else value) != defaults[option]
+            if told and task not in self.tasks:
+                raise UserError(f"--{option} is for {task}; add {task} to --tasks")
+        if self.plot is not None:
+            check_plot(self.plot)
         parse_class_weights(self.class_weights)
 
     def result_file(self) -> Path:
         """Where the results go."""
-        return self.output or Path(self.model) / f"vision-{Path(self.dataset).name}.json"
+        return self.output or Path(self.model) / f"vision-{Path(self.dataset or '').name}.json"
 
 
 @dataclass
@@ -107,15 +123,26 @@ def run(settings: EvaluationSettings) -> Results:
         UserError: no model, no data, or options that do not fit them.
     """
     encoders = load_encoders(settings)
+    settings = with_data(settings)
+    assert settings.dataset is not None
     splits = load_splits(
-        settings.dataset, settings.data_dir, settings.image_size, settings.limit, settings.seed, settings.skip_corrupt
+        settings.dataset,
+        settings.data_dir,
+        view_of(settings, encoders),
+        settings.limit,
+        settings.seed,
+        settings.skip_corrupt,
     )
     _check(settings, splits)
+    taken = {name: _input_of(encoder, splits) for name, encoder in encoders.items()}
     results = Results(
         {
             "settings": asdict(settings),
             "data": splits.describe(),
-            "encoders": {name: asdict(encoder.description) for name, encoder in encoders.items()},
+            "encoders": {
+                name: {**asdict(encoder.description), "input": asdict(taken[name])}
+                for name, encoder in encoders.items()
+            },
             "device": str(_device()),
             "versions": versions(*PACKAGES),
         }
@@ -124,7 +151,7 @@ def run(settings: EvaluationSettings) -> Results:
     results.write(file)  # a place that cannot be written shows itself now, not after the last task
     drawn: dict[str, Geometry] = {}
     for name, encoder in encoders.items():
-        subject = Subject(encoder.to(_device()), splits, settings.batch_size, settings.seed)
+        subject = Subject(encoder.to(_device()), splits, taken[name], settings.batch_size, settings.seed)
         results.encoders[name], results.seconds[name] = {}, {}
         for task in settings.tasks:
             start = time.perf_counter()
@@ -158,8 +185,47 @@ def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
             return {settings.model: model}
         torch.manual_seed(settings.seed)
         if settings.compare == UNTRAINED:
-            return {UNTRAINED: build_encoder(**asdict(model.description)), settings.model: model}
+            untrained = build_encoder(**asdict(model.description))
+            untrained.input = model.input
+            return {UNTRAINED: untrained, settings.model: model}
         return {settings.compare: load_encoder(settings.compare), settings.model: model}
+
+
+def with_data(settings: EvaluationSettings) -> EvaluationSettings:
+    """The settings, with the data set that the model was trained on where they name none.
+
+    Raises:
+        UserError: the model's folder does not say which that was.
+    """
+    if settings.dataset is not None:
+        return settings
+    file = Path(settings.model) / RECORD
+    try:
+        trained = json.loads(file.read_text(encoding="utf-8"))["settings"]
+        return replace(settings, dataset=str(trained["dataset"]), data_dir=settings.data_dir or trained["data_dir"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"--dataset: {str(file)!r} does not say what the encoder was trained on; name images"
+        ) from error
+
+
+def view_of(settings: EvaluationSettings, encoders: Mapping[str, ImageEncoder]) -> int | None:
+    """Side of what the encoders take: what was asked for, or what they were trained on; None where nothing says it.
+
+    Raises:
+        UserError: they were trained on images of different sides.
+    """
+    sides = {encoder.input.image_size for encoder in encoders.values() if encoder.input is not None}
+    if settings.image_size is None and len(sides) > 1:
+        said = " and ".join(str(side) for side in sorted(sides))
+        raise UserError(f"--image_size: the encoders were trained on images of {said} pixels a side; give one of them")
+    return settings.image_size or next(iter(sides), None)
+
+
+def _input_of(encoder: ImageEncoder, splits: Splits) -> ImageInput:
+    """Normalisation is that of training; where that is not known, that of the images at hand."""
+    mean, std = (splits.mean, splits.std) if encoder.input is None else (encoder.input.mean, encoder.input.std)
+    return ImageInput(splits.view, crop_of(splits.train.size, splits.view), mean, std)
 
 
 def _check(settings: EvaluationSettings, splits: Splits) -> None:

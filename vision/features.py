@@ -44,31 +44,27 @@ def image_features(
     transform: Transform,
     batch_size: int = 256,
     normalise: bool = False,
-    projected: bool = False,
 ) -> Tensor:
-    """Features of all images, in fp32 and evaluation mode; modes and the random state are afterwards what they were.
+    """Features of all images, in fp32 and evaluation mode; modes are afterwards what they were.
 
     Args:
         encoder: on the device where the work is done.
         images: n of them.
-        transform: of a batch; see :func:`vision.augment.evaluation_transform`. If it draws random numbers, from a
-            generator of its own.
+        transform: of a batch; see :func:`vision.augment.evaluation_transform`. Nothing else draws random numbers.
         batch_size: images at a time.
         normalise: scale features to length 1.
-        projected: the projector's output, which the loss sees, in place of the backbone's.
 
     Returns:
-        (n, feature_dim), or (n, out_dim) if projected, on the encoder's device.
+        (n, feature_dim), on the encoder's device.
 
     Raises:
         UserError: a feature is not finite.
     """
     device = next(encoder.parameters()).device
-    embed = encoder if projected else encoder.features
     found = []
     with evaluating(encoder), torch.autocast(device.type, enabled=False):
         for _, batch in image_batches(images, batch_size, device):
-            found.append(embed(transform(batch)).float())
+            found.append(encoder.features(transform(batch)).float())
     features = torch.cat(found)
     if not features.isfinite().all():
         raise UserError("--model: the encoder gives features with NaN or infinite entries: no score has a meaning")

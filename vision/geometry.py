@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from dystress_text.core.geometry import (
     tolerance,
     uniformity,
 )
+from dystress_text.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,23 @@ def measure_geometry(features: Tensor, view1: Tensor, view2: Tensor, labels: Ten
     )
 
 
+def check_plot(file: Path) -> None:
+    """See whether :func:`plot_geometry` can draw this file, before anything is computed for it.
+
+    Raises:
+        UserError: matplotlib is missing, does not know the ending, or there is no such folder.
+    """
+    if find_spec("matplotlib") is None:
+        raise UserError("--plot needs matplotlib: pip install -c constraints.txt -e '.[plots]'")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    if file.suffix[1:].lower() not in known:
+        raise UserError(f"--plot: {str(file)!r} has none of the endings of pictures: {', '.join(known)}")
+    if not file.parent.is_dir() or file.is_dir():
+        raise UserError(f"--plot: {str(file)!r} cannot be written: {str(file.parent)!r} is no folder, or it is one")
+
+
 def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None:
     """Draw the similarity histograms of each encoder side by side, on one scale.
 
@@ -77,6 +96,9 @@ def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None
         found: figures by what the encoder is called, in order.
         title: of the whole.
         file: the picture; its ending says the format.
+
+    Raises:
+        UserError: the file cannot be written.
     """
     import matplotlib  # an extra, which an evaluation without a picture does not need
 
@@ -112,5 +134,9 @@ def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None
     handles, labels = row[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     figure.suptitle(title, fontsize=11)
-    figure.savefig(file, dpi=150)
-    plt.close(figure)
+    try:
+        figure.savefig(file, dpi=150)
+    except OSError as error:
+        raise UserError(f"--plot: cannot write {str(file)!r}: {error.strerror or error}") from error
+    finally:
+        plt.close(figure)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +15,14 @@ from torch import Tensor
 
 from dystress_text.errors import DataError, UserError
 from dystress_text.progress import progress_bar
+from vision.augment import EVALUATION_CROP
 from vision.decoding import decode, decode_square, image_size
 from vision.sources import LONG_TAILED, Source, find_images
 
 __all__ = ["ImageSet", "decode", "load_images", "mean_std"]
 
 MEMORY = 4 * 2**30  # bytes of the largest set that is decoded at once
-SMALL, USUAL = 96, 224  # the largest side that images keep, and the side of larger ones
+SMALL, USUAL = 96, 224  # the largest side that images keep, and what an encoder takes of larger ones
 
 Triple = tuple[float, float, float]
 
@@ -30,7 +33,7 @@ _MEAN_STD: dict[str, tuple[Triple, Triple]] = {
     "imagenet100": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "imagenet1k": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
-_SAMPLE = 1000
+_SAMPLE, _HEADERS = 1000, 101
 
 
 @dataclass
@@ -45,6 +48,7 @@ class ImageSet:
         name: of the data set.
         variant: what it is instead of the published data set, such as "JPEG copy"; reports say so beside any number.
         size: side of the images.
+        corrupt: so many more were left out.
     """
 
     images: Tensor | None
@@ -54,6 +58,7 @@ class ImageSet:
     name: str
     variant: str | None
     size: int
+    corrupt: int = 0
 
     def __len__(self) -> int:
         if self.images is not None:
@@ -100,6 +105,7 @@ def load_images(
     data_dir: str | None = None,
     size: int | None = None,
     skip_corrupt: bool = False,
+    view: int | None = None,
 ) -> ImageSet:
     """A split of a data set.
 
@@ -111,22 +117,48 @@ def load_images(
             ``val``) or not; or a folder of parquet files in the hub's layout.
         split: ``train`` or ``test``.
         data_dir: where prepared data lie; see :func:`dystress_text.locate.data_root`.
-        size: side of the images; None keeps images of up to 96 pixels and takes 224 for larger ones.
+        size: side of the images; None is :func:`loaded_side`.
         skip_corrupt: count damaged images and leave them out, with one warning; files are all decoded once for it.
+        view: side of what the encoder takes, where ``size`` is None; None is :func:`usual_view`.
 
     Raises:
         UserError: an unknown name or split, data that have not been prepared, or too large for memory.
         NoSuchSplitError: the data have no such split.
         DataError: a folder or image that is damaged.
     """
-    if size is not None and size < 1:
-        raise UserError(f"--image_size: the side of an image must be at least 1 pixel, got {size}")
+    for side in (size, view):
+        if side is not None and side < 1:
+            raise UserError(f"--image_size: the side of an image must be at least 1 pixel, got {side}")
     if name_or_path == "shapes":
         from vision.shapes import make_shapes  # which makes an ImageSet
 
         return make_shapes(split)
     source = find_images(name_or_path, split, data_dir)
-    side = size or _usual_side(source, skip_corrupt)
+    if size is None:
+        own = _own_side(source)
+        size = loaded_side(own, view or usual_view(own))
+    return _load(source, size, skip_corrupt)
+
+
+def usual_view(own: int) -> int:
+    """Side of what an encoder takes where nothing says it: small images whole, and squares of 224 of larger ones."""
+    return own if own <= SMALL else USUAL
+
+
+def loaded_side(own: int, view: int) -> int:
+    """Side of the middle squares that are held in memory or decoded, the same for training and evaluation.
+
+    Images of up to 96 pixels stay as they are, unless that is more than twice what the encoder takes, from which crops
+    would alias. Of others the shorter side becomes 8/7 of it: 256 for 224.
+
+    Args:
+        own: side of the images.
+        view: side of what the encoder takes.
+    """
+    return own if own <= min(SMALL, 2 * view) else round(view / EVALUATION_CROP)
+
+
+def _load(source: Source, side: int, skip_corrupt: bool) -> ImageSet:
     needed = len(source.contents) * 3 * side * side
     if needed <= MEMORY:
         return _decoded(source, side, skip_corrupt)
@@ -136,24 +168,30 @@ def load_images(
             f"--image_size: {source.name} needs {needed / 2**30:.0f} GiB at {side} x {side}; parquet files are decoded "
             f"into memory ({MEMORY / 2**30:.0f} GiB at most), so choose a smaller size or a folder of images"
         )
+    found = len(files)
     if skip_corrupt:
         with ThreadPoolExecutor() as pool:
             faults = progress_bar(pool.map(_fault_of, files), total=len(files), desc="checking", unit=" images")
             source = _without(source, {row: fault for row, fault in enumerate(faults) if fault is not None})
         files = [content for content in source.contents if isinstance(content, Path)]
-    return ImageSet(None, files, _label_tensor(source), source.classes, source.name, source.variant, side)
+    return ImageSet(
+        None, files, _label_tensor(source), source.classes, source.name, source.variant, side, found - len(files)
+    )
 
 
-def _usual_side(source: Source, skip_corrupt: bool) -> int:
-    """The side of the first image's middle square, if it is small."""
-    for row in range(len(source.contents)):
+def _own_side(source: Source) -> int:
+    """The median of the images' shorter sides, of 101 evenly spaced ones; damaged ones are for the decoding to name."""
+    count = len(source.contents)
+    sides: list[int] = []
+    fault = ""
+    for row in sorted({round(place * (count - 1) / (_HEADERS - 1)) for place in range(_HEADERS)}):
         try:
-            side = min(image_size(source.contents[row], _origin(source, row)))
-            return side if side <= SMALL else USUAL
+            sides.append(min(image_size(source.contents[row], _origin(source, row))))
         except DataError as error:
-            if not skip_corrupt:
-                raise DataError(f"{error}; --skip_corrupt leaves such images out") from error
-    raise DataError(f"{source.name}: no image can be decoded")
+            fault = fault or str(error)
+    if not sides:
+        raise DataError(f"{source.name}: none of {count:,} images can be decoded: {fault}")
+    return statistics.median_low(sides)
 
 
 def _decoded(source: Source, side: int, skip_corrupt: bool) -> ImageSet:
@@ -170,7 +208,7 @@ def _decoded(source: Source, side: int, skip_corrupt: bool) -> ImageSet:
         images = images[[row for row in range(len(images)) if row not in faults]]
         source = _without(source, faults)
     variant = source.variant or _copy_of_pixels(source, side)
-    return ImageSet(images, None, _label_tensor(source), source.classes, source.name, variant, side)
+    return ImageSet(images, None, _label_tensor(source), source.classes, source.name, variant, side, len(faults))
 
 
 def _copy_of_pixels(source: Source, side: int) -> str | None:
@@ -251,5 +289,5 @@ def _triple(values: Tensor) -> Triple:
 def _chunks(images: ImageSet) -> Iterable[Tensor]:
     if images.images is not None:
         return torch.split(images.images, _SAMPLE)
-    rows = range(0, len(images), max(1, len(images) // _SAMPLE))
+    rows = range(0, len(images), math.ceil(len(images) / _SAMPLE))
     return (images.image(row)[None] for row in rows)

@@ -6,6 +6,7 @@ Neighbours are found in blocks of queries and of the bank, so that memory does n
 
 from __future__ import annotations
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -37,9 +38,9 @@ def cosine_votes(
         (m, classes), relative to the weight of the nearest neighbour, so that no temperature makes them overflow.
 
     Raises:
-        UserError: ``k`` is not within the bank, or the temperature is not positive.
+        UserError: ``k`` is not within the bank, or the temperature is not positive and finite.
     """
-    if temperature <= 0:
+    if not 0 < temperature < math.inf:
         raise UserError(f"--knn_temperature: must be above 0, got {temperature:g}")
     similarity, place = _nearest(unit_vectors(bank), unit_vectors(queries), k, "--k")
     return _count(((similarity - similarity[:, :1]) / temperature).exp(), bank_labels[place], classes)

@@ -1,4 +1,7 @@
-"""The linear probe: one layer on frozen features, trained as in the paper's comparison."""
+"""The linear probe: one layer on frozen features, by the schedule of the paper's ImageNet comparison.
+
+The paper trains on augmented images; here each image has one vector of features, which is computed once.
+"""
 
 from __future__ import annotations
 

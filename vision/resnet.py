@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -39,6 +40,7 @@ ARCHITECTURES = {
 STEMS = ("cifar", "imagenet")
 PROJECTORS = ("cifar", "simclr")
 DESCRIPTION, BACKBONE, PROJECTOR = "encoder.json", "model.safetensors", "projector.safetensors"
+PROCESSOR, _INPUT = "preprocessor_config.json", "input"
 _CIFAR_HIDDEN = 512
 
 
@@ -52,11 +54,29 @@ class EncoderDescription:
     out_dim: int
 
 
+@dataclass(frozen=True)
+class ImageInput:
+    """What images an encoder was trained on, as evaluation is to give them to it.
+
+    Attributes:
+        image_size: side of the squares that it takes.
+        crop: the share of the shorter side that they are the middle of; 1 where images come in that size.
+        mean: of the channels, of values from 0 to 1.
+        std: of the channels.
+    """
+
+    image_size: int
+    crop: float
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
 class ImageEncoder(nn.Module):
     """A ResNet and its projector.
 
     Attributes:
         description: what it was built from.
+        input: what images it was trained on; None for one that was not.
         backbone: transformers' ResNetModel.
         projector: Linear - BN - ReLU - Linear - BN, (n, feature_dim) -> (n, out_dim).
         feature_dim: width of the backbone's pooled output, which evaluation uses.
@@ -66,6 +86,7 @@ class ImageEncoder(nn.Module):
     def __init__(self, backbone: ResNetModel, projector: nn.Module, description: EncoderDescription) -> None:
         super().__init__()
         self.description = description
+        self.input: ImageInput | None = None
         self.backbone = backbone
         self.projector = projector
         self.feature_dim = ARCHITECTURES[description.architecture].hidden_sizes[-1]
@@ -149,8 +170,8 @@ def _build_projector(features: int, hidden: int, out_dim: int) -> nn.Module:
 def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "") -> None:
     """Write a Hugging Face folder: backbone, projector, description and a card; no pickle.
 
-    The files take their places when all are complete. ``AutoModel.from_pretrained`` reads
-    the backbone with the standard stem; :func:`load_encoder` reads everything.
+    The files take their places when all are complete. With the standard stem ``AutoModel.from_pretrained`` reads the
+    backbone and ``AutoImageProcessor.from_pretrained`` what images it takes; :func:`load_encoder` reads everything.
 
     Args:
         encoder: what to save.
@@ -166,7 +187,12 @@ def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "") -> N
             state = {name: tensor.contiguous() for name, tensor in encoder.backbone.state_dict().items()}
             encoder.backbone.save_pretrained(staging, state_dict=state)
             save_file({name: t.contiguous() for name, t in encoder.projector.state_dict().items()}, staging / PROJECTOR)
-            (staging / DESCRIPTION).write_text(json.dumps(asdict(encoder.description), indent=1) + "\n")
+            described = asdict(encoder.description)
+            if encoder.input is not None:
+                described[_INPUT] = asdict(encoder.input)
+                if encoder.description.stem == "imagenet":
+                    (staging / PROCESSOR).write_text(json.dumps(_processor(encoder.input), indent=1) + "\n")
+            (staging / DESCRIPTION).write_text(json.dumps(described, indent=1) + "\n")
             (staging / "README.md").write_text(_card(encoder, card), encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write the model to {str(folder)!r}: {error.strerror or error}") from error
@@ -182,12 +208,37 @@ def _card(encoder: ImageEncoder, card: str) -> str:
         "`AutoModel.from_pretrained` cannot read this folder. It loads, in a checkout of the project, with"
     )
     text = card or f"# {made.architecture}, {made.stem} stem\n\nPre-trained without labels by contrastive learning."
+    images = f"images (n, 3, {(side := encoder.input.image_size)}, {side})" if encoder.input else "images (n, 3, h, w)"
     return (
         f"---\nlibrary_name: transformers\npipeline_tag: image-feature-extraction\n---\n\n{text.rstrip()}\n\n"
         f"## Loading\n\n{loading}\n\n    from vision.resnet import load_encoder\n\n"
         f"    encoder = load_encoder(FOLDER)       # {made.architecture}, {made.projector} projector\n"
-        f"    features = encoder.eval().features(images)  # (n, 3, h, w) normalised -> (n, {encoder.feature_dim})\n"
+        f"    features = encoder.eval().features(images)  # (n, {encoder.feature_dim})\n\n"
+        f"It takes {images} of values from 0 to 1, normalised{_numbers(encoder.input)}.\n"
     )
+
+
+def _numbers(taken: ImageInput | None) -> str:
+    """For the card."""
+    if taken is None:
+        return ""
+    mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (taken.mean, taken.std))
+    return f" by the mean ({mean}) and the standard deviation ({std}) of red, green and blue, as encoder.json has them"
+
+
+def _processor(taken: ImageInput) -> dict[str, Any]:
+    """What ``AutoImageProcessor`` is to do with images of any size."""
+    kind: dict[str, Any]
+    if taken.crop == 1:
+        kind = {"image_processor_type": "ViTImageProcessor",
+                "size": {"height": taken.image_size, "width": taken.image_size}}  # fmt: skip
+    else:  # the shorter side is resized to the size over crop_pct, and the middle kept
+        kind = {"image_processor_type": "ConvNextImageProcessor", "crop_pct": taken.crop,
+                "size": {"shortest_edge": taken.image_size}}  # fmt: skip
+    return {
+        **kind, "do_resize": True, "resample": 2, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
+        "image_mean": taken.mean, "image_std": taken.std,
+    }  # fmt: skip
 
 
 def load_encoder(folder: str | Path) -> ImageEncoder:
@@ -199,7 +250,12 @@ def load_encoder(folder: str | Path) -> ImageEncoder:
     place = Path(folder)
     file = place / DESCRIPTION
     try:
-        encoder = build_encoder(**json.loads(file.read_text(encoding="utf-8")))
+        described = json.loads(file.read_text(encoding="utf-8"))
+        taken = described.pop(_INPUT, None)
+        encoder = build_encoder(**described)
+        if taken is not None:
+            mean, std = ((red, green, blue) for red, green, blue in (taken.pop("mean"), taken.pop("std")))
+            encoder.input = ImageInput(**taken, mean=mean, std=std)
         for name, module in ((BACKBONE, encoder.backbone), (PROJECTOR, encoder.projector)):
             file = place / name
             module.load_state_dict(load_file(file))

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass, field
 from typing import Any
 
 from dystress_text.build_loss import LossDefaults
+from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import UserError
 from dystress_text.settings import OBJECTIVES, EngineSettings, LossSettings
 from vision.resnet import ARCHITECTURES, PROJECTORS, STEMS
+from vision.sources import LONG_TAILED, PREPARED
 
 VISION_OBJECTIVES = (*OBJECTIVES, "queue")
 
-# the paper's CIFAR row, and Kukleva et al.'s swing over hundreds of epochs
-VISION = LossDefaults("cosine", {"tau_min": 0.07, "tau_max": 0.2}, {"unit": "epoch"})
+# the paper's CIFAR row; Kukleva et al.'s swing over hundreds of epochs; and MACL's numbers for images, where those for
+# text would make the temperature negative
+VISION = LossDefaults("cosine", {"tau_min": 0.07, "tau_max": 0.2}, {"unit": "epoch"},
+                      {"tau_0": 0.1, "alpha": 0.5, "a_0": 0.0})  # fmt: skip
+
+
+def _told(default: Any, text: str) -> Any:
+    """An option, as dataclasses declare it, with its help."""
+    return field(default=default, metadata={"help": text})
 
 
 @dataclass
@@ -23,15 +33,15 @@ class VisionSettings:
     dataset: str = field(
         default="cifar10",
         metadata={
-            "help": "cifar10, cifar100, cifar10_lt, cifar100_lt, tiny_imagenet, imagenet100, imagenet1k, shapes (drawn "
-            "at run time), or a folder of images or parquet files."
+            "help": f"{', '.join((*PREPARED, *LONG_TAILED))}, shapes (drawn at run time), or a folder of images (all "
+            "together, or train/CLASS/ and test/CLASS/) or parquet files."
         },
     )
     data_dir: str | None = field(
         default=None, metadata={"help": "Where prepared data lie; default $DYSTRESS_DATA, else data/prepared."}
     )
     max_train_samples: int | None = field(default=None, metadata={"help": "Use so many images, drawn with the seed."})
-    skip_corrupt: bool = field(default=False, metadata={"help": "Leave out images that cannot be decoded."})
+    skip_corrupt: bool = field(default=False, metadata={"help": "Count and leave out images that cannot be decoded."})
     architecture: str = field(default="resnet18", metadata={"help": "The network.", "choices": list(ARCHITECTURES)})
     stem: str = field(
         default="cifar",
@@ -42,8 +52,13 @@ class VisionSettings:
         metadata={"help": "Head while pre-training: cifar or simclr (2 layers).", "choices": list(PROJECTORS)},
     )
     out_dim: int = field(default=128, metadata={"help": "Dimensions of the projector's output."})
-    image_size: int = field(default=32, metadata={"help": "Side of the crops, in pixels."})
-    jitter: float = field(default=1.0, metadata={"help": "Strength of the colour jitter, times 0.4 0.4 0.4 0.1."})
+    image_size: int = field(
+        default=32, metadata={"help": "Side of the crops, in pixels; they come from the middle squares of images."}
+    )
+    jitter: float = field(
+        default=1.0,
+        metadata={"help": "Colour jitter, times 0.4 0.4 0.4 0.1; 2 is SimCLR's strength 1, that of ImageNet."},
+    )
     blur: bool = field(default=False, metadata={"help": "Gaussian blur, as on ImageNet."})
     min_scale: float = field(default=0.2, metadata={"help": "Smallest share of an image's area that a crop has."})
     optimizer: str = field(default="sgd", metadata={"help": "The optimiser.", "choices": ["sgd", "lars", "adamw"]})
@@ -79,19 +94,44 @@ class VisionSettings:
 
 @dataclass
 class VisionLossSettings(LossSettings):
-    """Objective and temperature; profiles run from 0.07 to 0.2 where no range is given."""
+    """Objective and temperature; what is not given takes :data:`VISION`'s values, then the temperature's own."""
 
     objective: str = field(
         default="ntxent",
         metadata={"help": "The objective; queue is MoCo v2's.", "choices": list(VISION_OBJECTIVES)},
     )
+    temperature: str | None = _told(
+        None,
+        f"{', '.join(TEMPERATURES)}; default {VISION.temperature}, constant with --temp, alignment_adaptive with macl. "
+        "A profile keeps the preset's range.",
+    )
+    temp: float | None = _told(None, "The constant temperature.")
+    tau_min: float | None = _told(None, f"Lowest temperature; {VISION.tau_range['tau_min']}.")
+    tau_max: float | None = _told(None, f"Highest temperature; {VISION.tau_range['tau_max']}.")
+    half_period: float | None = _told(None, "scheduled: half a swing, in --unit; 200.")
+    unit: str | None = _told(None, f"scheduled: run or epoch; {VISION.schedule['unit']}.")
+    tau_0: float | None = _told(None, f"alignment_adaptive: temperature at A = a_0; {VISION.alignment['tau_0']}.")
+    alpha: float | None = _told(None, f"alignment_adaptive: how strongly it follows A; {VISION.alignment['alpha']}.")
+    a_0: float | None = _told(None, f"alignment_adaptive: reference alignment; {VISION.alignment['a_0']}.")
 
 
 @dataclass
 class VisionEngineSettings(EngineSettings):
     """Settings of the loop, with an output folder that is not that of text."""
 
-    output_dir: str = field(default="out_vision", metadata={"help": "Where the encoder, the log and checkpoints go."})
+    output_dir: str = _told("out_vision", "Where the encoder, the log and checkpoints go.")
+    seed: int = _told(EngineSettings.seed, "Of everything: initialisation, order, augmentation.")
+    learning_rate: float = _told(EngineSettings.learning_rate, "Peak learning rate, before --lr_scaling.")
+    weight_decay: float = _told(
+        EngineSettings.weight_decay,
+        "Of sgd on all weights; of lars and adamw not on biases and normalisation layers.",
+    )
+    metric_for_best_model: str | None = _told(
+        EngineSettings.metric_for_best_model,
+        "Keep the best model by it, such as knn200; default: the last one.",
+    )
+    # networks with batch normalisation are refused with it
+    grad_cache_chunk: int | None = _told(EngineSettings.grad_cache_chunk, argparse.SUPPRESS)
 
 
 @dataclass(frozen=True)

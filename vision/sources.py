@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dystress_text.errors import DataError, UserError
-from dystress_text.image_folder import CLASSES, TRAIN_INDICES, image_names
+from dystress_text.image_folder import CLASSES, TRAIN_INDICES, image_and_other_names
 from dystress_text.locate import data_root
 from dystress_text.long_tail import RATIO, long_tail_indices, read_long_tail
 from dystress_text.manifest import read_manifest, variant_of
@@ -115,7 +116,9 @@ def _long_tailed(name: str, split: str, root: Path) -> Source:
 
 
 def _from_parquet(folder: Path, split: str, name: str) -> Source:
-    files = sorted(path for path in folder.rglob("*.parquet") if path.name.startswith(_SPLITS[split]))
+    found = sorted(folder.rglob("*.parquet"))
+    named = ([path for path in found if path.name.startswith(prefix)] for prefix in _SPLITS[split])
+    files = next((paths for paths in named if paths), [])  # not test and validation together
     if not files:
         raise NoSuchSplitError(
             f"{OPTION}: {str(folder)!r} has no parquet files of the {split} split ({split}-*.parquet)"
@@ -170,20 +173,30 @@ def _from_folder(root: Path, split: str, name: str, variant: str | None, classes
         unknown = {path.name for path in folder.iterdir() if path.is_dir()} - set(classes)
         if unknown:
             raise DataError(f"{folder / min(unknown)}: a class that {numbered} does not have")
-    files = [folder / file for file in image_names(folder)]
+    names, other_names = image_and_other_names(folder)
+    files, others = [folder / file for file in names], [folder / file for file in other_names]
     if not classes:
+        _tell(others, folder)
         return _check_number(Source(files, [], None, (), name, variant), split, folder)
     if files:
         raise DataError(f"{folder} has images beside class folders, such as {files[0].name}; move them into a class")
     labels: list[int] = []
     for label, class_name in enumerate(classes):
         place = folder / class_name
-        found = image_names(place) if place.is_dir() else []
+        found, more = image_and_other_names(place) if place.is_dir() else ([], [])
+        others += [place / file for file in more]
         if not found and (place.is_dir() or split == "train"):
             raise DataError(f"{place} is a class without images")
         files += [place / file for file in found]
         labels += [label] * len(found)
+    _tell(others, folder)
     return _check_number(Source(files, [], labels, tuple(classes), name, variant), split, folder)
+
+
+def _tell(others: list[Path], folder: Path) -> None:
+    if others:
+        told = f"{len(others):,} files in {folder} are passed over, as their endings are not those of images"
+        warnings.warn(f"{told}; the first: {others[0]}", stacklevel=4)
 
 
 def _split_folder(root: Path, split: str) -> Path:

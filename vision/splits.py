@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dystress_text.errors import UserError
-from vision.images import ImageSet, load_images, mean_std
+from vision.images import ImageSet, load_images, mean_std, usual_view
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,14 @@ class Splits:
     Attributes:
         train: the bank of the nearest neighbours, and what classifiers are trained on.
         test: what is counted.
+        view: side of what the encoder takes.
         mean: of the training images' channels, of values from 0 to 1.
         std: their standard deviations.
     """
 
     train: ImageSet
     test: ImageSet
+    view: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
@@ -35,7 +37,10 @@ class Splits:
             "classes": len(self.train.classes),
             "train_images": len(self.train),
             "test_images": len(self.test),
-            "image_size": self.train.size,
+            "corrupt_train_images": self.train.corrupt,
+            "corrupt_test_images": self.test.corrupt,
+            "image_size": self.view,
+            "loaded_size": self.train.size,
             "mean": self.mean,
             "std": self.std,
         }
@@ -44,7 +49,7 @@ class Splits:
 def load_splits(
     name: str,
     data_dir: str | None = None,
-    size: int | None = None,
+    view: int | None = None,
     limit: int | None = None,
     seed: int = 0,
     skip_corrupt: bool = False,
@@ -54,7 +59,7 @@ def load_splits(
     Args:
         name: of the data set, or a folder.
         data_dir: where prepared data lie.
-        size: side of the images.
+        view: side of what the encoder takes; None is the images' own, of large ones 224.
         limit: images to draw from each split; None takes all.
         seed: of that draw.
         skip_corrupt: count damaged images and leave them out.
@@ -63,12 +68,13 @@ def load_splits(
         UserError: the data are not there, have no labels, or are of one class.
         DataError: they are damaged.
     """
-    train = load_images(name, "train", data_dir, size, skip_corrupt)
+    train = load_images(name, "train", data_dir, None, skip_corrupt, view)
     test = load_images(name, "test", data_dir, train.size, skip_corrupt)
+    view = view or usual_view(train.size)
     mean, std = mean_std(train)
     train, test = (images.sample(limit, seed) for images in (train, test))
     check_labels(train, test)
-    return Splits(train, test, mean, std)
+    return Splits(train, test, view, mean, std)
 
 
 def check_labels(train: ImageSet, test: ImageSet) -> None:

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from dystress_text.core.rows import unit_vectors
 from vision.accuracy import Accuracy
-from vision.augment import SimclrAugment, crop_resize_flip, draw_crops, evaluation_transform
+from vision.augment import AT_IMAGENET_SCALE, SimclrAugment, crop_resize_flip, draw_crops, evaluation_transform
 from vision.features import Transform, image_features, seeded
 from vision.geometry import Geometry, measure_geometry
 from vision.images import SMALL
 from vision.knn import Weights, cosine_votes, l2_votes
 from vision.probe import linear_probe
-from vision.resnet import ImageEncoder
+from vision.resnet import ImageEncoder, ImageInput
 from vision.splits import Splits
 from vision.transfer import TransferRecipe, TransferResult, fine_tune, score_classifier
 
@@ -29,12 +29,14 @@ class Subject:
     Attributes:
         encoder: on the device where the work is done.
         splits: the images.
+        taken: what of them the encoder takes.
         batch_size: images at a time.
         seed: of all that is drawn.
     """
 
     encoder: ImageEncoder
     splits: Splits
+    taken: ImageInput
     batch_size: int = 256
     seed: int = 0
 
@@ -51,27 +53,19 @@ class Subject:
     @property
     def transform(self) -> Transform:
         """Of images as they are."""
-        splits = self.splits
-        return partial(evaluation_transform, size=splits.train.size, mean=splits.mean, std=splits.std)
+        return partial(evaluation_transform, size=self.taken.image_size, mean=self.taken.mean, std=self.taken.std)
 
     @property
-    def min_scale(self) -> float:
-        """Smallest part of the area that a crop takes."""
-        return 0.2 if self.splits.train.size <= SMALL else 0.08
-
-    @property
-    def augment(self) -> Transform:
-        """SimCLR's, with blur and small crops for large images; random."""
-        splits, size = self.splits, self.splits.train.size
-        augment = SimclrAugment(size, splits.mean, splits.std, blur=size > SMALL, min_scale=self.min_scale)
-        return augment.to(self.device)
+    def augment(self) -> SimclrAugment:
+        """SimCLR's as in the recipes, for large images stronger and with blur; random."""
+        scale = AT_IMAGENET_SCALE if self.taken.image_size > SMALL else {}
+        return SimclrAugment(self.taken.image_size, self.taken.mean, self.taken.std, **scale).to(self.device)
 
     def crop_and_flip(self, images: Tensor) -> Tensor:
         """The augmentation of fine-tuning, which leaves colours as they are; random."""
-        splits, (height, width) = self.splits, images.shape[-2:]
-        crops = draw_crops(len(images), height, width, self.min_scale, images.device)
-        mean, std = (torch.tensor(x, device=images.device)[:, None, None] for x in (splits.mean, splits.std))
-        return (crop_resize_flip(images, crops, splits.train.size) - mean) / std
+        augment, (height, width) = self.augment, images.shape[-2:]
+        crops = draw_crops(len(images), height, width, augment.min_scale, images.device)
+        return (crop_resize_flip(images, crops, augment.size) - augment.mean) / augment.std
 
     @cached_property
     def train(self) -> Tensor:
@@ -102,14 +96,16 @@ def nearest_neighbours(
     """Accuracies by the name of the classifier; all on normalised features."""
     bank, queries = unit_vectors(subject.train), unit_vectors(subject.test)
     labels, truth, classes = subject.train_labels, subject.test_labels, subject.classes
-    found = {f"{k}-NN": Accuracy.of(cosine_votes(bank, labels, queries, classes, k, temperature), truth)}
+    found = {f"{k}-NN": _counted(cosine_votes(bank, labels, queries, classes, k, temperature), truth, k)}
     for count in l2_k:
         votes = l2_votes(bank, labels, queries, classes, count, l2_weights)
-        found[f"{count}-NN L2"] = Accuracy.of(votes, truth)
-    for name, accuracy in found.items():
-        if int(name.split("-")[0]) < 5:
-            found[name] = replace(accuracy, top5=None)  # there are not five classes with a vote
+        found[f"{count}-NN L2"] = _counted(votes, truth, count)
     return found
+
+
+def _counted(votes: Tensor, truth: Tensor, k: int) -> Accuracy:
+    accuracy = Accuracy.of(votes, truth)
+    return accuracy if k >= 5 else replace(accuracy, top5=None)  # there are not five classes with a vote
 
 
 def linear(subject: Subject, epochs: int) -> Accuracy:

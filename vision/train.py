@@ -2,7 +2,7 @@
 
     accelerate launch vision/train.py --preset cifar10            # the paper's CIFAR-10 run
     python vision/train.py --preset quickstart                    # no network, no GPU: shapes drawn at run time
-    accelerate launch vision/train.py --dataset folder/of/images     # own images, with or without class folders
+    accelerate launch vision/train.py --preset imagenet100 --dataset FOLDER      # own photos, with or without classes
     accelerate launch vision/train.py --preset cifar10 --temp 0.2 # SimCLR's constant temperature
 
 The encoder lands in ``out_vision/`` (``--output_dir``); ``python vision/evaluate.py --model out_vision`` evaluates it.
@@ -10,8 +10,11 @@ The encoder lands in ``out_vision/`` (``--output_dir``); ``python vision/evaluat
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +32,17 @@ from dystress_text.core.objectives import ContrastiveLoss, QueueInfoNCELoss
 from dystress_text.engine import Trainer
 from dystress_text.errors import UserError
 from dystress_text.records import versions
-from dystress_text.run_folder import check_output, prepare_output, write_record
+from dystress_text.run_folder import RECORD, check_output, prepare_output, write_record
+from dystress_text.settings import EngineSettings
 from vision.allocator import keep_freed_memory
-from vision.augment import EVALUATION_CROP, SimclrAugment, evaluation_transform
+from vision.augment import SimclrAugment, crop_of, evaluation_transform
 from vision.batchnorm import synchronise
-from vision.images import SMALL, ImageSet, load_images, mean_std
+from vision.images import ImageSet, load_images, mean_std
 from vision.online import OnlineKnn
 from vision.optimizers import make_optimizer
 from vision.presets import PRESETS
 from vision.pretrain import PretrainTask, QueueTask
-from vision.resnet import ImageEncoder, build_encoder
+from vision.resnet import ImageEncoder, ImageInput, build_encoder
 from vision.settings import VISION, PretrainSettings, VisionEngineSettings, VisionLossSettings, VisionSettings
 from vision.sources import NoSuchSplitError
 
@@ -58,13 +62,15 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         keep_freed_memory()
     set_seed(engine.seed)
     encoder = _encoder(vision, accelerator)
-    images = _training_images(vision, engine.seed)
+    images = load_images(vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size)
     mean, std = mean_std(images)
-    knn = _online_knn(vision, images, mean, std)
-    task = _task(settings, encoder, images, SimclrAugment(
-        vision.image_size, mean, std, vision.jitter, vision.blur, vision.min_scale
-    ), knn, accelerator)  # fmt: skip
-    _check_batch(batch // processes, task, vision)
+    encoder.input = ImageInput(vision.image_size, crop_of(images.size, vision.image_size), mean, std)
+    images = images.sample(vision.max_train_samples, engine.seed)
+    knn = _online_knn(vision, images, encoder.input)
+    augment = SimclrAugment(vision.image_size, mean, std, vision.jitter, vision.blur, vision.min_scale)
+    task = _task(settings, encoder, images, augment, knn, accelerator)
+    _check_batch(batch // processes, task, settings)
+    _check_metric(engine, knn)
     trainer = Trainer(
         task, len(images), engine, accelerator, settings.options(), f"{images.name}, {len(images)} images",
         lambda network: make_optimizer(network, engine, vision, batch),
@@ -74,7 +80,14 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         "settings": settings.options(),
         "objective": type(task.objective).__name__,
         "temperature": repr(task.objective.temperature),
-        "data": {"name": images.name, "variant": images.variant, "images": len(images), "classes": len(images.classes)},
+        "data": {
+            "name": images.name,
+            "variant": images.variant,
+            "images": len(images),
+            "classes": len(images.classes),
+            "corrupt": images.corrupt,
+            "loaded_size": images.size,
+        },
         "device": describe(accelerator),
         "processes": processes,
         "versions": versions("kornia", "pytorch_optimizer", "pillow"),
@@ -82,8 +95,11 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     accelerator.wait_for_everyone()
 
     def start() -> None:
+        before = _untrained(output) if engine.resume_from_checkpoint else None
         prepare_output(output, engine, record)
-        _say(f"{len(images):,} images of {images.title}, {len(images.classes)} classes")
+        _say(
+            f"{len(images):,} images of {images.title}, {len(images.classes)} classes, at {images.size} x {images.size}"
+        )
         if knn is None and vision.knn_k > 0:
             _say("no test split with labels: no accuracy while training")
         _say(f"{type(task.objective).__name__} with {task.objective.temperature}")
@@ -91,7 +107,8 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         if engine.resume_from_checkpoint:
             first = trainer.first_step
             _say(f"going on after step {first:,}" if first else "no checkpoint yet: from the start")
-        record["untrained"] = dict(task.evaluate())
+        record["untrained"] = before or dict(task.evaluate())
+        write_record(output, record)
 
     try:
         on_main_process(accelerator, start)
@@ -128,39 +145,34 @@ def _gather(accelerator: Accelerator) -> ProcessGather | None:
     return ProcessGather(accelerator.process_index, processes) if processes > 1 else None
 
 
-def _training_images(vision: VisionSettings, seed: int) -> ImageSet:
-    images = load_images(vision.dataset, "train", vision.data_dir, _loaded_side(vision), vision.skip_corrupt)
-    return images.sample(vision.max_train_samples, seed)
-
-
-def _loaded_side(vision: VisionSettings) -> int | None:
-    """Side of the squares that crops are taken from: small images as they are, larger ones at 256 for crops of 224."""
-    return None if vision.image_size <= SMALL else round(vision.image_size / EVALUATION_CROP)
-
-
-def _online_knn(
-    vision: VisionSettings, images: ImageSet, mean: tuple[float, ...], std: tuple[float, ...]
-) -> OnlineKnn | None:
+def _online_knn(vision: VisionSettings, images: ImageSet, taken: ImageInput) -> OnlineKnn | None:
     """The evaluation, where there are labels and a test split."""
     if vision.knn_k == 0 or images.labels is None:
         return None
     try:
-        queries = load_images(vision.dataset, "test", vision.data_dir, _loaded_side(vision), vision.skip_corrupt)
+        queries = load_images(vision.dataset, "test", vision.data_dir, images.size, vision.skip_corrupt)
     except NoSuchSplitError:  # training images alone
         return None
     if queries.labels is None:
         return None
     if vision.knn_k > len(images):
         raise UserError(f"--knn_k: {vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation")
-    return OnlineKnn(
-        images, queries, lambda batch: evaluation_transform(batch, vision.image_size, mean, std), vision.knn_k
-    )
+    transform = partial(evaluation_transform, size=taken.image_size, mean=taken.mean, std=taken.std)
+    return OnlineKnn(images, queries, transform, vision.knn_k)
 
 
 def _objective(loss: VisionLossSettings, vision: VisionSettings, accelerator: Accelerator) -> ContrastiveLoss:
     gather = _gather(accelerator)
     if loss.objective != "queue":
+        for option in fields(vision):
+            if option.name in ("queue_size", "key_momentum") and getattr(vision, option.name) != option.default:
+                raise UserError(f"--{option.name}: objective {loss.objective!r} has none; queue does")
         return build_objective(loss, gather, VISION)
+    if gather is not None and not vision.sync_batchnorm:
+        raise UserError(
+            "--objective queue: on several processes, add --sync_batchnorm; with statistics of its own a process "
+            "tells its keys from those of the others"
+        )
     if loss.sigma is not None:
         raise UserError("--sigma: objective 'queue' has none; dclw does")
     temperature = build_temperature(loss, VISION)
@@ -185,11 +197,28 @@ def _task(
     )
 
 
-def _check_batch(rows: int, task: PretrainTask, vision: VisionSettings) -> None:
-    if rows * task.views_in_one_pass < 2 and not vision.sync_batchnorm:
+def _check_batch(rows: int, task: PretrainTask, settings: PretrainSettings) -> None:
+    if rows * task.views_in_one_pass < 2 and not settings.vision.sync_batchnorm:
+        given = settings.engine.per_device_train_batch_size is not None
         raise UserError(
-            "--train_batch_size: batch normalisation needs at least 2 images a process (a batch of 1 has no spread)"
+            f"--{'per_device_train_batch_size' if given else 'train_batch_size'}: batch normalisation needs at least 2 "
+            "images a process (one has no spread), or --sync_batchnorm"
         )
+
+
+def _check_metric(engine: EngineSettings, knn: OnlineKnn | None) -> None:
+    wanted, known = engine.metric_for_best_model, None if knn is None else knn.metric
+    if wanted in (None, known):
+        return
+    if known is None:
+        raise UserError(f"--metric_for_best_model: {wanted!r} is not measured; there is no online evaluation (--knn_k)")
+    raise UserError(f"--metric_for_best_model: {wanted!r} is not measured; known is {known}")
+
+
+def _untrained(output: Path) -> dict[str, float] | None:
+    """What an interrupted run measured before its first step."""
+    found: dict[str, float] | None = json.loads((output / RECORD).read_text(encoding="utf-8")).get("untrained")
+    return found
 
 
 def _report(record: dict[str, Any], output: Path) -> None:

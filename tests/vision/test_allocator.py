@@ -1,10 +1,13 @@
 """Freed memory comes back from the C library, not from the system, where glibc is asked to keep it."""
 
+import ctypes
 import platform
 import subprocess
 import sys
 
 import pytest
+
+from vision.allocator import keep_freed_memory
 
 FAULTS = """
 import resource, sys, torch
@@ -30,3 +33,11 @@ def faults(mode):
 def test_freed_memory_is_kept():
     assert faults("keep") < 100
     assert faults("default") > 100
+
+
+def test_nothing_happens_where_there_is_no_c_library_of_the_process(monkeypatch):
+    def windows(name):
+        raise TypeError("argument of type 'NoneType' is not iterable")
+
+    monkeypatch.setattr(ctypes, "CDLL", windows)
+    keep_freed_memory()

@@ -1,6 +1,7 @@
 """What image files hold, as RGB; and what is said of those that are broken."""
 
 import io
+import warnings
 
 import numpy as np
 import pytest
@@ -42,6 +43,16 @@ def test_16_bits_keep_their_upper_8(deep, kind):
 def test_big_endian_16_bits():
     image = Image.frombytes("I;16B", (6, 4), np.full((4, 6), 40_000, dtype=">u2").tobytes())
     assert colour(encoded(image, "TIFF")) == (40_000 >> 8,) * 3
+
+
+@pytest.mark.parametrize(("value", "expected"), [(40_000, 40_000 >> 8), (200, None), (70_000, None), (-5, None)])
+def test_32_bits_are_16_or_refused(value, expected):
+    content = encoded(Image.fromarray(np.full((4, 6), value, dtype=np.int32)), "TIFF")
+    if expected is not None:
+        assert colour(content) == (expected,) * 3
+        return
+    with pytest.raises(DataError, match=f"32-bit numbers from {value} to {value}, whose range is unknown"):
+        decode(content)
 
 
 def test_grayscale_and_bilevel():
@@ -113,6 +124,18 @@ def test_decompression_bombs(monkeypatch, limit):
     for read in (decode, image_size):
         with pytest.raises(DataError, match="row 3 has more pixels than Pillow's limit"):
             read(content, "row 3")
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_bombs_are_seen_without_the_filters_of_warnings_which_threads_share(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    content = encoded(Image.new("RGB", (15, 10)))
+    with monkeypatch.context() as patch:
+        patch.delattr(warnings, "catch_warnings")
+        with pytest.raises(DataError, match="row 3 has more pixels"):
+            decode(content, "row 3")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert decode(content).shape == (3, 10, 15)
 
 
 def test_missing_files_text_and_fractions(tmp_path):

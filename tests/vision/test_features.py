@@ -23,15 +23,11 @@ def test_features_are_those_of_each_image_alone(batch_size):
     assert (found.dtype, found.requires_grad) == (torch.float32, False)
 
 
-def test_normalised_and_projected_features():
+def test_normalised_features():
     encoder, images = tiny_encoder(), colour_images(6)
     plain = image_features(encoder, images, as_float)
     units = image_features(encoder, images, as_float, normalise=True)
     torch.testing.assert_close(units, plain / plain.norm(dim=1, keepdim=True))
-    encoder.eval()
-    with torch.no_grad():
-        projected = encoder(as_float(images.images))
-    torch.testing.assert_close(image_features(encoder, images, as_float, projected=True), projected)
 
 
 def test_modes_statistics_and_random_state_stay():

@@ -16,7 +16,7 @@ from dystress_text.errors import DataError, UserError
 from dystress_text.long_tail import LongTail, long_tail_indices, write_long_tail
 from dystress_text.manifest import Manifest, write_manifest
 from vision import images as module
-from vision.images import ImageSet, load_images, mean_std
+from vision.images import ImageSet, load_images, loaded_side, mean_std
 
 
 def test_class_folders(tmp_path):
@@ -42,6 +42,21 @@ def test_divided_folders_number_classes_as_training_does(tmp_path):
         load_images(str(tmp_path), "test")
 
 
+def test_files_that_are_passed_over_are_told(tmp_path):
+    write_folder(tmp_path, {"a": [10, 20], "b": [30]})
+    for place in ("a/x.gif", "b/notes.txt", "list.csv", "a/.hidden"):
+        (tmp_path / place).write_bytes(b"x")
+    with pytest.warns(UserWarning, match=r"3 files in .* are passed over.*the first: .*list\.csv"):
+        assert len(load_images(str(tmp_path))) == 3
+
+
+def test_at_most_a_thousand_files_are_measured(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(ImageSet, "image", lambda self, row: seen.append(row) or torch.zeros(3, 2, 2))
+    mean_std(ImageSet(None, [tmp_path] * 1999, None, (), "mine", None, 2))
+    assert len(seen) == 1000
+
+
 def test_images_without_labels(tmp_path):
     write_folder(tmp_path, {".": [5, 6, 7]})
     found = load_images(str(tmp_path))
@@ -53,11 +68,31 @@ def test_larger_sets_stay_files(tmp_path, monkeypatch):
     write_folder(tmp_path, {"a": [10, 20], "b": [30]}, side=120)
     monkeypatch.setattr(module, "MEMORY", 1000)
     found = load_images(str(tmp_path))
-    assert (found.images, found.size, len(found)) == (None, 224, 3)
-    assert found.image(1).shape == (3, 224, 224)
+    assert (found.images, found.size, len(found)) == (None, 256, 3)
+    assert found.image(1).shape == (3, 256, 256)
     assert found.image(1)[0, 0, 0] == 20
     assert [path.parent.name for path in found.subset([2, 0]).files] == ["b", "a"]
     assert load_images(str(tmp_path), size=32).size == 32
+
+
+@pytest.mark.parametrize(
+    ("own", "view", "side"),
+    [(32, 32, 32), (64, 64, 64), (24, 48, 24), (64, 32, 64), (96, 32, 37), (240, 32, 37), (240, 224, 256),
+     (256, 224, 256), (120, 96, 110), (32, 224, 32)],
+)  # fmt: skip
+def test_the_side_that_images_are_loaded_at(own, view, side):
+    assert loaded_side(own, view) == side
+
+
+def test_one_small_image_does_not_reduce_the_others(tmp_path):
+    write_folder(tmp_path, {"a": [1], "b": []}, side=16)
+    for number in range(3):
+        (tmp_path / "b" / f"{number}.png").write_bytes(encoded(7, 300))
+    assert load_images(str(tmp_path), view=224).size == 256
+    assert load_images(str(tmp_path)).size == 256
+    (tmp_path / "a" / "0.png").write_bytes(encoded(7, 300))
+    (tmp_path / "b" / "0.png").write_bytes(encoded(7, 16))
+    assert load_images(str(tmp_path), view=32).size == 37
 
 
 def test_parquet_in_the_hubs_layout(tmp_path):
@@ -68,6 +103,14 @@ def test_parquet_in_the_hubs_layout(tmp_path):
     assert (found.classes, found.labels.tolist(), found.variant) == (("tick", "tock"), [0, 1, 1], None)
     assert found.images[:, 1, 0, 0].tolist() == [3, 4, 5]
     assert len(load_images(str(tmp_path), "test")) == 1
+
+
+def test_validation_is_no_part_of_the_test_split(tmp_path):
+    for name, gray in (("train", 1), ("validation", 2), ("test", 3)):
+        write_parquet(tmp_path / f"{name}-00000-of-00001.parquet", [gray, gray], [0, 1])
+    assert load_images(str(tmp_path), "test").images[:, 0, 0, 0].tolist() == [3, 3]
+    (tmp_path / "test-00000-of-00001.parquet").unlink()
+    assert load_images(str(tmp_path), "test").images[:, 0, 0, 0].tolist() == [2, 2]
 
 
 def test_parquet_of_small_jpeg_is_a_copy(tmp_path):
@@ -146,6 +189,7 @@ def test_corrupt_images_stop_or_are_counted(tmp_path):
         load_images(str(tmp_path))
     with pytest.warns(UserWarning, match=r"1 of 5 images .* are corrupt and left out.*1\.png"):
         found = load_images(str(tmp_path), skip_corrupt=True)
+    assert found.corrupt == 1
     assert found.images[:, 0, 0, 0].tolist() == [1, 3, 4, 5]
     assert found.labels.tolist() == [0, 0, 1, 1]
 
@@ -159,6 +203,7 @@ def test_corrupt_files_of_larger_sets(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="1 of 5"):
         found = load_images(str(tmp_path), skip_corrupt=True)
     assert broken not in found.files
+    assert found.corrupt == 1
     assert found.labels.tolist() == [0, 0, 1, 1]
 
 

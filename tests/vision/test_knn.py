@@ -130,6 +130,7 @@ def test_close_vectors_far_from_the_origin_keep_their_order():
         (lambda x, y: cosine_knn(x, y, x, 5, k=0), "--k: 0 neighbours"),
         (lambda x, y: l2_knn(x, y, x, 5, k=11), "--l2_k: 11 neighbours of a bank of 10"),
         (lambda x, y: cosine_knn(x, y, x, 5, k=3, temperature=0.0), "--knn_temperature: must be above 0, got 0"),
+        (lambda x, y: cosine_knn(x, y, x, 5, k=3, temperature=float("nan")), "--knn_temperature: must be above 0"),
     ],
 )
 def test_errors_name_the_option(call, message):

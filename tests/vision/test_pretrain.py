@@ -2,6 +2,9 @@
 
 import json
 import shutil
+from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,12 +13,20 @@ from conftest import reset_accelerator
 from PIL import Image
 from safetensors.torch import load_file
 
+from dystress_text.build_loss import build_temperature
 from dystress_text.core import NTXentLoss, QueueInfoNCELoss
-from vision.augment import SimclrAugment
+from dystress_text.errors import UserError
+from vision.augment import SimclrAugment, evaluation_transform
+from vision.evaluate import main as evaluate
+from vision.features import image_features
 from vision.images import ImageSet
+from vision.online import OnlineKnn
 from vision.pretrain import PretrainTask, QueueTask
 from vision.resnet import build_encoder, load_encoder
-from vision.train import main, parse
+from vision.settings import VISION
+from vision.splits import load_splits
+from vision.tasks import Subject
+from vision.train import _check_batch, _objective, main, parse
 
 SMALL = ["--architecture", "resnet10_narrow", "--stem", "imagenet", "--out_dim", "16", "--train_batch_size", "8",
          "--knn_k", "5", "--mixed_precision", "no"]  # fmt: skip
@@ -96,8 +107,8 @@ def test_the_key_encoder_follows_by_its_momentum_and_takes_no_gradient():
 
 @pytest.mark.parametrize("objective", ["ntxent", "queue", "dcl", "dclw", "macl"])
 def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsys):
-    flags = ["--objective", objective, "--max_steps", "3", "--queue_size", "16"]
-    flags += ["--tau_0=0.1", "--alpha=0.5", "--a_0=0"] if objective == "macl" else []
+    flags = ["--objective", objective, "--max_steps", "3"]
+    flags += ["--queue_size", "16"] if objective == "queue" else []
     assert run(folder, tmp_path / "out", *flags) == 0
     said = capsys.readouterr().out
     assert "24 images of pictures, 2 classes" in said
@@ -111,7 +122,8 @@ def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsy
 
 @pytest.mark.parametrize("objective", ["ntxent", "queue"])
 def test_a_resumed_run_equals_an_uninterrupted_one(objective, folder, tmp_path, monkeypatch):
-    flags = ["--objective", objective, "--max_steps", "6", "--queue_size", "16", "--save_steps", "3"]
+    flags = ["--objective", objective, "--max_steps", "6", "--save_steps", "3"]
+    flags += ["--queue_size", "16"] if objective == "queue" else []
     assert run(folder, tmp_path / "whole", *flags) == 0
     step = PretrainTask.begin_step
     calls = []
@@ -125,10 +137,36 @@ def test_a_resumed_run_equals_an_uninterrupted_one(objective, folder, tmp_path, 
     with monkeypatch.context() as patch:
         patch.setattr(PretrainTask, "begin_step", interrupted)
         assert run(folder, tmp_path / "parts", *flags) == 130
+    stored = json.loads((tmp_path / "parts" / "run.json").read_text())
+    stored["untrained"] = {"knn5": 1.25}  # to be seen again
+    (tmp_path / "parts" / "run.json").write_text(json.dumps(stored))
     assert run(folder, tmp_path / "parts", *flags, "--resume_from_checkpoint") == 0
+    assert json.loads((tmp_path / "parts" / "run.json").read_text())["untrained"] == {"knn5": 1.25}
     whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
     assert whole.keys() == parts.keys()
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+@pytest.mark.parametrize(("side", "view", "loaded"), [((16, 16), 16, 16), ((240, 300), 16, 18), ((120, 130), 104, 119)])
+def test_evaluation_sees_what_the_online_evaluation_saw(side, view, loaded, folder, tmp_path):
+    for picture in folder.glob("*/*/*.png"):
+        Image.open(picture).resize(side, Image.Resampling.NEAREST).save(picture)
+    flags = ["--max_steps", "2", "--max_train_samples", "20", "--image_size", str(view)]
+    assert run(folder, tmp_path / "out", *flags) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert (record["data"]["loaded_size"], record["data"]["corrupt"]) == (loaded, 0)
+    assert evaluate([f"--model={tmp_path / 'out'}", "--tasks", "knn", "--k=5", "--l2_k=1"]) == 0
+    found = json.loads((tmp_path / "out" / "vision-pictures.json").read_text())
+    assert (found["data"]["image_size"], found["data"]["loaded_size"]) == (view, loaded)
+
+    splits = load_splits(str(folder), view=view)
+    encoder = load_encoder(tmp_path / "out")
+    bank = splits.train.sample(20, 42)
+    transform = partial(evaluation_transform, size=view, mean=encoder.input.mean, std=encoder.input.std)
+    assert OnlineKnn(bank, splits.test, transform, 5)(encoder) == pytest.approx(record["trained"], abs=1e-9)
+    assert (splits.mean, splits.std) == (encoder.input.mean, encoder.input.std)  # of all images, not of the sample
+    subject = Subject(encoder, splits, encoder.input)
+    assert torch.equal(subject.test, image_features(encoder, splits.test, transform))
 
 
 def test_the_same_seed_gives_the_same_encoder(folder, tmp_path):
@@ -162,6 +200,11 @@ def test_a_damaged_test_split_is_an_error_and_a_missing_one_is_told(folder, tmp_
     [(["--knn_k", "25"], "--knn_k: 25 neighbours of 24 training images"),
      (["--grad_cache_chunk", "4"], "--grad_cache_chunk: "),
      (["--train_batch_size", "1"], "--train_batch_size: must be at least 2"),
+     (["--train_batch_size", "1", "--objective", "queue"], "an image alone no batch statistics"),
+     (["--metric_for_best_model", "foo"], "--metric_for_best_model: 'foo' is not measured; known is knn5"),
+     (["--metric_for_best_model", "knn5", "--knn_k", "0"], "--metric_for_best_model: 'knn5' is not measured; there is"),
+     (["--queue_size", "16"], "--queue_size: objective 'ntxent' has none"),
+     (["--key_momentum", "0.5", "--objective", "dcl"], "--key_momentum: objective 'dcl' has none"),
      (["--train_batch_size", "99"], "--train_batch_size: 99 exceeds the 24"),
      (["--key_momentum", "1"], "--key_momentum: must lie in"),
      (["--min_scale", "0"], "--min_scale: must lie in"),
@@ -174,6 +217,24 @@ def test_bad_settings_are_one_line(flags, message, folder, tmp_path, capsys):
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert said.startswith("train.py: error: ")
     assert message in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["train_batch_size", "per_device_train_batch_size"])
+def test_one_image_a_process_is_refused_by_the_option_that_was_given(option):
+    settings = parse(["--objective=queue", f"--{option}=1"])
+    task = make_task(QueueTask, QueueInfoNCELoss(0.1, queue_size=32, dim=16), momentum=0.9, autocast=torch.no_grad)
+    with pytest.raises(UserError, match=f"^--{option}: batch normalisation needs at least 2"):
+        _check_batch(1, task, settings)
+    _check_batch(1, task, parse(["--objective=queue", f"--{option}=1", "--sync_batchnorm"]))
+
+
+def test_a_queue_on_several_processes_needs_synchronised_statistics():
+    processes = SimpleNamespace(num_processes=2, process_index=0)
+    for flags, refused in (([], True), (["--sync_batchnorm"], False)):
+        settings = parse(["--objective=queue", *flags])
+        with pytest.raises(UserError, match="add --sync_batchnorm") if refused else nullcontext():
+            _objective(settings.loss, settings.vision, processes)
 
 
 def test_missing_data_is_one_line(tmp_path, capsys):
@@ -182,19 +243,32 @@ def test_missing_data_is_one_line(tmp_path, capsys):
 
 
 def test_the_vision_defaults_of_a_temperature():
-    from dystress_text.build_loss import build_temperature
-    from vision.settings import VISION
-
     built = repr(build_temperature(parse(["--dataset", "shapes"]).loss, VISION))
     assert built == "CosineTemperature(tau_min=0.07, tau_max=0.2)"
     schedule = build_temperature(parse(["--preset", "cifar10_lt-2000-schedule"]).loss, VISION)
     assert (schedule.tau_max, schedule.half_period, schedule.unit) == (1.0, 200, "epoch")
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [(["--temperature", "linear"], "LinearTemperature(tau_min=0.1, tau_max=0.2)"),
+     (["--temperature=linear", "--tau_max=0.3"], "LinearTemperature(tau_min=0.1, tau_max=0.3)"),
+     (["--objective=macl"], "AlignmentAdaptiveTemperature(tau_0=0.1, alpha=0.5, a_0=0.0)"),
+     (["--temperature=alignment_adaptive"], "AlignmentAdaptiveTemperature(tau_0=0.1, alpha=0.5, a_0=0.0)"),
+     (["--temperature=alignment_adaptive", "--alpha=0.2"],
+      "AlignmentAdaptiveTemperature(tau_0=0.1, alpha=0.2, a_0=0.0)")],
+)  # fmt: skip
+def test_a_profile_that_is_named_keeps_the_presets_range(flags, expected):
+    assert repr(build_temperature(parse(["--preset", "imagenet100", *flags]).loss, VISION)) == expected
+
+
+@pytest.mark.parametrize("preset", ["cifar10-simclr", "cifar10_lt-2000-schedule", "cifar10-macl"])
+def test_what_is_no_profile_hands_no_range_on(preset):
+    built = build_temperature(parse(["--preset", preset, "--temperature=linear", "--objective=ntxent"]).loss, VISION)
+    assert repr(built) == "LinearTemperature(tau_min=0.07, tau_max=0.2)"
+
+
 @pytest.mark.parametrize("flags", [["--temp", "0.2"], ["--temperature=constant", "--temp=0.2"]])
 def test_a_temperature_that_is_named_takes_the_place_of_the_presets(flags):
-    from dystress_text.build_loss import build_temperature
-    from vision.settings import VISION
-
     built = build_temperature(parse(["--preset", "imagenet100", *flags]).loss, VISION)
     assert repr(built) == "ConstantTemperature(tau=0.2)"

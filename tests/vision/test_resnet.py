@@ -1,15 +1,20 @@
 """Encoders: their shapes and weights, saving and loading, and equality with a ResNet written plainly."""
 
+import io
 import json
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import nn
-from transformers import AutoModel
+from transformers import AutoImageProcessor, AutoModel
 
 from dystress_text.errors import UserError
-from vision.resnet import build_encoder, load_encoder, save_encoder, torchvision_names
+from vision.augment import evaluation_transform
+from vision.decoding import decode_square
+from vision.resnet import ImageInput, build_encoder, load_encoder, save_encoder, torchvision_names
 
 
 class Block(nn.Module):
@@ -203,6 +208,31 @@ def test_auto_model_reads_the_standard_stem(tmp_path):
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         torch.testing.assert_close(model(images).pooler_output.flatten(1), encoder.features(images))
+
+
+@pytest.mark.parametrize(("crop", "size", "side"), [(0.875, 112, 128), (1.0, 32, 32)])
+def test_auto_image_processor_does_what_evaluation_does(crop, size, side, tmp_path):
+    encoder = build_encoder("resnet10_narrow", "imagenet")
+    encoder.input = ImageInput(size, crop, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+    save_encoder(encoder, tmp_path)
+    assert load_encoder(tmp_path).input == encoder.input
+    noise = np.random.default_rng(0).integers(0, 256, (9, 9, 3), dtype=np.uint8)
+    picture = Image.fromarray(noise).resize((200, 200) if crop < 1 else (32, 32), Image.Resampling.BICUBIC)
+    stream = io.BytesIO()
+    picture.save(stream, "PNG")
+    seen = AutoImageProcessor.from_pretrained(tmp_path)(picture, return_tensors="pt")["pixel_values"]
+    loaded = decode_square(stream.getvalue(), side)[None]
+    expected = evaluation_transform(loaded, size, encoder.input.mean, encoder.input.std)
+    torch.testing.assert_close(seen, expected, rtol=0, atol=1.01 / 255 / 0.2)  # a rounding
+
+
+def test_the_card_says_what_images_the_encoder_takes(tmp_path):
+    encoder = build_encoder("resnet10_narrow", "cifar")
+    encoder.input = ImageInput(32, 1.0, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+    save_encoder(encoder, tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert "images (n, 3, 32, 32) of values from 0 to 1, normalised by the mean (0.5, 0.4, 0.3)" in card
+    assert not (tmp_path / "preprocessor_config.json").exists()  # which would promise that transformers can use it
 
 
 def test_auto_model_does_not_misread_the_cifar_stem(tmp_path):
