@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import statistics
 import warnings
@@ -86,6 +87,18 @@ class ImageSet:
     def title(self) -> str:
         """The name, and beside it what the images are instead of the published ones."""
         return self.name + (f" ({self.variant})" if self.variant else "")
+
+    def checksum(self) -> str:
+        """Names the content: pixels and labels; of files their names and sizes in place of pixels."""
+        digest = hashlib.sha256()
+        if self.images is not None:
+            for chunk in torch.split(self.images, _SAMPLE):
+                digest.update(chunk.cpu().numpy().tobytes())
+        for file in self.files or ():
+            digest.update(f"{file.parent.name}/{file.name} {file.stat().st_size}\n".encode())
+        if self.labels is not None:
+            digest.update(self.labels.cpu().numpy().tobytes())
+        return digest.hexdigest()[:16]
 
     def image(self, row: int) -> Tensor:
         """One image, uint8 (3, size, size); a file is decoded, its shorter side resized, its middle square kept.

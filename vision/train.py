@@ -71,8 +71,9 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     task = _task(settings, encoder, images, augment, knn, accelerator)
     _check_batch(batch // processes, task, settings)
     _check_metric(engine, knn)
+    data_id = f"{images.name}, {len(images)} images, {images.checksum()}"
     trainer = Trainer(
-        task, len(images), engine, accelerator, settings.options(), f"{images.name}, {len(images)} images",
+        task, len(images), engine, accelerator, settings.options(), data_id,
         lambda network: make_optimizer(network, engine, vision, batch),
     )  # fmt: skip
     record: dict[str, Any] = {

@@ -272,3 +272,15 @@ def test_what_is_no_profile_hands_no_range_on(preset):
 def test_a_temperature_that_is_named_takes_the_place_of_the_presets(flags):
     built = build_temperature(parse(["--preset", "imagenet100", *flags]).loss, VISION)
     assert repr(built) == "ConstantTemperature(tau=0.2)"
+
+
+def test_other_images_are_another_run_and_a_moved_folder_is_not(folder, tmp_path, capsys):
+    flags = ["--max_steps", "4", "--save_steps", "2"]
+    assert run(folder, tmp_path / "out", *flags) == 0
+    (tmp_path / "elsewhere").mkdir()
+    moved = shutil.move(folder, tmp_path / "elsewhere" / folder.name)
+    assert run(moved, tmp_path / "out", *flags, "--resume_from_checkpoint") == 0
+    picture = next((moved / "train").glob("*/*.png"))
+    Image.new("RGB", (16, 16), (1, 2, 3)).save(picture)
+    assert run(moved, tmp_path / "out", *flags, "--resume_from_checkpoint") == 2
+    assert "training data was pictures, 24 images" in capsys.readouterr().err
