@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import resource
 import statistics
 import subprocess
 import sys
@@ -42,6 +41,12 @@ def seconds_of(work: Callable[..., Any], *arguments: Any, **options: Any) -> flo
     start = time.process_time()
     work(*arguments, **options)
     return time.process_time() - start
+
+
+def peak_kb() -> int:
+    """Peak resident memory so far; getrusage's would begin with the parent process's."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
 
 
 def spread(values: list[float], scale: float = 1000) -> str:
@@ -74,9 +79,9 @@ def measure_exact(options: argparse.Namespace) -> None:
         queries = vectors[: BATCHES[-1]].copy()
         stored = vectors.astype(np.float16) if options.memory == "fp16" else vectors
         contestant(options.memory, stored[:1000])(queries)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = peak_kb()
         contestant(options.memory, stored)(queries)
-        print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3)
+        print((peak_kb() - before) / 1e3)
         return
     vectors = random_vectors(options.rows, options.dim)
     half = vectors.astype(np.float16)
@@ -109,13 +114,13 @@ def measure_corpus(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         chosen = sentences[: options.build]
         model.encode(chosen[:100])
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = peak_kb()
         building, encoding = [], []
         for turn in range(options.repeats):
             folder = Path(scratch) / str(turn)
             building.append(seconds_of(SentenceIndex.build, model, chosen, folder=folder))
             encoding.append(seconds_of(model.encode, chosen, batch_size=64, show_progress_bar=False))
-        peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3
+        peak = (peak_kb() - before) / 1e3
         ratio = [own / bare for own, bare in zip(building, encoding, strict=True)]
         print(f"build, {len(chosen):,} sentences: {spread(building, 1)} s, {peak:.0f} MB more at the peak")
         print(f"build / model.encode: {spread(ratio, 1)}")
