@@ -39,6 +39,7 @@ FORMAT = 2  # of the cache; a change of the files' layout or of what is read fro
 MAX_LINE_BYTES = 65_536
 CHUNK = 20_000  # sentences tokenised at a time
 
+_WIDTHS = {"uint16": np.uint16, "uint32": np.uint32}  # of the token ids in a cache
 _OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
@@ -325,13 +326,21 @@ def tokenize(
 
 
 def _open_cached(folder: Path, tokenizer: PreTrainedTokenizerBase) -> TokenizedCorpus:
-    stored = json.loads((folder / "report.json").read_text())
-    tokens = np.memmap(folder / "tokens.bin", dtype=stored.pop("dtype"), mode="r")
-    offsets = np.load(folder / "offsets.npy", mmap_mode="r")
-    if offsets[-1] != len(tokens):
-        raise UserError(f"the corpus cache {str(folder)!r} is damaged: delete that folder and run again")
+    try:
+        stored = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        tokens = np.memmap(folder / "tokens.bin", dtype=_WIDTHS[stored.pop("dtype")], mode="r")
+        offsets = np.load(folder / "offsets.npy", mmap_mode="r", allow_pickle=False)
+        report = CorpusReport(**stored)
+        report.summary()  # which is what the numbers must serve for
+        whole = offsets.dtype == np.int64 and offsets.shape == (report.sentences + 1,) and (np.diff(offsets) > 0).all()
+        if not whole or offsets[0] != 0 or offsets[-1] != len(tokens):
+            raise ValueError("the files do not fit each other")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"the corpus cache {str(folder)!r} is damaged: delete that folder and run again ({error})"
+        ) from error
     pad = tokenizer.pad_token_id
-    return TokenizedCorpus(tokens, offsets, 0 if pad is None else int(pad), CorpusReport(**stored))
+    return TokenizedCorpus(tokens, offsets, 0 if pad is None else int(pad), report)
 
 
 @contextmanager

@@ -100,10 +100,16 @@ def _column(train_file: str, column: str | None, known: list[str]) -> str:
 
 
 def _texts(train_file: str, column: str, rows: Iterable[dict[str, Any]]) -> Iterable[str]:
-    for number, row in enumerate(rows, 1):
-        value = row[column]
-        if value is not None and not isinstance(value, str):
-            raise UserError(
-                f"--text_column: row {number} of {train_file!r} holds {value!r} in {column!r}, which is no text"
-            )
-        yield "" if value is None else value.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
+    number = 0
+    try:
+        for number, row in enumerate(rows, 1):
+            value = row[column]
+            if value is not None and not isinstance(value, str):
+                raise UserError(
+                    f"--text_column: row {number} of {train_file!r} holds {value!r} in {column!r}, which is no text"
+                )
+            text = "" if value is None else value.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
+            text.encode()  # a half of a surrogate pair has no UTF-8
+            yield text
+    except UnicodeError as error:
+        raise UserError(f"--train_file: {train_file!r}, near row {number + 1}: no Unicode text: {error}") from error

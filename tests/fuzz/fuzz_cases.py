@@ -12,7 +12,7 @@ import signal
 from contextlib import contextmanager
 from datetime import timedelta
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from dystress_text.errors import UserError
@@ -37,6 +37,7 @@ def inputs(count):
         max_examples=EXAMPLES or count,
         derandomize=not EXAMPLES,
         database=None,
+        phases=(Phase.generate, Phase.shrink) if EXAMPLES else (Phase.generate,),
         deadline=timedelta(seconds=PATIENCE),
         suppress_health_check=list(HealthCheck),
     )
@@ -64,8 +65,9 @@ def accepted(work, *arguments, **options):
         try:
             return work(*arguments, **options)
         except UserError as error:
-            assert str(error).strip(), "an error that says nothing"
-            return None
+            said = str(error)
+        assert said.strip(), "an error that says nothing"
+        return None
 
 
 def snapshot(folder):
