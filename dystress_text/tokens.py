@@ -1,4 +1,4 @@
-"""Access tokens of the hub: known when seen, so that none is shown or recorded. Their place is the hub's own library."""
+"""Access tokens of the hub, known when seen, so that none is shown or recorded."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ ODD_VALUES = (
     "no", "../..", "/etc/passwd", "a\0b", "\ud800", "é" * 300, "[" * 50, [], [0], ["x"], [None], {}, {"x": 1}, NESTED,
 )  # fmt: skip
 ODD_BYTES = (
-    b"\0", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\xaf", b"\r", b"\n", b"\r\n", b"\t", b"\x1b[2J",
-    b"\x85", "\u2028".encode(), b'"', b"'", b"{", b"[" * 3000, b"nan", b"-inf", b"1e999", b"9" * 5000, b"x" * 70_000,
+    b"\0", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\xaf", b"\r", b"\n", b"\r\n", b"\t",
+    b"\x1b[2J", b"\x85", "\u2028".encode(), b'"', b"'", b"{", b"[" * 3000, b"nan", b"-inf", b"1e999", b"9" * 5000, b"x" * 70_000,
 )  # fmt: skip
 
 
