@@ -12,7 +12,11 @@ import os
 import re
 import shutil
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from dystress_text.errors import UserError
 
@@ -50,18 +54,63 @@ def seal(staging: Path, final: Path) -> None:
 def damage_of(folder: Path) -> str | None:
     """What is wrong with a checkpoint; None for a complete one."""
     try:
+        if not (folder / MANIFEST).resolve(strict=True).is_file():  # a pipe would be waited for
+            return f"{MANIFEST} is no file"
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        found = {
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()
+        }
+        for name in sorted(found - {MANIFEST, *files}):
+            if not Path(name).name.startswith("."):  # a file manager's, which nothing reads
+                return f"{name} was not written with the rest"
         for name, (size, sha256) in files.items():
             path = folder / name
             if not path.resolve().is_relative_to(folder.resolve()):
                 return f"{MANIFEST} names a file outside the folder"
+            if path.exists() and not path.is_file():
+                return f"{name} is no file"
             if path.stat().st_size != size or _sha256(path) != sha256:
                 return f"{name} is not what was written"
     except FileNotFoundError as error:
         return f"{Path(str(error.filename)).name} is missing"
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         return f"it cannot be read: {' '.join(str(error).split())}"
     return None
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, before: Sequence[Mapping[str, Any]]) -> None:
+    """See that what an optimizer has taken up fits its parameters; its fused step would not look.
+
+    Args:
+        optimizer: with the state of a checkpoint.
+        before: its parameter groups as they were made.
+
+    Raises:
+        ValueError: other options than before, or a state of another form.
+    """
+    for group, own in zip(optimizer.param_groups, before, strict=True):
+        for name in own.keys() | group.keys():
+            fits = isinstance(group.get(name), float) if name == "lr" else group.get(name) == own.get(name)
+            if name != "params" and not fits:
+                raise ValueError(f"the optimizer's {name} is {group.get(name)!r}")
+        states = [optimizer.state[parameter] for parameter in group["params"] if parameter in optimizer.state]
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            if states and state.keys() != states[0].keys():
+                raise ValueError("the optimizer's state is not of one form")
+            for name, entry in state.items():
+                if isinstance(entry, torch.Tensor):
+                    fits = entry.is_floating_point() and (entry.ndim == 0 or entry.shape == parameter.shape)
+                else:
+                    fits = entry is None or isinstance(entry, int | float)
+                if not fits:
+                    raise ValueError(f"the optimizer's {name} does not fit its parameter")
+        if (
+            states
+            and isinstance(optimizer, torch.optim.AdamW)
+            and not {"step", "exp_avg", "exp_avg_sq"} <= states[0].keys()
+        ):
+            raise ValueError("the optimizer's state is not whole")
 
 
 def newest_complete(output: Path) -> Path | None:

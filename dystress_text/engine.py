@@ -23,7 +23,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, load
+from accelerate.utils import DistributedType, broadcast_object_list, load
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -40,7 +40,7 @@ from dystress_text.accelerator import (
     seed_process,
 )
 from dystress_text.batches import Batch, BatchOrder, load_ahead
-from dystress_text.checkpoints import STAGING, checkpoint_folder, newest_complete, remove_old, seal
+from dystress_text.checkpoints import STAGING, check_optimizer, checkpoint_folder, newest_complete, remove_old, seal
 from dystress_text.core.temperature import TemperatureError
 from dystress_text.distributed import collect_weights, network_to_train, tell_deepspeed
 from dystress_text.errors import Interrupted, TrainingError, UserError
@@ -112,6 +112,17 @@ class TrainingState:
     losses: list[float] = field(default_factory=list)
     skipped_steps: int = 0
     skipped_in_row: int = 0
+
+    def __post_init__(self) -> None:
+        counts = (self.step, self.skipped_steps, self.skipped_in_row, self.best_step or 0)
+        numbers = (self.train_seconds, self.best_metric or 0.0, *self.losses)
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise ValueError("a count is no count")
+        if (
+            not all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
+            or self.train_seconds < 0
+        ):
+            raise ValueError("a number is none")
 
 
 @dataclass(frozen=True)
@@ -493,7 +504,9 @@ class Trainer:
             changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
             if not changed and not 0 < state.step <= self.total_steps:
                 raise ValueError(f"step {state.step} of {self.total_steps}")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            if state.best_step is not None and self.settings.metric_for_best_model not in {None, *stored["metrics"]}:
+                raise ValueError("no metrics of the best model")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"--resume_from_checkpoint: {folder / _STATE} cannot be read: {error}") from error
         if changed:
             differences = "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}" for name in changed)
@@ -510,9 +523,21 @@ class Trainer:
             UserError: these versions of the libraries cannot read it.
         """
         try:
+            # of a scheduler's state all but its place follows from the settings
+            at = {"last_epoch": state.step, "_step_count": state.step + 1}
+            own = json.loads(json.dumps(self.scheduler.state_dict())) | at
+            if {**stored["scheduler"], "_last_lr": own["_last_lr"]} != own:
+                raise ValueError("the learning rate's schedule is another one")
+            if not all(isinstance(rate, float) for rate in stored["scheduler"]["_last_lr"]):
+                raise ValueError("a learning rate is no number")
             self.scheduler.load_state_dict(stored["scheduler"])
-            self._metrics = dict(stored["metrics"])
+            self._metrics = {name: float(value) for name, value in stored["metrics"].items()}
+            groups = [dict(group) for group in self.optimizer.param_groups]
             self.accelerator.load_state(str(folder))
+            if self.accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+                check_optimizer(self.optimizer.optimizer, groups)
+            if type(self.accelerator.step) is not int or not 0 <= self.accelerator.step < 2**63:
+                raise ValueError("the count of batches is none")
             self.task.state.load_state_dict(load_file(folder / _TASK))
             # accelerate goes on without a random state that it cannot read
             drawn = load(folder / f"random_states_{self.accelerator.process_index}.pkl")["torch_manual_seed"]
@@ -529,7 +554,7 @@ class Trainer:
 
 def _shorten(log: Path, step: int) -> None:
     """Leave out the lines of later steps."""
-    lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     staging = log.with_name(f".{log.name}.writing")
     staging.write_text("".join(line + "\n" for line in lines if (_step_of(line) or math.inf) <= step), encoding="utf-8")
     staging.replace(log)
@@ -539,7 +564,7 @@ def _step_of(line: str) -> int | None:
     """The step of a log line; None for one that was torn when the run was killed."""
     try:
         step: int = json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return step if isinstance(step, int) else None
 

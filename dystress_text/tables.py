@@ -79,6 +79,10 @@ def _load(train_file: str) -> Dataset:
                 raise UserError(f"--train_file: no file {train_file!r}, and no hub to look for a data set of that name")
             return datasets.load_dataset(train_file, split="train")
         loader, options = LOADERS[Path(train_file).suffix.lower()]
+        if loader == "json" and os.path.isfile(train_file):
+            with open(train_file, "rb") as file:
+                if b"{" not in file.read(2**20):  # pyarrow ends the process where there are only nulls
+                    raise UserError(f"--train_file: cannot read {train_file!r}: no row in its first megabyte")
         cache = str(cache_root() / "datasets")
         return datasets.load_dataset(loader, data_files=str(train_file), split="train", cache_dir=cache, **options)
     except UserError:

@@ -27,7 +27,8 @@ ODD_VALUES = (
 )  # fmt: skip
 ODD_BYTES = (
     b"\0", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\xaf", b"\r", b"\n", b"\r\n", b"\t",
-    b"\x1b[2J", b"\x85", "\u2028".encode(), b'"', b"'", b"{", b"[" * 3000, b"nan", b"-inf", b"1e999", b"9" * 5000, b"x" * 70_000,
+    b"\x1b[2J", b"\x85", "\u2028".encode(), b'"', b"'", b"{", b"[" * 3000, b"nan", b"-inf", b"1e999", b"9" * 5000,
+    b"x" * 70_000,
 )  # fmt: skip
 
 

@@ -1,9 +1,10 @@
-"""Checkpoints that nobody thought of: damaged ones are passed over, and forged ones neither run code nor a traceback."""
+"""Checkpoints that nobody thought of: damaged ones are passed over, forged ones run no code."""
 
 import json
 import os
 import pickle
 import shutil
+import warnings
 
 import pytest
 import torch
@@ -55,23 +56,11 @@ def reseal(folder):
 def resume(flags):
     """The run goes on to its end, or stops with one line."""
     try:
-        with pytest.warns() if False else _quiet():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             return accepted(train, parse([*flags, "--resume_from_checkpoint"]))
     finally:
         reset_accelerator()
-
-
-def _quiet():
-    import contextlib
-    import warnings
-
-    @contextlib.contextmanager
-    def quiet():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-
-    return quiet()
 
 
 class Harm:
@@ -87,7 +76,7 @@ class Harm:
 # ---- the manifest as it was ------------------------------------------------------------------------------------------
 
 
-@inputs(300)
+@inputs(150)
 @given(st.data())
 def test_damage_is_seen(interrupted, tmp_path_factory, data):
     """Whatever is changed in any file, the manifest included: either it is what was written, or it is passed over."""
@@ -111,14 +100,19 @@ def test_manifests_of_any_form(interrupted, tmp_path_factory, data):
     shutil.rmtree(folder.parent, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "a").write_bytes(b"a")
-    names = st.sampled_from(("a", "..", "../..", "/etc/passwd", "/dev/zero", "", ".", "a/b", "x" * 300, "a\0b", "\udcff", "~"))
-    manifest = {"files": data.draw(st.dictionaries(names, st.sampled_from(([1, "0" * 64], [0, ""], 3, None, [[], {}]))))}
+    names = st.sampled_from(
+        ("a", "..", "../..", "/etc/passwd", "/dev/zero", "", ".", "a/b", "x" * 300, "a\0b", "\udcff", "~")
+    )
+    manifest = {
+        "files": data.draw(st.dictionaries(names, st.sampled_from(([1, "0" * 64], [0, ""], 3, None, [[], {}]))))
+    }
     if data.draw(st.booleans()):
         manifest = data.draw(spoiled_value(manifest))
     (folder / MANIFEST).write_text(json.dumps(manifest))
     with within():
         assert damage_of(folder) is not None
-        with _quiet():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             assert accepted(newest_complete, folder.parent) is None
 
 
@@ -169,7 +163,7 @@ def test_a_folder_whose_record_is_none_is_no_run(content, tmp_path):
 @pytest.mark.parametrize("name", PICKLES)
 @pytest.mark.parametrize("how", ["torch", "pickle", "inside"])
 def test_a_pickle_is_never_run(name, how, copied, tmp_path):
-    run, folder, flags = copied
+    _, folder, flags = copied
     canary = tmp_path / "canary"
     if name == "pytorch_model.bin":
         (folder / "model.safetensors").unlink()
@@ -177,7 +171,9 @@ def test_a_pickle_is_never_run(name, how, copied, tmp_path):
     if how == "pickle":
         (folder / name).write_bytes(pickle.dumps(harm))
     else:
-        torch.save({"state": {}, "param_groups": [harm], "torch_manual_seed": harm} if how == "inside" else harm, folder / name)
+        torch.save(
+            {"state": {}, "param_groups": [harm], "torch_manual_seed": harm} if how == "inside" else harm, folder / name
+        )
     pickle.loads(pickle.dumps(harm))  # which would do harm, if anybody did this
     assert canary.is_dir()
     canary.rmdir()
@@ -209,8 +205,8 @@ def forged_states(count):
     return run
 
 
-test_states_of_any_form = forged_states(60)
-test_more_states_of_any_form = pytest.mark.slow(forged_states(400))
+test_states_of_any_form = forged_states(30)
+test_more_states_of_any_form = pytest.mark.slow(forged_states(200))
 
 
 def forged_files(count):
@@ -230,8 +226,8 @@ def forged_files(count):
     return run
 
 
-test_files_of_any_form = forged_files(40)
-test_more_files_of_any_form = pytest.mark.slow(forged_files(300))
+test_files_of_any_form = forged_files(20)
+test_more_files_of_any_form = pytest.mark.slow(forged_files(150))
 
 
 def forged_optimizer(change):
@@ -291,7 +287,9 @@ def test_a_state_deeper_than_the_stack(content, copied):
     assert resume(flags) is None
 
 
-@pytest.mark.parametrize("line", [b"\xff\xfe\n", b"\0\n", b"[1]\n", b'{"step": NaN}\n', deep().encode() + b"\n", b"\xe2\x80\xa8"])
+@pytest.mark.parametrize(
+    "line", [b"\xff\xfe\n", b"\0\n", b"[1]\n", b'{"step": NaN}\n', deep().encode() + b"\n", b"\xe2\x80\xa8"]
+)
 def test_a_log_of_any_form(line, copied):
     run, _, flags = copied
     with (run / "metrics.jsonl").open("ab") as file:

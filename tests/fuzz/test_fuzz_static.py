@@ -50,6 +50,10 @@ def faults(source, name="x.py"):
             fault(node, f"calls {called}")
         if last == "add_safe_globals":
             fault(node, "lets more be unpickled")
+        if None in given and last == "from_pretrained":
+            settings = "".join(source.split())  # which the call takes from a dictionary of the same function
+            if '"trust_remote_code":False' not in settings:
+                fault(node, "from_pretrained that may ask whether to run code")
         for option in {"trust_remote_code", "allow_pickle", "shell"} & given.keys():
             if not (isinstance(given[option], ast.Constant) and given[option].value is False):
                 fault(node, f"gives {option}")
@@ -61,9 +65,9 @@ def faults(source, name="x.py"):
             loader = given.get("Loader", node.args[1] if len(node.args) > 1 else None)
             if loader is None or dotted(loader).rpartition(".")[2] not in SAFE_LOADERS:
                 fault(node, f"{called} without a safe loader")
-        if last == "from_pretrained" and called.startswith("Auto") and "trust_remote_code" not in given:
+        if last == "from_pretrained" and called.startswith("Auto") and not {"trust_remote_code", None} & given.keys():
             fault(node, "from_pretrained that may ask whether to run code")
-        if last == "SentenceTransformer" and (node.args or "modules" not in given) and "trust_remote_code" not in given:
+        if last == "SentenceTransformer" and "modules" not in given and "trust_remote_code" not in given:
             fault(node, "SentenceTransformer without trust_remote_code=False")
     return found
 
@@ -83,8 +87,10 @@ def test_all_rooms_are_looked_at():
     [
         "import pickle", "from joblib import load", "import os.path, marshal", "eval('1')", "exec(x)", "os.system(x)",
         "from os import system", "torch.load(f)", "torch.load(f, weights_only=False)", "np.load(f, allow_pickle=True)",
-        "np.load(f, allow_pickle=x)", "subprocess.run(x, shell=True)", "yaml.load(f, Loader=yaml.Loader)", "yaml.load(f)",
-        "AutoModel.from_pretrained(x, trust_remote_code=True)", "AutoConfig.from_pretrained(x)", "SentenceTransformer(x)",
+        "np.load(f, allow_pickle=x)",
+        "subprocess.run(x, shell=True)", "yaml.load(f, Loader=yaml.Loader)", "yaml.load(f)",
+        "AutoModel.from_pretrained(x, trust_remote_code=True)", "AutoConfig.from_pretrained(x)",
+        "SentenceTransformer(x)",
         "accelerator.register_for_checkpointing(x)", "load(f, weights_only=flag)", "tar.extractall(x)",
         "torch.serialization.add_safe_globals([x])",
     ],
