@@ -57,12 +57,6 @@ def damage_of(folder: Path) -> str | None:
         if not (folder / MANIFEST).resolve(strict=True).is_file():  # a pipe would be waited for
             return f"{MANIFEST} is no file"
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        found = {
-            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()
-        }
-        for name in sorted(found - {MANIFEST, *files}):
-            if not Path(name).name.startswith("."):  # a file manager's, which nothing reads
-                return f"{name} was not written with the rest"
         for name, (size, sha256) in files.items():
             path = folder / name
             if not path.resolve().is_relative_to(folder.resolve()):
@@ -71,6 +65,12 @@ def damage_of(folder: Path) -> str | None:
                 return f"{name} is no file"
             if path.stat().st_size != size or _sha256(path) != sha256:
                 return f"{name} is not what was written"
+        found = {
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()
+        }
+        for name in sorted(found - {MANIFEST, *files}):
+            if not Path(name).name.startswith("."):  # a file manager's, which nothing reads
+                return f"{name} was not written with the rest"
     except FileNotFoundError as error:
         return f"{Path(str(error.filename)).name} is missing"
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:

@@ -205,8 +205,8 @@ def forged_states(count):
     return run
 
 
-test_states_of_any_form = forged_states(30)
-test_more_states_of_any_form = pytest.mark.slow(forged_states(200))
+test_states_of_any_form = forged_states(8)
+test_more_states_of_any_form = pytest.mark.slow(forged_states(60))
 
 
 def forged_files(count):
@@ -226,8 +226,8 @@ def forged_files(count):
     return run
 
 
-test_files_of_any_form = forged_files(20)
-test_more_files_of_any_form = pytest.mark.slow(forged_files(150))
+test_files_of_any_form = forged_files(12)
+test_more_files_of_any_form = pytest.mark.slow(forged_files(60))
 
 
 def forged_optimizer(change):

@@ -74,8 +74,8 @@ def spoiled_folders(count):
     return run
 
 
-test_folders = spoiled_folders(50)
-test_more_folders = pytest.mark.slow(spoiled_folders(300))
+test_folders = spoiled_folders(60)
+test_more_folders = pytest.mark.slow(spoiled_folders(150))
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "modules.json"])
@@ -183,12 +183,12 @@ def image_folder(tmp_path_factory):
     return place
 
 
-@inputs(60)
+@inputs(40)
 @given(st.data())
 def test_image_encoders(image_folder, data):
     file = image_folder / data.draw(st.sampled_from((DESCRIPTION, DESCRIPTION, "projector.safetensors")))
     valid = file.read_bytes()
-    if file.suffix == ".json" and data.draw(st.booleans()):
+    if file.suffix == ".json":
         file.write_text(json.dumps(data.draw(spoiled_value(json.loads(valid), ODD))))
     else:
         file.write_bytes(data.draw(spoiled(valid)))
