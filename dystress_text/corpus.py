@@ -335,7 +335,7 @@ def _open_cached(folder: Path, tokenizer: PreTrainedTokenizerBase) -> TokenizedC
         whole = offsets.dtype == np.int64 and offsets.shape == (report.sentences + 1,) and (np.diff(offsets) > 0).all()
         if not whole or offsets[0] != 0 or offsets[-1] != len(tokens):
             raise ValueError("the files do not fit each other")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(
             f"the corpus cache {str(folder)!r} is damaged: delete that folder and run again ({error})"
         ) from error

@@ -50,7 +50,7 @@ def check(corpus, size):
     assert batch["input_ids"].max() < len(TOKENIZER)
 
 
-@inputs(200)
+@inputs(400)
 @given(CONTENTS, st.sampled_from((3, 16)))
 def test_files(tmp_path_factory, content, size):
     folder = tmp_path_factory.getbasetemp() / "corpus"
@@ -64,7 +64,7 @@ def test_files(tmp_path_factory, content, size):
     shutil.rmtree(folder)
 
 
-@inputs(100)
+@inputs(250)
 @given(st.data(), st.sampled_from(((".gz", gzip.compress), (".xz", lzma.compress), (".bz2", bz2.compress))))
 def test_packed_files(tmp_path_factory, data, kind):
     suffix, pack = kind
@@ -94,7 +94,7 @@ def test_a_line_without_end_stays_out_of_memory(tmp_path):
     assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*") if path.is_file()) < MAX_LINE_BYTES
 
 
-@inputs(120)
+@inputs(250)
 @given(st.data())
 def test_a_spoiled_cache(tmp_path_factory, data):
     """Read as it is, or refused; a file that is cut or of another form is never taken for a corpus."""
@@ -198,8 +198,8 @@ def tables(suffix, count):
 
 test_comma_separated = tables(".csv", 30)
 test_tab_separated = tables(".tsv", 20)
-test_lines_of_json = tables(".jsonl", 40)
-test_parquet = tables(".parquet", 40)
+test_lines_of_json = tables(".jsonl", 100)
+test_parquet = tables(".parquet", 100)
 test_more_comma_separated = pytest.mark.slow(tables(".csv", 300))
 test_more_lines_of_json = pytest.mark.slow(tables(".jsonl", 300))
 test_more_parquet = pytest.mark.slow(tables(".parquet", 400))

@@ -3,6 +3,7 @@
 import io
 
 import numpy as np
+import pytest
 import torch
 from fuzz_cases import ODD_BYTES, accepted, inputs, spoiled
 from hypothesis import given
@@ -27,6 +28,7 @@ PICTURES = [picture(*kind) for kind in KINDS]
 
 
 @inputs(800)
+@pytest.mark.filterwarnings("ignore")
 @given(st.one_of([spoiled(content) for content in PICTURES] + [st.binary(max_size=50), st.sampled_from(ODD_BYTES)]))
 def test_pictures(content):
     accepted(image_size, content)
