@@ -28,7 +28,8 @@ def test_a_run_does_not_tell_its_token(flags, tmp_path, monkeypatch, capfd):
     assert TOKEN.encode() not in written
 
 
-@pytest.mark.parametrize("status", [pytest.param(401), pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [401, 500])
 def test_a_download_that_fails_does_not_tell_the_token(status, flags, tmp_path):
     with hub_server() as (address, _, faults):
         faults["status"] = status
