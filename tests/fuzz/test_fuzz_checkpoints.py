@@ -206,7 +206,7 @@ def forged_states(count):
 
 
 test_states_of_any_form = forged_states(8)
-test_more_states_of_any_form = pytest.mark.slow(forged_states(60))
+test_more_states_of_any_form = pytest.mark.slow(forged_states(30))
 
 
 def forged_files(count):
@@ -227,7 +227,7 @@ def forged_files(count):
 
 
 test_files_of_any_form = forged_files(12)
-test_more_files_of_any_form = pytest.mark.slow(forged_files(60))
+test_more_files_of_any_form = pytest.mark.slow(forged_files(30))
 
 
 def forged_optimizer(change):
