@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import UserError
 from dystress_text.presets import PRESETS, Preset, find_preset
 from dystress_text.settings import EngineSettings, LossSettings, RunSettings, TextSettings
+from dystress_text.tokens import holds_token
 
 # Flags of SimCSE's scripts that say what is always done here, or what has another name; the value is what they become.
 SIMCSE_FLAGS: dict[str, tuple[str, ...]] = {
@@ -106,6 +108,10 @@ def parse_settings(
     )
     if unknown:
         parser.error(f"unknown option {' '.join(unknown)}")
+    for group in settings:
+        for name, value in vars(group).items():
+            if isinstance(value, str):
+                _check_text(name, value)
     return settings, preset
 
 
@@ -146,16 +152,37 @@ def _translate(argv: Sequence[str]) -> list[str]:
     return words
 
 
+def _check_text(name: str, value: str) -> None:
+    """A text that names something, such as a file, and is recorded with the run."""
+    try:
+        unusable = b"\0" in os.fsencode(value)
+    except UnicodeEncodeError:
+        unusable = True
+    if unusable:
+        raise UserError(f"--{name}: {value!r} has a character that no name can have")
+    if holds_token(value):
+        raise UserError(f"--{name}: this looks like an access token; its place is the environment variable HF_TOKEN")
+
+
 def _flags_of(file: Path) -> list[str]:
     """A YAML file's settings as flags, so that they are read and checked as flags are."""
     try:
-        # all scalars as they are written: "no" is a precision and 1e-4 a number, whatever YAML 1.1 makes of them
-        settings = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        # scalars as they are written: "no" is a precision and 1e-4 a number, whatever YAML 1.1 makes of them; nothing
+        # is built from the file, whatever its tags say
+        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
         raise UserError(f"{file}: {' '.join(str(error).split())}") from error
-    if not isinstance(settings, dict):
+    except RecursionError as error:
+        raise UserError(f"{file}: nested too deeply for settings") from error
+    if not isinstance(root, yaml.MappingNode):
         raise UserError(f"{file}: a mapping of option names to values is expected")
-    for key, value in settings.items():
-        if not isinstance(value, str):
-            raise UserError(f"{file}: the value of {key} must be a text, a number, true, false or null")
+    settings: dict[str, str] = {}
+    for key, value in root.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise UserError(f"{file}, line {key.start_mark.line + 1}: the name of an option is expected")
+        if key.value in settings:
+            raise UserError(f"{file}, line {key.start_mark.line + 1}: {key.value} stands twice")
+        if not isinstance(value, yaml.ScalarNode):
+            raise UserError(f"{file}: the value of {key.value} must be a text, a number, true, false or null")
+        settings[key.value] = value.value
     return [f"--{key}={value}" for key, value in settings.items() if value not in ("", "null", "~")]

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from dystress_text.citation import CITATION
+from dystress_text.command_line import one_line
 from dystress_text.encoder import AVERAGED
 from dystress_text.hub import hub_reachable
 from dystress_text.locate import WIKI1M
@@ -144,7 +145,7 @@ def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _plain(value: Any) -> str:
     """A value on one line, without the characters that would end a cell of a table or a code span."""
-    text = " ".join(str(value).replace("`", "'").split())
+    text = one_line(" ".join(str(value).replace("`", "'").split()))
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 

@@ -6,17 +6,15 @@ disk, and is then renamed. Whatever happens on the way, the checkpoints before i
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
 import warnings
 from pathlib import Path
 
 from dystress_text.errors import UserError
-from dystress_text.records import sha256_of
+from dystress_text.sealed import damage_of
 
-STAGING, MANIFEST = ".checkpoint-writing", "manifest.json"
+STAGING = ".checkpoint-writing"
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 
@@ -29,39 +27,6 @@ def checkpoint_folders(output: Path) -> list[Path]:
     """A run's checkpoints, complete or not, the newest one first."""
     found = [(int(match[1]), path) for path in output.glob("checkpoint-*") if (match := _NAME.fullmatch(path.name))]
     return [path for _, path in sorted(found, reverse=True) if path.is_dir()]
-
-
-def seal(staging: Path, final: Path) -> None:
-    """Make what was written to ``staging`` the complete checkpoint ``final``.
-
-    Raises:
-        OSError: a file cannot be read, written or renamed.
-    """
-    files = sorted(path for path in staging.rglob("*") if path.is_file())
-    record = {path.relative_to(staging).as_posix(): [path.stat().st_size, sha256_of(path)] for path in files}
-    (staging / MANIFEST).write_text(json.dumps({"files": record}, indent=1) + "\n", encoding="utf-8")
-    for path in (*files, staging / MANIFEST, staging):
-        _to_disk(path)
-    shutil.rmtree(final, ignore_errors=True)
-    staging.rename(final)
-    _to_disk(final.parent)
-
-
-def damage_of(folder: Path) -> str | None:
-    """What is wrong with a checkpoint; None for a complete one."""
-    try:
-        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        for name, (size, sha256) in files.items():
-            path = folder / name
-            if not path.resolve().is_relative_to(folder.resolve()):
-                return f"{MANIFEST} names a file outside the folder"
-            if path.stat().st_size != size or sha256_of(path) != sha256:
-                return f"{name} is not what was written"
-    except FileNotFoundError as error:
-        return f"{Path(str(error.filename)).name} is missing"
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        return f"it cannot be read: {' '.join(str(error).split())}"
-    return None
 
 
 def newest_complete(output: Path) -> Path | None:
@@ -87,11 +52,3 @@ def remove_old(output: Path, keep: int) -> None:
     """Remove all checkpoints but the newest ``keep``."""
     for folder in checkpoint_folders(output)[keep:]:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

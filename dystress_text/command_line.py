@@ -1,14 +1,16 @@
-"""What the programs' argument parsers share."""
+"""What the programs share: how they read arguments and how they end."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 import warnings
 from collections.abc import Callable
 from typing import NoReturn
 
 from dystress_text.errors import Interrupted, UserError
+from dystress_text.tokens import without_tokens
 
 
 class OneLineErrors:
@@ -31,6 +33,11 @@ class OneLineParser(OneLineErrors, argparse.ArgumentParser):
         )
 
 
+def one_line(message: str) -> str:
+    """A message as a terminal may have it: on one line, no control characters, no access token."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in without_tokens(message))
+
+
 def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupted") -> int:
     """Run a program's work: 0 when it is done, 1 where something is left, 2 after a one-line error, 128 + a signal.
 
@@ -39,11 +46,13 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
         work: does it and says whether all of it was done.
         interrupted: what to say after Ctrl-C.
     """
-    warnings.formatwarning = lambda message, *_, **__: f"{prog}: warning: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: f"{prog}: warning: {one_line(' '.join(str(message).split()))}\n"
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
     try:
         return 0 if work() else 1
     except UserError as error:
-        print(f"{prog}: error: {error}", file=sys.stderr, flush=True)
+        print(f"{prog}: error: {one_line(str(error))}", file=sys.stderr, flush=True)
         return 2
     except Interrupted as stop:
         print(f"{prog}: {stop}", file=sys.stderr, flush=True)

@@ -42,6 +42,8 @@ TOKENS, OFFSETS = "tokens.bin", "offsets.npy"
 MAX_LINE_BYTES = 65_536
 CHUNK = 20_000  # sentences tokenised at a time
 
+_DAMAGE = (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+_WIDTHS = {"uint16": np.uint16, "uint32": np.uint32}  # of the token ids in a cache
 _OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
@@ -230,7 +232,7 @@ def load_corpus(
         if folder.is_dir():
             try:
                 return _open_cached(folder, tokenizer)
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except _DAMAGE as error:
                 warnings.warn(f"the corpus cache {str(folder)!r} is damaged ({error}) and made anew", stacklevel=2)
                 shutil.rmtree(folder)
         with _staged(folder) as staging:
@@ -342,16 +344,21 @@ def _open_cached(folder: Path, tokenizer: PreTrainedTokenizerBase) -> TokenizedC
     """The corpus in a folder of the cache.
 
     Raises:
-        OSError, ValueError, KeyError, TypeError: a file is missing, or not what was written.
+        the errors of :data:`_DAMAGE`: a file is missing, or not what was written.
     """
-    stored = json.loads((folder / "report.json").read_text())
+    stored = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     for name, sha256 in stored["checksums"].items():
         if sha256_of(folder / name) != sha256:
             raise ValueError(f"{name} is not what was written")
-    tokens = np.memmap(folder / TOKENS, dtype=stored["dtype"], mode="r")
-    offsets = np.load(folder / OFFSETS, mmap_mode="r")
+    tokens = np.memmap(folder / TOKENS, dtype=_WIDTHS[stored["dtype"]], mode="r")
+    offsets = np.load(folder / OFFSETS, mmap_mode="r", allow_pickle=False)
+    report = CorpusReport(**stored["report"])
+    report.summary()  # which is what the numbers must serve for
+    whole = offsets.dtype == np.int64 and offsets.shape == (report.sentences + 1,) and (np.diff(offsets) > 0).all()
+    if not whole or offsets[0] != 0 or offsets[-1] != len(tokens):
+        raise ValueError("the files do not fit each other")
     pad = tokenizer.pad_token_id
-    return TokenizedCorpus(tokens, offsets, 0 if pad is None else int(pad), CorpusReport(**stored["report"]))
+    return TokenizedCorpus(tokens, offsets, 0 if pad is None else int(pad), report)
 
 
 @contextmanager

@@ -271,26 +271,30 @@ def load_encoder(
     if pooler_type not in POOLERS:
         raise UserError(f"--pooler_type: unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
     try:
-        local = not hub_reachable()
-        config = AutoConfig.from_pretrained(name_or_path, local_files_only=local)
+        # None would ask on the terminal whether to run code that comes with a model, and take a piped "y" for an answer
+        source: dict[str, Any] = {"local_files_only": not hub_reachable(), "trust_remote_code": False}
+        config = AutoConfig.from_pretrained(name_or_path, **source)
         if dropout is not None:
             _set_dropout(config, dropout)
-        transformer = AutoModel.from_pretrained(
-            name_or_path, config=config, dtype=torch.float32, local_files_only=local
-        )
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, local_files_only=local)
+        transformer = AutoModel.from_pretrained(name_or_path, config=config, dtype=torch.float32, **source)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **source)
+        if transformer.config.is_encoder_decoder:
+            raise UserError(
+                f"--model_name_or_path: {name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed"
+            )
+        _check_vocabulary(name_or_path, tokenizer, transformer)
+        encoder = SentenceEncoder(transformer, pooler_type, mlp_head)
+        with torch.random.fork_rng(devices=[]):
+            encoder.encode(["A configuration can name what shows itself in the forward pass alone."], tokenizer)
+    except UserError:
+        raise
     except Exception as error:  # a damaged file shows itself as an error of any library underneath
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"--model_name_or_path: cannot load {name_or_path!r} as a Hugging Face encoder, from a folder, the local "
             f"cache or the hub: {reason}"
         ) from error
-    if transformer.config.is_encoder_decoder:
-        raise UserError(
-            f"--model_name_or_path: {name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed"
-        )
-    _check_vocabulary(name_or_path, tokenizer, transformer)
-    return SentenceEncoder(transformer, pooler_type, mlp_head), tokenizer
+    return encoder, tokenizer
 
 
 def _set_dropout(config: PretrainedConfig, rate: float) -> None:

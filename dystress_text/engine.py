@@ -181,7 +181,7 @@ class Trainer:
             "number of processes": accelerator.num_processes,
             "training data": data_id,
         }
-        self._saved = SavedState(self.folder, accelerator, self.scheduler, task.state, identity)
+        self._saved = SavedState(self.folder, accelerator, self.optimizer, self.scheduler, task.state, identity)
         self._checkpointed = self._saved.find(self.total_steps) if settings.resume_from_checkpoint else None
         self._agree = Agreement(accelerator)
         self._pending: list[Tensor] = []  # (loss, gradient norm) of each batch that was not read from the device yet
@@ -427,7 +427,7 @@ class Trainer:
 
 def _shorten(log: Path, step: int) -> None:
     """Leave out the lines of later steps."""
-    lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     staging = log.with_name(f".{log.name}.writing")
     staging.write_text("".join(line + "\n" for line in lines if (_step_of(line) or math.inf) <= step), encoding="utf-8")
     staging.replace(log)
@@ -437,7 +437,7 @@ def _step_of(line: str) -> int | None:
     """The step of a log line; None for one that was torn when the run was killed."""
     try:
         step: int = json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return step if isinstance(step, int) else None
 

@@ -277,7 +277,7 @@ def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fo
 def _embed_sentence_transformers(folder: Path, encoder: SentenceEncoder) -> Tensor:
     from sentence_transformers import SentenceTransformer  # slow to import
 
-    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True, trust_remote_code=False)
     vectors: Tensor = model.encode(list(PROBES), batch_size=4, convert_to_tensor=True, show_progress_bar=False)
     return vectors
 

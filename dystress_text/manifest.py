@@ -73,8 +73,12 @@ def read_manifest(folder: Path) -> Manifest | None:
     try:
         content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         content["files"] = {name: FileRecord(**record) for name, record in content["files"].items()}
-        return Manifest(**content)
+        manifest = Manifest(**content)
+        for field_name in ("variant", "folder"):
+            if not isinstance(getattr(manifest, field_name), str | None):
+                raise TypeError(f"{field_name} is no text")
+        return manifest
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DataError(f"{folder / MANIFEST} is damaged ({error}); prepare the data again") from error

@@ -76,7 +76,7 @@ def write_record(output: Path, record: Mapping[str, Any]) -> None:
 def _is_run(output: Path) -> bool:
     try:
         record = json.loads((output / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(record, dict) and record.get("program") in PROGRAMS
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, load
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.utils import DistributedType, broadcast_object_list, load
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from dystress_text.accelerator import on_main_process
-from dystress_text.checkpoints import STAGING, newest_complete, seal
+from dystress_text.checkpoints import STAGING, newest_complete
 from dystress_text.errors import UserError
 from dystress_text.records import write_json
+from dystress_text.sealed import seal
 
 _STATE, _TASK = "training_state.json", "task.safetensors"
 
@@ -48,6 +51,14 @@ class TrainingState:
     skipped_steps: int = 0
     skipped_in_row: int = 0
 
+    def __post_init__(self) -> None:
+        counts = (self.step, self.skipped_steps, self.skipped_in_row, self.best_step or 0)
+        numbers = (self.train_seconds, self.best_metric or 0.0, *self.losses, *self.metrics.values())
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise ValueError("a count is no count")
+        if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
+            raise ValueError("a number is none")
+
 
 @dataclass(frozen=True)
 class SavedState:
@@ -57,7 +68,8 @@ class SavedState:
 
     Attributes:
         output: the run's folder.
-        accelerator: it has the prepared model and optimiser.
+        accelerator: it has the prepared model.
+        optimizer: as the accelerator has prepared it.
         scheduler: of the learning rate.
         task: what the task has beside the model, such as the objective.
         identity: what must be the same for a resumed run to be the run that was interrupted.
@@ -65,6 +77,7 @@ class SavedState:
 
     output: Path
     accelerator: Accelerator
+    optimizer: AcceleratedOptimizer
     scheduler: LRScheduler
     task: nn.Module
     identity: Mapping[str, Any]
@@ -116,6 +129,8 @@ class SavedState:
             changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
             if not changed and not 0 < state.step <= last_step:
                 raise ValueError(f"step {state.step} of {last_step}")
+            if state.best_step is not None and now.get("metric_for_best_model") not in {None, *state.metrics}:
+                raise ValueError("no metrics of the best model")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UserError(f"--resume_from_checkpoint: {folder / _STATE} cannot be read: {error}") from error
         if changed:
@@ -133,8 +148,13 @@ class SavedState:
             UserError: these versions of the libraries cannot read it.
         """
         try:
-            self.scheduler.load_state_dict(_read(folder)["scheduler"])
+            self._take_up_schedule(_read(folder))
+            groups = [dict(group) for group in self.optimizer.param_groups]
             self.accelerator.load_state(str(folder))
+            if self.accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+                check_optimizer(self.optimizer.optimizer, groups)
+            if type(self.accelerator.step) is not int or not 0 <= self.accelerator.step < 2**63:
+                raise ValueError("the count of batches is none")
             self.task.load_state_dict(load_file(folder / _TASK))
             # accelerate goes on without a random state that it cannot read
             drawn = load(folder / f"random_states_{self.accelerator.process_index}.pkl")["torch_manual_seed"]
@@ -143,6 +163,51 @@ class SavedState:
         except Exception as error:  # every library underneath has its own
             reason = " ".join(str(error).split())
             raise UserError(f"--resume_from_checkpoint: {folder} cannot be taken up: {reason}") from error
+
+    def _take_up_schedule(self, stored: Mapping[str, Any]) -> None:
+        """All of a schedule's state but its place follows from the settings."""
+        step, schedule = stored["state"]["step"], stored["scheduler"]
+        own = json.loads(json.dumps(self.scheduler.state_dict())) | {"last_epoch": step, "_step_count": step + 1}
+        if {**schedule, "_last_lr": own["_last_lr"]} != own:
+            raise ValueError("the learning rate's schedule is another one")
+        if not all(isinstance(rate, float) for rate in schedule["_last_lr"]):
+            raise ValueError("a learning rate is no number")
+        self.scheduler.load_state_dict(schedule)
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, before: Sequence[Mapping[str, Any]]) -> None:
+    """See that what an optimizer has taken up fits its parameters; its fused step would not look.
+
+    Args:
+        optimizer: with the state of a checkpoint.
+        before: its parameter groups as they were made.
+
+    Raises:
+        ValueError: other options than before, or a state of another form.
+    """
+    for group, own in zip(optimizer.param_groups, before, strict=True):
+        for name in own.keys() | group.keys():
+            fits = isinstance(group.get(name), float) if name == "lr" else group.get(name) == own.get(name)
+            if name != "params" and not fits:
+                raise ValueError(f"the optimizer's {name} is {group.get(name)!r}")
+        states = [optimizer.state[parameter] for parameter in group["params"] if parameter in optimizer.state]
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            if states and state.keys() != states[0].keys():
+                raise ValueError("the optimizer's state is not of one form")
+            for name, entry in state.items():
+                if isinstance(entry, torch.Tensor):
+                    fits = entry.is_floating_point() and (entry.ndim == 0 or entry.shape == parameter.shape)
+                else:
+                    fits = entry is None or isinstance(entry, int | float)
+                if not fits:
+                    raise ValueError(f"the optimizer's {name} does not fit its parameter")
+        if (
+            states
+            and isinstance(optimizer, torch.optim.AdamW)
+            and not {"step", "exp_avg", "exp_avg_sq"} <= states[0].keys()
+        ):
+            raise ValueError("the optimizer's state is not whole")
 
 
 def _read(folder: Path) -> dict[str, Any]:

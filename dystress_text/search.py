@@ -25,11 +25,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dystress_text.checkpoints import MANIFEST, damage_of, seal
 from dystress_text.command_line import OneLineParser, exit_code
 from dystress_text.corpus import UNPACK_ERRORS, CorpusReport, open_text, read_sentences
 from dystress_text.errors import UserError
 from dystress_text.progress import progress_bar
+from dystress_text.sealed import MANIFEST, damage_of, seal
 
 FORMAT = 1  # of the folder
 CARD, VECTORS, TEXT, OFFSETS, GRAPH = "index.json", "vectors.npy", "sentences.txt", "offsets.npy", "graph.usearch"
@@ -452,7 +452,7 @@ def load_model(name_or_path: str) -> Encoder:
     from dystress_text.hub import hub_reachable
 
     try:
-        return SentenceTransformer(name_or_path, local_files_only=not hub_reachable())
+        return SentenceTransformer(name_or_path, local_files_only=not hub_reachable(), trust_remote_code=False)
     except Exception as error:  # a damaged file shows itself as an error of any library underneath
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"--model: cannot load {name_or_path!r}: {reason}") from error

@@ -79,6 +79,10 @@ def _load(train_file: str) -> Dataset:
                 raise UserError(f"--train_file: no file {train_file!r}, and no hub to look for a data set of that name")
             return datasets.load_dataset(train_file, split="train")
         loader, options = LOADERS[Path(train_file).suffix.lower()]
+        if loader == "json" and os.path.isfile(train_file):
+            with open(train_file, "rb") as file:
+                if b"{" not in file.read(2**20):  # pyarrow ends the process where there are only nulls
+                    raise UserError(f"--train_file: cannot read {train_file!r}: no row in its first megabyte")
         cache = str(cache_root() / "datasets")
         return datasets.load_dataset(loader, data_files=str(train_file), split="train", cache_dir=cache, **options)
     except UserError:
@@ -100,10 +104,16 @@ def _column(train_file: str, column: str | None, known: list[str]) -> str:
 
 
 def _texts(train_file: str, column: str, rows: Iterable[dict[str, Any]]) -> Iterable[str]:
-    for number, row in enumerate(rows, 1):
-        value = row[column]
-        if value is not None and not isinstance(value, str):
-            raise UserError(
-                f"--text_column: row {number} of {train_file!r} holds {value!r} in {column!r}, which is no text"
-            )
-        yield "" if value is None else value.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
+    number = 0
+    try:
+        for number, row in enumerate(rows, 1):
+            value = row[column]
+            if value is not None and not isinstance(value, str):
+                raise UserError(
+                    f"--text_column: row {number} of {train_file!r} holds {value!r} in {column!r}, which is no text"
+                )
+            text = "" if value is None else value.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
+            text.encode()  # a half of a surrogate pair has no UTF-8
+            yield text
+    except UnicodeError as error:
+        raise UserError(f"--train_file: {train_file!r}, near row {number + 1}: no Unicode text: {error}") from error

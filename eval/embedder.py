@@ -140,13 +140,16 @@ def _load_sentence_transformer(
     from sentence_transformers import SentenceTransformer  # slow to import
 
     try:
-        encoder = SentenceTransformer(model, device=device, local_files_only=True)
+        encoder = SentenceTransformer(model, device=device, local_files_only=True, trust_remote_code=False)
+        limit = int(encoder.max_seq_length or 0)
+        transformer = getattr(encoder[0], "model", None) or getattr(encoder[0], "auto_model", None)
+        own = position_limit(transformer) if transformer is not None else limit
+        # what a configuration names may show itself in the forward pass alone
+        if encoder.encode(["One sentence."], convert_to_tensor=True, show_progress_bar=False).ndim != 2:
+            raise ValueError("it gives no vectors of sentences")
     except Exception as error:  # a damaged file shows itself as an error of any library underneath
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"--model: cannot load {model!r}: {reason}") from error
-    limit = int(encoder.max_seq_length or 0)
-    transformer = getattr(encoder[0], "model", None) or getattr(encoder[0], "auto_model", None)
-    own = position_limit(transformer) if transformer is not None else limit
     if limit < own:
         warnings.warn(
             f"{model!r} cuts sentences at {limit} tokens, its encoder reads {own}; the protocol has no such cut",

@@ -60,16 +60,14 @@ def pair_similarities(pairs: StsPairs, embed: Embed) -> PairSimilarities:
 def temperature_of(model: str) -> tuple[Temperature, str]:
     """The temperature that a model was trained with, from its folder's ``run.json``; else the default one."""
     record = Path(model) / "run.json"
-    settings = LossSettings()
-    source = "default"
     if record.is_file():
         try:
             options = json.loads(record.read_text(encoding="utf-8"))["settings"]
             settings = LossSettings(**{f.name: options[f.name] for f in fields(LossSettings)})
-            source = "of this run"
-        except (ValueError, KeyError, TypeError) as error:
+            return build_temperature(settings), "of this run"
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise UserError(f"--plot: {record} is no record of a run: {error}") from error
-    return build_temperature(settings), source
+    return build_temperature(LossSettings()), "default"
 
 
 def plot_similarities(

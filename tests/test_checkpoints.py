@@ -6,16 +6,14 @@ import shutil
 import pytest
 
 from dystress_text.checkpoints import (
-    MANIFEST,
     STAGING,
     checkpoint_folder,
     checkpoint_folders,
-    damage_of,
     newest_complete,
     remove_old,
-    seal,
 )
 from dystress_text.errors import UserError
+from dystress_text.sealed import MANIFEST, damage_of, seal
 
 
 def write(output, step, content=b"weights"):

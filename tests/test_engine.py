@@ -11,11 +11,12 @@ from conftest import build_tokenizer, build_transformer, reset_accelerator
 
 from dystress_text.accelerator import global_batch_size, make_accelerator, resolve_precision, seed_process
 from dystress_text.batches import BatchOrder
-from dystress_text.checkpoints import damage_of, newest_complete
+from dystress_text.checkpoints import newest_complete
 from dystress_text.core import InfoNCELoss, ScheduledTemperature, ShiftedCosineTemperature
 from dystress_text.encoder import SentenceEncoder
 from dystress_text.engine import Trainer, parameter_groups
 from dystress_text.errors import TrainingError, UserError
+from dystress_text.sealed import damage_of
 from dystress_text.settings import EngineSettings
 from dystress_text.simcse import SimcseTask
 

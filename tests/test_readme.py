@@ -33,6 +33,7 @@ def test_commands_install_the_tested_set():
     assert "torch==2.13.0" in pins.split()
 
 
+@pytest.mark.slow
 def test_options_that_the_readme_names_exist():
     programs = (
         "dystress_text/train.py",
