@@ -41,6 +41,7 @@ STEMS = ("cifar", "imagenet")
 PROJECTORS = ("cifar", "simclr")
 DESCRIPTION, BACKBONE, PROJECTOR = "encoder.json", "model.safetensors", "projector.safetensors"
 PROCESSOR, _INPUT = "preprocessor_config.json", "input"
+LARGEST_OUT_DIM = 65_536
 _CIFAR_HIDDEN = 512
 
 
@@ -127,8 +128,8 @@ def build_encoder(
     ):
         if value not in known:
             raise UserError(f"--{option}: unknown {option} {value!r}; known are {', '.join(known)}")
-    if out_dim < 1:
-        raise UserError(f"--out_dim: the projector's output must have at least 1 number, got {out_dim}")
+    if not 1 <= out_dim <= LARGEST_OUT_DIM:
+        raise UserError(f"--out_dim: the projector's output must have 1 to {LARGEST_OUT_DIM:,} numbers, got {out_dim}")
     sizes = ARCHITECTURES[architecture]
     backbone = ResNetModel(
         ResNetConfig(

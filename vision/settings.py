@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +11,7 @@ from dystress_text.build_loss import LossDefaults
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import UserError
 from dystress_text.settings import OBJECTIVES, EngineSettings, LossSettings
-from vision.resnet import ARCHITECTURES, PROJECTORS, STEMS
+from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
 from vision.sources import LONG_TAILED, PREPARED
 
 VISION_OBJECTIVES = (*OBJECTIVES, "queue")
@@ -77,14 +78,14 @@ class VisionSettings:
     knn_k: int = field(default=200, metadata={"help": "Neighbours of the online evaluation; 0 for none."})
 
     def __post_init__(self) -> None:
-        for name in ("out_dim", "image_size", "queue_size"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name}: must be at least 1, got {getattr(self, name)}")
+        for name, most in (("out_dim", LARGEST_OUT_DIM), ("image_size", 4096), ("queue_size", 2**24)):
+            if not 1 <= getattr(self, name) <= most:
+                raise UserError(f"--{name}: must lie in [1, {most:,}], got {getattr(self, name)}")
         if not 0 <= self.key_momentum < 1:
             raise UserError(f"--key_momentum: must lie in [0, 1), got {self.key_momentum}")
         if not 0 < self.min_scale <= 1:
             raise UserError(f"--min_scale: must lie in (0, 1], got {self.min_scale}")
-        if self.jitter < 0:
+        if not 0 <= self.jitter < math.inf:
             raise UserError(f"--jitter: must be at least 0, got {self.jitter}")
         if self.knn_k < 0:
             raise UserError(f"--knn_k: must be at least 0, got {self.knn_k}")

@@ -95,7 +95,10 @@ def _prepared(name: str, split: str, root: Path) -> Source:
     manifest = read_manifest(folder)
     if manifest is not None and manifest.folder is not None:
         listed = folder / CLASSES
-        classes = listed.read_text(encoding="utf-8").split() if listed.is_file() else None
+        try:
+            classes = listed.read_text(encoding="utf-8").split() if listed.is_file() else None
+        except UnicodeDecodeError as error:
+            raise DataError(f"{listed} is damaged: {error}") from error
         return _from_folder(Path(manifest.folder), split, name, manifest.variant, classes)
     if not folder.is_dir():
         raise UserError(
@@ -142,15 +145,16 @@ def _from_parquet(folder: Path, split: str, name: str) -> Source:
             if label is not None:
                 labels += table[label].to_pylist()
                 classes = _class_names(table.schema, label) or classes
-        except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
+        except (pa.ArrowException, KeyError, TypeError, ValueError, OSError, AttributeError, RecursionError) as error:
             raise DataError(f"{path} is damaged or of another layout: {' '.join(str(error).split())}") from error
         origins += [f"{path}, row {row}" for row in range(len(contents) - len(origins))]
     for content, origin in zip(contents, origins, strict=True):
         if not isinstance(content, bytes):
             raise DataError(f"{origin} has no image")
     if labelled:
-        classes = classes or tuple(str(label) for label in range(max(labels, default=-1) + 1))
-        if not all(isinstance(label, int) and 0 <= label < len(classes) for label in labels):
+        whole = all(isinstance(label, int) and label >= 0 for label in labels)
+        classes = classes or tuple(str(label) for label in range(max(labels, default=-1) + 1 if whole else 0))
+        if not whole or any(label >= len(classes) for label in labels):
             raise DataError(f"{files[0].parent} has rows of the {split} split without a class")
     source = Source(contents, origins, labels if labelled else None, classes, name, variant_of(folder))
     return _check_number(source, split, folder)
@@ -160,7 +164,7 @@ def _class_names(schema: pa.Schema, column: str) -> tuple[str, ...]:
     """As ``datasets`` records them in the file; nothing where it has not."""
     stored = (schema.metadata or {}).get(b"huggingface")
     feature = json.loads(stored)["info"]["features"].get(column, {}) if stored else {}
-    return tuple(feature.get("names", ()))
+    return tuple(str(name) for name in feature.get("names", ()))
 
 
 def _from_folder(root: Path, split: str, name: str, variant: str | None, classes: list[str] | None = None) -> Source:
