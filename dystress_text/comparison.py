@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -71,7 +72,9 @@ def paired(ours: Mapping[int, float], baseline: Mapping[int, float]) -> Differen
     mean = float((first - second).mean())
     if len(seeds) == 1:
         return Difference(1, mean)
-    interval = stats.ttest_rel(first, second).confidence_interval(CONFIDENCE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of equal differences, whose interval is a point
+        interval = stats.ttest_rel(first, second).confidence_interval(CONFIDENCE)
     exact = 2 ** len(seeds) <= EXACT
     p = stats.permutation_test(
         (first, second), _mean_difference, permutation_type="samples", vectorized=True,
