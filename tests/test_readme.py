@@ -37,6 +37,8 @@ def test_options_that_the_readme_names_exist():
     programs = (
         "dystress_text/train.py",
         "dystress_text/export.py",
+        "dystress_text/sweep.py",
+        "dystress_text/report.py",
         "eval/senteval.py",
         "data/prepare.py",
         "vision/train.py",
