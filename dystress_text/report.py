@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -175,6 +176,8 @@ class Report:
                 f"± is the standard deviation over seeds; p is the two-sided sign-flip test's, which is at least "
                 f"{2 / 2**least:.3g} with {least} seeds; 'all rows' is it after Benjamini and Hochberg over the table."
             )
+        if self.resamples and any(run.pairs for run in self.runs):
+            notes.append("Intervals over sentence pairs take the models as they are: they hold for no other seed.")
         if not any(self.baselines_of(name) for name in self.configurations):
             notes.append(
                 "No constant-temperature baseline beside these runs: nothing is tested; --baseline names another."
@@ -275,7 +278,12 @@ def make_parser() -> OneLineParser:
     add("folders", nargs="+", type=Path, metavar="FOLDER", help="a sweep's folder, or a run's")
     add("--format", choices=FORMATS, default="text", help="of the tables (default text)")
     add("--baseline", nargs="+", default=[], metavar="NAME", help="configurations to hold the others against")
-    add("--resamples", type=int, default=500, help="of the bootstrap over STS pairs; 0 for none (default 500)")
+    add(
+        "--resamples",
+        type=int,
+        default=500,
+        help="of the bootstrap over pairs, the slow part (default 500; 0 for none)",
+    )
     return parser
 
 
@@ -289,7 +297,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         runs, unfinished = read_runs(options.folders)
         if not runs:
             raise UserError(f"no finished run: {', '.join(unfinished)}")
-        print(render(Report(runs, unfinished, options.baseline, options.resamples), options.format))
+        text = render(Report(runs, unfinished, options.baseline, options.resamples), options.format)
+        try:
+            print(text, flush=True)
+        except BrokenPipeError:  # the reader, such as head, has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return True
 
     return exit_code("report", work)

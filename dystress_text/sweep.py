@@ -234,7 +234,7 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     environment = dict(os.environ)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // options.jobs)))
-    print(f"{len(runs)} runs, {options.jobs} at once, in {options.output_dir}", flush=True)
+    print(f"{len(runs)} run{'s' if len(runs) > 1 else ''}, {options.jobs} at once, in {options.output_dir}", flush=True)
     outcomes, stopped = run_jobs([_job(run, evaluation) for run in runs], options.jobs, _say, environment)
     for run in runs:
         if outcomes[run.name].state == "failed":
@@ -245,7 +245,8 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
         raise Interrupted(
             stopped, f"stopped by {signal.Signals(stopped).name}: {counts}; the same line goes on from there"
         )
-    print(f"{counts}; python -m dystress_text.report {shlex.quote(str(options.output_dir))} makes the tables")
+    tables = f"; python -m dystress_text.report {shlex.quote(str(options.output_dir))} makes the tables"
+    print(counts + (tables if "done" in states else ""))
     return states.count("done") == len(runs)
 
 

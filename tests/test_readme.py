@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dystress_text import report, sweep
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -37,8 +39,6 @@ def test_options_that_the_readme_names_exist():
     programs = (
         "dystress_text/train.py",
         "dystress_text/export.py",
-        "dystress_text/sweep.py",
-        "dystress_text/report.py",
         "eval/senteval.py",
         "data/prepare.py",
         "vision/train.py",
@@ -48,6 +48,7 @@ def test_options_that_the_readme_names_exist():
         subprocess.run([sys.executable, str(ROOT / program), "--help"], capture_output=True, text=True).stdout
         for program in programs
     )
+    help_text += sweep.make_parser().format_help() + report.make_parser().format_help()
     named = set(re.findall(r"(?<![\w-])--[a-z_]+", README)) - {"--nproc_per_node"}
     assert {option for option in named if option not in help_text} == set()
 

@@ -122,10 +122,11 @@ def test_styles(sweep, capsys):
     assert "% STS, Spearman x 100\n\\begin{tabular}{lrrrrrrrr}" in latex
     assert r"71.50 $\pm$ 1.80 & " in latex
     assert all(line.endswith(r"\\") or line.startswith(("%", "\\")) or not line for line in latex.splitlines())
-    assert main([str(sweep)]) == 0
+    assert main([str(sweep), "--resamples=50"]) == 0
     text = capsys.readouterr().out
     assert "95 % intervals of the differences over sentence pairs" in text
     assert "at least 0.25 with 3 seeds" in text
+    assert "Intervals over sentence pairs take the models as they are" in text
 
 
 def test_the_table_is_in_the_papers_order(sweep, capsys):
