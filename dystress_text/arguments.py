@@ -17,7 +17,7 @@ from dystress_text.command_line import OneLineErrors
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import UserError
-from dystress_text.presets import PRESETS, Preset, find_preset
+from dystress_text.presets import PRESETS, Preset, find_preset, listing
 from dystress_text.settings import EngineSettings, LossSettings, RunSettings, TextSettings
 from dystress_text.tokens import holds_token
 
@@ -47,8 +47,7 @@ class _ListPresets(argparse.Action):
         self.presets = presets
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        width = max(map(len, self.presets))
-        print("\n".join(f"{name:<{width}}  {preset.about}" for name, preset in self.presets.items()))
+        print(listing(self.presets))
         parser.exit()
 
 

@@ -1,12 +1,19 @@
-"""Named configurations: settings that stand under the flags of a program."""
+"""Named configurations: settings that stand under the flags of a program.
+
+python -m dystress_text.presets    # lists them, and those for images where this is a checkout
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import UserError
+from dystress_text.paper import ROWS
 
 
 @dataclass(frozen=True)
@@ -28,25 +35,51 @@ _SMALL_ENCODER: dict[str, Any] = {
     "learning_rate": 1e-4,
 }
 
+_PAPER: dict[str, Any] = {
+    "model_name_or_path": "bert-base-uncased",
+    "pooler_type": "cls",
+    "max_seq_length": 32,
+    "eval_set": "stsb_dev",
+    "objective": "infonce",
+    "train_batch_size": 64,
+    "learning_rate": 3e-5,
+    "lr_scheduler_type": "linear",
+    "warmup_ratio": 0.0,
+    "weight_decay": 0.0,
+    "max_grad_norm": 1.0,
+    "num_train_epochs": 1,
+    "eval_steps": 125,
+}
+
+# sts-PROFILE-TAU_MIN-TAU_MAX, the shift being part of the profile's name
+STS_ROWS = {
+    "sts-constant-0.05": "SimCSE (repro.)",
+    "sts-macl": "MACL (repro.)",
+    "sts-cosine-0.03-0.05": "DySTreSS 0.03/0.05",
+    "sts-shifted-0.2-0.03-0.05": "DySTreSS+ 0.03/0.05",
+    "sts-shifted-0.4-0.03-0.05": "DySTreSS* 0.03/0.05",
+    "sts-shifted-0.6-0.03-0.05": "DySTreSS** 0.03/0.05",
+    "sts-shifted-0.4-0.02-0.05": "DySTreSS* 0.02/0.05",
+    "sts-shifted-0.4-0.05-0.07": "DySTreSS* 0.05/0.07",
+    "sts-shifted-0.4-0.04-0.05": "DySTreSS* 0.04/0.05",
+}
+# above s = -shift a shifted profile is the constant tau_max: its real control
+CONTROLS = {f"sts-constant-{tau}": tau for tau in (0.03, 0.04, 0.06, 0.07)}
+
+TABLES: dict[str, tuple[str, ...]] = {"sts": tuple(STS_ROWS), "controls": tuple(CONTROLS)}  # what a sweep runs together
+
+_BY_NAME = {row.name: row for row in ROWS}
+_DEFAULT = _BY_NAME[STS_ROWS["sts-shifted-0.4-0.05-0.07"]]
+
 PRESETS: dict[str, Preset] = {
-    "paper": Preset(
-        "BERT-base on Wiki1M as in the paper: Table stsresall, row DySTreSS* 0.05/0.07, STS average 76.37",
-        {
-            "model_name_or_path": "bert-base-uncased",
-            "pooler_type": "cls",
-            "max_seq_length": 32,
-            "eval_set": "stsb_dev",
-            "objective": "infonce",
-            "train_batch_size": 64,
-            "learning_rate": 3e-5,
-            "lr_scheduler_type": "linear",
-            "warmup_ratio": 0.0,
-            "weight_decay": 0.0,
-            "max_grad_norm": 1.0,
-            "num_train_epochs": 1,
-            "eval_steps": 125,
-        },
-    ),
+    "paper": Preset(f"BERT-base on Wiki1M as in the paper, the default: {_DEFAULT.about()}", _PAPER),
+    **{name: Preset(_BY_NAME[row].about(), {**_PAPER, **_BY_NAME[row].loss}) for name, row in STS_ROWS.items()},
+    **{
+        name: Preset(
+            "the constant as a control; no row of the paper", {**_PAPER, "temperature": "constant", "temp": tau}
+        )
+        for name, tau in CONTROLS.items()
+    },
     "small": Preset(
         "a small encoder with nothing but masked-language-model training, on two CPU cores; no row of the paper",
         {**_SMALL_ENCODER, "model_name_or_path": "data/embedded/bert-mini-wiki", "max_steps": 1000},
@@ -74,3 +107,23 @@ def find_preset(name: str, presets: Mapping[str, Preset] = PRESETS) -> Preset:
     if name not in presets:
         raise UserError(f"--preset: unknown preset {name!r}; known are {', '.join(presets)}")
     return presets[name]
+
+
+def listing(presets: Mapping[str, Preset]) -> str:
+    """A line for each preset: its name and what it stands for."""
+    width = max(len(name) for name in presets)
+    return "\n".join(f"{name.ljust(width)}  {preset.about}" for name, preset in presets.items())
+
+
+def main() -> int:
+    """The program; returns its exit code."""
+    print("Text, dystress_text/train.py --preset NAME:\n" + listing(PRESETS), flush=True)
+    images = Path(__file__).resolve().parents[1] / "vision" / "presets.py"
+    if not images.is_file():  # a wheel has no vision/
+        return 0
+    print(flush=True)
+    return subprocess.run([sys.executable, str(images)]).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,10 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dystress_text.corpus import cache_root
 from dystress_text.errors import DataError, UserError
 from dystress_text.locate import EMBEDDED, data_root
 from dystress_text.manifest import variant_of
+from dystress_text.paper import Row, average
 from dystress_text.records import versions, write_json
 from dystress_text.sts import Embed, evaluate_sts
 from eval.classifier import Fitter, fit_batched, fit_literal
@@ -21,8 +24,8 @@ from eval.embedder import Embedder, load_model
 from eval.geometry import geometry_pairs, pair_similarities, plot_similarities, temperature_of
 from eval.original import OriginalResult, import_senteval, run_original
 from eval.published import PUBLISHED
-from eval.report import Row, average, table
-from eval.sts import StsTaskResult, evaluate_sts_task
+from eval.report import table
+from eval.sts import StsTaskResult, evaluate_sts_task, predictions
 from eval.tasks import SUITES, StsTask, Task, checksums, choose
 from eval.transfer import TransferResult, evaluate_transfer
 
@@ -126,6 +129,7 @@ class EvalSettings:
         compare: add published rows.
         geometry: STS-B split, or ``none``.
         plot: picture to draw.
+        pairs: file for the cosine of every STS pair.
         output: result file.
     """
 
@@ -143,6 +147,7 @@ class EvalSettings:
     compare: bool = False
     geometry: str = "dev"
     plot: Path | None = None
+    pairs: Path | None = None
     output: Path | None = None
 
     def __post_init__(self) -> None:
@@ -185,7 +190,12 @@ def run(settings: EvalSettings) -> Results:
     variant = variant_of(folder)
     if variant is not None:
         print(f"not SentEval's published data but a variant: {variant}")
-    about |= {"batch_size": settings.batch_size, "data": str(folder), "data_variant": variant}
+    about |= {
+        "asked": list(settings.tasks),
+        "batch_size": settings.batch_size,
+        "data": str(folder),
+        "data_variant": variant,
+    }
     results = Results(about, groups)
     file = settings.result_file()
     results.write(file)  # a place that cannot be written shows itself now, not after the last task
@@ -193,6 +203,8 @@ def run(settings: EvalSettings) -> Results:
         for group, tasks in chosen.items():
             _run_group(settings, results, tasks, folder, embed, file)
             print(f"\n{_group_table(settings, results, group)}", flush=True)
+        if settings.pairs is not None:
+            _write_pairs(results, chosen.get("sts", []), folder, embed, settings.pairs)
         if "sts" in groups and settings.geometry != "none":
             _measure_geometry(settings, results, folder, embed)
     finally:
@@ -247,6 +259,23 @@ def _subset_means(results: Results, group: str) -> dict[str, Row]:
         "  mean of subsets": row | {name: result.mean for name, result in years.items()},
         "  weighted mean": row | {name: result.weighted_mean for name, result in years.items()},
     }
+
+
+def _write_pairs(results: Results, tasks: Sequence[Task], folder: Path, embed: Embed, file: Path) -> None:
+    """What a paired test over pairs needs: an array (2, pairs) for each task, cosines and gold scores."""
+    found = {
+        task.name: predictions(task, folder, embed)
+        for task in tasks
+        if isinstance(task, StsTask) and task.name in results.tasks
+    }
+    staging = file.with_name(f".{file.name}.writing")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with staging.open("wb") as stream:
+            np.savez_compressed(stream, allow_pickle=False, **found)
+        staging.replace(file)
+    except OSError as error:
+        raise UserError(f"--pairs: cannot write {str(file)!r}: {error.strerror}") from error
 
 
 def _measure_geometry(settings: EvalSettings, results: Results, folder: Path, embed: Embedder) -> None:

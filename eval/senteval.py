@@ -19,8 +19,8 @@ import transformers
 
 from dystress_text.command_line import OneLineParser, exit_code
 from dystress_text.encoder import POOLERS
+from dystress_text.text_table import FORMATS
 from eval.embedder import DTYPES
-from eval.report import FORMATS
 from eval.run import EvalSettings, run
 from eval.tasks import SUITES
 
@@ -45,6 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--geometry", choices=("dev", "test", "none"), default="dev",
         help="STS-B split for alignment and uniformity (default dev)")  # fmt: skip
     add("--plot", type=Path, metavar="FILE.png", help="draw similarity histograms and the temperature")
+    add("--pairs", type=Path, metavar="FILE.npz", help="keep the cosine of every STS pair, for tests over pairs")
     add("--output", type=Path, metavar="FILE.json",
         help="all results; default senteval-SUITE-MODE.json in the model's folder, else here")  # fmt: skip
     return parser

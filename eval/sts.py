@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dystress_text.sts import Embed, cosines, spearman
 from eval.tasks import StsTask
@@ -33,6 +34,21 @@ class StsTaskResult:
     weighted_mean: float
     subsets: dict[str, float]
     counts: dict[str, int]
+
+
+def predictions(task: StsTask, folder: Path, embed: Embed) -> NDArray[np.float64]:
+    """Cosines and gold scores of a task's pairs, all subsets one after another, (2, pairs).
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    subsets = task.read(folder).values()
+    return np.stack(
+        [
+            np.concatenate([cosines(pairs, embed).astype(np.float64) for pairs in subsets]),
+            np.concatenate([pairs.scores for pairs in subsets]),
+        ]
+    )
 
 
 def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed) -> StsTaskResult:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from dystress_text import report, sweep
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -49,6 +51,7 @@ def test_options_that_the_readme_names_exist():
         subprocess.run([sys.executable, *program.split(), "--help"], capture_output=True, text=True, cwd=ROOT).stdout
         for program in programs
     )
+    help_text += sweep.make_parser().format_help() + report.make_parser().format_help()
     named = set(re.findall(r"(?<![\w-])--[a-z_]+", README)) - {"--nproc_per_node"}
     assert {option for option in named if option not in help_text} == set()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dystress_text.presets import Preset
+from dystress_text.presets import Preset, listing
 from vision.augment import AT_IMAGENET_SCALE
 from vision.settings import VISION
 
@@ -240,3 +240,7 @@ PRESETS: dict[str, Preset] = {
          "knn_k": 20},
     ),
 }  # fmt: skip
+
+
+if __name__ == "__main__":
+    print("Images, vision/train.py --preset NAME:\n" + listing(PRESETS))

@@ -1,0 +1,80 @@
+"""Every row of the paper's text table is a preset that builds the row's temperature; the list is one line each."""
+
+import subprocess
+import sys
+import warnings
+from dataclasses import fields
+
+import pytest
+
+from dystress_text.arguments import parse
+from dystress_text.build_loss import build_objective
+from dystress_text.core.objectives import InfoNCELoss, MACLLoss
+from dystress_text.locate import CHECKOUT
+from dystress_text.paper import ROWS
+from dystress_text.presets import CONTROLS, PRESETS, STS_ROWS, TABLES, listing
+from dystress_text.settings import EngineSettings, LossSettings, TextSettings
+
+OPTIONS = {field.name for group in (TextSettings, LossSettings, EngineSettings) for field in fields(group)}
+
+TEMPERATURES = {
+    "sts-constant-0.05": "ConstantTemperature(tau=0.05)",
+    "sts-cosine-0.03-0.05": "CosineTemperature(tau_min=0.03, tau_max=0.05)",
+    "sts-shifted-0.2-0.03-0.05": "ShiftedCosineTemperature(tau_min=0.03, tau_max=0.05, shift=-0.2, scale=0.6)",
+    "sts-shifted-0.6-0.03-0.05": "ShiftedCosineTemperature(tau_min=0.03, tau_max=0.05, shift=-0.6, scale=0.8)",
+    "sts-shifted-0.4-0.02-0.05": "ShiftedCosineTemperature(tau_min=0.02, tau_max=0.05, shift=-0.4, scale=0.7)",
+    "sts-shifted-0.4-0.05-0.07": "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)",
+    "sts-constant-0.07": "ConstantTemperature(tau=0.07)",
+}
+
+
+def objective(name, *more):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # several of the paper's profiles have a falling logit
+        return build_objective(parse([f"--preset={name}", *more]).loss)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_options_exist_and_fit_each_other(name):
+    assert set(PRESETS[name].settings) <= OPTIONS
+    assert parse([f"--preset={name}"]).preset == name
+    objective(name)
+
+
+def test_every_row_is_a_preset_and_named_in_it():
+    assert list(STS_ROWS.values()) == [row.name for row in ROWS]
+    for name, row in zip(STS_ROWS, ROWS, strict=True):
+        assert PRESETS[name].about == row.about()
+    assert set(TABLES["sts"]) == set(STS_ROWS)
+    assert set(TABLES["controls"]) == set(CONTROLS)
+
+
+@pytest.mark.parametrize("name", TEMPERATURES)
+def test_the_temperature_is_the_names(name):
+    assert repr(objective(name).temperature) == TEMPERATURES[name]
+    assert type(objective(name)) is InfoNCELoss
+
+
+def test_macl_is_the_reweighting_with_the_adaptive_temperature():
+    macl = objective("sts-macl")
+    assert isinstance(macl, MACLLoss)
+    assert repr(macl.temperature) == repr(objective("paper", "--objective=macl").temperature)
+
+
+def test_the_default_is_the_best_row():
+    assert repr(objective("paper").temperature) == TEMPERATURES["sts-shifted-0.4-0.05-0.07"]
+
+
+def test_a_temperature_on_the_command_line_replaces_the_rows():
+    assert repr(objective("sts-shifted-0.2-0.03-0.05", "--temp=0.1").temperature) == "ConstantTemperature(tau=0.1)"
+
+
+def test_the_list_has_a_line_for_each_and_vision_lists_its_own():
+    from vision.presets import PRESETS as IMAGES
+
+    done = subprocess.run([sys.executable, "-m", "dystress_text.presets"], capture_output=True, text=True, cwd=CHECKOUT)
+    assert done.returncode == 0, done.stderr
+    text, images = done.stdout.removesuffix("\n").split("\n\n")
+    assert text.split("\n")[1:] == listing(PRESETS).split("\n")
+    assert images.split("\n")[1:] == listing(IMAGES).split("\n")
+    assert len(listing(PRESETS).split("\n")) == len(PRESETS)
