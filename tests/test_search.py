@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer, util
 
-from dystress_text import search as module
+from dystress_text import sentence_index as module
 from dystress_text.encoder import load_encoder
 from dystress_text.errors import UserError
 from dystress_text.search import Match, SentenceIndex, main

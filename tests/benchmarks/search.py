@@ -29,7 +29,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import semantic_search
 
 from dystress_text.corpus import CorpusReport, open_text, read_sentences
-from dystress_text.search import Encoder, SentenceIndex
+from dystress_text.sentence_index import Encoder, SentenceIndex
 
 TOP_K, BATCHES = 10, (1, 10, 100)
 CONTESTANTS = ("fp32", "fp16", "semantic_search")
