@@ -15,7 +15,9 @@ PATIENCE = 240  # seconds
 
 def forkserver():
     """Where new processes come from: one that has the slow imports behind it."""
-    multiprocessing.set_forkserver_preload(["dystress_text.train", "transformers.models.bert", "processes"])
+    multiprocessing.set_forkserver_preload(
+        ["dystress_text.train", "sentence_transformers", "transformers.models.bert", "processes"]
+    )
     return multiprocessing.get_context("forkserver")
 
 
