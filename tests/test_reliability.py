@@ -22,7 +22,7 @@ from dystress_text.checkpoints import STAGING, checkpoint_folders
 from dystress_text.train import main
 
 ROOT = Path(program.__file__).parents[1]
-KILLS, RUNS = 20, 4
+KILLS, RUNS, STEPS = 20, 4, 24
 TIMINGS = ("samples_per_second",)
 
 
@@ -49,7 +49,7 @@ def finish(process, seconds=120):
 
 def with_output(flags, folder, *more):
     return [*(flag for flag in flags if not flag.startswith(("--output_dir", "--max_steps"))), f"--output_dir={folder}",
-            "--max_steps=24", "--save_steps=2", "--logging_steps=3", "--eval_steps=8", *more]  # fmt: skip
+            f"--max_steps={STEPS}", "--save_steps=2", "--logging_steps=3", "--eval_steps=8", *more]  # fmt: skip
 
 
 def outcome(folder):
@@ -61,21 +61,34 @@ def outcome(folder):
     return (folder / "model.safetensors").read_bytes(), lines, kept
 
 
+def timed(flags, out, errors):
+    """A run left alone: seconds to its first line in the log, and to its end."""
+    begin = time.monotonic()
+    process = start(with_output(flags, out), errors)
+    wait_for(lambda: logged(out), process)
+    first = time.monotonic() - begin
+    assert finish(process) == 0, errors.read_text()
+    return first, time.monotonic() - begin
+
+
 @pytest.mark.slow
 def test_runs_that_are_killed_end_as_if_nothing_had_happened(flags, tmp_path):
     errors = tmp_path / "errors"
-    begin = time.monotonic()
-    assert finish(start(with_output(flags, tmp_path / "whole"), errors)) == 0, errors.read_text()
-    seconds = time.monotonic() - begin
+    timed(flags, tmp_path / "warm", errors)
+    first, seconds = timed(flags, tmp_path / "whole", errors)
     expected = outcome(tmp_path / "whole")
-    chance, kills, in_a_save = random.Random(7), 0, 0
+    chance, kills, in_a_save, early = random.Random(7), 0, 0, 0
     for number in range(RUNS):
         out = tmp_path / f"killed-{number}"
         resume, here = [], 0
         while here < KILLS // RUNS:
+            newest = next(iter(checkpoint_folders(out)), None)
+            done = int(newest.name.removeprefix("checkpoint-")) / STEPS if newest else 0
             process = start(with_output(flags, out, *resume), errors)
-            process.join(chance.uniform(0.3, 0.9) * seconds)
+            process.join(chance.random() * (first + (seconds - first) * (1 - done)))
             if not process.is_alive():  # done before its time came: once more from the start
+                early += 1
+                assert early < 10 * KILLS
                 assert process.exitcode == 0, errors.read_text()
                 assert outcome(out) == expected
                 shutil.rmtree(out)

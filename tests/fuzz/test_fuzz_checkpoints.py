@@ -184,7 +184,7 @@ def test_a_pickle_is_never_run(name, how, copied, tmp_path):
     assert result is None or name in ("scheduler.bin",)
 
 
-STATES = "state", "scheduler", "metrics", "identity"
+STATES = "state", "scheduler", "identity"
 
 
 def forged_states(count):
