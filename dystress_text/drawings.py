@@ -49,7 +49,7 @@ def draw_profiles() -> Figure:
 def draw_shifts() -> Figure:
     """Shifted and one-sided profiles, one a panel, before the cosine; a dot at the minimum."""
     named = curves.shifts()
-    figure = _one_a_panel(named, 3, "", curves.profiles()["cosine"], empty=2)
+    figure = _one_a_panel(named, 3, "   (1a to 3b: the paper's versions)", curves.profiles()["cosine"], empty=2)
     for axes, temperature in zip([axes for axes in figure.axes if axes.axison], named.values(), strict=True):
         s = curves.similarities()
         tau = temperature(s)
@@ -119,7 +119,7 @@ def draw_ode() -> Figure:
         axes.set_xticks([-1, 0, 1])
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_ylim(0, 0.6)
-        axes.set_xlim(-1, 1)
+        axes.set_xlim(-1.06, 1.06)  # some solutions live beside s = -1 alone
         axes.label_outer()
     panels[0].text(-0.95, 0.205, "$\\tau_{max}$", fontsize=7.5, va="bottom")
     handles, labels = panels[0].get_legend_handles_labels()
@@ -202,10 +202,12 @@ def draw_training(runs: Sequence[Path]) -> Figure:
                 marker="o" if len(steps) < 2 else None, markersize=3,
             )  # fmt: skip
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.set_xlim(left=0)
     for axes in list(grid.flat)[len(metrics) :]:
-        grid[-2, -1].tick_params(labelbottom=True)
-        axes.remove()
-    figure.supxlabel("optimiser steps", fontsize=7.5)
+        axes.axis("off")
+    for axes in list(grid.flat)[: len(metrics)][-grid.shape[1] :]:  # the lowest of each column
+        axes.set_xlabel("optimiser steps")
+        axes.tick_params(labelbottom=True)
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=1, frameon=False)
     return figure
@@ -220,7 +222,7 @@ def _title(metric: str) -> str:
         "alignment": "alignment (lower is closer)",
         "uniformity": "uniformity (lower is more even)",
     }
-    sets = {"stsb_dev": "STS-B dev", "mini_sts": "mini-STS"}
+    sets = {"sts_b_dev": "STS-B dev", "mini_sts": "mini-STS"}
     return f"{sets.get(of, of.replace('_', ' '))}\n{known.get(kind, kind)}".strip()
 
 
