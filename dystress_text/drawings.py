@@ -186,6 +186,9 @@ def draw_gradient_field() -> Figure:
 def draw_training(runs: Sequence[Path]) -> Figure:
     """Loss and metrics of runs over their steps."""
     found = [curves.read_curves(folder) for folder in runs]
+    names = [run.name for run in found]
+    labels = [str(runs[i]) if names.count(name) > 1 else name for i, name in enumerate(names)]
+    labels = [("./" if label.startswith("_") else "") + label.replace("$", r"\$") for label in labels]  # as they stand
     metrics = curves.metrics_of(found)
     rows = -(-len(metrics) // 2)
     figure, grid = plt.subplots(
@@ -198,7 +201,7 @@ def draw_training(runs: Sequence[Path]) -> Figure:
         for index, run in enumerate(found):
             steps, values = run.metrics.get(metric, ([], []))
             axes.plot(
-                steps, values, lines[index % len(lines)], color=colours[index % len(colours)], label=run.name,
+                steps, values, lines[index % len(lines)], color=colours[index % len(colours)], label=labels[index],
                 marker="o" if len(steps) < 2 else None, markersize=3,
             )  # fmt: skip
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -208,8 +211,7 @@ def draw_training(runs: Sequence[Path]) -> Figure:
     for axes in list(grid.flat)[: len(metrics)][-grid.shape[1] :]:  # the lowest of each column
         axes.set_xlabel("optimiser steps")
         axes.tick_params(labelbottom=True)
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=1, frameon=False)
+    figure.legend(grid[0, 0].lines, labels, loc="outside lower center", ncols=1, frameon=False)
     return figure
 
 
