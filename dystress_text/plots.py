@@ -25,6 +25,7 @@ from dystress_text.core.temperature import (
 
 # a colour-blind-safe palette, and line styles so that print in grey still tells the curves apart
 STYLES = [("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-."), ("#595959", ":")]
+MORE_COLOURS = ["#cc79a7", "#e69f00", "#56b4e9"]  # of the same palette, where four are not enough
 
 
 def plot_temperatures(temperatures: dict[str, Temperature], file: str | Path) -> None:
@@ -48,12 +49,17 @@ def plot_temperatures(temperatures: dict[str, Temperature], file: str | Path) ->
     plt.close(figure)
 
 
-def dress(axes: Axes, label: str, title: str) -> None:
-    """Label axes whose abscissa is the similarity, in the figures' common style."""
+def dress(axes: Axes, label: str, title: str, size: float = 11) -> None:
+    """Label axes whose abscissa is the similarity, in the figures' common style; ``size`` is the title's, in points."""
     axes.set_xlabel("cosine similarity s")
-    axes.set_ylabel(label)
-    axes.set_title(title, fontsize=11)
     axes.set_xticks([-1, -0.5, 0, 0.5, 1])
+    dress_plain(axes, label, title, size)
+
+
+def dress_plain(axes: Axes, label: str, title: str, size: float = 11) -> None:
+    """The same for axes with another abscissa."""
+    axes.set_ylabel(label)
+    axes.set_title(title, fontsize=size)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 

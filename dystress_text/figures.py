@@ -1,0 +1,111 @@
+"""The paper's figures from this package's own temperatures, and the curves of training runs; needs the plots extra.
+
+python -m dystress_text.figures --list
+python -m dystress_text.figures profiles --output profiles.pdf            # .png, .svg or .pdf
+python -m dystress_text.figures training out_a/ out_b/ --output runs.png  # from each run's metrics.jsonl
+python -m dystress_text.figures all --output figures/                     # all that need no run
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from dystress_text.command_line import OneLineParser, exit_code
+from dystress_text.errors import UserError
+
+ENDINGS = (".png", ".svg", ".pdf")
+FIGURES = {
+    "profiles": "every temperature function over the similarity",
+    "ranges": "the cosine and the shifted profile at several ranges",
+    "shifts": "shifted and one-sided profiles",
+    "ode": "solutions of the paper's equation over c, delta and K",
+    "logit": "s / tau(s) and its slope, with the temperature in and out of the gradient",
+    "gradient-field": "pull on a positive and push on negatives over both similarities",
+    "training": "loss, STS-B dev, alignment and uniformity over the steps of runs: training RUN [RUN ...]",
+}
+
+
+def draw(name: str, file: Path, runs: Sequence[Path] = ()) -> None:
+    """Draw a figure of :data:`FIGURES` into a file.
+
+    Args:
+        name: of the figure.
+        file: the picture; its ending, one of :data:`ENDINGS`, says the format.
+        runs: folders of runs, for ``training`` alone.
+
+    Raises:
+        UserError: matplotlib is missing, the name or the ending is unknown, a run is none, the file cannot be written.
+    """
+    if name not in FIGURES:
+        raise UserError(f"unknown figure {name!r}; known are {', '.join(FIGURES)}, all")
+    if (name == "training") != bool(runs):
+        need = "needs folders of runs: training RUN [RUN ...]" if name == "training" else "takes no folders of runs"
+        raise UserError(f"{name} {need}")
+    if file.suffix.lower() not in ENDINGS:
+        raise UserError(f"--output: {str(file)!r} must end in one of {', '.join(ENDINGS)}")
+    if find_spec("matplotlib") is None:
+        raise UserError("figures need matplotlib: pip install -c constraints.txt -e '.[plots]'")
+    from dystress_text.drawings import make, save  # an extra, which the rest of the package does not need
+
+    figure = make(name, runs)
+    try:
+        save(figure, file)
+    except OSError as error:
+        raise UserError(f"--output: cannot write {str(file)!r}: {error.strerror or error}") from error
+
+
+def draw_all(folder: Path) -> list[Path]:
+    """Draw all figures that need no run as PNG into a folder, which is made if need be; returns the files.
+
+    Raises:
+        UserError: as for :func:`draw`, or the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output: cannot make the folder {str(folder)!r}: {error.strerror or error}") from error
+    files = {name: folder / f"{name}.png" for name in FIGURES if name != "training"}
+    for name, file in files.items():
+        draw(name, file)
+    return list(files.values())
+
+
+def make_parser() -> OneLineParser:
+    """The program's options."""
+    parser = OneLineParser("figures", __doc__)
+    add = parser.add_argument
+    add("name", nargs="?", metavar="NAME", help=f"{', '.join(FIGURES)}, or all")
+    add("runs", nargs="*", type=Path, metavar="RUN", help="folders of runs, for training")
+    add("--output", type=Path, help="the picture (default NAME.png); with all, the folder (default figures/)")
+    add("--list", action="store_true", help="say the names and what each shows")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+
+    def work() -> bool:
+        options = make_parser().parse_intermixed_args(argv)
+        if options.list:
+            print("\n".join(f"{name:15} {about}" for name, about in FIGURES.items()))
+            return True
+        if options.name is None:
+            raise UserError(f"name a figure: {', '.join(FIGURES)}, or all (see --help)")
+        if options.name == "all":
+            if options.runs:
+                raise UserError("all takes no folders of runs")
+            files = draw_all(options.output or Path("figures"))
+        else:
+            files = [options.output or Path(f"{options.name}.png")]
+            draw(options.name, files[0], options.runs)
+        print("\n".join(map(str, files)))
+        return True
+
+    return exit_code("figures", work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
