@@ -47,10 +47,11 @@ def test_options_that_the_readme_names_exist():
         "dystress_text/search.py build",
         "dystress_text/search.py query",
     )
-    help_text = "".join(
-        subprocess.run([sys.executable, *program.split(), "--help"], capture_output=True, text=True, cwd=ROOT).stdout
+    started = [
+        subprocess.Popen([sys.executable, *program.split(), "--help"], stdout=subprocess.PIPE, text=True, cwd=ROOT)
         for program in programs
-    )
+    ]
+    help_text = "".join(process.communicate()[0] for process in started)
     help_text += sweep.make_parser().format_help() + report.make_parser().format_help()
     named = set(re.findall(r"(?<![\w-])--[a-z_]+", README)) - {"--nproc_per_node"}
     assert {option for option in named if option not in help_text} == set()

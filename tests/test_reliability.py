@@ -228,14 +228,14 @@ TORCHRUN = ("torch.distributed.run", "--nproc_per_node=2")
 @pytest.mark.slow
 def test_one_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
     arguments = with_output(flags, tmp_path / "out", *ENDLESS)
-    process = launched(arguments, *TORCHRUN, f"--master_port={free_port()}", "--monitor-interval=20")
+    process = launched(arguments, *TORCHRUN, f"--master_port={free_port()}", "--monitor-interval=8")
     with cleaned_up(process):
         wait_for(lambda: logged(tmp_path / "out") >= 2)
         first, second = workers(process)
         victim = second if second.environ()["RANK"] == "1" else first
         other = first if victim is second else second
         victim.kill()
-        other.wait(30)  # by itself: the launcher looks every 20 seconds
+        other.wait(30)  # mostly by itself: the launcher looks every 8 seconds
         process.wait(60)
         said = process.stdout.read()
     assert "train.py: error: another process of this run is gone after step" in said

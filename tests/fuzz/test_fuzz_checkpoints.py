@@ -207,7 +207,7 @@ def forged_states(count):
 
 
 test_states_of_any_form = forged_states(8)
-test_more_states_of_any_form = pytest.mark.slow(forged_states(30))
+test_more_states_of_any_form = pytest.mark.slow(forged_states(20))
 
 
 def forged_files(count):
@@ -228,7 +228,7 @@ def forged_files(count):
 
 
 test_files_of_any_form = forged_files(12)
-test_more_files_of_any_form = pytest.mark.slow(forged_files(30))
+test_more_files_of_any_form = pytest.mark.slow(forged_files(15))
 
 
 def forged_optimizer(change):
