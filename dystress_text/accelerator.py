@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import broadcast_object_list, set_seed
 
+from dystress_text.core.gather import ProcessGather
 from dystress_text.distributed import check_launch
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.settings import EngineSettings
@@ -111,6 +112,12 @@ def on_main_process(accelerator: Accelerator, work: Callable[[], None]) -> None:
             raise TrainingError(message)
     if caught is not None:
         raise caught
+
+
+def gather_of(accelerator: Accelerator) -> ProcessGather | None:
+    """What gives a loss the other processes' rows; None where there are none."""
+    processes = accelerator.num_processes
+    return ProcessGather(accelerator.process_index, processes) if processes > 1 else None
 
 
 def describe(accelerator: Accelerator) -> str:

@@ -14,6 +14,7 @@ from dystress_text.command_line import one_line
 from dystress_text.encoder import AVERAGED
 from dystress_text.hub import hub_reachable
 from dystress_text.locate import WIKI1M
+from dystress_text.records import write_text
 from dystress_text.saved_model import SavedModel, read_saved
 
 CARD = "README.md"
@@ -84,9 +85,7 @@ def write_card(
         OSError: it cannot be written.
         UserError: the folder holds no model.
     """
-    staging = folder / f".{CARD}.writing"
-    staging.write_text(model_card(record, model or read_saved(folder), layout, at), encoding="utf-8")
-    staging.replace(folder / CARD)
+    write_text(folder / CARD, model_card(record, model or read_saved(folder), layout, at))
 
 
 def describe_base(name_or_path: str) -> dict[str, Any]:

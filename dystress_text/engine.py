@@ -43,7 +43,7 @@ from dystress_text.distributed import collect_weights, network_to_train, tell_de
 from dystress_text.errors import Interrupted, TrainingError, UserError
 from dystress_text.gradient_cache import backward_in_chunks, check_no_batch_statistics
 from dystress_text.progress import progress_bar
-from dystress_text.records import to_json
+from dystress_text.records import to_json, write_text
 from dystress_text.saved_state import SavedState, TrainingState
 from dystress_text.settings import EngineSettings
 from dystress_text.stop_signals import StopSignals
@@ -428,9 +428,7 @@ class Trainer:
 def _shorten(log: Path, step: int) -> None:
     """Leave out the lines of later steps."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
-    staging = log.with_name(f".{log.name}.writing")
-    staging.write_text("".join(line + "\n" for line in lines if (_step_of(line) or math.inf) <= step), encoding="utf-8")
-    staging.replace(log)
+    write_text(log, "".join(line + "\n" for line in lines if (_step_of(line) or math.inf) <= step))
 
 
 def _step_of(line: str) -> int | None:

@@ -31,8 +31,17 @@ def write_json(file: Path, value: Any) -> None:
     Raises:
         OSError: it cannot be written.
     """
+    write_text(file, to_json(value, indent=1) + "\n")
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a text under another name and rename it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     staging = file.with_name(f".{file.name}.writing")
-    staging.write_text(to_json(value, indent=1) + "\n", encoding="utf-8")
+    staging.write_text(text, encoding="utf-8")
     staging.replace(file)
 
 

@@ -22,6 +22,8 @@ from dystress_text.run_folder import RECORD
 from dystress_text.settings import LossSettings
 
 PAIRS = "sts-pairs.npz"
+# what does not make a configuration; unlike a run that goes on, it has one training file
+FREE = {*FREE_OPTIONS, "metric_for_best_model"} - {"train_file", "text_column"}
 TRAINING = "training"
 _NAME = re.compile(r"(?P<name>.+)-seed-(?P<seed>\d+)")
 
@@ -51,8 +53,7 @@ class RunFigures:
     @property
     def settings(self) -> dict[str, Any]:
         """The options of the training program that make the configuration."""
-        free = {*FREE_OPTIONS, "seed", "metric_for_best_model"} - {"train_file", "text_column"}
-        return {name: value for name, value in self.record["settings"].items() if name not in free}
+        return {name: value for name, value in self.record["settings"].items() if name not in {*FREE, "seed"}}
 
     def parameter(self, name: str) -> float | None:
         """A parameter of the temperature that was trained with, such as ``tau_max``; None where it has none."""

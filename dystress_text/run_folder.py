@@ -73,12 +73,17 @@ def write_record(output: Path, record: Mapping[str, Any]) -> None:
     write_json(output / RECORD, record)
 
 
-def _is_run(output: Path) -> bool:
+def read_record(output: Path) -> dict[str, Any]:
+    """What ``run.json`` holds; nothing where there is none that can be read."""
     try:
         record = json.loads((output / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(record, dict) and record.get("program") in PROGRAMS
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _is_run(output: Path) -> bool:
+    return read_record(output).get("program") in PROGRAMS
 
 
 def _remove_run(output: Path) -> None:

@@ -28,16 +28,15 @@ import transformers
 from dystress_text.arguments import parse
 from dystress_text.build_loss import build_objective
 from dystress_text.command_line import OneLineParser, exit_code
-from dystress_text.engine import FREE_OPTIONS
 from dystress_text.errors import Interrupted, UserError
 from dystress_text.jobs import Command, Job, run_jobs
 from dystress_text.locate import CHECKOUT
 from dystress_text.presets import TABLES, find_preset
-from dystress_text.run_folder import RECORD
+from dystress_text.run_figures import FREE, PAIRS
+from dystress_text.run_folder import RECORD, read_record
 
 GRID = ("temp", "tau_min", "tau_max", "shift", "scale", "sharpness", "half_period", "tau_0", "alpha", "a_0")
 OWN = ("--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir")
-PAIRS = "sts-pairs.npz"
 TRAIN = Path(__file__).with_name("train.py")
 EVALUATE = CHECKOUT / "eval" / "senteval.py"
 
@@ -83,8 +82,7 @@ class Run:
         if "trained" not in record:
             return "begun"
         then, now = record.get("settings", {}), json.loads(json.dumps(parse(self.options).options()))
-        free = {*FREE_OPTIONS, "metric_for_best_model"} - {"train_file", "text_column"}
-        changed = [name for name in now if name not in free and then.get(name) != now[name]]
+        changed = [name for name in now if name not in FREE and then.get(name) != now[name]]
         if changed:
             differences = "; ".join(f"{name} was {then.get(name)}, is {now[name]}" for name in changed)
             raise UserError(
@@ -121,15 +119,6 @@ class Run:
             return set(result["asked"]) if result["complete"] else set()
         except (OSError, ValueError, KeyError, TypeError):
             return set()
-
-
-def read_record(folder: Path) -> dict[str, Any]:
-    """What ``run.json`` of a folder holds; nothing where there is none to be read."""
-    try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def make_parser() -> OneLineParser:

@@ -23,12 +23,11 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.accelerator import describe, global_batch_size, make_accelerator, on_main_process
+from dystress_text.accelerator import describe, gather_of, global_batch_size, make_accelerator, on_main_process
 from dystress_text.arguments import parse
 from dystress_text.build_loss import build_objective
 from dystress_text.card import describe_base, write_card
 from dystress_text.command_line import exit_code
-from dystress_text.core.gather import ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.corpus import TokenizedCorpus, load_corpus, tokenizer_id
 from dystress_text.encoder import POOLERS, SentenceEncoder, check_length, check_views, load_encoder
@@ -56,10 +55,8 @@ def train(settings: RunSettings) -> dict[str, Any]:
     show = accelerator.is_main_process
     output = Path(engine.output_dir)
     check_output(output, engine)
-    processes = accelerator.num_processes
-    global_batch_size(engine, processes)
-    gather = ProcessGather(accelerator.process_index, processes) if processes > 1 else None
-    objective = build_objective(settings.loss, gather)
+    global_batch_size(engine, accelerator.num_processes)
+    objective = build_objective(settings.loss, gather_of(accelerator))
     with accelerator.local_main_process_first():
         train_file = _train_file(text, show)
     dev = eval_pairs(text.eval_set, text.data_dir)

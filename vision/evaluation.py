@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
@@ -15,7 +14,7 @@ import torch
 
 from dystress_text.errors import UserError
 from dystress_text.records import versions, write_json
-from dystress_text.run_folder import RECORD
+from dystress_text.run_folder import RECORD, read_record
 from vision.accuracy import Accuracy
 from vision.augment import crop_of
 from vision.class_weights import check_class_weights, parse_class_weights
@@ -201,9 +200,9 @@ def with_data(settings: EvaluationSettings) -> EvaluationSettings:
         return settings
     file = Path(settings.model) / RECORD
     try:
-        trained = json.loads(file.read_text(encoding="utf-8"))["settings"]
+        trained = read_record(file.parent)["settings"]
         return replace(settings, dataset=str(trained["dataset"]), data_dir=settings.data_dir or trained["data_dir"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise UserError(
             f"--dataset: {str(file)!r} does not say what the encoder was trained on; name images"
         ) from error

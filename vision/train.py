@@ -10,7 +10,6 @@ The encoder lands in ``out_vision/`` (``--output_dir``); ``python vision/evaluat
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -23,16 +22,15 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import nn
 
-from dystress_text.accelerator import describe, global_batch_size, make_accelerator, on_main_process
+from dystress_text.accelerator import describe, gather_of, global_batch_size, make_accelerator, on_main_process
 from dystress_text.arguments import parse_settings
 from dystress_text.build_loss import build_objective, build_temperature
 from dystress_text.command_line import exit_code
-from dystress_text.core.gather import ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss, QueueInfoNCELoss
 from dystress_text.engine import Trainer
 from dystress_text.errors import UserError
 from dystress_text.records import versions
-from dystress_text.run_folder import RECORD, check_output, prepare_output, write_record
+from dystress_text.run_folder import check_output, prepare_output, read_record, write_record
 from dystress_text.settings import EngineSettings
 from vision.allocator import keep_freed_memory
 from vision.augment import SimclrAugment, crop_of, evaluation_transform
@@ -96,7 +94,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     accelerator.wait_for_everyone()
 
     def start() -> None:
-        before = _untrained(output) if engine.resume_from_checkpoint else None
+        before = read_record(output).get("untrained") if engine.resume_from_checkpoint else None
         prepare_output(output, engine, record)
         _say(
             f"{len(images):,} images of {images.title}, {len(images.classes)} classes, at {images.size} x {images.size}"
@@ -135,15 +133,10 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
 
 def _encoder(vision: VisionSettings, accelerator: Accelerator) -> ImageEncoder:
     encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
-    gather = _gather(accelerator)
+    gather = gather_of(accelerator)
     if vision.sync_batchnorm and gather is not None:
         synchronise(encoder, gather, accelerator.device)
     return encoder.to(accelerator.device)
-
-
-def _gather(accelerator: Accelerator) -> ProcessGather | None:
-    processes = accelerator.num_processes
-    return ProcessGather(accelerator.process_index, processes) if processes > 1 else None
 
 
 def _online_knn(vision: VisionSettings, images: ImageSet, taken: ImageInput) -> OnlineKnn | None:
@@ -163,7 +156,7 @@ def _online_knn(vision: VisionSettings, images: ImageSet, taken: ImageInput) -> 
 
 
 def _objective(loss: VisionLossSettings, vision: VisionSettings, accelerator: Accelerator) -> ContrastiveLoss:
-    gather = _gather(accelerator)
+    gather = gather_of(accelerator)
     if loss.objective != "queue":
         for option in fields(vision):
             if option.name in ("queue_size", "key_momentum") and getattr(vision, option.name) != option.default:
@@ -214,12 +207,6 @@ def _check_metric(engine: EngineSettings, knn: OnlineKnn | None) -> None:
     if known is None:
         raise UserError(f"--metric_for_best_model: {wanted!r} is not measured; there is no online evaluation (--knn_k)")
     raise UserError(f"--metric_for_best_model: {wanted!r} is not measured; known is {known}")
-
-
-def _untrained(output: Path) -> dict[str, float] | None:
-    """What an interrupted run measured before its first step."""
-    found: dict[str, float] | None = json.loads((output / RECORD).read_text(encoding="utf-8")).get("untrained")
-    return found
 
 
 def _report(record: dict[str, Any], output: Path) -> None:

@@ -9,7 +9,7 @@ import warnings
 import pytest
 import torch
 from conftest import reset_accelerator
-from fuzz_cases import accepted, deep, inputs, snapshot, spoiled, spoiled_value, within
+from fuzz_cases import accepted, deep, inputs, places_apart, snapshot, spoiled, spoiled_value, within
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -187,20 +187,26 @@ def test_a_pickle_is_never_run(name, how, copied, tmp_path):
 STATES = "state", "scheduler", "identity"
 
 
+def copy_of(run, tmp_path_factory):
+    """A copy of a run to be forged, in the place of the one before, and its newest checkpoint."""
+    out = tmp_path_factory.getbasetemp() / "forged"
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(run, out)
+    return out, checkpoint_folders(out)[0]
+
+
 def forged_states(count):
     @inputs(count)
     @given(st.data())
     def run(interrupted, tmp_path_factory, data):
         run, flags = interrupted
-        out = tmp_path_factory.getbasetemp() / "forged-state"
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(run, out)
-        file = checkpoint_folders(out)[0] / "training_state.json"
+        out, folder = copy_of(run, tmp_path_factory)
+        file = folder / "training_state.json"
         part = data.draw(st.sampled_from(STATES))
         stored = json.loads(file.read_text())
         stored[part] = data.draw(spoiled_value(stored[part]))
         file.write_text(json.dumps(stored))
-        reseal(file.parent)
+        reseal(folder)
         resume([*flags, f"--output_dir={out}"])
 
     return run
@@ -215,10 +221,7 @@ def forged_files(count):
     @given(st.data())
     def run(interrupted, tmp_path_factory, data):
         run, flags = interrupted
-        out = tmp_path_factory.getbasetemp() / "forged-files"
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(run, out)
-        folder = checkpoint_folders(out)[0]
+        out, folder = copy_of(run, tmp_path_factory)
         name = data.draw(st.sampled_from(sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)))
         (folder / name).write_bytes(data.draw(spoiled((folder / name).read_bytes())))
         reseal(folder)
@@ -303,12 +306,7 @@ def test_a_log_of_any_form(line, copied):
 def test_nothing_is_written_outside(interrupted, tmp_path, monkeypatch):
     """A batch of forged runs, with a look at the folders before and after."""
     run, flags = interrupted
-    places = {name: tmp_path / name for name in ("work", "home", "temporary", "beside")}
-    for place in places.values():
-        place.mkdir()
-    monkeypatch.chdir(places["work"])
-    monkeypatch.setenv("HOME", str(places["home"]))
-    monkeypatch.setenv("TMPDIR", str(places["temporary"]))
+    places = places_apart(tmp_path, monkeypatch, "beside")
     for odd in ("../beside", "/", "checkpoint-1/../../beside"):
         shutil.copytree(run, tmp_path / "out")
         folder = checkpoint_folders(tmp_path / "out")[0]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import build_tokenizer, make_sentences
-from fuzz_cases import ODD_BYTES, accepted, deep, inputs, snapshot, spoiled, spoiled_lines, spoiled_value
+from fuzz_cases import ODD_BYTES, accepted, deep, inputs, places_apart, snapshot, spoiled, spoiled_lines, spoiled_value
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -254,12 +254,7 @@ def test_a_name_that_is_no_text_trains_and_is_recorded(flags, tmp_path, capsys):
 
 def test_nothing_is_written_but_the_cache(tmp_path, monkeypatch):
     """A batch of texts and tables, with a look at the folders before and after."""
-    places = {name: tmp_path / name for name in ("work", "home", "files", "temporary")}
-    for place in places.values():
-        place.mkdir()
-    monkeypatch.chdir(places["work"])
-    monkeypatch.setenv("HOME", str(places["home"]))
-    monkeypatch.setenv("TMPDIR", str(places["temporary"]))
+    places = places_apart(tmp_path, monkeypatch, "files")
     for number, content in enumerate([*ODD_BYTES, TEXT]):
         (places["files"] / f"{number}.txt").write_bytes(content)
     for suffix in (".csv", ".jsonl", ".parquet"):

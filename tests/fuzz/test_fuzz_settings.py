@@ -6,7 +6,7 @@ import json
 
 import pytest
 import yaml
-from fuzz_cases import ODD_VALUES, accepted, deep, inputs, snapshot, spoiled
+from fuzz_cases import ODD_VALUES, accepted, deep, inputs, places_apart, snapshot, spoiled
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -259,12 +259,7 @@ def test_a_token_in_the_wrong_place_is_not_printed(argv, capsys):
 
 def test_nothing_is_written_by_reading_settings(tmp_path, monkeypatch):
     """A batch of command lines and files, with a look at the folders before and after."""
-    places = {name: tmp_path / name for name in ("work", "home", "files", "temporary")}
-    for place in places.values():
-        place.mkdir()
-    monkeypatch.chdir(places["work"])
-    monkeypatch.setenv("HOME", str(places["home"]))
-    monkeypatch.setenv("TMPDIR", str(places["temporary"]))
+    places = places_apart(tmp_path, monkeypatch, "files")
     for value in LIKELY:
         for name in ("output_dir", "train_file", "report_to", "model_name_or_path", "data_dir"):
             checked(parse, [f"--{name}={value}"])
