@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from dataclasses import dataclass
@@ -27,11 +26,12 @@ from dystress_text.core.temperature import (
 )
 from dystress_text.engine import LOG
 from dystress_text.errors import UserError
+from dystress_text.step_log import read_steps
 
 NEGATIVES = 63  # of an anchor, in the paper's text batch of 64
 ODE_TAU_MAX = 0.2  # what the constants of the ODE's figure aim at
 ODE_PRODUCTS = ((0.01, 50.0), (0.1, 50.0), (0.1, 200.0))  # delta and K; the paper does not name its own
-_BOOKKEEPING = ("step", "learning_rate", "samples_per_second")
+_BOOKKEEPING = ("learning_rate", "samples_per_second")
 _quiet = partial(warnings.catch_warnings, action="ignore")  # rows whose logit falls: the figure of logits shows it
 _ORDER = ("loss", "spearman", "alignment", "uniformity")
 
@@ -180,17 +180,12 @@ def read_curves(folder: Path) -> RunCurves:
     if not log.is_file():
         raise UserError(f"no run in {str(folder)!r}: it has no {LOG}")
     metrics: dict[str, tuple[list[float], list[float]]] = {}
-    try:
-        lines = log.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise UserError(f"{log} cannot be read: {error}") from error
-    for number, line in enumerate(lines, 1):
+    for values in read_steps(log):
+        step = float(values.pop("step"))
         try:
-            values = json.loads(line)
-            step = float(values["step"])
             found = {k: math.nan if v is None else float(v) for k, v in values.items() if k not in _BOOKKEEPING}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise UserError(f"{log}: line {number} is no record of a step") from error
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{log}: the line of step {step:g} holds more than numbers") from error
         for name, value in found.items():
             steps, column = metrics.setdefault(name, ([], []))
             steps.append(step)

@@ -8,7 +8,6 @@ trackers, the best model, checkpoints, and the stop on a signal or on a loss tha
 from __future__ import annotations
 
 import gc
-import json
 import math
 import signal
 import time
@@ -43,9 +42,10 @@ from dystress_text.distributed import collect_weights, network_to_train, tell_de
 from dystress_text.errors import Interrupted, TrainingError, UserError
 from dystress_text.gradient_cache import backward_in_chunks, check_no_batch_statistics
 from dystress_text.progress import progress_bar
-from dystress_text.records import to_json, write_text
 from dystress_text.saved_state import SavedState, TrainingState
 from dystress_text.settings import EngineSettings
+from dystress_text.similarity_log import SIMILARITY_LOG, SimilarityWatch
+from dystress_text.step_log import append, shorten
 from dystress_text.stop_signals import StopSignals
 
 LOG, FAILURE = "metrics.jsonl", "failure"
@@ -54,7 +54,7 @@ _OVERFLOWS = 50  # steps in a row that fp16 may skip
 # what may differ between a run and its continuation
 FREE_OPTIONS = (
     "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_total_limit", "logging_steps",
-    "report_to", "train_file", "text_column", "dataset", "data_dir", "preset",
+    "report_to", "log_similarity", "high_similarity", "train_file", "text_column", "dataset", "data_dir", "preset",
 )  # fmt: skip
 
 
@@ -123,6 +123,7 @@ class Trainer:
             ``settings`` if none are given.
         data_id: names the data's content, such as a checksum.
         make_optimizer: the optimizer of a network's trainable parameters; None is AdamW with the settings' rate.
+        watch: of the task's objective; its figures go to ``similarity.jsonl``.
 
     Raises:
         UserError: settings that do not fit each other or the data, or a checkpoint to resume that is damaged or of
@@ -138,8 +139,10 @@ class Trainer:
         options: Mapping[str, Any] | None = None,
         data_id: str = "",
         make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None,
+        watch: SimilarityWatch | None = None,
     ) -> None:
         self.task = task
+        self.watch = watch
         self.settings = settings
         self.options = dict(vars(settings) if options is None else options)
         self.accelerator = accelerator
@@ -218,7 +221,7 @@ class Trainer:
             folder, self.state = self._checkpointed
             self._saved.take_up(folder)
             with self._writing():
-                on_main_process(self.accelerator, lambda: _shorten(self.folder / LOG, self.state.step))
+                on_main_process(self.accelerator, self._shorten_logs)
         settings, state, main = self.settings, self.state, self.accelerator.is_main_process
         if settings.report_to != "none":
             self.accelerator.init_trackers("dystress", config=_trackable(self.options))
@@ -236,6 +239,7 @@ class Trainer:
                 saving = stopping or (settings.save_steps > 0 and state.step % settings.save_steps == 0 and not last)
                 if logging or saving:
                     self._read_losses()
+                    self._log_similarities()
                     state.train_seconds += time.perf_counter() - mark
                     mark = time.perf_counter()
                 if logging:
@@ -311,6 +315,8 @@ class Trainer:
                 self.optimizer.zero_grad()
             loss = loss.detach()
             self._pending.append(torch.stack([loss, loss.new_zeros(()) if norm is None else _local(norm).to(loss)]))
+        if self.watch is not None:
+            self.watch.end_step()
         self.scheduler.step()  # also when fp16 overflowed: the fused optimizer skips on the device and tells nobody
 
     @property
@@ -399,9 +405,23 @@ class Trainer:
 
     def _log(self, values: Mapping[str, float]) -> None:
         if self.accelerator.is_main_process:
-            with self._writing(), (self.folder / LOG).open("a", encoding="utf-8") as file:
+            with self._writing():
                 self.accelerator.log(dict(values), step=self.state.step)
-                file.write(to_json({"step": self.state.step, **values}) + "\n")
+                append(self.folder / LOG, self.state.step, values)
+
+    def _log_similarities(self) -> None:
+        lines = [] if self.watch is None else self.watch.read(self.accelerator)
+        if self.accelerator.is_main_process:
+            with self._writing():
+                for step, line in enumerate(lines, self.state.step - len(lines) + 1):
+                    plain = {f"similarity/{name}": value for name, value in line.items() if name != "histograms"}
+                    self.accelerator.log(plain, step=step)
+                    append(self.folder / SIMILARITY_LOG, step, line)
+
+    def _shorten_logs(self) -> None:
+        for log in (LOG, SIMILARITY_LOG):
+            if (self.folder / log).is_file():
+                shorten(self.folder / log, self.state.step)
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -423,21 +443,6 @@ class Trainer:
                 f"cannot write to {str(self.folder)!r} after step {self.state.step}: {' '.join(str(error).split())}. "
                 f"{self._kept()}; checkpoints that were complete stay as they are"
             ) from error
-
-
-def _shorten(log: Path, step: int) -> None:
-    """Leave out the lines of later steps."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
-    write_text(log, "".join(line + "\n" for line in lines if (_step_of(line) or math.inf) <= step))
-
-
-def _step_of(line: str) -> int | None:
-    """The step of a log line; None for one that was torn when the run was killed."""
-    try:
-        step: int = json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return step if isinstance(step, int) else None
 
 
 def _local(norm: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """The folder of a run: whether it may be used, and what of an older run goes away.
 
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
-``checkpoint-STEP/``, ``failure/``, the trackers' ``tracker-logs/dystress/`` and the model. All else is the user's.
+``similarity.jsonl``, ``report.html``, ``checkpoint-STEP/``, ``failure/``, the trackers' ``tracker-logs/dystress/`` and
+the model. All else is the user's.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from dystress_text.engine import FAILURE, LOG
 from dystress_text.errors import UserError
 from dystress_text.records import write_json
 from dystress_text.settings import EngineSettings
+from dystress_text.similarity_log import SIMILARITY_LOG
 
-RECORD = "run.json"
+RECORD, PAGE = "run.json", "report.html"
 PROGRAMS = ("dystress_text/train.py", "vision/train.py")
 MODEL_FILES = (  # without them nothing loads
     "modules.json", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json",
@@ -87,7 +89,7 @@ def _is_run(output: Path) -> bool:
 
 
 def _remove_run(output: Path) -> None:
-    for pattern in (LOG, *MODEL_FILES):
+    for pattern in (LOG, SIMILARITY_LOG, PAGE, *MODEL_FILES):
         for path in output.glob(pattern):
             path.unlink()
     for folder in (*checkpoint_folders(output), *(output / name for name in (STAGING, MODEL_STAGING, FAILURE))):

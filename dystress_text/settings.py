@@ -138,6 +138,16 @@ class EngineSettings:
     )
     save_total_limit: int = field(default=2, metadata={"help": "Keep so many checkpoints, the newest ones."})
     logging_steps: int = field(default=10, metadata={"help": "Steps between log lines, and reads from the device."})
+    log_similarity: bool = field(
+        default=False,
+        metadata={
+            "help": "Write what the temperature does to the pairs of each step to similarity.jsonl: similarities, "
+            "temperatures, and where the gradient goes."
+        },
+    )
+    high_similarity: float = field(
+        default=0.4, metadata={"help": "log_similarity: negatives above it are the high-similarity region."}
+    )
     metric_for_best_model: str | None = field(
         default=None, metadata={"help": "The metric by which the best model is kept (higher is better)."}
     )
@@ -162,6 +172,10 @@ class EngineSettings:
             raise UserError(f"--learning_rate: must be positive, got {self.learning_rate}")
         if not 0 <= self.warmup_ratio <= 1:
             raise UserError(f"--warmup_ratio: must lie in [0, 1], got {self.warmup_ratio}")
+        if not -1 <= self.high_similarity < 1:
+            raise UserError(f"--high_similarity: must lie in [-1, 1), got {self.high_similarity}")
+        if self.high_similarity != EngineSettings.high_similarity and not self.log_similarity:
+            raise UserError("--high_similarity: says nothing without --log_similarity")
         if self.max_steps < 1 and self.max_steps != -1:
             raise UserError(f"--max_steps: must be at least 1, or -1 for whole epochs, got {self.max_steps}")
         if self.overwrite_output_dir and self.resume_from_checkpoint:

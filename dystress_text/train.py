@@ -40,6 +40,7 @@ from dystress_text.records import versions
 from dystress_text.run_folder import check_output, prepare_output, write_record
 from dystress_text.settings import RunSettings, TextSettings
 from dystress_text.simcse import SimcseTask, metrics
+from dystress_text.similarity_log import watch_of
 from dystress_text.sts import StsPairs, score_vectors
 from dystress_text.tables import is_table, text_of_table
 
@@ -71,7 +72,9 @@ def train(settings: RunSettings) -> dict[str, Any]:
         corpus = load_corpus(train_file, tokenizer, text.max_seq_length, text.max_train_samples, progress=show)
     task = SimcseTask(model, tokenizer, corpus, objective, dev, text.packing)
     data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(tokenizer, text.max_seq_length)}"
-    trainer = Trainer(task, len(corpus), engine, accelerator, settings.options(), data_id)
+    trainer = Trainer(
+        task, len(corpus), engine, accelerator, settings.options(), data_id, watch=watch_of(engine, objective)
+    )
     variants = {"train_file": variant_of(train_file)}
     if text.eval_set == "stsb_dev":
         variants["eval_set"] = variant_of(data_root(text.data_dir) / "senteval")

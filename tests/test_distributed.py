@@ -37,6 +37,7 @@ from dystress_text.engine import Trainer
 from dystress_text.errors import UserError
 from dystress_text.settings import EngineSettings
 from dystress_text.simcse import SimcseTask
+from dystress_text.similarity_log import watch_of
 from dystress_text.train import main
 
 STEPS, BATCH, SENTENCES = 20, 8, 67  # 8 batches an epoch and 3 sentences that sit it out: two and a half epochs
@@ -88,7 +89,7 @@ def train(folder, text, case, sharded=False, precision="no", **options):
     """One run of a case; leaves metrics.jsonl and weights.pt in the folder."""
     objective, own = CASES[case]
     defaults = {"max_steps": STEPS, "train_batch_size": BATCH, "learning_rate": 1e-3, "max_grad_norm": 0.5}
-    defaults |= {"logging_steps": 1, "eval_steps": 10, "weight_decay": 0.1}
+    defaults |= {"logging_steps": 1, "eval_steps": 10, "weight_decay": 0.1, "log_similarity": True}
     settings = EngineSettings(output_dir=str(folder), mixed_precision=precision, **defaults | own | options)
     accelerator = make_accelerator(settings)
     if sharded:
@@ -100,7 +101,7 @@ def train(folder, text, case, sharded=False, precision="no", **options):
     task = make_task(corpus, objective, accelerator.num_processes, accelerator.process_index)
     if precision != "no":
         task.model.float()
-    trainer = Trainer(task, len(corpus), settings, accelerator)
+    trainer = Trainer(task, len(corpus), settings, accelerator, watch=watch_of(settings, task.objective))
     trainer.fit()
     types = {type(module).__name__ for module in trainer.model.modules()}
     trainer.model = task.model
@@ -150,6 +151,13 @@ def results(folder):
     return losses, norms, torch.cat([w.flatten() for w in torch.load(folder / "weights.pt").values()])
 
 
+def similarities(folder):
+    """The log of similarities as one vector."""
+    lines = [json.loads(line) for line in (folder / "similarity.jsonl").read_text().splitlines()]
+    figures = [[line[name] for name in line if name != "histograms"] for line in lines]
+    return torch.tensor(figures, dtype=torch.float64)
+
+
 def apart(a, b):
     return float((a - b).norm() / b.norm())
 
@@ -163,6 +171,7 @@ def compare(folder, reference):
     assert apart(losses, expected_losses) < 1e-10
     assert apart(weights, expected_weights) < 1e-10
     assert apart(norms, expected_norms) < 1e-5  # evaluation rounds to fp32
+    assert apart(similarities(folder), similarities(reference)) < 1e-10
 
 
 @pytest.mark.slow

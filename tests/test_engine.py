@@ -19,6 +19,7 @@ from dystress_text.errors import TrainingError, UserError
 from dystress_text.sealed import damage_of
 from dystress_text.settings import EngineSettings
 from dystress_text.simcse import SimcseTask
+from dystress_text.similarity_log import watch_of
 
 
 class ScriptedTask(SimcseTask):
@@ -54,7 +55,8 @@ def run(task, corpus, folder, **options):
     folder.mkdir(parents=True, exist_ok=True)
     defaults = {"train_batch_size": 8, "learning_rate": 1e-2, "mixed_precision": "no", "max_steps": 6, "eval_steps": 0}
     settings = EngineSettings(output_dir=str(folder), **{**defaults, **options})
-    trainer = Trainer(task, len(corpus), settings, make_accelerator(settings))
+    watch = watch_of(settings, task.objective)
+    trainer = Trainer(task, len(corpus), settings, make_accelerator(settings), watch=watch)
     return trainer.fit(), trainer
 
 
@@ -366,6 +368,55 @@ def test_without_a_checkpoint_a_run_begins_anew(tmp_path, corpus):
     run(whole, corpus, tmp_path / "whole")
     run(again, corpus, tmp_path / "again", resume_from_checkpoint=True)
     assert equal(weights(whole), weights(again))
+
+
+# ---- the log of similarities ----------------------------------------------------------------------------------------
+
+
+def similarities_of(folder):
+    return [json.loads(line) for line in (folder / "similarity.jsonl").read_text().splitlines()]
+
+
+def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpus):
+    plain, task, batches = make_task(corpus), make_task(corpus), []
+    run(plain, corpus, tmp_path / "plain", max_steps=5)
+    assert not (tmp_path / "plain" / "similarity.jsonl").exists()
+    inner = task.loss
+    task.loss = lambda z: batches.append([view.detach().clone() for view in z]) or inner(z)
+    run(task, corpus, tmp_path / "out", max_steps=5, logging_steps=2, log_similarity=True, high_similarity=0.9)
+    assert equal(weights(plain), weights(task))
+    lines = similarities_of(tmp_path / "out")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+    counts = [sum(line["histograms"]["negatives"]) for line in lines if "histograms" in line]
+    assert counts == [2 * 8 * 7, 2 * 8 * 7, 8 * 7]  # steps 1 and 2, 3 and 4, 5
+    for line, (z1, z2) in zip(lines, batches, strict=True):
+        s = torch.nn.functional.cosine_similarity(z1[:, None], z2[None], dim=-1)
+        others = s[~torch.eye(8, dtype=torch.bool)]
+        assert line["positive"] == pytest.approx(s.diagonal().mean().item(), rel=1e-5)
+        assert line["negative"] == pytest.approx(others.mean().item(), rel=1e-5)
+        assert line["high_share"] == pytest.approx((others > 0.9).float().mean().item(), abs=1e-6)
+        assert line["tau_negative"] == pytest.approx(ShiftedCosineTemperature()(others).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("how", [{"gradient_accumulation_steps": 2}, {"grad_cache_chunk": 3}])
+def test_similarities_of_accumulated_and_cached_batches(tmp_path, corpus, how):
+    run(make_task(corpus), corpus, tmp_path, max_steps=4, log_similarity=True, **how)
+    lines = similarities_of(tmp_path)
+    assert len(lines) == 4
+    assert sum(lines[-1]["histograms"]["positives"]) == 4 * 8 * how.get("gradient_accumulation_steps", 1)
+
+
+def test_a_resumed_log_of_similarities_has_no_gap_and_no_double(tmp_path, corpus):
+    options = {"max_steps": 9, "save_steps": 4, "log_similarity": True, "logging_steps": 3}
+    whole, broken = make_task(corpus, dropout=0.1), make_task(corpus, dropout=0.1)
+    run(whole, corpus, tmp_path / "whole", **options)
+    inner, calls = broken.loss, []
+    broken.loss = lambda z: calls.append(1) or inner(z) * (float("nan") if len(calls) == 6 else 1.0)
+    with pytest.raises(TrainingError):
+        run(broken, corpus, tmp_path / "broken", **options)
+    run(make_task(corpus, dropout=0.1), corpus, tmp_path / "broken", resume_from_checkpoint=True, **options)
+    for one, other in zip(*(similarities_of(tmp_path / name) for name in ("whole", "broken")), strict=True):
+        assert {**one, "histograms": None} == {**other, "histograms": None}
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------

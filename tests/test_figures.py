@@ -306,7 +306,7 @@ def test_wrong_arguments_are_one_line(tmp_path, runs, capsys, monkeypatch):
         ('{"step": 1, "loss": 2}\nnonsense\n', "line 2"),
         ('{"loss": 2}\n', "line 1"),
         ("[1]\n", "line 1"),
-        ('{"step": 1, "loss": "x"}\n', "line 1"),
+        ('{"step": 1, "loss": "x"}\n', "step 1"),
         ("\x00\xff\n", "line 1"),
     ],
 )

@@ -32,6 +32,7 @@ from dystress_text.errors import UserError
 from dystress_text.records import versions
 from dystress_text.run_folder import check_output, prepare_output, read_record, write_record
 from dystress_text.settings import EngineSettings
+from dystress_text.similarity_log import watch_of
 from vision.allocator import keep_freed_memory
 from vision.augment import SimclrAugment, crop_of, evaluation_transform
 from vision.batchnorm import synchronise
@@ -72,7 +73,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     data_id = f"{images.name}, {len(images)} images, {images.checksum()}"
     trainer = Trainer(
         task, len(images), engine, accelerator, settings.options(), data_id,
-        lambda network: make_optimizer(network, engine, vision, batch),
+        lambda network: make_optimizer(network, engine, vision, batch), watch_of(engine, task.objective),
     )  # fmt: skip
     record: dict[str, Any] = {
         "program": "vision/train.py",

@@ -16,6 +16,8 @@ equal those of one process with the whole batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +25,7 @@ from dystress_text.core.blockwise import blockwise_pays, blockwise_rows
 from dystress_text.core.gather import Gather, LocalGather
 from dystress_text.core.registry import Temperature
 from dystress_text.core.rows import (
+    Negatives,
     Pairs,
     Rows,
     both_view_pairs,
@@ -40,9 +43,15 @@ from dystress_text.core.temperature import AlignmentAdaptiveTemperature, Constan
 
 
 class ContrastiveLoss(nn.Module):
-    """What all objectives share: the temperature, the flag, the gather, fp32 under autocast and the checks."""
+    """What all objectives share: the temperature, the flag, the gather, fp32 under autocast and the checks.
+
+    Attributes:
+        watch: called with the unit vectors of each batch and its rows, before the objective's state moves on; None for
+            nothing. It must not change them.
+    """
 
     negatives_from_batch = True
+    watch: Callable[[Sequence[Tensor], Rows], None] | None = None
 
     def __init__(
         self,
@@ -68,6 +77,10 @@ class ContrastiveLoss(nn.Module):
         """The pairs of unit vectors z1, z2 (n, dim)."""
         raise NotImplementedError
 
+    def negatives(self, *z: Tensor) -> Negatives:
+        """The pairs of unit vectors (n, dim) that :meth:`rows` takes the negatives' logsumexp of."""
+        return self.pairs(*z).negatives
+
     def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
         """The loss of each row, (rows,)."""
         return info_nce_rows(rows)
@@ -89,7 +102,10 @@ class ContrastiveLoss(nn.Module):
             z = [unit_vectors(view) for view in views]
             if self.temperature.needs_mean_positive:
                 self.temperature.observe(self.gather(positive_similarity(z[0], z[1]).detach()).mean())
-            return self.row_loss(self.rows(*z), z[0], z[1]).mean()
+            rows = self.rows(*z)
+            if self.watch is not None:
+                self.watch(z, rows)
+            return self.row_loss(rows, z[0], z[1]).mean()
 
 
 class InfoNCELoss(ContrastiveLoss):
@@ -331,6 +347,10 @@ class QueueInfoNCELoss(ContrastiveLoss):
             new = unit_vectors(self.gather(keys)).to(self.queue.dtype)
             self.queue = torch.cat([self.queue, new])[-len(self.queue) :]
         return loss
+
+    def negatives(self, *z: Tensor) -> Negatives:
+        none = torch.empty(len(z[0]), 0, dtype=torch.int64, device=z[0].device)
+        return Negatives(z[0], self.queue.to(z[0].dtype), none)
 
     def rows(self, *z: Tensor) -> Rows:
         query, key = z

@@ -17,6 +17,27 @@ from dystress_text.core.gather import Gather
 from dystress_text.core.registry import Temperature
 
 
+class Negatives(NamedTuple):
+    """The pairs that the second of the two numbers is made of, a row an anchor."""
+
+    anchors: Tensor  # (rows, dim)
+    candidates: Tensor  # (columns, dim)
+    left_out: Tensor  # (rows, k), int64: columns that are no negatives of the row
+    bonus_column: Tensor | None = None  # (rows,), as in Pairs
+    bonus: float = 0.0
+
+    def amend(self, logits: Tensor, rows: slice) -> Tensor:
+        """Logits (rows, columns) with the bonus, and -inf where a pair is no negative."""
+        if self.bonus_column is not None:
+            column = self.bonus_column[rows, None]
+            logits = logits.scatter_add(1, column, torch.full_like(column, self.bonus, dtype=logits.dtype))
+        return logits.scatter(1, self.left_out[rows], -torch.inf)
+
+    def mask(self, like: Tensor, rows: slice) -> Tensor:
+        """1 for a negative and 0 for another pair, (rows, columns) in the dtype of ``like``."""
+        return torch.ones_like(like).scatter_(1, self.left_out[rows], 0)
+
+
 class Pairs(NamedTuple):
     """Which anchors meet which candidates, all unit vectors, and what is special about some of the pairs.
 
@@ -40,6 +61,12 @@ class Pairs(NamedTuple):
     def entries(self) -> int:
         """Similarities that the whole matrix would hold."""
         return len(self.anchors) * len(self.candidates)
+
+    @property
+    def negatives(self) -> Negatives:
+        """The pairs that are neither the positive nor the anchor with itself."""
+        columns = [column for column in (self.positive_column, self.excluded_column) if column is not None]
+        return Negatives(self.anchors, self.candidates, torch.stack(columns, dim=1), self.bonus_column, self.bonus)
 
 
 class Rows(NamedTuple):

@@ -1,0 +1,139 @@
+"""What --log_similarity sums up, against loops over explicit pairs and numeric derivatives of the loss."""
+
+import math
+
+import numpy as np
+import pytest
+import spec_formulas as spec
+import torch
+from core_cases import OBJECTIVES, TEMPERATURES
+
+from dystress_text.core import InfoNCELoss, QueueInfoNCELoss, ShiftedCosineTemperature, diagnosis
+from dystress_text.core.diagnosis import BINS, PairSums, pair_sums
+
+THRESHOLD = 0.1
+
+
+def views(n=5, dim=4):
+    z = torch.randn(2, n, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    return z[0], 0.5 * z[0] + z[1]  # positives that are alike
+
+
+def watched(loss, *z, threshold=THRESHOLD):
+    """The sums of one batch."""
+    seen = []
+
+    def watch(units, rows):
+        seen.append(
+            pair_sums(
+                units, rows, loss.negatives(*units), lambda r: loss.row_loss(r, units[0], units[1]), loss.temperature,
+                loss.detach_temperature, threshold,
+            )
+        )  # fmt: skip
+
+    loss.watch = watch
+    loss(*z)
+    (sums,) = seen
+    return sums
+
+
+def by_hand(similarities, tau, detach, loss_of, step=1e-5):
+    """Every negative's (similarity, size of the gradient of the mean loss), by differences of fourth order."""
+    fixed = spec.apply(tau, similarities)
+
+    def loss(row, place, offset):
+        logits = []
+        for i, ((positive, negatives), (tau_p, taus)) in enumerate(zip(similarities, fixed, strict=True)):
+            moved = [s + offset * ((i, j) == (row, place)) for j, s in enumerate(negatives)]
+            at = taus if detach else [tau(s) for s in moved]
+            logits.append((positive / tau_p, [s / t for s, t in zip(moved, at, strict=True)]))
+        return loss_of(logits)
+
+    found = []
+    for i, (_, negatives) in enumerate(similarities):
+        for j, s in enumerate(negatives):
+            one, two = (loss(i, j, k * step) - loss(i, j, -k * step) for k in (1, 2))
+            found.append((s, abs(8 * one - two) / (12 * step)))
+    return found
+
+
+def check(sums, positives, pairs, tau):
+    """Sums against lists: similarities of positives, and (similarity, gradient) of negatives."""
+    s, g = np.array(pairs).T
+    taus = np.array([tau(x) for x in s])
+    expected = {
+        "counts": [len(positives), len(s), (s > THRESHOLD).sum()],
+        "similarities": [math.fsum(positives), s.sum()],
+        "temperatures": [math.fsum(map(tau, positives)), taus.sum(), (taus * g).sum()],
+        "gradients": [g.sum(), g[s > THRESHOLD].sum()],
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(getattr(sums, name).numpy(), values, rtol=1e-7, err_msg=name)
+    for row, (values, weights) in enumerate([(positives, None), (s, None), (s, g)]):
+        counts, _ = np.histogram(values, bins=BINS, range=(-1, 1), weights=weights)
+        np.testing.assert_allclose(sums.histograms[row].numpy(), counts, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("detach", [True, False])
+@pytest.mark.parametrize("temperature", ["constant", "shifted", "cosine"])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_sums_equal_loops_over_pairs(name, temperature, detach):
+    objective, (module, tau) = OBJECTIVES[name], TEMPERATURES[temperature]
+    z1, z2 = views()
+    lists = z1.tolist(), z2.tolist()
+    similarities = objective.rows(*lists)
+    weights = objective.weights(*lists, spec.divide(similarities, spec.apply(tau, similarities)))  # detached
+    pairs = by_hand(similarities, tau, detach, lambda logits: objective.loss(logits, weights))
+    positives = [spec.similarity(x, y) for x, y in zip(*lists, strict=True)]
+    check(watched(objective.build(module, detach_temperature=detach), z1, z2), positives, pairs, tau)
+
+
+def test_of_a_queue_the_negatives_are_the_keys_before_the_step():
+    module, tau = TEMPERATURES["shifted"]
+    loss = QueueInfoNCELoss(module, queue_size=6, dim=4).double()
+    before, (z1, z2) = loss.queue.tolist(), views(3)
+    sums = watched(loss, z1, z2)
+    positives = [spec.similarity(x, y) for x, y in zip(z1.tolist(), z2.tolist(), strict=True)]
+    rows = [(p, [spec.similarity(x, key) for key in before]) for p, x in zip(positives, z1.tolist(), strict=True)]
+    check(sums, positives, by_hand(rows, tau, True, spec.info_nce), tau)
+
+
+def test_hard_negatives_and_their_weight():
+    module, tau = TEMPERATURES["shifted"]
+    (z1, z2), hard, bonus = views(3), torch.randn(3, 4, dtype=torch.float64), 0.7
+    sums = watched(InfoNCELoss(module, hard_negative_weight=bonus), z1, z2, hard)
+    rows = [
+        (p, [*others, *(spec.similarity(x, h) for h in hard.tolist())])
+        for (p, others), x in zip(spec.simcse_rows(z1.tolist(), z2.tolist()), z1.tolist(), strict=True)
+    ]
+
+    def loss_of(logits):
+        return spec.info_nce(
+            [(p, [v + bonus * (j == 2 + i) for j, v in enumerate(others)]) for i, (p, others) in enumerate(logits)]
+        )
+
+    check(sums, [p for p, _ in rows], by_hand(rows, tau, True, loss_of), tau)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_blocks_of_rows_add_up(name, monkeypatch):
+    loss = OBJECTIVES[name].build(ShiftedCosineTemperature())
+    whole = watched(loss, *views(7)).packed()
+    monkeypatch.setattr(diagnosis, "BLOCK_ENTRIES", 30)  # one or two rows at a time
+    torch.testing.assert_close(watched(loss, *views(7)).packed(), whole, rtol=1e-12, atol=1e-12)
+
+
+def test_packing_is_undone_and_packed_sums_add():
+    first, second = (watched(InfoNCELoss(t), *views()) for t in (0.05, 0.1))
+    both = PairSums.unpacked(first.packed() + second.packed())
+    for name, value in vars(both).items():
+        torch.testing.assert_close(value, getattr(first, name) + getattr(second, name))
+
+
+def test_loss_and_gradient_stay_as_they_are():
+    z1, z2 = (z.requires_grad_() for z in views())
+    loss = InfoNCELoss(ShiftedCosineTemperature())
+    plain = torch.autograd.grad(loss(z1, z2), [z1, z2])
+    loss.watch = lambda units, rows: watched(InfoNCELoss(0.1), *(u.detach() for u in units))
+    for a, b in zip(torch.autograd.grad(loss(z1, z2), [z1, z2]), plain, strict=True):
+        assert torch.equal(a, b)
