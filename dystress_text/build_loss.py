@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from dystress_text.core.gather import Gather
@@ -79,6 +79,17 @@ def build_temperature(settings: LossSettings, defaults: LossDefaults = TEXT) -> 
         return make_temperature(name, **parameters)
     except ValueError as error:
         raise UserError(f"--temperature {name}: {_option_names(str(error))}") from error
+
+
+def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
+    """The temperature of a text run, from what its ``run.json`` holds, as it was before the first step.
+
+    Raises:
+        KeyError, TypeError: it is no such record.
+        UserError: its options do not fit.
+    """
+    options = record["settings"]
+    return build_temperature(LossSettings(**{f.name: options[f.name] for f in fields(LossSettings)}))
 
 
 def _option_names(message: str) -> str:

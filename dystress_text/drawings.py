@@ -31,7 +31,7 @@ GREY = "#8c8c8c"
 _TAU = "temperature $\\tau(s)$"
 
 
-def _style() -> AbstractContextManager[None]:
+def style() -> AbstractContextManager[None]:
     return rc_context(
         {
             "font.size": 7.5, "axes.labelsize": 7.5, "xtick.labelsize": SMALL, "ytick.labelsize": SMALL,
@@ -195,17 +195,8 @@ def draw_training(runs: Sequence[Path]) -> Figure:
         rows, min(2, len(metrics)), figsize=(WIDTH, 0.6 + 1.75 * rows + 0.15 * len(found)), sharex=True,
         squeeze=False, layout="constrained",
     )  # fmt: skip
-    colours, lines = [*(colour for colour, _ in STYLES), *MORE_COLOURS], [line for _, line in STYLES]
     for axes, metric in zip(grid.flat, metrics, strict=False):
-        dress_plain(axes, "", _title(metric), 8)
-        for index, run in enumerate(found):
-            steps, values = run.metrics.get(metric, ([], []))
-            axes.plot(
-                steps, values, lines[index % len(lines)], color=colours[index % len(colours)], label=labels[index],
-                marker="o" if len(steps) < 2 else None, markersize=3,
-            )  # fmt: skip
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        axes.set_xlim(left=0)
+        plot_metric(axes, found, metric)
     for axes in list(grid.flat)[len(metrics) :]:
         axes.axis("off")
     for axes in list(grid.flat)[: len(metrics)][-grid.shape[1] :]:  # the lowest of each column
@@ -213,6 +204,24 @@ def draw_training(runs: Sequence[Path]) -> Figure:
         axes.tick_params(labelbottom=True)
     figure.legend(grid[0, 0].lines, labels, loc="outside lower center", ncols=1, frameon=False)
     return figure
+
+
+def plot_metric(axes: Axes, runs: Sequence[curves.RunCurves], metric: str) -> None:
+    """A metric of several runs over their steps."""
+    dress_plain(axes, "", _title(metric), 8)
+    for run, (colour, line) in zip(runs, run_styles(len(runs)), strict=True):
+        steps, values = run.metrics.get(metric, ([], []))
+        axes.plot(
+            steps, values, linestyle=line, color=colour, marker="o" if len(steps) < 2 else None, markersize=3
+        )
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.set_xlim(left=0)
+
+
+def run_styles(runs: int) -> list[tuple[str, str]]:
+    """A colour and a line for each of several runs."""
+    colours, lines = [*(colour for colour, _ in STYLES), *MORE_COLOURS], [line for _, line in STYLES]
+    return [(colours[i % len(colours)], lines[i % len(lines)]) for i in range(runs)]
 
 
 def _title(metric: str) -> str:
@@ -259,7 +268,7 @@ DRAWINGS: dict[str, Callable[[], Figure]] = {
 
 def make(name: str, runs: Sequence[Path] = ()) -> Figure:
     """The figure of that name, ``training`` from these runs."""
-    with _style():
+    with style():
         figure = draw_training(runs) if name == "training" else DRAWINGS[name]()
         figure.draw_without_rendering()  # lays it out under these settings
         return figure
@@ -269,7 +278,7 @@ def save(figure: Figure, file: Path) -> None:
     """Write a figure; the file's ending says the format. The same figure gives the same file."""
     kind = file.suffix[1:].lower()
     metadata: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
-    with _style(), io.BytesIO() as drawn:
+    with style(), io.BytesIO() as drawn:
         figure.savefig(drawn, format=kind, dpi=200, metadata=metadata)
         plt.close(figure)
         if kind == "png":  # few colours: a third of the size

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import transformers
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.accelerator import describe, gather_of, global_batch_size, make_accelerator, on_main_process
@@ -40,6 +41,7 @@ from dystress_text.records import versions
 from dystress_text.run_folder import check_output, prepare_output, write_record
 from dystress_text.settings import RunSettings, TextSettings
 from dystress_text.simcse import SimcseTask, metrics
+from dystress_text.similarities import pair_similarities
 from dystress_text.similarity_log import watch_of
 from dystress_text.sts import StsPairs, score_vectors
 from dystress_text.tables import is_table, text_of_table
@@ -93,13 +95,22 @@ def train(settings: RunSettings) -> dict[str, Any]:
         if engine.resume_from_checkpoint:
             first = trainer.first_step
             _say(f"going on after step {first:,}" if first else "no checkpoint yet: from the start")
-        record["untrained"] = untrained(dev, model, tokenizer) if dev is not None else {}
+        vectors = {} if dev is None else vectors_by_pooler(dev, model, tokenizer)
+        record["untrained"] = {} if dev is None else untrained(dev, vectors)
+        if dev is not None:
+            before = pair_similarities(dev, vectors[text.pooler_type]).histograms()
+            record["similarities"] = {"set": dev.name, "before": before}
 
     try:
         on_main_process(accelerator, start)
         record.update(_results(trainer.fit(), task))
 
         def finish() -> None:
+            if dev is not None:
+                kept, _ = load_encoder(str(output), text.pooler_type, mlp_head=False)
+                vectors = kept.to(accelerator.device).encode(dev.sentences, tokenizer)
+                assert isinstance(vectors, Tensor)
+                record["similarities"]["after"] = pair_similarities(dev, vectors).histograms()
             write_record(output, record)
             write_card(output, record)
             _report(dev, record, settings, output)
@@ -110,10 +121,15 @@ def train(settings: RunSettings) -> dict[str, Any]:
     return record
 
 
-def untrained(dev: StsPairs, model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> dict[str, dict[str, float]]:
-    """What each pooler reaches on the encoder as it is: metrics by pooler, the best one first."""
+def vectors_by_pooler(dev: StsPairs, model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> dict[str, Tensor]:
+    """Vectors of the sentences of a set by pooler, (distinct sentences, dim)."""
     vectors = model.encode(dev.sentences, tokenizer, poolers=POOLERS)
     assert isinstance(vectors, dict)
+    return vectors
+
+
+def untrained(dev: StsPairs, vectors: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
+    """What each pooler reaches on the encoder as it is: metrics by pooler, the best one first."""
     results = {name: metrics(dev, score_vectors(dev, vectors[name])) for name in POOLERS}
     return dict(sorted(results.items(), key=lambda item: -item[1][f"{dev.slug}_spearman"]))
 

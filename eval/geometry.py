@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from dystress_text.build_loss import build_temperature
+from dystress_text.build_loss import build_temperature, temperature_of_record
 from dystress_text.core.registry import Temperature
-from dystress_text.core.rows import unit_vectors
 from dystress_text.errors import UserError
+from dystress_text.run_folder import RECORD
 from dystress_text.settings import LossSettings
-from dystress_text.sts import POSITIVE_SCORE, Embed, StsPairs, cosines, read_sts_benchmark
-
-RANDOM_PAIRS = 100_000
-
-
-@dataclass(frozen=True)
-class PairSimilarities:
-    """Cosines by kind of pair.
-
-    Attributes:
-        alike: pairs scored above 4.
-        others: the other scored pairs.
-        random: pairs of distinct sentences drawn at random (all, if there are few).
-    """
-
-    alike: NDArray[np.floating]
-    others: NDArray[np.floating]
-    random: NDArray[np.floating]
+from dystress_text.similarities import PairSimilarities
+from dystress_text.sts import POSITIVE_SCORE, StsPairs, read_sts_benchmark
 
 
 def geometry_pairs(suite: str, split: str, folder: Path) -> StsPairs:
@@ -46,28 +27,15 @@ def geometry_pairs(suite: str, split: str, folder: Path) -> StsPairs:
     return read_sts_benchmark(folder / "STS" / "STSBenchmark" / f"sts-{split}.csv", f"STS-B {split}")
 
 
-def pair_similarities(pairs: StsPairs, embed: Embed) -> PairSimilarities:
-    """Cosines of the scored pairs and of random ones; the caller's random state stays as it is."""
-    scored = cosines(pairs, embed)
-    units = unit_vectors(embed(pairs.sentences))
-    first, second = np.random.default_rng(0).integers(len(units), size=(2, RANDOM_PAIRS))
-    distinct = first != second
-    random = (units[first[distinct]] * units[second[distinct]]).sum(1).numpy()
-    positive = pairs.scores > POSITIVE_SCORE
-    return PairSimilarities(scored[positive], scored[~positive], random)
-
-
 def temperature_of(model: str) -> tuple[Temperature, str]:
     """The temperature that a model was trained with, from its folder's ``run.json``; else the default one."""
-    record = Path(model) / "run.json"
-    if record.is_file():
-        try:
-            options = json.loads(record.read_text(encoding="utf-8"))["settings"]
-            settings = LossSettings(**{f.name: options[f.name] for f in fields(LossSettings)})
-            return build_temperature(settings), "of this run"
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"--plot: {record} is no record of a run: {error}") from error
-    return build_temperature(LossSettings()), "default"
+    record = Path(model) / RECORD
+    if not record.is_file():
+        return build_temperature(LossSettings()), "default"
+    try:
+        return temperature_of_record(json.loads(record.read_text(encoding="utf-8"))), "of this run"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"--plot: {record} is no record of a run: {error}") from error
 
 
 def plot_similarities(

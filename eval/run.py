@@ -18,10 +18,11 @@ from dystress_text.locate import EMBEDDED, data_root
 from dystress_text.manifest import variant_of
 from dystress_text.paper import Row, average
 from dystress_text.records import versions, write_json
+from dystress_text.similarities import pair_similarities
 from dystress_text.sts import Embed, evaluate_sts
 from eval.classifier import Fitter, fit_batched, fit_literal
 from eval.embedder import Embedder, load_model
-from eval.geometry import geometry_pairs, pair_similarities, plot_similarities, temperature_of
+from eval.geometry import geometry_pairs, plot_similarities, temperature_of
 from eval.original import OriginalResult, import_senteval, run_original
 from eval.published import PUBLISHED
 from eval.report import table
@@ -295,6 +296,6 @@ def _measure_geometry(settings: EvalSettings, results: Results, folder: Path, em
     )
     if settings.plot is not None:
         temperature, source = temperature_of(settings.model)
-        similarities = pair_similarities(pairs, embed)
+        similarities = pair_similarities(pairs, embed(pairs.sentences))
         plot_similarities(similarities, temperature, source, f"{settings.model} on {pairs.name}", settings.plot)
         print(f"{settings.plot}: similarities and temperature")

@@ -1,0 +1,52 @@
+"""How alike the sentences of a scored set are, by kind of pair: what a temperature that follows similarity acts on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dystress_text.core.diagnosis import BINS
+from dystress_text.core.rows import positive_similarity, unit_vectors
+from dystress_text.sts import POSITIVE_SCORE, StsPairs
+
+RANDOM_PAIRS = 100_000
+
+
+@dataclass(frozen=True)
+class PairSimilarities:
+    """Cosines by kind of pair.
+
+    Attributes:
+        alike: pairs scored above 4.
+        others: the other scored pairs.
+        random: pairs of distinct sentences drawn at random.
+    """
+
+    alike: NDArray[np.floating]
+    others: NDArray[np.floating]
+    random: NDArray[np.floating]
+
+    def histograms(self) -> dict[str, list[int]]:
+        """Counts in equal bins over [-1, 1], by kind."""
+        kinds = vars(self).items()
+        return {kind: np.histogram(values.clip(-1, 1), BINS, (-1, 1))[0].tolist() for kind, values in kinds}
+
+
+def pair_similarities(pairs: StsPairs, vectors: Tensor) -> PairSimilarities:
+    """Cosines of the scored pairs and of random ones, the same ones at each call.
+
+    Args:
+        pairs: the set.
+        vectors: of ``pairs.sentences``, (distinct sentences, dim).
+    """
+    row = {sentence: i for i, sentence in enumerate(pairs.sentences)}
+    units = unit_vectors(vectors)
+    scored = np.array([[row[s] for s in side] for side in (pairs.first, pairs.second)])  # (2, pairs)
+    drawn = np.random.default_rng(0).integers(len(units), size=(2, RANDOM_PAIRS))
+    drawn = drawn[:, drawn[0] != drawn[1]]
+    of_scored, of_drawn = (positive_similarity(units[a], units[b]).cpu().numpy() for a, b in (scored, drawn))
+    positive = pairs.scores > POSITIVE_SCORE
+    return PairSimilarities(of_scored[positive], of_scored[~positive], of_drawn)
