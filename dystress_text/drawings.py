@@ -32,6 +32,7 @@ _TAU = "temperature $\\tau(s)$"
 
 
 def style() -> AbstractContextManager[None]:
+    """Text sizes and widths that all figures share, in a context."""
     return rc_context(
         {
             "font.size": 7.5, "axes.labelsize": 7.5, "xtick.labelsize": SMALL, "ytick.labelsize": SMALL,
@@ -211,9 +212,7 @@ def plot_metric(axes: Axes, runs: Sequence[curves.RunCurves], metric: str) -> No
     dress_plain(axes, "", _title(metric), 8)
     for run, (colour, line) in zip(runs, run_styles(len(runs)), strict=True):
         steps, values = run.metrics.get(metric, ([], []))
-        axes.plot(
-            steps, values, linestyle=line, color=colour, marker="o" if len(steps) < 2 else None, markersize=3
-        )
+        axes.plot(steps, values, linestyle=line, color=colour, marker="o" if len(steps) < 2 else None, markersize=3)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.set_xlim(left=0)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from dystress_text.command_line import OneLineParser, exit_code
 from dystress_text.errors import UserError
+from dystress_text.extras import require
 
 ENDINGS = (".png", ".svg", ".pdf")
 FIGURES = {
@@ -46,8 +46,7 @@ def draw(name: str, file: Path, runs: Sequence[Path] = ()) -> None:
         raise UserError(f"{name} {need}")
     if file.suffix.lower() not in ENDINGS:
         raise UserError(f"--output: {str(file)!r} must end in one of {', '.join(ENDINGS)}")
-    if find_spec("matplotlib") is None:
-        raise UserError("figures need matplotlib: pip install -c constraints.txt -e '.[plots]'")
+    require("plots", "a figure")
     from dystress_text.drawings import make, save  # an extra, which the rest of the package does not need
 
     figure = make(name, runs)

@@ -14,12 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dystress_text.core.registry import Temperature
-from dystress_text.curves import RunCurves, similarities
+from dystress_text.curves import RunCurves, metrics_of, similarities
 from dystress_text.drawings import plot_metric, run_styles, style
+from dystress_text.page import PageRun
 from dystress_text.plots import STYLES, dress, dress_plain
 
 WIDTH = 9 / 2.54  # inches
 Histogram = Sequence[float]
+Pictures = list[tuple[str, str, str]]  # what is to be seen, a caption or "", and the picture
 _KINDS = {"random": "random pairs", "others": "pairs scored 4 or less", "alike": "pairs scored above 4"}
 _FIGURES = {
     "tau_effective": "effective temperature\n(each negative as heavy as its gradient)",
@@ -28,6 +30,39 @@ _FIGURES = {
     "positive": "mean similarity of positives",
     "negative": "mean similarity of negatives",
 }
+
+
+def galleries(runs: Sequence[PageRun]) -> list[tuple[str, Pictures]]:
+    """The pictures of a page by heading; a gallery may be empty."""
+    return [
+        ("Over training", _training(runs)),
+        ("Similarities and temperature", [picture for run in runs for picture in _similarities(run, len(runs) > 1)]),
+        ("What the temperature did to the pairs of each step", _watch(runs)),
+    ]
+
+
+def _training(runs: Sequence[PageRun]) -> Pictures:
+    curves = [run.curves for run in runs]
+    return [(f"{name} over the steps", "", draw_metric(curves, name)) for name in metrics_of(curves)]
+
+
+def _similarities(run: PageRun, named: bool) -> Pictures:
+    """Histograms of the development set's pairs, and of the batches' where they were logged."""
+    pictures, caption = [], run.name if named else ""
+    if "similarities" in run.record:
+        drawn = draw_pairs(run.record["similarities"], run.temperature)
+        pictures.append(("Similarities of scored pairs before and after training", caption, drawn))
+    histograms = [line["histograms"] for line in run.watched if "histograms" in line]
+    if histograms:
+        drawn = draw_batches(histograms[0], histograms[-1], run.temperature)
+        pictures.append(("Similarities of the pairs of the first and the last training batches", caption, drawn))
+    return pictures
+
+
+def _watch(runs: Sequence[PageRun]) -> Pictures:
+    watched = {run.name: run.watched for run in runs if run.watched}
+    names = _FIGURES if watched else {}
+    return [(f"{name} over the steps", "", draw_watch(watched, name)) for name in names]
 
 
 def draw_metric(runs: Sequence[RunCurves], metric: str) -> str:
@@ -75,9 +110,6 @@ def draw_watch(runs: Mapping[str, Sequence[Mapping[str, Any]]], figure_name: str
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         _label_steps(axes, list(runs))
         return _data_uri(figure)
-
-
-WATCHED = tuple(_FIGURES)
 
 
 def _stacked(histograms: int, temperature: Temperature | None) -> tuple[Figure, list[Axes]]:

@@ -4,6 +4,7 @@
     python -m dystress_text.report sweep/ --format latex > tables.tex
     python -m dystress_text.report sweep/ --format csv                        # every figure in one table
     python -m dystress_text.report out_a/ out_b/ --baseline out_b             # single runs
+    python -m dystress_text.report out_a/ out_b/ --format html > compare.html # with curves, settings and similarities
 
 Differences are paired by seed. Without --baseline a configuration is held against the constant 0.05 (SimCSE) and the
 constant that equals its own tau_max, as far as the folders hold them, else against every constant there is.
@@ -29,7 +30,7 @@ from dystress_text.presets import PRESETS
 from dystress_text.run_figures import Group, RunFigures, differing_otherwise, groups_of, read_runs
 from dystress_text.text_table import lay_out
 
-FORMATS = ("text", "markdown", "latex", "csv")
+FORMATS = ("text", "markdown", "latex", "csv", "html")
 ONE_SEED = "one seed: no interval"
 COLUMNS = (
     "group", "configuration", "task", "seeds", "mean", "deviation", "paper", "difference_from_paper", "baseline",
@@ -189,10 +190,12 @@ class Report:
             notes.append(f"Not finished and left out: {', '.join(self.unfinished)}.")
         return notes
 
-    def sections(self) -> list[tuple[str, list[list[str]]]]:
-        """Titles and tables."""
+    def sections(self, but: str | None = None) -> list[tuple[str, list[list[str]]]]:
+        """Titles and tables, but for a group's."""
         found = []
         for group in groups_of(self.runs):
+            if group.key == but:
+                continue
             found.append((group.title, self.means(group)))
             comparisons = self.comparisons(group)
             if comparisons:
@@ -257,7 +260,11 @@ def not_the_papers(runs: Sequence[RunFigures]) -> list[str]:
 
 
 def render(report: Report, style: str) -> str:
-    """The whole report in one of :data:`FORMATS`."""
+    """The whole report in one of :data:`FORMATS`.
+
+    Raises:
+        UserError: html without the ``plots`` extra, or a run whose log cannot be read.
+    """
     if style == "csv":
         out = io.StringIO()
         writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
@@ -265,6 +272,10 @@ def render(report: Report, style: str) -> str:
         for row in report.rows():
             writer.writerow({key: f"{v:.4f}" if isinstance(v, float) else v for key, v in row.items()})
         return out.getvalue().removesuffix("\n")
+    if style == "html":
+        from dystress_text.page import page_of  # which takes its tables from here
+
+        return page_of(report)
     heading = {"markdown": "## {}\n\n", "latex": "% {}\n", "text": "{}\n\n"}[style]
     note = {"markdown": "- {}", "latex": "% {}", "text": "{}"}[style]
     parts = [heading.format(title) + lay_out(lines, style) for title, lines in report.sections()]
@@ -276,7 +287,7 @@ def make_parser() -> OneLineParser:
     parser = OneLineParser("report", __doc__)
     add = parser.add_argument
     add("folders", nargs="+", type=Path, metavar="FOLDER", help="a sweep's folder, or a run's")
-    add("--format", choices=FORMATS, default="text", help="of the tables (default text)")
+    add("--format", choices=FORMATS, default="text", help="of the tables (default text); html is a page")
     add("--baseline", nargs="+", default=[], metavar="NAME", help="configurations to hold the others against")
     add(
         "--resamples",

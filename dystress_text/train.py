@@ -36,6 +36,7 @@ from dystress_text.engine import Trainer, TrainingSummary
 from dystress_text.errors import UserError
 from dystress_text.locate import CHECKOUT, data_root, eval_pairs, wiki1m
 from dystress_text.manifest import variant_of
+from dystress_text.page import leave_page
 from dystress_text.quickstart import write_documentation_corpus
 from dystress_text.records import versions
 from dystress_text.run_folder import check_output, prepare_output, write_record
@@ -114,6 +115,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
             write_record(output, record)
             write_card(output, record)
             _report(dev, record, settings, output)
+            _say(leave_page(output, objective.temperature))
 
         on_main_process(accelerator, finish)
     finally:

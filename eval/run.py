@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,13 @@ import numpy as np
 
 from dystress_text.corpus import cache_root
 from dystress_text.errors import DataError, UserError
+from dystress_text.extras import require
 from dystress_text.locate import EMBEDDED, data_root
 from dystress_text.manifest import variant_of
+from dystress_text.page import leave_page
 from dystress_text.paper import Row, average
 from dystress_text.records import versions, write_json
+from dystress_text.run_folder import PAGE
 from dystress_text.similarities import pair_similarities
 from dystress_text.sts import Embed, evaluate_sts
 from eval.classifier import Fitter, fit_batched, fit_literal
@@ -154,8 +156,8 @@ class EvalSettings:
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise UserError(f"--batch_size: must be at least 1, got {self.batch_size}")
-        if self.plot is not None and find_spec("matplotlib") is None:
-            raise UserError("--plot needs matplotlib: pip install -c constraints.txt -e '.[plots]'")
+        if self.plot is not None:
+            require("plots", "--plot")
         if self.plot is not None and self.geometry == "none":
             raise UserError("--plot draws the similarities of the --geometry set; give dev or test")
 
@@ -212,6 +214,8 @@ def run(settings: EvalSettings) -> Results:
         embed.save()
     results.write(file)
     print(f"\n{file}: all results")
+    if (Path(settings.model) / PAGE).is_file():  # a run's, which shows results
+        print(leave_page(Path(settings.model)))
     return results
 
 

@@ -328,4 +328,4 @@ def test_without_matplotlib_the_install_command_is_said(tmp_path):
         env={"PYTHONPATH": f"{tmp_path}:{root}", "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 2
-    assert done.stderr == "figures: error: figures need matplotlib: pip install -c constraints.txt -e '.[plots]'\n"
+    assert done.stderr == "figures: error: a figure needs matplotlib: pip install -c constraints.txt -e '.[plots]'\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -18,6 +17,7 @@ from dystress_text.core.geometry import (
     uniformity,
 )
 from dystress_text.errors import UserError
+from dystress_text.extras import require
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,7 @@ def check_plot(file: Path) -> None:
     Raises:
         UserError: matplotlib is missing, does not know the ending, or there is no such folder.
     """
-    if find_spec("matplotlib") is None:
-        raise UserError("--plot needs matplotlib: pip install -c constraints.txt -e '.[plots]'")
+    require("plots", "--plot")
     from matplotlib.backend_bases import FigureCanvasBase
 
     known = FigureCanvasBase.get_supported_filetypes()

@@ -29,6 +29,7 @@ from dystress_text.command_line import exit_code
 from dystress_text.core.objectives import ContrastiveLoss, QueueInfoNCELoss
 from dystress_text.engine import Trainer
 from dystress_text.errors import UserError
+from dystress_text.page import leave_page
 from dystress_text.records import versions
 from dystress_text.run_folder import check_output, prepare_output, read_record, write_record
 from dystress_text.settings import EngineSettings
@@ -125,6 +126,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         def finish() -> None:
             write_record(output, record)
             _report(record, output)
+            _say(leave_page(output, task.objective.temperature))
 
         on_main_process(accelerator, finish)
     finally:

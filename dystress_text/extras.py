@@ -1,0 +1,24 @@
+"""Packages that only some programs need: the extras of ``pyproject.toml``."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from dystress_text.errors import UserError
+
+EXTRAS = {"plots": ("matplotlib", "jinja2")}
+
+
+def require(extra: str, what: str) -> None:
+    """See whether an extra is there.
+
+    Args:
+        extra: one of :data:`EXTRAS`.
+        what: what needs it, as the message says.
+
+    Raises:
+        UserError: a package of it is missing; the message says how to install it.
+    """
+    missing = [name for name in EXTRAS[extra] if find_spec(name) is None]
+    if missing:
+        raise UserError(f"{what} needs {' and '.join(missing)}: pip install -c constraints.txt -e '.[{extra}]'")
