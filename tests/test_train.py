@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
@@ -19,6 +20,7 @@ from transformers import ModernBertModel
 from dystress_text import train as program
 from dystress_text.arguments import parse
 from dystress_text.build_loss import build_temperature
+from dystress_text.core.diagnosis import BINS
 from dystress_text.encoder import load_encoder
 from dystress_text.presets import PRESETS
 from dystress_text.sts import evaluate_sts, read_sts_benchmark
@@ -44,13 +46,25 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     assert "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)" in printed
     assert [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()] == [3, 3, 6, 6]
 
+    assert "<h2>Similarities and temperature</h2>" in (out / "report.html").read_text()
+
     pairs = read_sts_benchmark(data_dir / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv")
+    assert record["similarities"]["set"] == "STS-B dev"
+    for when in ("before", "after"):
+        histograms = record["similarities"][when]
+        assert sum(histograms["alike"]) == (pairs.scores > 4).sum()
+        assert sum(histograms["others"]) == (pairs.scores <= 4).sum()
     model = SentenceTransformer(str(out), device="cpu")
     result = evaluate_sts(pairs, lambda s: model.encode(list(s), convert_to_tensor=True))
     assert result.spearman == pytest.approx(record["trained"]["sts_b_dev_spearman"], abs=1e-9)
     encoder, tokenizer = load_encoder(str(out), "cls", mlp_head=False)
     vectors = model.encode(pairs.sentences, convert_to_tensor=True)
     torch.testing.assert_close(vectors, encoder.encode(pairs.sentences, tokenizer), rtol=0, atol=1e-6)
+    row = dict(zip(pairs.sentences, vectors.double(), strict=True))
+    scored = zip(pairs.first, pairs.second, pairs.scores, strict=True)
+    alike = [torch.cosine_similarity(row[a], row[b], dim=0).item() for a, b, score in scored if score > 4]
+    counts = np.histogram(alike, BINS, (-1, 1))[0]
+    assert np.abs(counts - record["similarities"]["after"]["alike"]).sum() <= 2  # one may lie on an edge
 
 
 def test_no_flags_is_the_papers_run():
@@ -264,6 +278,9 @@ def test_an_output_folder_that_cannot_be_made(flags, tmp_path, capsys):
 
 
 BAD = [
+    (["--high_similarity=1", "--log_similarity"], ["--high_similarity", "[-1, 1)"]),
+    (["--high_similarity=nan", "--log_similarity"], ["--high_similarity", "[-1, 1)"]),
+    (["--high_similarity=0.5"], ["--high_similarity", "--log_similarity"]),
     (["--preset=nope"], ["--preset", "paper", "quickstart"]),
     (["--max_steps=5", "--preset"], ["--preset", "expected one argument"]),
     (["--temperature=nope"], ["--temperature", "shifted_cosine", "constant"]),

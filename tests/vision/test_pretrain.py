@@ -107,7 +107,7 @@ def test_the_key_encoder_follows_by_its_momentum_and_takes_no_gradient():
 
 @pytest.mark.parametrize("objective", ["ntxent", "queue", "dcl", "dclw", "macl"])
 def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsys):
-    flags = ["--objective", objective, "--max_steps", "3"]
+    flags = ["--objective", objective, "--max_steps", "3", "--log_similarity"]
     flags += ["--queue_size", "16"] if objective == "queue" else []
     assert run(folder, tmp_path / "out", *flags) == 0
     said = capsys.readouterr().out
@@ -116,6 +116,10 @@ def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsy
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["program"] == "vision/train.py"
     assert set(record["trained"]) == {"knn5"}
+    lines = [json.loads(line) for line in (tmp_path / "out" / "similarity.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert all(-1 <= line["negative"] <= 1 and 0.02 < line["tau_negative"] < 1 for line in lines)
+    assert "first and the last training batches" in (tmp_path / "out" / "report.html").read_text()
     encoder = load_encoder(tmp_path / "out")
     assert encoder.out_dim == 16
 
