@@ -23,6 +23,7 @@ from dystress_text.similarity_log import SIMILARITY_LOG
 from dystress_text.step_log import read_steps
 
 Table = list[list[str]]
+_NEEDED = {"settings", "objective", "temperature", "steps", "train_seconds", "device", "trained"}
 _SURROUNDINGS = ("program", "data", "corpus", "data_variants", "device", "processes", "versions")
 
 
@@ -85,7 +86,7 @@ def page_of(report: Report) -> str:
 
 def _read(folder: Path, temperature: Temperature | None = None) -> PageRun:
     record = read_record(folder)
-    if record.get("program") not in PROGRAMS or "trained" not in record:
+    if record.get("program") not in PROGRAMS or not record.keys() >= _NEEDED:
         raise UserError(f"{str(folder)!r} holds no finished run")
     if temperature is None and record["program"] == PROGRAMS[0]:
         temperature = temperature_of_record(record)

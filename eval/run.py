@@ -59,9 +59,9 @@ class Results:
     geometry: dict[str, Any] | None = None
 
     @property
-    def complete(self) -> bool:
-        """Whether every chosen task gave a result."""
-        return all(name in self.tasks for names in self.groups.values() for name in names)
+    def missing(self) -> list[str]:
+        """The chosen tasks that gave no result."""
+        return [name for names in self.groups.values() for name in names if name not in self.tasks]
 
     def row(self, group: str) -> Row:
         """The figures of a group's chosen tasks, None where there is none."""
@@ -79,7 +79,7 @@ class Results:
         """
         content = {
             **self.about,
-            "complete": self.complete,
+            "complete": not self.missing,
             "averages": {group: average(self.row(group)) for group in self.groups},
             "tasks": {
                 name: {**asdict(result), "seconds": self.seconds[name], "sha256": self.checksums[name]}
@@ -213,7 +213,8 @@ def run(settings: EvalSettings) -> Results:
     finally:
         embed.save()
     results.write(file)
-    print(f"\n{file}: all results")
+    missing = ", ".join(results.missing)
+    print(f"\n{file}: {f'results but for {missing}' if missing else 'all results'}")
     if (Path(settings.model) / PAGE).is_file():  # a run's, which shows results
         print(leave_page(Path(settings.model)))
     return results

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     transformers.utils.logging.disable_progress_bar()
 
     def work() -> bool:
-        return run(EvalSettings(**vars(make_parser().parse_args(argv)))).complete
+        return not run(EvalSettings(**vars(make_parser().parse_args(argv)))).missing
 
     return exit_code("senteval.py", work, "interrupted; the result file holds what was finished")
 

@@ -12,10 +12,12 @@ import pytest
 import torch
 from conftest import VOCABULARY
 from scipy import stats
+from test_page import a_run
 
 from dystress_text.encoder import SentenceEncoder, load_encoder
 from dystress_text.errors import UserError
 from dystress_text.locate import EMBEDDED
+from dystress_text.page import write_page
 from eval import run as runner
 from eval.original import import_senteval
 from eval.run import EvalSettings, run
@@ -123,9 +125,23 @@ def test_missing_tasks_are_marked_and_nothing_is_averaged(arguments, sts_folder,
     assert simcse == ["SimCSE", "(published)", "82.41", "76.85", "72.23", "77.16"]
     assert "STS13 left out: cannot read" in captured.err
     assert "STS-B dev, " in captured.out
+    assert captured.out.endswith("results.json: results but for STS13\n")
     results = json.loads((tmp_path / "results.json").read_text())
     assert (results["complete"], results["averages"]["sts"]) == (False, None)
     assert set(results["tasks"]) == {"STS-B", "SICK-R"}
+
+
+def test_the_page_of_a_run_takes_the_results_up(tiny_bert, sts_folder, tmp_path, capsys):
+    out = a_run(tmp_path, tasks=())
+    load = load_encoder(str(tiny_bert), "avg")
+    load[0].save(out, load[1])
+    page = write_page(out)
+    assert "<th>STS-B</th>" not in page.read_text()
+    assert main([f"--model={out}", f"--data_dir={sts_folder.parent}", "--tasks", "STS-B"]) == 0
+    assert f"{page} shows the run." in capsys.readouterr().out
+    figure = json.loads((out / "senteval-senteval-test.json").read_text())["tasks"]["STS-B"]["spearman"]
+    assert "<th>STS-B</th>" in page.read_text()
+    assert f"<td>{figure:.2f}</td>" in page.read_text()
 
 
 def test_finished_tasks_are_kept_when_a_later_one_fails(arguments, sts_folder, tmp_path, monkeypatch, capsys):
