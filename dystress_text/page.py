@@ -103,13 +103,13 @@ def _page(runs: Sequence[PageRun], tables: Sequence[tuple[str, Table]], notes: S
 
     from dystress_text.page_drawings import galleries
 
-    names, several = [run.name for run in runs], len(runs) > 1
+    several = len(runs) > 1
     environment = Environment(
         loader=PackageLoader("dystress_text", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     options = {run.name: run.record["settings"] for run in runs}
     return environment.get_template("page.html").render(
-        title=f"{len(runs)} runs: {', '.join(names)}" if several else names[0],
+        title=f"{len(runs)} runs" if several else runs[0].name,
         summary=[_summary(run, several) for run in runs],
         tables=[("Before and after training", _results(runs)), *tables],
         galleries=galleries(runs),
