@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -148,11 +147,11 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         return CITATION
 
     def _check_columns(self, found: int) -> None:
-        most = len(inspect.signature(self.objective.forward).parameters)
-        if not 2 <= found <= most:
+        more = self.objective.takes_hard_negatives
+        if found < 2 or (found > 2 and not more):
             raise ValueError(
                 f"{type(self.objective).__name__} takes the text columns (anchor, positive)"
-                f"{' or (anchor, positive, negative)' if most > 2 else ''}, got {found}; labels are not used"
+                f"{' and any number of negatives behind them' if more else ''}, got {found}; labels are not used"
             )
 
     def _loss_of(self, embeddings: list[Tensor]) -> Tensor:

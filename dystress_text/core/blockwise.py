@@ -49,16 +49,16 @@ def blockwise_rows(
     Raises:
         RuntimeError: in the backward, with ``create_graph=True``: there are no second derivatives.
     """
-    columns = [column for column in (pairs.positive_column, pairs.excluded_column) if column is not None]
-    amounts = [-torch.inf] * len(columns)
-    if pairs.bonus_column is not None:
-        columns.append(pairs.bonus_column)
-        amounts.append(pairs.bonus)
+    columns = pairs.negatives.left_out  # (rows, k)
+    amounts = [-torch.inf] * columns.shape[1]
+    if pairs.bonus_columns is not None:
+        columns = torch.cat([columns, pairs.bonus_columns], dim=1)
+        amounts += [pairs.bonus] * pairs.bonus_columns.shape[1]
     matrix = _Matrix(
         temperature=copy.deepcopy(temperature) if torch.is_grad_enabled() else temperature,
         detach_temperature=detach_temperature,
         positive_column=pairs.positive_column.unsqueeze(1),
-        special_columns=torch.stack(columns, dim=1),
+        special_columns=columns,
         special_amounts=pairs.anchors.new_tensor(amounts).expand(len(pairs.anchors), -1),
         symmetric=pairs.symmetric,
         block=block or (CPU_BLOCK if pairs.anchors.device.type == "cpu" else DEVICE_BLOCK),

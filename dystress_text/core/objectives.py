@@ -46,11 +46,13 @@ class ContrastiveLoss(nn.Module):
     """What all objectives share: the temperature, the flag, the gather, fp32 under autocast and the checks.
 
     Attributes:
+        takes_hard_negatives: whether more embeddings than two are taken, negatives of one anchor each.
         watch: called with the unit vectors of each batch and its rows, before the objective's state moves on; None for
             nothing. It must not change them.
     """
 
     negatives_from_batch = True
+    takes_hard_negatives = False
     watch: Callable[[Sequence[Tensor], Rows], None] | None = None
 
     def __init__(
@@ -73,7 +75,7 @@ class ContrastiveLoss(nn.Module):
     def extra_repr(self) -> str:
         return f"detach_temperature={self.detach_temperature}, blockwise={self.blockwise}"
 
-    def pairs(self, z1: Tensor, z2: Tensor, hard_negatives: Tensor | None = None) -> Pairs:
+    def pairs(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Pairs:
         """The pairs of unit vectors z1, z2 (n, dim)."""
         raise NotImplementedError
 
@@ -119,7 +121,7 @@ class InfoNCELoss(ContrastiveLoss):
             ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4)``; SimCSE's is 0.05.
         detach_temperature: whether the temperature stays out of the gradient.
         gather: the other processes; None for one process.
-        hard_negative_weight: added to the logit of an anchor's own hard negative, after the division by tau.
+        hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
         blockwise: never (False) or always (True) form the rows without the matrix of similarities; None does so above
             some millions of them.
 
@@ -129,6 +131,8 @@ class InfoNCELoss(ContrastiveLoss):
         >>> loss(z1, z2).shape
         torch.Size([])
     """
+
+    takes_hard_negatives = True
 
     def __init__(
         self,
@@ -141,19 +145,21 @@ class InfoNCELoss(ContrastiveLoss):
         super().__init__(temperature, detach_temperature, gather, blockwise)
         self.hard_negative_weight = hard_negative_weight
 
-    def forward(self, anchors: Tensor, positives: Tensor, hard_negatives: Tensor | None = None) -> Tensor:
-        """Mean loss over the anchors; all embeddings (batch, dim), the i-th of each belonging together."""
-        if hard_negatives is None:
-            return self._compute(anchors, positives)
-        return self._compute(anchors, positives, hard_negatives)
+    def forward(self, anchors: Tensor, positives: Tensor, *hard_negatives: Tensor) -> Tensor:
+        """Mean loss over the anchors; all embeddings (batch, dim), the i-th of each belonging together.
 
-    def pairs(self, z1: Tensor, z2: Tensor, hard_negatives: Tensor | None = None) -> Pairs:
+        Every hard negative is a candidate of every anchor, as in supervised SimCSE.
+        """
+        return self._compute(anchors, positives, *hard_negatives)
+
+    def pairs(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Pairs:
         pairs = first_view_pairs(z1, z2, self.gather)
-        if hard_negatives is None:
+        if not hard_negatives:
             return pairs
+        own, all_rows = pairs.positive_column, len(pairs.candidates)
         return pairs._replace(
-            candidates=torch.cat([pairs.candidates, self.gather(hard_negatives)]),  # (2N, dim)
-            bonus_column=pairs.positive_column + len(pairs.candidates),
+            candidates=torch.cat([pairs.candidates, *map(self.gather, hard_negatives)]),  # ((1 + h) N, dim)
+            bonus_columns=torch.stack([own + i * all_rows for i in range(1, 1 + len(hard_negatives))], dim=1),
             bonus=self.hard_negative_weight,
         )
 
@@ -182,7 +188,7 @@ class NTXentLoss(ContrastiveLoss):
         """Mean loss over the 2N anchors; both views (batch, dim), the i-th of each belonging together."""
         return self._compute(z1, z2)
 
-    def pairs(self, z1: Tensor, z2: Tensor, hard_negatives: Tensor | None = None) -> Pairs:
+    def pairs(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Pairs:
         return both_view_pairs(z1, z2, self.gather)
 
 
@@ -291,7 +297,7 @@ class MACLLoss(ContrastiveLoss):
         """Mean loss over the anchors; both views (batch, dim), the i-th of each belonging together."""
         return self._compute(z1, z2)
 
-    def pairs(self, z1: Tensor, z2: Tensor, hard_negatives: Tensor | None = None) -> Pairs:
+    def pairs(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Pairs:
         return (both_view_pairs if self.both_views else first_view_pairs)(z1, z2, self.gather)
 
     def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:

@@ -23,14 +23,13 @@ class Negatives(NamedTuple):
     anchors: Tensor  # (rows, dim)
     candidates: Tensor  # (columns, dim)
     left_out: Tensor  # (rows, k), int64: columns that are no negatives of the row
-    bonus_column: Tensor | None = None  # (rows,), as in Pairs
+    bonus_columns: Tensor | None = None  # (rows, h), as in Pairs
     bonus: float = 0.0
 
     def amend(self, logits: Tensor, rows: slice) -> Tensor:
         """Logits (rows, columns) with the bonus, and -inf where a pair is no negative."""
-        if self.bonus_column is not None:
-            column = self.bonus_column[rows, None]
-            logits = logits.scatter_add(1, column, torch.full_like(column, self.bonus, dtype=logits.dtype))
+        if self.bonus_columns is not None:
+            logits = add_bonus(logits, self.bonus_columns[rows], self.bonus)
         return logits.scatter(1, self.left_out[rows], -torch.inf)
 
     def mask(self, like: Tensor, rows: slice) -> Tensor:
@@ -49,13 +48,13 @@ class Pairs(NamedTuple):
     candidates: Tensor  # (columns, dim)
     positive_column: Tensor  # (rows,), int64
     excluded_column: Tensor | None = None  # (rows,), int64: the anchor itself among the candidates
-    bonus_column: Tensor | None = None  # (rows,), int64: the anchor's own hard negative
-    bonus: float = 0.0  # added to that logit
+    bonus_columns: Tensor | None = None  # (rows, h), int64: the anchor's own hard negatives
+    bonus: float = 0.0  # added to those logits
 
     @property
     def symmetric(self) -> bool:
         """Whether the matrix of logits is symmetric: the anchors are the candidates."""
-        return self.candidates is self.anchors and self.bonus_column is None
+        return self.candidates is self.anchors and self.bonus_columns is None
 
     @property
     def entries(self) -> int:
@@ -66,7 +65,7 @@ class Pairs(NamedTuple):
     def negatives(self) -> Negatives:
         """The pairs that are neither the positive nor the anchor with itself."""
         columns = [column for column in (self.positive_column, self.excluded_column) if column is not None]
-        return Negatives(self.anchors, self.candidates, torch.stack(columns, dim=1), self.bonus_column, self.bonus)
+        return Negatives(self.anchors, self.candidates, torch.stack(columns, dim=1), self.bonus_columns, self.bonus)
 
 
 class Rows(NamedTuple):
@@ -160,6 +159,11 @@ def scaled_logits(similarity: Tensor, temperature: Temperature, detach_temperatu
     return similarity / tau
 
 
+def add_bonus(logits: Tensor, columns: Tensor, bonus: float) -> Tensor:
+    """Logits (rows, columns) with a number added at ``columns`` (rows, h) of each row."""
+    return logits.scatter_add(1, columns, torch.full_like(columns, bonus, dtype=logits.dtype))
+
+
 def split_rows(logits: Tensor, positive_column: Tensor, excluded_column: Tensor | None = None) -> Rows:
     """The positive's logit and the logsumexp of all others but the excluded one; logits (rows, columns)."""
     positive = positive_column.unsqueeze(1)  # (rows, 1)
@@ -171,9 +175,8 @@ def split_rows(logits: Tensor, positive_column: Tensor, excluded_column: Tensor 
 def plain_rows(pairs: Pairs, temperature: Temperature, detach_temperature: bool = True) -> Rows:
     """The rows from the whole matrix of similarities; memory grows with rows x columns."""
     logits = scaled_logits(pairs.anchors @ pairs.candidates.T, temperature, detach_temperature)  # (rows, columns)
-    if pairs.bonus_column is not None:
-        column = pairs.bonus_column.unsqueeze(1)
-        logits = logits.scatter_add(1, column, torch.full_like(column, pairs.bonus, dtype=logits.dtype))
+    if pairs.bonus_columns is not None:
+        logits = add_bonus(logits, pairs.bonus_columns, pairs.bonus)
     return split_rows(logits, pairs.positive_column, pairs.excluded_column)
 
 

@@ -69,7 +69,7 @@ def draw(builder, n, dim, dtype=torch.float64):
     """As many views as the objective takes: correlated, of very different lengths."""
     generator = torch.Generator().manual_seed(100 * n + dim)
     base = torch.randn(n, dim, generator=generator, dtype=torch.float64)
-    count = 3 if builder == "hard negatives" else 2
+    count = 4 if builder == "hard negatives" else 2
     views = [base + torch.randn(n, dim, generator=generator, dtype=torch.float64) for _ in range(count)]
     lengths = torch.logspace(-0.5, 0.5, n, dtype=torch.float64).unsqueeze(1)
     return [(lengths * view).to(dtype).requires_grad_() for view in views]
@@ -307,7 +307,7 @@ def forms_used(monkeypatch, loss, views):
     return used
 
 
-@pytest.mark.parametrize(("builder", "entries"), [("InfoNCE", 25), ("NT-Xent", 100), ("hard negatives", 50)])
+@pytest.mark.parametrize(("builder", "entries"), [("InfoNCE", 25), ("NT-Xent", 100), ("hard negatives", 75)])
 @pytest.mark.parametrize("asked", [None, False, True])
 def test_the_form_is_chosen_by_the_number_of_entries(builder, entries, asked, monkeypatch):
     views = draw(builder, 5, 3)

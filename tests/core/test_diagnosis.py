@@ -100,16 +100,19 @@ def test_of_a_queue_the_negatives_are_the_keys_before_the_step():
 
 def test_hard_negatives_and_their_weight():
     module, tau = TEMPERATURES["shifted"]
-    (z1, z2), hard, bonus = views(3), torch.randn(3, 4, dtype=torch.float64), 0.7
-    sums = watched(InfoNCELoss(module, hard_negative_weight=bonus), z1, z2, hard)
+    (z1, z2), hard, bonus = views(3), torch.randn(2, 3, 4, dtype=torch.float64), 0.7
+    sums = watched(InfoNCELoss(module, hard_negative_weight=bonus), z1, z2, *hard)
     rows = [
-        (p, [*others, *(spec.similarity(x, h) for h in hard.tolist())])
+        (p, [*others, *(spec.similarity(x, h) for h in hard.flatten(0, 1).tolist())])
         for (p, others), x in zip(spec.simcse_rows(z1.tolist(), z2.tolist()), z1.tolist(), strict=True)
     ]
 
     def loss_of(logits):
         return spec.info_nce(
-            [(p, [v + bonus * (j == 2 + i) for j, v in enumerate(others)]) for i, (p, others) in enumerate(logits)]
+            [
+                (p, [v + bonus * (j in (2 + i, 5 + i)) for j, v in enumerate(others)])
+                for i, (p, others) in enumerate(logits)
+            ]
         )
 
     check(sums, [p for p, _ in rows], by_hand(rows, tau, True, loss_of), tau)

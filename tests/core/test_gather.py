@@ -28,7 +28,7 @@ def hard_negative_loss(temperature, **options):
 
 
 LOSSES = {name: objective.build for name, objective in OBJECTIVES.items()} | {"hard negatives": hard_negative_loss}
-VIEWS = {name: 3 if name == "hard negatives" else 2 for name in LOSSES}
+VIEWS = {name: 4 if name == "hard negatives" else 2 for name in LOSSES}
 
 
 def adaptive():
