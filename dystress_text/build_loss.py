@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -110,10 +111,14 @@ def build_objective(
     common: dict[str, Any] = {"detach_temperature": settings.detach_temperature, "gather": gather}
     if settings.sigma is not None and settings.objective != "dclw":
         raise UserError(f"--sigma: objective {settings.objective!r} has none; dclw does")
+    if settings.hard_negative_weight != 0 and settings.objective != "infonce":
+        raise UserError(f"--hard_negative_weight: objective {settings.objective!r} has no hard negatives; infonce does")
+    if not math.isfinite(settings.hard_negative_weight):
+        raise UserError(f"--hard_negative_weight: must be a number, got {settings.hard_negative_weight}")
     temperature = build_temperature(settings, defaults)
     match settings.objective:
         case "infonce":
-            return InfoNCELoss(temperature, **common)
+            return InfoNCELoss(temperature, hard_negative_weight=settings.hard_negative_weight, **common)
         case "ntxent":
             return NTXentLoss(temperature, **common)
         case "dcl":

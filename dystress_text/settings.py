@@ -38,7 +38,17 @@ class TextSettings:
     text_column: str | None = field(
         default=None, metadata={"help": "Column of a table; default its only one, or text, sentence or sent0."}
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first so many sentences."})
+    supervised: bool = field(
+        default=False,
+        metadata={
+            "help": "Rows of a table belong together: an anchor, its positive, any number of hard negatives; each "
+            "sentence is encoded once."
+        },
+    )
+    text_columns: list[str] | None = field(
+        default=None, metadata={"help": "supervised: the columns in that order; default all of the table."}
+    )
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use the first so many sentences, or rows."})
     max_seq_length: int = field(
         default=32, metadata={"help": "Tokens a training sentence; evaluation has no such cut."}
     )
@@ -58,6 +68,10 @@ class TextSettings:
             raise UserError(f"--max_train_samples: must be at least 2, got {self.max_train_samples}")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise UserError(f"--dropout: must lie in [0, 1), got {self.dropout}")
+        if self.text_columns is not None and not self.supervised:
+            raise UserError("--text_columns: says nothing without --supervised; --text_column names a single one")
+        if self.text_column is not None and self.supervised:
+            raise UserError("--text_column: --supervised takes several, --text_columns")
 
 
 @dataclass
@@ -87,6 +101,9 @@ class LossSettings:
     alpha: float | None = field(default=None, metadata={"help": "alignment_adaptive: how strongly it follows A; 2."})
     a_0: float | None = field(default=None, metadata={"help": "alignment_adaptive: reference alignment; 0.8."})
     sigma: float | None = field(default=None, metadata={"help": "dclw: width of the weights; 0.5."})
+    hard_negative_weight: float = field(
+        default=0.0, metadata={"help": "infonce: added to the logits of a row's own hard negatives, after 1 / tau."}
+    )
     detach_temperature: bool = field(default=True, metadata={"help": "Keep the temperature out of the gradient."})
 
 

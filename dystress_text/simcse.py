@@ -1,4 +1,8 @@
-"""Unsupervised SimCSE as a task for the engine: two dropout views of each sentence, any objective and temperature."""
+"""SimCSE as a task for the engine, with any objective and temperature.
+
+Unsupervised, the views of a sample are two dropout views of one sentence; supervised, they are the sentences of a row:
+anchor, positive and hard negatives, each encoded once.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from dystress_text.core.objectives import (
 from dystress_text.corpus import TokenizedCorpus
 from dystress_text.distributed import is_sharded
 from dystress_text.encoder import SentenceEncoder
+from dystress_text.errors import UserError
 from dystress_text.sts import StsPairs, StsResult, evaluate_sts
 
 
@@ -27,10 +32,14 @@ class SimcseTask:
     Args:
         model: the encoder.
         tokenizer: its tokenizer.
-        corpus: the training sentences.
+        corpus: the training sentences; supervised, those of each row one after another.
         objective: the loss.
         dev: pairs to evaluate on, or None for no evaluation.
         packing: compute nothing for padding, where the encoder allows that (BERT, RoBERTa and their kin).
+        columns: sentences a row; 1 is unsupervised.
+
+    Raises:
+        UserError: hard negatives for an objective that takes none.
     """
 
     def __init__(
@@ -41,15 +50,23 @@ class SimcseTask:
         objective: ContrastiveLoss,
         dev: StsPairs | None = None,
         packing: bool = True,
+        columns: int = 1,
     ) -> None:
+        if columns > 2 and not objective.takes_hard_negatives:
+            raise UserError(f"--objective: {type(objective).__name__} takes no hard negatives; infonce does")
         self.model = model
         self.packing = packing and model.can_pack
         self.tokenizer = tokenizer
         self.corpus = corpus
         self.objective = objective
         self.dev = dev
+        self.columns = columns
         self.positions = 0
         self.tokens = 0
+
+    def __len__(self) -> int:
+        """Samples."""
+        return len(self.corpus) // self.columns
 
     @property
     def padding_share(self) -> float:
@@ -57,18 +74,21 @@ class SimcseTask:
         return 1 - self.tokens / max(self.positions, 1)
 
     def load(self, indices: NDArray[np.int64]) -> Batch:
-        batch = self.corpus.batch(indices)
+        rows = indices * self.columns + np.arange(self.columns)[:, None]  # (columns, n)
+        batch = self.corpus.batch(rows.ravel())
         self.positions += batch["attention_mask"].numel()
         self.tokens += len(batch["places"])
         return batch
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        # both views in one pass, through the prepared model's forward: precision and gradient averaging hook in there
-        ids, mask = (batch[name].repeat(2, 1) for name in ("input_ids", "attention_mask"))  # (2n, length)
+        # all views in one pass, through the prepared model's forward: precision and gradient averaging hook in there
+        ids, mask, places = (batch[name] for name in ("input_ids", "attention_mask", "places"))  # (columns * n, length)
+        if self.columns == 1:
+            places = torch.cat([places, places + ids.numel()])
+            ids, mask = ids.repeat(2, 1), mask.repeat(2, 1)
         packing = self.packing and not is_sharded(model)  # packed arithmetic uses the layers' weights, not the layers
-        places = torch.cat([batch["places"], batch["places"] + batch["input_ids"].numel()]) if packing else None
-        first, second = model(ids, mask, places).chunk(2)  # each (n, dim)
-        return first, second
+        vectors: Tensor = model(ids, mask, places if packing else None)
+        return vectors.chunk(max(2, self.columns))  # each (n, dim)
 
     @property
     def state(self) -> nn.Module:

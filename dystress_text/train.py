@@ -30,7 +30,7 @@ from dystress_text.build_loss import build_objective
 from dystress_text.card import describe_base, write_card
 from dystress_text.command_line import exit_code
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.corpus import TokenizedCorpus, load_corpus, tokenizer_id
+from dystress_text.corpus import MAX_LINE_BYTES, TokenizedCorpus, load_corpus, tokenizer_id
 from dystress_text.encoder import POOLERS, SentenceEncoder, check_length, check_views, load_encoder
 from dystress_text.engine import Trainer, TrainingSummary
 from dystress_text.errors import UserError
@@ -45,7 +45,7 @@ from dystress_text.simcse import SimcseTask, metrics
 from dystress_text.similarities import pair_similarities
 from dystress_text.similarity_log import watch_of
 from dystress_text.sts import StsPairs, score_vectors
-from dystress_text.tables import is_table, text_of_table
+from dystress_text.tables import LOADERS, is_table, text_of_rows, text_of_table
 
 
 def train(settings: RunSettings) -> dict[str, Any]:
@@ -62,21 +62,26 @@ def train(settings: RunSettings) -> dict[str, Any]:
     global_batch_size(engine, accelerator.num_processes)
     objective = build_objective(settings.loss, gather_of(accelerator))
     with accelerator.local_main_process_first():
-        train_file = _train_file(text, show)
+        train_file, columns = _train_file(text, show)
     dev = eval_pairs(text.eval_set, text.data_dir)
     engine.metric_for_best_model = _best_metric(dev, engine.metric_for_best_model)
     set_seed(engine.seed)
     model, tokenizer = load_encoder(_model_path(text.model_name_or_path), text.pooler_type, text.mlp_head, text.dropout)
     model.to(accelerator.device)
     check_length(text.max_seq_length, tokenizer, model)
-    if text.dropout != 0:  # who says 0 means it
+    if text.dropout != 0 and not text.supervised:  # who says 0 means it
         check_views(model, tokenizer)
     with accelerator.local_main_process_first():
-        corpus = load_corpus(train_file, tokenizer, text.max_seq_length, text.max_train_samples, progress=show)
-    task = SimcseTask(model, tokenizer, corpus, objective, dev, text.packing)
+        most = None if text.max_train_samples is None else text.max_train_samples * columns
+        corpus = load_corpus(train_file, tokenizer, text.max_seq_length, most, progress=show)
+    if text.supervised:
+        _check_rows(corpus, columns)
+    if columns < 3 and settings.loss.hard_negative_weight != 0:
+        raise UserError("--hard_negative_weight: there are no hard negatives; --supervised reads them")
+    task = SimcseTask(model, tokenizer, corpus, objective, dev, text.packing, columns)
     data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(tokenizer, text.max_seq_length)}"
     trainer = Trainer(
-        task, len(corpus), engine, accelerator, settings.options(), data_id, watch=watch_of(engine, objective)
+        task, len(task), engine, accelerator, settings.options(), data_id, watch=watch_of(engine, objective)
     )
     variants = {"train_file": variant_of(train_file)}
     if text.eval_set == "stsb_dev":
@@ -146,7 +151,25 @@ def _best_metric(dev: StsPairs | None, name: str | None) -> str | None:
     return known
 
 
-def _train_file(text: TextSettings, show: bool) -> Path:
+def _train_file(text: TextSettings, show: bool) -> tuple[Path, int]:
+    """The training text, and how many of its lines are a sample."""
+    if text.supervised:
+        if text.train_file is None or not is_table(text.train_file):
+            raise UserError(f"--supervised: needs a table as --train_file ({', '.join(LOADERS)}, or one on the hub)")
+        return text_of_rows(text.train_file, text.text_columns, progress=show)
+    return _sentences(text, show), 1
+
+
+def _check_rows(corpus: TokenizedCorpus, columns: int) -> None:
+    """See that no line was left out, as the rows behind it would not be rows any more."""
+    report = corpus.report
+    for kind, what in (("over_long", f"more than {MAX_LINE_BYTES:,} bytes"), ("nul", "a NUL byte")):
+        if kind in report.first_line:
+            row, column = divmod(report.first_line[kind] - 1, columns)
+            raise UserError(f"--train_file: row {row + 1} has {what} in column {column + 1}")
+
+
+def _sentences(text: TextSettings, show: bool) -> Path:
     if text.train_file is None:
         return wiki1m(text.data_dir)
     if text.train_file == "python-documentation":
