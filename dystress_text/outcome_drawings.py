@@ -109,7 +109,8 @@ def draw_over_rate(outcomes: Outcomes) -> Figure:
     for (name, members), (colour, line) in zip(curves.items(), run_styles(len(curves)), strict=True):
         members.sort(key=lambda c: c.rate)
         means, bars = _columns([c.figures[ACCURACY] for c in members])
-        axes.errorbar([c.rate for c in members], means, bars, fmt="o", linestyle=line, color=colour, capsize=2, ms=4)
+        axes.errorbar([c.rate for c in members], means, bars, fmt="o", linestyle=line, color=colour, elinewidth=1,
+                      capsize=2, markersize=4, ecolor=(colour, 0.55))  # fmt: skip
         ends.append(PointLabel(members[-1].rate, float(means[-1]), name, colour))
     axes.margins(x=0.2, y=0.12)
     dress_plain(axes, outcomes.headline, "", 8)
@@ -135,7 +136,7 @@ def _measure(outcomes: Outcomes, name: str) -> str:
 
 
 def _wrapped(label: str) -> str:
-    return label.replace(" (", "\n(", 1)
+    return label.replace(" (", "\n(", 1) if len(label) > 26 else label
 
 
 def _series(configurations: Sequence[Configuration]) -> list[list[Configuration]]:
@@ -154,8 +155,9 @@ def _join(axes: Axes, points: Sequence[tuple[float, float]]) -> None:
 def _point(axes: Axes, c: Configuration, x: Spread, y: Spread) -> None:
     colour, marker = _look(c)
     axes.errorbar(
-        x.mean, y.mean, y.deviation, x.deviation, fmt=marker, color=colour, markersize=4.5, elinewidth=1, capsize=2
-    )
+        x.mean, y.mean, y.deviation, x.deviation, fmt=marker, color=colour, markersize=4.5, elinewidth=1, capsize=2,
+        ecolor=(colour, 0.55),
+    )  # fmt: skip
 
 
 def _columns(spreads: Sequence[Spread]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -199,6 +201,8 @@ def _turn_if_tight(axes: Axes) -> None:
     boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
     if any(second.x0 - first.x1 < 4 for first, second in pairwise(boxes)):
         axes.tick_params(axis="x", labelrotation=90)
+        for label in axes.get_xticklabels():
+            label.set_multialignment("right")
 
 
 def _kinds(configurations: Sequence[Configuration]) -> dict[str, tuple[str, str]]:
@@ -209,7 +213,7 @@ def _kinds(configurations: Sequence[Configuration]) -> dict[str, tuple[str, str]
 
 def _finish(figure: Figure, outcomes: Outcomes, kinds: dict[str, tuple[str, str]]) -> None:
     """Title and legend, then the layout."""
-    figure.suptitle("\n".join(textwrap.wrap(outcomes.data, 88)), fontsize=8)
+    figure.suptitle("\n".join(line for note in outcomes.notes for line in textwrap.wrap(note, 76)), fontsize=8)
     handles = [plt.Line2D([], [], color=c, marker=m, linestyle="", markersize=4.5) for c, m in kinds.values()]
     if handles:
         figure.legend(handles, list(kinds), loc="outside lower center", ncols=2, frameon=False)

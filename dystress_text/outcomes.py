@@ -10,6 +10,7 @@ import math
 import re
 import shlex
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ class Configuration:
         temperature: in words.
         constant: the temperature, where it is one.
         rate: the learning rate.
-        apart: what else than the temperature sets it apart from other configurations, in words; most often nothing.
+        apart: what else than the temperature sets it apart from most configurations, in words; most often nothing.
         seeds: of its runs, in order.
         figures: mean and deviation over the seeds, by measure.
     """
@@ -59,13 +60,13 @@ class Outcomes:
         configurations: constants first, by temperature, then the others as their folders were named.
         headline: what the accuracy is, with its unit.
         geometry: measures of it that every run has; none where they were not asked for.
-        data: what the runs were evaluated on, and the spread's meaning.
+        notes: what the runs were evaluated on, the spread's meaning, and what most of them have in common.
     """
 
     configurations: tuple[Configuration, ...]
     headline: str
     geometry: tuple[str, ...]
-    data: str
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def read_outcomes(
     if unfinished:
         warnings.warn(f"not finished and left out: {', '.join(unfinished)}", stacklevel=2)
     _check_setups(runs)
-    configurations = _configurations(runs, over_rate)
+    configurations, common = _configurations(runs, over_rate)
     if len(configurations) == 1:
         found = f"{len(runs)} seeds of" if len(runs) > 1 else "one run,"
         raise UserError(f"a comparison needs two configurations or more; this is {found} {runs[0].folder}")
@@ -132,7 +133,8 @@ def read_outcomes(
     over = " to ".join(str(number) for number in dict.fromkeys((numbers[0], numbers[-1])))
     told = "one seed each" if numbers == [1] else f"mean and standard deviation over {over} seeds"
     measures = GEOMETRY[next(iter(kinds))] if geometry else ()
-    return Outcomes(configurations, runs[0].headline, measures, f"{runs[0].data}; {told}")
+    notes = (runs[0].data, told + (f"; {common} where none is named" if common else ""))
+    return Outcomes(configurations, runs[0].headline, measures, notes)
 
 
 def temperature_words(temperature: str) -> tuple[str, float | None]:
@@ -154,8 +156,8 @@ def temperature_words(temperature: str) -> tuple[str, float | None]:
     return "\n".join(lines), None
 
 
-def _configurations(runs: Sequence[_Run], over_rate: bool) -> tuple[Configuration, ...]:
-    """The runs by configuration."""
+def _configurations(runs: Sequence[_Run], over_rate: bool) -> tuple[tuple[Configuration, ...], str]:
+    """The runs by configuration, and in words what most have of the settings in which some differ."""
     others = [run.others for run in runs]
     differing = [key for key in others[0] if any(other.get(key) != others[0][key] for other in others)]
     groups: dict[tuple[Any, ...], dict[int, _Run]] = {}
@@ -166,6 +168,8 @@ def _configurations(runs: Sequence[_Run], over_rate: bool) -> tuple[Configuratio
         if first is not run:
             raise UserError(f"{first.folder} and {run.folder} are one configuration with one seed")
     said = [name for name in differing if not (over_rate and name == RATE)]
+    firsts = [next(iter(by_seed.values())).others for by_seed in groups.values()]
+    usual = {name: Counter(str(others.get(name)) for others in firsts).most_common(1)[0][0] for name in said}
     found = []
     for by_seed in groups.values():
         members = [by_seed[seed] for seed in sorted(by_seed)]
@@ -173,12 +177,19 @@ def _configurations(runs: Sequence[_Run], over_rate: bool) -> tuple[Configuratio
         found.append(
             Configuration(
                 words, constant, float(members[0].record["settings"][RATE]),
-                "\n".join(f"{name.replace('_', ' ')} {members[0].others.get(name)}" for name in said),
+                _words({name: str(members[0].others.get(name)) for name in said}, usual),
                 tuple(sorted(by_seed)),
                 {name: spread([run.figures[name] for run in members]) for name in members[0].figures},
             )
         )  # fmt: skip
-    return tuple(sorted(found, key=lambda c: math.inf if c.constant is None else c.constant))
+    found.sort(key=lambda c: math.inf if c.constant is None else c.constant)
+    return tuple(found), _words(usual).replace("\n", ", ")
+
+
+def _words(settings: Mapping[str, str], without: Mapping[str, str] | None = None) -> str:
+    """Settings and their values, one a line; without those that are the same in ``without``."""
+    shown = {name: value for name, value in settings.items() if without is None or without[name] != value}
+    return "\n".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
 
 
 def _check_setups(runs: Sequence[_Run]) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 RADII = (5.0, 10.0, 17.0, 25.0, 34.0, 45.0, 60.0)  # points from the middle of a point to its name, nearest first
 ANGLES = (0, 180, 90, 270, 30, 150, 210, 330, 60, 120, 240, 300)
-NEAR = 10.0  # a name farther away is tied to its point by a line
+NEAR = 6.0  # a name farther away is tied to its point by a line
 GAP = 1.5  # pixels about a name
 
 
