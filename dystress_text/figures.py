@@ -16,7 +16,6 @@ from pathlib import Path
 
 from dystress_text.command_line import OneLineParser, exit_code
 from dystress_text.errors import UserError
-from dystress_text.outcomes import ACCURACIES
 
 ENDINGS = (".png", ".svg", ".pdf")
 FIGURES = {
@@ -32,6 +31,7 @@ FIGURES = {
     "geometry-temperature": "accuracy, uniformity and tolerance (text: alignment) over the temperature",
     "accuracy-rate": "accuracy of evaluated runs over the learning rate",
 }
+ACCURACIES = ("knn", "linear")
 OF_RUNS = ("training", "accuracy-geometry", "accuracy-temperature", "geometry-temperature", "accuracy-rate")
 
 
@@ -42,7 +42,7 @@ def draw(name: str, file: Path, runs: Sequence[Path] = (), accuracy: str | None 
         name: of the figure.
         file: the picture; its ending, one of :data:`ENDINGS`, says the format.
         runs: folders of runs, for :data:`OF_RUNS` alone.
-        accuracy: of runs of images, one of :data:`dystress_text.outcomes.ACCURACIES`; None for the first.
+        accuracy: of runs of images, one of :data:`ACCURACIES`; None for the first.
 
     Raises:
         UserError: matplotlib is missing, the name or the ending is unknown, a run is none, the file cannot be written.

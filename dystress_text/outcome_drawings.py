@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
@@ -61,7 +62,7 @@ def draw_over_temperature(outcomes: Outcomes) -> Figure:
     others = [c for c in outcomes.configurations if c.constant is None]
     if len({c.temperature for c in outcomes.configurations}) == 1:
         raise UserError(f"these runs share one temperature: {_name(outcomes.configurations[0], ' ')}")
-    widths = [width for width, of in ((max(len(constants), 3), constants), (max(len(others), 1.5), others)) if of]
+    widths = [width for width, of in ((max(len(constants), 3), constants), (max(1.5 * len(others), 2.2), others)) if of]
     figure, grid = plt.subplots(
         len(measures), len(widths), figsize=(WIDTH, 1.5 + 1.6 * len(measures)), sharex="col", sharey="row",
         layout="constrained", width_ratios=widths, squeeze=False,
@@ -83,7 +84,7 @@ def draw_over_temperature(outcomes: Outcomes) -> Figure:
         names = [_name(c) for c in others]
         grid[-1, -1].set_xticks(range(len(names)), names)
         grid[-1, -1].set_xlim(-0.6, len(names) - 0.4)
-        grid[-1, -1].set_xlabel("temperature by similarity")
+        grid[-1, -1].set_xlabel("temperature function")
     figure.draw_without_rendering()
     if others:
         _turn_if_tight(grid[-1, -1])
@@ -207,14 +208,14 @@ def _turn_if_tight(axes: Axes) -> None:
 
 def _kinds(configurations: Sequence[Configuration]) -> dict[str, tuple[str, str]]:
     """The legend: what colour and marker mean."""
-    names = {CONSTANT: "constant temperature, in order", OTHER: "temperature by similarity"}
+    names = {CONSTANT: "constant temperature, in order", OTHER: "temperature function"}
     return {names[look]: look for look in dict.fromkeys(map(_look, configurations))}
 
 
 def _finish(figure: Figure, outcomes: Outcomes, kinds: dict[str, tuple[str, str]]) -> None:
     """Title and legend, then the layout."""
     figure.suptitle("\n".join(line for note in outcomes.notes for line in textwrap.wrap(note, 76)), fontsize=8)
-    handles = [plt.Line2D([], [], color=c, marker=m, linestyle="", markersize=4.5) for c, m in kinds.values()]
+    handles = [Line2D([], [], color=c, marker=m, linestyle="", markersize=4.5) for c, m in kinds.values()]
     if handles:
         figure.legend(handles, list(kinds), loc="outside lower center", ncols=2, frameon=False)
     figure.draw_without_rendering()

@@ -24,7 +24,6 @@ from dystress_text.run_figures import FREE, read_json, run_folders
 from dystress_text.run_folder import PROGRAMS, RECORD
 
 ACCURACY, RATE = "accuracy", "learning_rate"
-ACCURACIES = ("knn", "linear")
 _TEXT, _IMAGES = PROGRAMS
 GEOMETRY = {_IMAGES: ("uniformity", "tolerance"), _TEXT: ("uniformity", "alignment")}
 # what makes no configuration: the seed and what is free, apart from the data; and what the temperature's name says
@@ -93,7 +92,7 @@ def read_outcomes(
 
     Args:
         folders: runs, or folders of runs.
-        accuracy: of images, one of :data:`ACCURACIES`; None for the first.
+        accuracy: of images, ``knn`` or ``linear``; None for the first.
         geometry: whether every run must have it.
         over_rate: leave the learning rate out of what sets configurations apart in words.
 
@@ -115,7 +114,7 @@ def read_outcomes(
         if "trained" not in record:
             unfinished.append(str(folder))
         elif record["program"] == _IMAGES:
-            runs.append(_read_images(folder, record, accuracy or ACCURACIES[0], geometry))
+            runs.append(_read_images(folder, record, accuracy or "knn", geometry))
         elif accuracy is not None:
             raise UserError(f"--accuracy is for runs of images; {folder} is a run of text")
         else:
