@@ -177,6 +177,7 @@ def _taken(axes: Axes) -> list[NDArray[np.float64]]:
         paths += [path.vertices for path in collection.get_paths()]
     for path in paths:
         at = axes.transData.transform(np.asarray(path, dtype=float))
+        at = at[np.isfinite(at).all(axis=1)]  # a point of one seed has bars of no length
         for start, end in pairwise(at if len(at) > 1 else [*at, *at]):
             steps = np.linspace(0, 1, 2 + int(np.hypot(*(end - start)) // 3))[:, None]
             found.append(to_data.transform(start + steps * (end - start)))

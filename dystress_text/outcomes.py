@@ -143,7 +143,7 @@ def temperature_words(temperature: str) -> tuple[str, float | None]:
         temperature: as ``run.json`` has it, such as ``CosineTemperature(tau_min=0.07, tau_max=0.2)``.
     """
     name, _, inside = temperature.partition("(")
-    values = dict(re.findall(r"(\w+)=([^,)\s]+)", inside))
+    values = dict(re.findall(r"(\w+)='?([^,)\s']+)", inside))
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name.removesuffix("Temperature")).lower()
     if words == "constant":
         return f"constant {float(values['tau']):g}", float(values["tau"])
@@ -188,7 +188,7 @@ def _configurations(runs: Sequence[_Run], over_rate: bool) -> tuple[tuple[Config
 def _words(settings: Mapping[str, str], without: Mapping[str, str] | None = None) -> str:
     """Settings and their values, one a line; without those that are the same in ``without``."""
     shown = {name: value for name, value in settings.items() if without is None or without[name] != value}
-    return "\n".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
+    return "\n".join(f"{name} {value}" for name, value in shown.items())
 
 
 def _check_setups(runs: Sequence[_Run]) -> None:

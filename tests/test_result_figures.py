@@ -230,8 +230,8 @@ def test_what_else_differs_is_said_and_does_not_merge(image_run):
     runs.append(image_run("b", 50.0, -2.0, 0.5, "--temp=0.2", "--max_steps=7"))
     figure = outcome_drawings.make("accuracy-temperature", runs)
     close(drawn_points(figure.axes[0]), [(0.1, 60, 0, 0), (0.2, 60, 0, 0), (0.2, 50, 0, 0)])
-    assert [note.get_text() for note in figure.axes[0].texts] == ["max steps 7"]
-    assert "max steps 150 where none is named" in figure.get_suptitle()
+    assert [note.get_text() for note in figure.axes[0].texts] == ["max_steps 7"]
+    assert "max_steps 150 where none is named" in figure.get_suptitle()
     assert [len(line.get_xdata()) for line in figure.axes[0].lines if line.get_color() == drawings.GREY] == [2, 1]
 
 
@@ -245,8 +245,8 @@ def test_what_else_differs_is_said_and_does_not_merge(image_run):
         (("--temperature=monotonic_cosine",), "monotonic cosine\n0.07 to 0.2"),
         (("--temperature=even_ode",), "even ode\n0.07 to 0.2"),
         (("--temperature=exponential",), "exponential\n0.07 to 0.2\nsharpness 3.5"),
-        (("--temperature=scheduled",), "scheduled\n0.1 to 1\nhalf period 200\nunit epoch"),
-        (("--objective=macl",), "alignment adaptive\ntau 0 0.1\nalpha 0.5\na 0 0.0"),
+        (("--temperature=scheduled",), "scheduled\n0.07 to 0.2\nhalf_period 200\nunit epoch"),
+        (("--objective=macl",), "alignment adaptive\ntau_0 0.1\nalpha 0.5\na_0 0.0"),
     ],
 )
 def test_temperatures_in_words(flags, words):
@@ -303,7 +303,7 @@ def test_histograms_of_pairs_are_the_counts():
         assert "tolerance 0.600" in axes.get_title()
     check_texts(figure)
     with drawings.style():
-        check_texts(draw_geometry({"W" * 40: geometry}, "shapes, 30 test images"), least=8)
+        check_texts(draw_geometry({"run-" * 10: geometry}, "shapes, 30 test images"), least=8)
 
 
 # ---- the program ----------------------------------------------------------------------------------------------------

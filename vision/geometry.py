@@ -106,16 +106,16 @@ def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None
     """
     import matplotlib.pyplot as plt  # an extra, which an evaluation without a picture does not need
 
-    from dystress_text.drawings import style
+    from dystress_text.drawings import save, style
 
     with style():
         figure = draw_geometry(found, title)
-        try:
-            figure.savefig(file, dpi=200)
-        except OSError as error:
-            raise UserError(f"--plot: cannot write {str(file)!r}: {error.strerror or error}") from error
-        finally:
-            plt.close(figure)
+    try:
+        save(figure, file)
+    except OSError as error:
+        raise UserError(f"--plot: cannot write {str(file)!r}: {error.strerror or error}") from error
+    finally:
+        plt.close(figure)
 
 
 def draw_geometry(found: Mapping[str, Geometry], title: str) -> Figure:
@@ -149,6 +149,7 @@ def draw_geometry(found: Mapping[str, Geometry], title: str) -> Figure:
     handles, labels = row[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3 if len(found) > 1 else 1, frameon=False)
     figure.suptitle(title, fontsize=8)
+    figure.draw_without_rendering()  # lays it out under the settings at hand
     return figure
 
 
