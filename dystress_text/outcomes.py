@@ -132,7 +132,7 @@ def read_outcomes(
     over = " to ".join(str(number) for number in dict.fromkeys((numbers[0], numbers[-1])))
     told = "one seed each" if numbers == [1] else f"mean and standard deviation over {over} seeds"
     measures = GEOMETRY[next(iter(kinds))] if geometry else ()
-    notes = (runs[0].data, told + (f"; {common} where none is named" if common else ""))
+    notes = (runs[0].data, told, *([f"{common} where none is named"] if common else []))
     return Outcomes(configurations, runs[0].headline, measures, notes)
 
 

@@ -16,6 +16,7 @@ RADII = (5.0, 10.0, 17.0, 25.0, 34.0, 45.0, 60.0)  # points from the middle of a
 ANGLES = (0, 180, 90, 270, 30, 150, 210, 330, 60, 120, 240, 300)
 NEAR = 6.0  # a name farther away is tied to its point by a line
 GAP = 1.5  # pixels about a name
+MARK = 3.0  # pixels from the middle of a point to its edge
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ def label_points(axes: Axes, labels: Sequence[PointLabel], taken: Sequence[NDArr
     """
     points = np.concatenate([axes.transData.transform(place) for place in taken])  # (m, 2) pixels
     points = points[np.isfinite(points).all(axis=1)]
+    marks = axes.transData.transform([(label.x, label.y) for label in labels])
     inside = axes.get_window_extent()
     dpi = axes.figure.dpi / 72
     boxes: list[Bbox] = []
@@ -52,10 +54,12 @@ def label_points(axes: Axes, labels: Sequence[PointLabel], taken: Sequence[NDArr
             for angle in ANGLES:
                 dx, dy = radius * math.cos(math.radians(angle)), radius * math.sin(math.radians(angle))
                 box = _box(middle + np.array((dx, dy)) * dpi, extent.width, extent.height, dx, dy)
-                line = middle + np.linspace(0, 1, 12)[:, None] * np.array((dx, dy)) * dpi
-                cost = _cost(box, line if radius > NEAR else line[:0], boxes, points, inside) + radius / 1000
+                line = middle + np.linspace(0.2, 1, 12)[:, None] * np.array((dx, dy)) * dpi
+                line = line if radius > NEAR else line[:0]
+                cost = _cost(box, line, boxes, points, inside) + 50 * box.padded(MARK).count_contains(marks)
+                cost += radius / 1000
                 if best is None or cost < best[0]:
-                    best = (cost, dx, dy, box, line if radius > NEAR else line[:0])
+                    best = (cost, dx, dy, box, line)
         assert best is not None
         _, dx, dy, box, line = best
         boxes.append(box)
@@ -80,7 +84,10 @@ def _cost(
 ) -> float:
     """How many things are in the way; a name upon another is worst, then one outside the axes."""
     hidden = int(box.count_contains(points))
-    crossed = sum(int(other.count_contains(line)) for other in boxes) if len(line) else 0
+    crossed = 0.0
+    if len(line):
+        along = np.abs(line[:, None] - points[None]).max(axis=2).min(axis=1) < GAP  # upon a bar or a curve
+        crossed = sum(int(other.count_contains(line)) for other in boxes) + along.sum() / 2
     outside = not (inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1)
     return hidden + crossed + 1000 * box.count_overlaps(boxes) + 100 * outside
 
@@ -91,9 +98,11 @@ def _write(axes: Axes, label: PointLabel, dx: float, dy: float, size: float) -> 
     height = {0.0: "bottom", 0.5: "center", 1.0: "top"}[_aligned(dy)]
     tie = {"arrowstyle": "-", "color": label.colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3,
            "relpos": (_aligned(dx), _aligned(dy))}  # fmt: skip
+    ground = {"boxstyle": "square,pad=0.05", "facecolor": (1, 1, 1, 0.75), "edgecolor": "none"}
     note = axes.annotate(
         label.text, (label.x, label.y), xytext=(dx, dy), textcoords="offset points", ha=side, va=height,
         multialignment=side, fontsize=size, color=label.colour, arrowprops=tie if far else None, linespacing=1.05,
+        bbox=ground, zorder=5,
     )  # fmt: skip
     note.set_in_layout(False)
     return note
