@@ -79,7 +79,7 @@ def draw_over_temperature(outcomes: Outcomes) -> Figure:
             axes.margins(y=0.16)
             dress_plain(axes, _wrapped(_measure(outcomes, measure)) if axes is row[0] else "", "", 8)
     if constants:
-        _log_axis(grid[-1, 0], [c.constant or 0 for c in constants], "constant temperature (log scale)")
+        _log_axis(grid[-1, 0], [c.constant or 0 for c in constants], "constant temperature\n(log scale)")
     if others:
         names = [_name(c) for c in others]
         grid[-1, -1].set_xticks(range(len(names)), names)

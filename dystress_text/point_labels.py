@@ -57,7 +57,7 @@ def label_points(axes: Axes, labels: Sequence[PointLabel], taken: Sequence[NDArr
                 line = middle + np.linspace(0.2, 1, 12)[:, None] * np.array((dx, dy)) * dpi
                 line = line if radius > NEAR else line[:0]
                 cost = _cost(box, line, boxes, points, inside) + 50 * box.padded(MARK).count_contains(marks)
-                cost += radius / 1000
+                cost += radius / 8
                 if best is None or cost < best[0]:
                     best = (cost, dx, dy, box, line)
         assert best is not None
@@ -82,14 +82,14 @@ def _aligned(offset: float) -> float:
 def _cost(
     box: Bbox, line: NDArray[np.float64], boxes: Sequence[Bbox], points: NDArray[np.float64], inside: Bbox
 ) -> float:
-    """How many things are in the way; a name upon another is worst, then one outside the axes."""
+    """How many things are in the way; a name upon another or outside the axes is worst."""
     hidden = int(box.count_contains(points))
     crossed = 0.0
     if len(line):
         along = np.abs(line[:, None] - points[None]).max(axis=2).min(axis=1) < GAP  # upon a bar or a curve
-        crossed = sum(int(other.count_contains(line)) for other in boxes) + along.sum() / 2
+        crossed = sum(20 * int(other.count_contains(line)) for other in boxes) + along.sum() / 3
     outside = not (inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1)
-    return hidden + crossed + 1000 * box.count_overlaps(boxes) + 100 * outside
+    return hidden + crossed + 1000 * (box.count_overlaps(boxes) + outside)
 
 
 def _write(axes: Axes, label: PointLabel, dx: float, dy: float, size: float) -> Annotation:
