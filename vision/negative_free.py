@@ -275,8 +275,9 @@ class ARBLoss(NegativeFreeLoss):
 
     @torch.no_grad()
     def _base(self, z: Tensor, size: int) -> Tensor:
-        groups = z.T.unflatten(0, (-1, size))  # (groups, size, N)
-        return (_whitening(groups, self.shrinkage) @ groups).flatten(0, 1).T  # (N, dim)
+        groups = z.T.reshape(-1, size, len(z))  # (groups, size, N)
+        base: Tensor = _whitening(groups, self.shrinkage) @ groups
+        return base.flatten(0, 1).T  # (N, dim)
 
 
 NEGATIVE_FREE: dict[str, Callable[..., NegativeFreeLoss]] = {
@@ -302,7 +303,8 @@ def _whitening(x: Tensor, shrinkage: float) -> Tensor:
     identity = torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
     values, vectors = torch.linalg.eigh((1 - shrinkage) * (x @ x.mT) / x.shape[-1] + shrinkage * identity)
     # rounding may leave an eigenvalue below the shrinkage, which it cannot be
-    return (vectors * values.clamp_min(shrinkage).rsqrt().unsqueeze(-2)) @ vectors.mT
+    root: Tensor = (vectors * values.clamp_min(shrinkage).rsqrt().unsqueeze(-2)) @ vectors.mT
+    return root
 
 
 def _off_diagonal_squares(matrix: Tensor) -> Tensor:

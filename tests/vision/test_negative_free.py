@@ -127,9 +127,10 @@ FORMULAS = {
 
 
 @pytest.mark.parametrize("n", [12, 23])  # of 5 dimensions: one slice of W-MSE, and two
+@pytest.mark.parametrize("scale", [1, 0.3])  # standard deviations above VICReg's hinge, and below
 @pytest.mark.parametrize("name", NEGATIVE_FREE)
-def test_the_loss_is_its_formula(name, n):
-    z1, z2 = draw(n)
+def test_the_loss_is_its_formula(name, scale, n):
+    z1, z2 = (scale * z for z in draw(n))
     loss = NEGATIVE_FREE[name]()(z1, z2)
     assert loss.shape == ()
     assert loss.item() == pytest.approx(FORMULAS[name](z1, z2), rel=1e-9)
