@@ -107,8 +107,8 @@ class VisionLossSettings(LossSettings):
     objective: str = field(
         default="ntxent",
         metadata={
-            "help": f"The objective; queue is MoCo v2's. {', '.join(WITHOUT_TEMPERATURE)} have no negatives and take no "
-            "temperature.",
+            "help": "The objective; queue is MoCo v2's. No negatives and no temperature have "
+            f"{', '.join(WITHOUT_TEMPERATURE)}.",
             "choices": list(VISION_OBJECTIVES),
         },
     )
