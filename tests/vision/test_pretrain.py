@@ -121,7 +121,7 @@ def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsy
     assert encoder.out_dim == 16
 
 
-@pytest.mark.parametrize("objective", ["ntxent", "queue"])
+@pytest.mark.parametrize("objective", ["ntxent", "queue", "byol", "dino"])
 def test_a_resumed_run_equals_an_uninterrupted_one(objective, folder, tmp_path, monkeypatch):
     flags = ["--objective", objective, "--max_steps", "6", "--save_steps", "3"]
     flags += ["--queue_size", "16"] if objective == "queue" else []
