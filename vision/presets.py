@@ -106,7 +106,7 @@ def _cifar_rows() -> dict[str, Preset]:
             (84.02, 46.79),
         ),
         "-256-w-mse": (
-            "Table otherframecifar, row WMSE (projector and optimiser are ours, 64 dimensions in slices of 128 its paper's)",
+            "Table otherframecifar, row WMSE (projector and optimiser are ours, 64 dimensions its paper's)",
             {"objective": "w_mse", "out_dim": 64, "train_batch_size": 256, "eval_steps": 1950},
             (85.52, 52.72),
         ),
