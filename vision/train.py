@@ -110,7 +110,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         )
         if knn is None and vision.knn_k > 0:
             _say("no test split with labels: no accuracy while training")
-        _say(type(task.objective).__name__ + ("" if temperature is None else f" with {temperature}"))
+        _say(settings.loss.objective if temperature is None else f"{type(task.objective).__name__} with {temperature}")
         _say(f"{trainer.total_steps:,} steps of {batch} images on {describe(accelerator)}")
         if engine.resume_from_checkpoint:
             first = trainer.first_step

@@ -74,7 +74,7 @@ def test_a_batch_too_small_to_whiten_is_refused_before_the_run():
         settings = parse(["--out_dim=64", f"--objective={objective}"])
         _check_whitening(65, settings)
         if objective == "w_mse":
-            with pytest.raises(UserError, match="^--out_dim: objective 'w_mse' whitens 64 dim.*--out_dim 32 is"):
+            with pytest.raises(UserError, match=r"^--out_dim: objective 'w_mse' whitens 64 dim.*--out_dim 32 is"):
                 _check_whitening(64, settings)
         else:
             _check_whitening(64, settings)
@@ -84,18 +84,21 @@ def refusing(z1, z2):
     raise torch.linalg.LinAlgError("not\npositive definite")
 
 
-def test_embeddings_that_are_no_numbers_end_the_run_with_one_line():
+def test_a_factorisation_that_fails_ends_the_run_with_one_line():
     task = PretrainTask.__new__(PretrainTask)
-    for name in NEGATIVE_FREE:
-        task.objective = NEGATIVE_FREE[name]()
-        z = torch.full((40, 4), torch.nan)
-        try:
-            assert task.loss((z, z)).isnan()  # which the engine sees
-        except TrainingError as error:  # a factorisation that refuses them
-            assert "cannot be whitened; lower --learning_rate" in str(error)
     task.objective = refusing
     with pytest.raises(TrainingError, match=r"cannot be whitened; lower --learning_rate \(not positive definite\)"):
-        task.loss((z, z))
+        task.loss((torch.zeros(4, 2), torch.zeros(4, 2)))
+
+
+@pytest.mark.parametrize("name", NEGATIVE_FREE)
+def test_embeddings_that_are_no_numbers_are_seen(name):
+    z = torch.full((40, 4), torch.nan)
+    try:
+        loss = NEGATIVE_FREE[name]()(z, z)
+    except torch.linalg.LinAlgError:
+        return  # what the test above is about
+    assert loss.isnan()  # which the engine sees
 
 
 @pytest.mark.parametrize("objective", WITHOUT_TEMPERATURE)

@@ -74,6 +74,8 @@ def test_prototypes_are_cosines():
     weights = layer.weight.detach()
     expected = [[float(torch.cosine_similarity(row, w, dim=0)) for w in weights] for row in z]
     assert layer(z).tolist() == [pytest.approx(row, abs=1e-6) for row in expected]
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(z).tolist() == [pytest.approx(row, abs=1e-6) for row in expected]
 
 
 @pytest.mark.parametrize("loss", [BYOLLoss(), DINOLoss(5).double().eval()])
