@@ -90,7 +90,7 @@ class PretrainTask:
     def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor:
         try:
             loss: Tensor = self.objective(*embeddings)
-        except torch.linalg.LinAlgError as error:
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not declare it
             reason = " ".join(str(error).split())
             raise TrainingError(f"the embeddings cannot be whitened; lower --learning_rate ({reason})") from error
         return loss
