@@ -134,7 +134,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         def finish() -> None:
             write_record(output, record)
             _report(record, output)
-            _say(leave_page(output, task.objective.temperature))
+            _say(leave_page(output, temperature))
 
         on_main_process(accelerator, finish)
     finally:
