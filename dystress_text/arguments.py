@@ -70,6 +70,7 @@ def parse_settings(
     prog: str,
     description: str | None = None,
     translate: Callable[[Sequence[str]], list[str]] = list,
+    own_temperature: Sequence[str] = ("macl",),
 ) -> tuple[list[Any], str]:
     """One instance of each dataclass in ``groups``, and the name of the preset under the flags.
 
@@ -81,6 +82,7 @@ def parse_settings(
         prog: the program's name in errors.
         description: of the program, for its help.
         translate: what becomes of the flags before they are read.
+        own_temperature: objectives that do not take a preset's temperature, where the flags name one of them.
 
     Raises:
         UserError: an unknown name or a value out of range.
@@ -101,7 +103,7 @@ def parse_settings(
     first_look = SettingsParser([], add_help=False, allow_abbrev=False)
     first_look.add_argument("--preset", default=default_preset)
     preset = first_look.parse_known_args(argv)[0].preset
-    parser.set_defaults(**_below(argv, find_preset(preset, presets).settings))
+    parser.set_defaults(**_below(argv, find_preset(preset, presets).settings, own_temperature))
     *settings, _, unknown = parser.parse_args_into_dataclasses(
         argv, return_remaining_strings=True, look_for_args_file=False
     )
@@ -114,12 +116,12 @@ def parse_settings(
     return settings, preset
 
 
-def _below(argv: Sequence[str], preset: Mapping[str, Any]) -> dict[str, Any]:
-    """A preset's settings; without its temperature where the command line names one, whose options differ.
+def _below(argv: Sequence[str], preset: Mapping[str, Any], own_temperature: Sequence[str]) -> dict[str, Any]:
+    """A preset's settings; without its temperature where the command line names one, or an objective with its own.
 
     A profile in place of a profile keeps the preset's range; a schedule's range or a constant is another matter.
     """
-    if not re.search(r"--(temp|temperature)\b|--objective[= ]macl\b", " ".join(argv)):
+    if not re.search(rf"--(temp|temperature)\b|--objective[= ]({'|'.join(own_temperature)})(?!\S)", " ".join(argv)):
         return dict(preset)
     named = re.findall(r"--temperature[= ](\S+)", " ".join(argv))
     profiles = all(_is_profile(name) for name in (*named[-1:], preset.get("temperature")))

@@ -3,6 +3,7 @@
 python -m dystress_text.figures --list
 python -m dystress_text.figures profiles --output profiles.pdf            # .png, .svg or .pdf
 python -m dystress_text.figures training out_a/ out_b/ --output runs.png  # from each run's metrics.jsonl
+python -m dystress_text.figures accuracy-geometry out_*/                  # from evaluated runs, of images or of text
 python -m dystress_text.figures all --output figures/                     # all that need no run
 """
 
@@ -24,34 +25,44 @@ FIGURES = {
     "ode": "solutions of the paper's equation over c, delta and K",
     "logit": "s / tau(s) and its slope, with the temperature in and out of the gradient",
     "gradient-field": "pull on a positive and push on negatives over both similarities",
-    "training": "loss, STS-B dev, alignment and uniformity over the steps of runs: training RUN [RUN ...]",
+    "training": "loss, STS-B dev, alignment and uniformity over the steps of runs",
+    "accuracy-geometry": "accuracy against uniformity and tolerance (text: alignment) of evaluated runs",
+    "accuracy-temperature": "accuracy of evaluated runs over the temperature",
+    "geometry-temperature": "accuracy, uniformity and tolerance (text: alignment) over the temperature",
+    "accuracy-rate": "accuracy of evaluated runs over the learning rate",
 }
+ACCURACIES = ("knn", "linear")
+OF_RUNS = ("training", "accuracy-geometry", "accuracy-temperature", "geometry-temperature", "accuracy-rate")
 
 
-def draw(name: str, file: Path, runs: Sequence[Path] = ()) -> None:
+def draw(name: str, file: Path, runs: Sequence[Path] = (), accuracy: str | None = None) -> None:
     """Draw a figure of :data:`FIGURES` into a file.
 
     Args:
         name: of the figure.
         file: the picture; its ending, one of :data:`ENDINGS`, says the format.
-        runs: folders of runs, for ``training`` alone.
+        runs: folders of runs, for :data:`OF_RUNS` alone.
+        accuracy: of runs of images, one of :data:`ACCURACIES`; None for the first.
 
     Raises:
         UserError: matplotlib is missing, the name or the ending is unknown, a run is none, the file cannot be written.
     """
     if name not in FIGURES:
         raise UserError(f"unknown figure {name!r}; known are {', '.join(FIGURES)}, all")
-    if (name == "training") != bool(runs):
-        need = "needs folders of runs: training RUN [RUN ...]" if name == "training" else "takes no folders of runs"
+    if (name in OF_RUNS) != bool(runs):
+        need = f"needs folders of runs: {name} RUN [RUN ...]" if name in OF_RUNS else "takes no folders of runs"
         raise UserError(f"{name} {need}")
+    of_outcomes = name in OF_RUNS and name != "training"
+    if accuracy is not None and not of_outcomes:
+        raise UserError(f"--accuracy: {name} has none")
     if file.suffix.lower() not in ENDINGS:
         raise UserError(f"--output: {str(file)!r} must end in one of {', '.join(ENDINGS)}")
     require("plots", "a figure")
-    from dystress_text.drawings import make, save  # an extra, which the rest of the package does not need
+    from dystress_text import drawings, outcome_drawings  # an extra, which the rest of the package does not need
 
-    figure = make(name, runs)
+    figure = outcome_drawings.make(name, runs, accuracy) if of_outcomes else drawings.make(name, runs)
     try:
-        save(figure, file)
+        drawings.save(figure, file)
     except OSError as error:
         raise UserError(f"--output: cannot write {str(file)!r}: {error.strerror or error}") from error
 
@@ -66,7 +77,7 @@ def draw_all(folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--output: cannot make the folder {str(folder)!r}: {error.strerror or error}") from error
-    files = {name: folder / f"{name}.png" for name in FIGURES if name != "training"}
+    files = {name: folder / f"{name}.png" for name in FIGURES if name not in OF_RUNS}
     for name, file in files.items():
         draw(name, file)
     return list(files.values())
@@ -77,7 +88,8 @@ def make_parser() -> OneLineParser:
     parser = OneLineParser("figures", __doc__)
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME", help=f"{', '.join(FIGURES)}, or all")
-    add("runs", nargs="*", type=Path, metavar="RUN", help="folders of runs, for training")
+    add("runs", nargs="*", type=Path, metavar="RUN", help=f"runs, or folders of runs, for {', '.join(OF_RUNS)}")
+    add("--accuracy", choices=ACCURACIES, help="of runs of images (default knn)")
     add("--output", type=Path, help="the picture (default NAME.png); with all, the folder (default figures/)")
     add("--list", action="store_true", help="say the names and what each shows")
     return parser
@@ -89,17 +101,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work() -> bool:
         options = make_parser().parse_intermixed_args(argv)
         if options.list:
-            print("\n".join(f"{name:15} {about}" for name, about in FIGURES.items()))
+            print("\n".join(f"{name:21} {about}" for name, about in FIGURES.items()))
             return True
         if options.name is None:
             raise UserError(f"name a figure: {', '.join(FIGURES)}, or all (see --help)")
         if options.name == "all":
-            if options.runs:
-                raise UserError("all takes no folders of runs")
+            if options.runs or options.accuracy:
+                raise UserError("all takes no folders of runs and no --accuracy")
             files = draw_all(options.output or Path("figures"))
         else:
             files = [options.output or Path(f"{options.name}.png")]
-            draw(options.name, files[0], options.runs)
+            draw(options.name, files[0], options.runs, options.accuracy)
         print("\n".join(map(str, files)))
         return True
 

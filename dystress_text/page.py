@@ -123,8 +123,9 @@ def _page(runs: Sequence[PageRun], tables: Sequence[tuple[str, Table]], notes: S
 def _summary(run: PageRun, named: bool) -> str:
     record = run.record
     name = f"{run.name}: " if named else ""
+    temperature = f" with {record['temperature']}" if record["temperature"] else ""
     return (
-        f"{name}{record['objective']} with {record['temperature']}. {record['steps']:,} steps in "
+        f"{name}{record['objective']}{temperature}. {record['steps']:,} steps in "
         f"{record['train_seconds']:,.0f} s on {record['device']}."
     )
 

@@ -80,16 +80,9 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[RunFigures], list[str]]:
     Raises:
         UserError: no run there, or two with the same configuration and seed, or a configuration with two settings.
     """
-    places: list[Path] = []
-    for folder in folders:
-        inner = sorted(file.parent for file in folder.glob(f"*/{RECORD}"))
-        found = [folder] if (folder / RECORD).is_file() else inner
-        if not found:
-            raise UserError(f"no run in {str(folder)!r}: neither it nor a folder in it has a {RECORD}")
-        places += [place for place in found if place not in places]
     runs, unfinished = [], []
-    for place in places:
-        record = _read_json(place / RECORD)
+    for place in run_folders(folders):
+        record = read_json(place / RECORD)
         if record.get("program") != "dystress_text/train.py":
             raise UserError(f"{place / RECORD} is no record of a text run")
         if "trained" in record:
@@ -100,12 +93,30 @@ def read_runs(folders: Iterable[Path]) -> tuple[list[RunFigures], list[str]]:
     return runs, unfinished
 
 
+def run_folders(folders: Iterable[Path]) -> list[Path]:
+    """The runs' folders among these, each a run or a folder of runs, finished or not, none twice.
+
+    Raises:
+        UserError: one of them is none and holds none.
+    """
+    places: list[Path] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"no such folder: {str(folder)!r}")
+        inner = sorted(file.parent for file in folder.glob(f"*/{RECORD}"))
+        found = [folder] if (folder / RECORD).is_file() else inner
+        if not found:
+            raise UserError(f"no run in {str(folder)!r}: neither it nor a folder in it has a {RECORD}")
+        places += [place for place in found if place not in places]
+    return places
+
+
 def _read_run(folder: Path, record: dict[str, Any]) -> RunFigures:
     name = _NAME.fullmatch(folder.name)
     figures: dict[str, Row] = {TRAINING: {str(key): value for key, value in record["trained"].items()}}
     variants = [f"{option}: {variant}" for option, variant in record.get("data_variants", {}).items() if variant]
     for file in sorted(folder.glob("senteval-*-test.json")):
-        result = _read_json(file)
+        result = read_json(file)
         for task, values in result["tasks"].items():
             kind = "sts" if "spearman" in values or task in TASKS["sts"] else "transfer"
             figure = values.get("spearman", values.get("accuracy", values.get("figure")))
@@ -123,7 +134,12 @@ def _read_run(folder: Path, record: dict[str, Any]) -> RunFigures:
     return RunFigures(folder, configuration, int(record["settings"]["seed"]), record, figures, pairs, tuple(variants))
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """A record.
+
+    Raises:
+        UserError: it cannot be read, or is none.
+    """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

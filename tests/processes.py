@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import socket
+import threading
 import time
 
 import pytest
@@ -50,3 +51,47 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def in_threads(world_size, work):
+    """What ``work(gather)`` returns in each of so many simulated processes: threads that meet at every gather.
+
+    Autograd sees the rows of all of them at once.
+    """
+    meeting, results, errors = _Meeting(world_size), [None] * world_size, []
+
+    def run(rank):
+        try:
+            results[rank] = work(_ThreadGather(rank, world_size, meeting))
+        except Exception as error:
+            errors.append(error)
+            meeting.barrier.abort()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
+
+
+class _Meeting:
+    """Where the threads lay down their rows and pick up everybody's."""
+
+    def __init__(self, world_size):
+        self.barrier = threading.Barrier(world_size, timeout=20)
+        self.rows = [None] * world_size
+
+
+class _ThreadGather:
+    def __init__(self, rank, world_size, meeting):
+        self.rank, self.world_size, self.meeting = rank, world_size, meeting
+
+    def __call__(self, rows):
+        self.meeting.rows[self.rank] = rows
+        self.meeting.barrier.wait()
+        everybody = torch.cat(self.meeting.rows)
+        self.meeting.barrier.wait()
+        return everybody

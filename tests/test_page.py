@@ -112,16 +112,19 @@ def test_runs_side_by_side_say_where_they_differ(tmp_path, capsys):
     assert "differences over seeds" in page
 
 
-def test_a_run_of_images_has_a_page_without_the_tables_of_text(tmp_path):
+@pytest.mark.parametrize("temperature", [CosineTemperature(0.07, 0.2), None], ids=["contrastive", "no negatives"])
+def test_a_run_of_images_has_a_page_without_the_tables_of_text(tmp_path, temperature):
     (tmp_path / "run.json").write_text(
         json.dumps(
             {"program": "vision/train.py", "settings": {"dataset": "shapes"}, "objective": "NTXentLoss", "steps": 2,
-             "temperature": "CosineTemperature()", "train_seconds": 1.0, "device": "1 x cpu",
+             "temperature": temperature and repr(temperature), "train_seconds": 1.0, "device": "1 x cpu",
              "untrained": {"knn20": 50.0}, "trained": {"knn20": 60.0}}
         )
     )  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
-    page = write_page(tmp_path, CosineTemperature(0.07, 0.2)).read_text()
+    page = write_page(tmp_path, temperature).read_text()
+    assert ("NTXentLoss with CosineTemperature(" in page) == (temperature is not None)
+    assert ("NTXentLoss. 2 steps" in page) == (temperature is None)
     assert cells(page)[:6] == ["", "knn20", "untrained", "50.00", "trained", "60.00"]
 
 

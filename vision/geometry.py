@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from dystress_text.core.geometry import (
 )
 from dystress_text.errors import UserError
 from dystress_text.extras import require
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def check_plot(file: Path) -> None:
 
 
 def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None:
-    """Draw the similarity histograms of each encoder side by side, on one scale.
+    """Draw the similarity histograms of each encoder side by side, on one scale, 6 cm each.
 
     Args:
         found: figures by what the encoder is called, in order.
@@ -99,43 +103,55 @@ def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None
     Raises:
         UserError: the file cannot be written.
     """
-    import matplotlib  # an extra, which an evaluation without a picture does not need
+    import matplotlib.pyplot as plt  # an extra, which an evaluation without a picture does not need
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from dystress_text.drawings import save, style
 
-    from dystress_text.plots import STYLES, dress
-
-    layout = ConstrainedLayoutEngine(wspace=0.06)  # or the panels' outer ticks meet
-    figure, row = plt.subplots(
-        1, len(found), figsize=(1 + 4.6 * len(found), 4.2), layout=layout, sharey=True, squeeze=False
-    )
-    for axes, (name, geometry) in zip(row[0], found.items(), strict=True):
-        edges = torch.tensor(geometry.edges)
-        kinds = [
-            (geometry.true_positive, "two views of an image (TP)", STYLES[0]),
-            (geometry.false_negative, "two images of a class (FN)", STYLES[1]),
-            (geometry.true_negative, "images of two classes (TN)", STYLES[3]),
-        ]
-        for counts, label, (colour, line) in kinds:
-            share = 100 * torch.tensor(counts) / max(sum(counts), 1)
-            axes.stairs(share, edges, color=colour, linestyle=line, linewidth=1.8, label=label)
-        dress(axes, "", Path(name).name or name)
-        axes.text(
-            0.03, 0.97,
-            f"alignment {geometry.alignment:.3f}\nuniformity {geometry.uniformity:.2f}\n"
-            f"inter-class uniformity {geometry.interclass_uniformity:.2f}\ntolerance {geometry.tolerance:.3f}",
-            transform=axes.transAxes, va="top", fontsize=9,
-        )  # fmt: skip
-        axes.set_xlim(-1, 1)
-    row[0][0].set_ylabel("share of pairs, % a bin")
-    handles, labels = row[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    figure.suptitle(title, fontsize=11)
+    with style():
+        figure = draw_geometry(found, title)
     try:
-        figure.savefig(file, dpi=150)
+        save(figure, file)
     except OSError as error:
         raise UserError(f"--plot: cannot write {str(file)!r}: {error.strerror or error}") from error
     finally:
         plt.close(figure)
+
+
+def draw_geometry(found: Mapping[str, Geometry], title: str) -> Figure:
+    """The figure of :func:`plot_geometry`, in the style at hand."""
+    import matplotlib.pyplot as plt
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    from dystress_text.plots import STYLES, dress  # and its backend, which needs no screen
+
+    layout = ConstrainedLayoutEngine(wspace=0.06)  # or the panels' outer ticks meet
+    size = (len(found) * 6 / 2.54, 2.9 if len(found) > 1 else 3.2)
+    figure, row = plt.subplots(1, len(found), figsize=size, layout=layout, sharey=True, squeeze=False)
+    for axes, (name, geometry) in zip(row[0], found.items(), strict=True):
+        edges = torch.tensor(geometry.edges)
+        kinds = [
+            (geometry.true_positive, "views of one image (TP)", STYLES[0]),
+            (geometry.false_negative, "of one class (FN)", STYLES[1]),
+            (geometry.true_negative, "of two classes (TN)", STYLES[3]),
+        ]
+        for counts, label, (colour, line) in kinds:
+            share = 100 * torch.tensor(counts) / max(sum(counts), 1)
+            axes.stairs(share, edges, color=colour, linestyle=line, linewidth=1.3, label=label)
+        figures = (
+            f"alignment {geometry.alignment:.3f}, tolerance {geometry.tolerance:.3f}\n"
+            f"uniformity {geometry.uniformity:.2f}, inter-class {geometry.interclass_uniformity:.2f}"
+        )
+        dress(axes, "", f"{_short(Path(name).name or name)}\n{figures}", 7)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xlim(-1, 1)
+    row[0][0].set_ylabel(f"share of pairs (% a bin of {2 / (len(edges) - 1):.2g})")
+    handles, labels = row[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3 if len(found) > 1 else 1, frameon=False)
+    figure.suptitle(title, fontsize=8)
+    figure.draw_without_rendering()  # lays it out under the settings at hand
+    return figure
+
+
+def _short(name: str, most: int = 30) -> str:
+    """A name that fits above its panel, which matplotlib does not take for a formula."""
+    return (name if len(name) <= most else f"...{name[3 - most :]}").replace("$", r"\$")

@@ -40,6 +40,25 @@ _SCHEDULE: Options = {"temperature": "scheduled", "tau_min": 0.1, "tau_max": 1.0
 
 
 _MACL: Options = {"objective": "macl", **VISION.alignment}
+# name: row, options, and whose the hyper-parameters are; optimiser and schedule are always those of DySTreSS
+_WIDE: Options = {"projector": "expander", "out_dim": 2048}
+_NEGATIVE_FREE: dict[str, tuple[str, Options, str]] = {
+    "barlow-twins": ("Barlow Twins", {"objective": "barlow_twins", **_WIDE},
+                     "projector ours, lambda 0.0051 its paper's"),
+    "vicreg": ("VICReg", {"objective": "vicreg", **_WIDE}, "projector ours, weights 25, 25 and 1 its paper's"),
+    "zero-icl": ("ZeroICL", {"objective": "zero_icl", "projector": "byol", "out_dim": 256},
+                 "projector ours, shrinkage 0.1 its authors'"),
+    "zero-fcl": ("ZeroFCL", {"objective": "zero_fcl", **_WIDE}, "projector ours, shrinkage 0.1 its authors'"),
+    "zero-cl": ("ZeroCL", {"objective": "zero_cl", **_WIDE},
+                "projector and the parts' weights ours, shrinkage 0.1 its authors'"),
+    "w-mse": ("WMSE", {"objective": "w_mse", "projector": "simclr", "out_dim": 64},
+              "projector and its 64 dimensions ours: a batch of 128 cannot be whitened in the table's 256"),
+    "arb": ("ARB", {"objective": "arb", **_WIDE}, "projector and groups of 64 features ours"),
+    "dino": ("DINO", {"objective": "dino", "projector": "simclr", "out_dim": 256, "key_momentum": 0.996},
+             "projector, 4,096 prototypes and two crops alone ours, momentum and temperatures its paper's"),
+    "byol": ("BYOL", {"objective": "byol", "projector": "byol", "out_dim": 256, "key_momentum": 0.99},
+             "momentum ours, widths 4096 and 256 its paper's"),
+}  # fmt: skip
 
 
 def _cosine(low: float, high: float) -> Options:
@@ -80,6 +99,16 @@ def _cifar_rows() -> dict[str, Preset]:
             "Table otherframecifar (against DINO and W-MSE, batch 256), row DySTreSS",
             {**_cosine(0.07, 0.2), "train_batch_size": 256, "eval_steps": 1950},
             (85.68, 56.57),
+        ),
+        "-256-dino": (
+            "Table otherframecifar, row DINO (projector, 4,096 prototypes and two crops alone are ours)",
+            {"objective": "dino", "out_dim": 256, "key_momentum": 0.996, "train_batch_size": 256, "eval_steps": 1950},
+            (84.02, 46.79),
+        ),
+        "-256-w-mse": (
+            "Table otherframecifar, row WMSE (projector and optimiser are ours, 64 dimensions its paper's)",
+            {"objective": "w_mse", "out_dim": 64, "train_batch_size": 256, "eval_steps": 1950},
+            (85.52, 52.72),
         ),
         "-cosine": ("Table abltempfunc, row cosine", _cosine(0.07, 0.2), (85.85, 56.57)),
         "-linear": ("Table abltempfunc, row linear", {**_cosine(0.07, 0.2), "temperature": "linear"}, (85.74, 56.78)),
@@ -228,10 +257,32 @@ def _imagenet_rows() -> dict[str, Preset]:
     return presets
 
 
+def _negative_free_rows() -> dict[str, Preset]:
+    """What DySTreSS is compared with at ImageNet's scale."""
+    long = {**_IMAGENET100, "train_batch_size": 128, "num_train_epochs": 400, "warmup_ratio": 0.025, "eval_steps": 0}
+    tables: tuple[tuple[str, str, Options, dict[str, float]], ...] = (
+        ("imagenet100", "in100_bal_bs256_lars_200eps", _IMAGENET100,
+         {"byol": 75.02, "barlow-twins": 75.88, "vicreg": 76.36}),
+        ("imagenet1k", "in1k_bal_bs256_lars_100eps", _IMAGENET1K,
+         {"byol": 62.4, "barlow-twins": 62.9, "vicreg": 63.0}),
+        ("imagenet100-400", "otherframein100", long,
+         {"barlow-twins": 78.62, "vicreg": 79.22, "zero-icl": 78.02, "zero-fcl": 79.32, "zero-cl": 79.26,
+          "w-mse": 69.06, "arb": 79.48, "dino": 74.84, "byol": 80.09}),
+    )  # fmt: skip
+    presets = {}
+    for start, table, base, figures in tables:
+        for name, top1 in figures.items():
+            row, options, whose = _NEGATIVE_FREE[name]
+            about = f"Table {table}, row {row} ({whose}): linear top-1 {top1:.2f}"
+            presets[f"{start}-{name}"] = Preset(about, {**base, **options})
+    return presets
+
+
 PRESETS: dict[str, Preset] = {
     **_cifar_rows(),
     **_long_tailed_rows(),
     **_imagenet_rows(),
+    **_negative_free_rows(),
     **_cifar_ablations(),
     "quickstart": Preset(
         "no network, no GPU: a narrow ResNet on shapes drawn at run time; no row of the paper",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,11 @@ ARCHITECTURES = {
     "resnet50": Architecture("bottleneck", (3, 4, 6, 3), (256, 512, 1024, 2048)),
 }
 STEMS = ("cifar", "imagenet")
-PROJECTORS = ("cifar", "simclr")
+PROJECTORS = ("cifar", "simclr", "expander", "byol")
 DESCRIPTION, BACKBONE, PROJECTOR = "encoder.json", "model.safetensors", "projector.safetensors"
 PROCESSOR, _INPUT = "preprocessor_config.json", "input"
 LARGEST_OUT_DIM = 65_536
-_CIFAR_HIDDEN = 512
+_CIFAR_HIDDEN, _BYOL_HIDDEN = 512, 4096
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class ImageEncoder(nn.Module):
         description: what it was built from.
         input: what images it was trained on; None for one that was not.
         backbone: transformers' ResNetModel.
-        projector: Linear - BN - ReLU - Linear - BN, (n, feature_dim) -> (n, out_dim).
+        projector: linear layers, the first of which have BN and ReLU, (n, feature_dim) -> (n, out_dim).
         feature_dim: width of the backbone's pooled output, which evaluation uses.
         out_dim: width of the projector's output, which the loss uses.
     """
@@ -115,7 +116,9 @@ def build_encoder(
         architecture: ``resnet18``, ``resnet34``, ``resnet50``, or ``resnet10_narrow`` (one block a stage, half the
             width).
         stem: ``cifar`` (3x3, stride 1, no max-pooling) or ``imagenet`` (7x7, stride 2, max-pooling).
-        projector: ``cifar`` has 512 hidden units, as in the paper's code; ``simclr`` as many as there are features.
+        projector: ``cifar`` and ``simclr`` have two layers and end in batch norm; ``cifar`` has 512 hidden units, as in
+            the paper's code, ``simclr`` as many as there are features. ``expander`` (Barlow Twins, VICReg) has three
+            layers of ``out_dim`` units and ``byol`` two with 4,096 hidden ones; both end in a linear layer.
         out_dim: width of the projector's output.
 
     Raises:
@@ -144,8 +147,7 @@ def build_encoder(
     for module in backbone.modules():
         if isinstance(module, nn.ReLU):  # as torchvision does; what comes before keeps its input, not its output
             module.inplace = True
-    features = sizes.hidden_sizes[-1]
-    head = _build_projector(features, _CIFAR_HIDDEN if projector == "cifar" else features, out_dim)
+    head = _build_projector(projector, sizes.hidden_sizes[-1], out_dim)
     return ImageEncoder(backbone, head, EncoderDescription(architecture, stem, projector, out_dim))
 
 
@@ -157,15 +159,22 @@ def _replace_stem(backbone: ResNetModel) -> None:
     backbone.embedder.pooler = nn.Identity()  # type: ignore[assignment]  # declared as what it is elsewhere
 
 
-def _build_projector(features: int, hidden: int, out_dim: int) -> nn.Module:
-    """Two layers; batch norm has the bias."""
-    return nn.Sequential(
-        nn.Linear(features, hidden, bias=False),
-        nn.BatchNorm1d(hidden),
-        nn.ReLU(inplace=True),
-        nn.Linear(hidden, out_dim, bias=False),
-        nn.BatchNorm1d(out_dim),
-    )
+def _build_projector(name: str, features: int, out_dim: int) -> nn.Module:
+    match name:
+        case "expander":
+            return mlp(features, out_dim, out_dim, out_dim)
+        case "byol":
+            return mlp(features, _BYOL_HIDDEN, out_dim)
+    hidden = _CIFAR_HIDDEN if name == "cifar" else features
+    return nn.Sequential(*mlp(features, hidden, out_dim), nn.BatchNorm1d(out_dim))
+
+
+def mlp(*widths: int) -> nn.Sequential:
+    """Linear layers of these widths with batch norm, which has the bias, and ReLU between them."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths[:-1]):
+        layers += [nn.Linear(before, after, bias=False), nn.BatchNorm1d(after), nn.ReLU(inplace=True)]
+    return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1], bias=False))
 
 
 def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "") -> None:

@@ -11,10 +11,12 @@ from dystress_text.build_loss import LossDefaults
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import UserError
 from dystress_text.settings import OBJECTIVES, EngineSettings, LossSettings
+from vision.negative_free import NEGATIVE_FREE
 from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
 from vision.sources import LONG_TAILED, PREPARED
 
-VISION_OBJECTIVES = (*OBJECTIVES, "queue")
+WITHOUT_TEMPERATURE = (*NEGATIVE_FREE, "byol", "dino")
+VISION_OBJECTIVES = (*OBJECTIVES, "queue", *WITHOUT_TEMPERATURE)
 
 # the paper's CIFAR row; Kukleva et al.'s swing over hundreds of epochs; and MACL's numbers for images, where those for
 # text would make the temperature negative
@@ -50,7 +52,10 @@ class VisionSettings:
     )
     projector: str = field(
         default="cifar",
-        metadata={"help": "Head while pre-training: cifar or simclr (2 layers).", "choices": list(PROJECTORS)},
+        metadata={
+            "help": "Head while pre-training: cifar or simclr (2 layers), expander (3), byol (2 wide ones).",
+            "choices": list(PROJECTORS),
+        },
     )
     out_dim: int = field(default=128, metadata={"help": "Dimensions of the projector's output."})
     image_size: int = field(
@@ -71,7 +76,9 @@ class VisionSettings:
         },
     )
     queue_size: int = field(default=4096, metadata={"help": "queue: keys that stay."})
-    key_momentum: float = field(default=0.99, metadata={"help": "queue: of the encoder that makes the keys."})
+    key_momentum: float = field(
+        default=0.99, metadata={"help": "queue, byol, dino: of the encoder that follows; byol and dino raise it to 1."}
+    )
     sync_batchnorm: bool = field(
         default=False, metadata={"help": "Batch statistics over all processes, in place of each one's own."}
     )
@@ -99,7 +106,11 @@ class VisionLossSettings(LossSettings):
 
     objective: str = field(
         default="ntxent",
-        metadata={"help": "The objective; queue is MoCo v2's.", "choices": list(VISION_OBJECTIVES)},
+        metadata={
+            "help": "The objective; queue is MoCo v2's. No negatives and no temperature have "
+            f"{', '.join(WITHOUT_TEMPERATURE)}.",
+            "choices": list(VISION_OBJECTIVES),
+        },
     )
     temperature: str | None = _told(
         None,

@@ -4,6 +4,7 @@
     python vision/train.py --preset quickstart                    # no network, no GPU: shapes drawn at run time
     accelerate launch vision/train.py --preset imagenet100 --dataset FOLDER      # own photos, with or without classes
     accelerate launch vision/train.py --preset cifar10 --temp 0.2 # SimCLR's constant temperature
+    accelerate launch vision/train.py --preset imagenet100-byol   # the methods without negatives, for comparison
 
 The encoder lands in ``out_vision/`` (``--output_dir``); ``python vision/evaluate.py --model out_vision`` evaluates it.
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,26 +24,32 @@ from torch import nn
 
 from dystress_text.accelerator import describe, gather_of, global_batch_size, make_accelerator, on_main_process
 from dystress_text.arguments import parse_settings
-from dystress_text.build_loss import build_objective, build_temperature
 from dystress_text.command_line import exit_code
-from dystress_text.core.objectives import ContrastiveLoss, QueueInfoNCELoss
+from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.engine import Trainer
 from dystress_text.errors import UserError
 from dystress_text.page import leave_page
 from dystress_text.records import versions
 from dystress_text.run_folder import check_output, prepare_output, read_record, write_record
 from dystress_text.settings import EngineSettings
-from dystress_text.similarity_log import watch_of
+from dystress_text.similarity_log import SimilarityWatch, watch_of
 from vision.allocator import keep_freed_memory
 from vision.augment import SimclrAugment, crop_of, evaluation_transform
 from vision.batchnorm import synchronise
+from vision.build_task import task_of
 from vision.images import ImageSet, load_images, mean_std
 from vision.online import OnlineKnn
 from vision.optimizers import make_optimizer
 from vision.presets import PRESETS
-from vision.pretrain import PretrainTask, QueueTask
+from vision.pretrain import PretrainTask
 from vision.resnet import ImageEncoder, ImageInput, build_encoder
-from vision.settings import VISION, PretrainSettings, VisionEngineSettings, VisionLossSettings, VisionSettings
+from vision.settings import (
+    WITHOUT_TEMPERATURE,
+    PretrainSettings,
+    VisionEngineSettings,
+    VisionLossSettings,
+    VisionSettings,
+)
 from vision.sources import NoSuchSplitError
 
 
@@ -68,19 +74,21 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     images = images.sample(vision.max_train_samples, engine.seed)
     knn = _online_knn(vision, images, encoder.input)
     augment = SimclrAugment(vision.image_size, mean, std, vision.jitter, vision.blur, vision.min_scale)
-    task = _task(settings, encoder, images, augment, knn, accelerator)
+    task = task_of(settings, encoder, images, augment, knn, accelerator)
     _check_batch(batch // processes, task, settings)
+    _check_whitening(batch, settings)
     _check_metric(engine, knn)
     data_id = f"{images.name}, {len(images)} images, {images.checksum()}"
     trainer = Trainer(
         task, len(images), engine, accelerator, settings.options(), data_id,
-        lambda network: make_optimizer(network, engine, vision, batch), watch_of(engine, task.objective),
+        lambda network: make_optimizer(network, engine, vision, batch), _watch(settings, task.objective),
     )  # fmt: skip
+    temperature = task.objective.temperature if isinstance(task.objective, ContrastiveLoss) else None
     record: dict[str, Any] = {
         "program": "vision/train.py",
         "settings": settings.options(),
         "objective": type(task.objective).__name__,
-        "temperature": repr(task.objective.temperature),
+        "temperature": None if temperature is None else repr(temperature),
         "data": {
             "name": images.name,
             "variant": images.variant,
@@ -103,7 +111,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         )
         if knn is None and vision.knn_k > 0:
             _say("no test split with labels: no accuracy while training")
-        _say(f"{type(task.objective).__name__} with {task.objective.temperature}")
+        _say(settings.loss.objective if temperature is None else f"{type(task.objective).__name__} with {temperature}")
         _say(f"{trainer.total_steps:,} steps of {batch} images on {describe(accelerator)}")
         if engine.resume_from_checkpoint:
             first = trainer.first_step
@@ -126,7 +134,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         def finish() -> None:
             write_record(output, record)
             _report(record, output)
-            _say(leave_page(output, task.objective.temperature))
+            _say(leave_page(output, temperature))
 
         on_main_process(accelerator, finish)
     finally:
@@ -158,42 +166,6 @@ def _online_knn(vision: VisionSettings, images: ImageSet, taken: ImageInput) -> 
     return OnlineKnn(images, queries, transform, vision.knn_k)
 
 
-def _objective(loss: VisionLossSettings, vision: VisionSettings, accelerator: Accelerator) -> ContrastiveLoss:
-    gather = gather_of(accelerator)
-    if loss.objective != "queue":
-        for option in fields(vision):
-            if option.name in ("queue_size", "key_momentum") and getattr(vision, option.name) != option.default:
-                raise UserError(f"--{option.name}: objective {loss.objective!r} has none; queue does")
-        return build_objective(loss, gather, VISION)
-    if gather is not None and not vision.sync_batchnorm:
-        raise UserError(
-            "--objective queue: on several processes, add --sync_batchnorm; with statistics of its own a process "
-            "tells its keys from those of the others"
-        )
-    if loss.sigma is not None:
-        raise UserError("--sigma: objective 'queue' has none; dclw does")
-    temperature = build_temperature(loss, VISION)
-    return QueueInfoNCELoss(temperature, vision.queue_size, vision.out_dim, loss.detach_temperature, gather)
-
-
-def _task(
-    settings: PretrainSettings,
-    encoder: ImageEncoder,
-    images: ImageSet,
-    augment: nn.Module,
-    knn: OnlineKnn | None,
-    accelerator: Accelerator,
-) -> PretrainTask:
-    vision = settings.vision
-    objective = _objective(settings.loss, vision, accelerator).to(accelerator.device)
-    card = f"Pre-trained on {images.name} with {type(objective).__name__} and {objective.temperature}."
-    if settings.loss.objective != "queue":
-        return PretrainTask(encoder, images, augment, objective, knn, card)
-    return QueueTask(
-        encoder, images, augment, objective, knn, card, momentum=vision.key_momentum, autocast=accelerator.autocast
-    )
-
-
 def _check_batch(rows: int, task: PretrainTask, settings: PretrainSettings) -> None:
     if rows * task.views_in_one_pass < 2 and not settings.vision.sync_batchnorm:
         given = settings.engine.per_device_train_batch_size is not None
@@ -201,6 +173,23 @@ def _check_batch(rows: int, task: PretrainTask, settings: PretrainSettings) -> N
             f"--{'per_device_train_batch_size' if given else 'train_batch_size'}: batch normalisation needs at least 2 "
             "images a process (one has no spread), or --sync_batchnorm"
         )
+
+
+def _check_whitening(batch: int, settings: PretrainSettings) -> None:
+    dim = settings.vision.out_dim
+    if settings.loss.objective == "w_mse" and batch <= dim:
+        raise UserError(
+            f"--out_dim: objective 'w_mse' whitens {dim} dimensions, which takes more images than that a batch, and "
+            f"the batch is {batch}; --out_dim {max(1, batch // 2)} is the usual half"
+        )
+
+
+def _watch(settings: PretrainSettings, objective: nn.Module) -> SimilarityWatch | None:
+    if isinstance(objective, ContrastiveLoss):
+        return watch_of(settings.engine, objective)
+    if settings.engine.log_similarity:
+        raise UserError(f"--log_similarity: objective {settings.loss.objective!r} has no negatives to look at")
+    return None
 
 
 def _check_metric(engine: EngineSettings, knn: OnlineKnn | None) -> None:
@@ -235,7 +224,9 @@ def parse(argv: Sequence[str]) -> PretrainSettings:
         UserError: an unknown name or a value out of range.
     """
     groups = (VisionSettings, VisionLossSettings, VisionEngineSettings)
-    (vision, loss, engine), preset = parse_settings(argv, groups, PRESETS, "cifar10", "train.py", __doc__)
+    (vision, loss, engine), preset = parse_settings(
+        argv, groups, PRESETS, "cifar10", "train.py", __doc__, own_temperature=("macl", *WITHOUT_TEMPERATURE)
+    )
     return PretrainSettings(vision, loss, engine, preset)
 
 

@@ -2,13 +2,13 @@
 
 import copy
 import gc
-import threading
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from core_cases import OBJECTIVES, TEMPERATURES, macl, macl_on_both_views
+from processes import in_threads
 from torch.nn.parallel import DistributedDataParallel
 
 from dystress_text.core import (
@@ -48,46 +48,14 @@ def own(rows, rank, world_size):
 # ---- simulated processes: threads that meet at every gather, so that autograd sees all of them at once ---------------
 
 
-class Meeting:
-    """Where the threads lay down their rows and pick up everybody's."""
-
-    def __init__(self, world_size):
-        self.barrier = threading.Barrier(world_size, timeout=20)
-        self.rows = [None] * world_size
-
-
-class ThreadGather:
-    def __init__(self, rank, world_size, meeting):
-        self.rank, self.world_size, self.meeting = rank, world_size, meeting
-
-    def __call__(self, rows):
-        self.meeting.rows[self.rank] = rows
-        self.meeting.barrier.wait()
-        everybody = torch.cat(self.meeting.rows)
-        self.meeting.barrier.wait()
-        return everybody
-
-
 def losses_of_ranks(build, temperature, views, world_size, **options):
     """The loss of each simulated process, on its own rows of the views."""
-    meeting, losses, errors = Meeting(world_size), [None] * world_size, []
 
-    def work(rank):
-        try:
-            loss = build(copy.deepcopy(temperature), gather=ThreadGather(rank, world_size, meeting), **options)
-            losses[rank] = loss(*(own(z, rank, world_size) for z in views))
-        except Exception as error:
-            errors.append(error)
-            meeting.barrier.abort()
+    def work(gather):
+        loss = build(copy.deepcopy(temperature), gather=gather, **options)
+        return loss(*(own(z, gather.rank, world_size) for z in views))
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(world_size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return losses
+    return in_threads(world_size, work)
 
 
 @pytest.mark.parametrize("detach", [True, False], ids=["detached", "in the graph"])

@@ -6,9 +6,9 @@ from vision.images import ImageSet
 from vision.resnet import build_encoder
 
 
-def tiny_encoder(seed=0):
+def tiny_encoder(seed=0, out_dim=16):
     torch.manual_seed(seed)
-    return build_encoder("resnet10_narrow", "imagenet", "cifar", 16)
+    return build_encoder("resnet10_narrow", "imagenet", "cifar", out_dim)
 
 
 def colour_images(n, classes=3, size=16, seed=0, name="colours", variant=None):

@@ -4,19 +4,20 @@ import json
 import re
 import warnings
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import SHARED
 
-from dystress_text.build_loss import build_temperature
 from dystress_text.settings import EngineSettings
 from vision.augment import SimclrAugment, draw_jitter
+from vision.build_task import objective_of
 from vision.images import SMALL
 from vision.presets import PRESETS
-from vision.settings import VISION, VisionLossSettings, VisionSettings
+from vision.settings import VisionLossSettings, VisionSettings
 from vision.sources import LONG_TAILED, PREPARED
-from vision.train import parse
+from vision.train import _check_whitening, parse
 
 OPTIONS = {field.name for group in (VisionSettings, VisionLossSettings, EngineSettings) for field in fields(group)}
 
@@ -28,7 +29,8 @@ def test_options_exist_and_fit_each_other(name):
     assert settings.preset == name
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # several of the paper's profiles have a falling logit
-        build_temperature(settings.loss, VISION)
+        objective_of(settings.loss, settings.vision, SimpleNamespace(num_processes=1, process_index=0))
+    _check_whitening(settings.engine.train_batch_size, settings)
 
 
 def test_the_list_has_a_line_for_each(capsys):
@@ -145,6 +147,17 @@ def test_numbers_are_the_papers():
         "imagenet100-shift-0.4": row("profile", "-0.4/0.7", "linear top1"),
         "imagenet100-shift+0.2": row("profile", "0.2/0.6", "linear top1"),
     }
+    titles = {"byol": "BYOL", "barlow-twins": "Barlow Twins", "vicreg": "VICReg", "zero-icl": "Zero-ICL",
+              "zero-fcl": "Zero-FCL", "zero-cl": "Zero-CL", "w-mse": "W-MSE", "arb": "ARB", "dino": "DINO"}  # fmt: skip
+    tables_of = {"imagenet100": ("in100", "top1"), "imagenet1k": ("in1k", "top1"),
+                 "imagenet100-400": ("others_in100", "top1"), "cifar10-256": ("others_cifar", "CIFAR10"),
+                 "cifar100-256": ("others_cifar", "CIFAR100")}  # fmt: skip
+    for start, (table, column) in tables_of.items():
+        there = {r["name"] for r in tables[table]["rows"]}
+        for suffix, title in titles.items():
+            assert (title in there) == (f"{start}-{suffix}" in PRESETS)
+            if title in there:
+                cases[f"{start}-{suffix}"] = row(table, title, column)
     for name, number in cases.items():
         said = [float(x) for x in re.findall(r"\d+\.\d+(?=,|;|$)", PRESETS[name].about)]
         assert number in said, (name, number, PRESETS[name].about)

@@ -17,6 +17,7 @@ from dystress_text.build_loss import build_temperature
 from dystress_text.core import NTXentLoss, QueueInfoNCELoss
 from dystress_text.errors import UserError
 from vision.augment import SimclrAugment, evaluation_transform
+from vision.build_task import objective_of
 from vision.evaluate import main as evaluate
 from vision.features import image_features
 from vision.images import ImageSet
@@ -26,7 +27,7 @@ from vision.resnet import build_encoder, load_encoder
 from vision.settings import VISION
 from vision.splits import load_splits
 from vision.tasks import Subject
-from vision.train import _check_batch, _objective, main, parse
+from vision.train import _check_batch, main, parse
 
 SMALL = ["--architecture", "resnet10_narrow", "--stem", "imagenet", "--out_dim", "16", "--train_batch_size", "8",
          "--knn_k", "5", "--mixed_precision", "no"]  # fmt: skip
@@ -124,7 +125,7 @@ def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsy
     assert encoder.out_dim == 16
 
 
-@pytest.mark.parametrize("objective", ["ntxent", "queue"])
+@pytest.mark.parametrize("objective", ["ntxent", "queue", "byol", "dino"])
 def test_a_resumed_run_equals_an_uninterrupted_one(objective, folder, tmp_path, monkeypatch):
     flags = ["--objective", objective, "--max_steps", "6", "--save_steps", "3"]
     flags += ["--queue_size", "16"] if objective == "queue" else []
@@ -238,7 +239,7 @@ def test_a_queue_on_several_processes_needs_synchronised_statistics():
     for flags, refused in (([], True), (["--sync_batchnorm"], False)):
         settings = parse(["--objective=queue", *flags])
         with pytest.raises(UserError, match="add --sync_batchnorm") if refused else nullcontext():
-            _objective(settings.loss, settings.vision, processes)
+            objective_of(settings.loss, settings.vision, processes)
 
 
 def test_missing_data_is_one_line(tmp_path, capsys):
