@@ -186,7 +186,9 @@ def test_categories_stand_in_the_order_of_the_folders_and_need_no_constants(imag
     figure = outcome_drawings.make("accuracy-temperature", [images[-1], images[6]])
     (axes,) = figure.axes
     assert [label.get_text().split("\n")[0] for label in axes.get_xticklabels()] == ["shifted cosine", "cosine"]
-    figure = outcome_drawings.make("accuracy-temperature", images[:6])
+    figure = outcome_drawings.make("accuracy-temperature", [*images[3:6], *images[:3]])
+    (line,) = (line for line in figure.axes[0].lines if line.get_color() == drawings.GREY)
+    assert line.get_xdata().tolist() == [0.1, 0.5]
     assert [len(axes.containers) for axes in figure.axes] == [2]
 
 
@@ -318,7 +320,7 @@ def test_histograms_of_pairs_are_the_counts():
         assert "tolerance 0.600" in axes.get_title()
     check_texts(figure)
     with drawings.style():
-        check_texts(draw_geometry({"run-" * 10: geometry}, "shapes, 30 test images"), least=8)
+        check_texts(draw_geometry({"run-" * 20: geometry}, "shapes, 30 test images"), least=8)
 
 
 # ---- the program ----------------------------------------------------------------------------------------------------
@@ -379,6 +381,7 @@ def test_wrong_runs_are_one_line(images, image_run, text_run, tmp_path, capsys):
         ("{", "cannot be read"),
         ("{}", "is no evaluation of images"),
         (content.replace('"tolerance": 0.6', '"tolerance": null'), "tolerance is no number but None"),
+        (content.replace('"tolerance": 0.6', '"tolerance": NaN'), "tolerance is no number but nan"),
     ):
         (again / "vision-shapes.json").write_text(damaged)
         assert words in error_of(capsys, name, again, images[0])
