@@ -189,7 +189,6 @@ def draw_training(runs: Sequence[Path]) -> Figure:
     found = [curves.read_curves(folder) for folder in runs]
     names = [run.name for run in found]
     labels = [str(runs[i]) if names.count(name) > 1 else name for i, name in enumerate(names)]
-    labels = [("./" if label.startswith("_") else "") + label.replace("$", r"\$") for label in labels]  # as they stand
     metrics = curves.metrics_of(found)
     rows = -(-len(metrics) // 2)
     figure, grid = plt.subplots(
@@ -203,8 +202,14 @@ def draw_training(runs: Sequence[Path]) -> Figure:
     for axes in list(grid.flat)[: len(metrics)][-grid.shape[1] :]:  # the lowest of each column
         axes.set_xlabel("optimiser steps")
         axes.tick_params(labelbottom=True)
-    figure.legend(grid[0, 0].lines, labels, loc="outside lower center", ncols=1, frameon=False)
+    name_lines(figure, grid[0, 0], labels)
     return figure
+
+
+def name_lines(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
+    """A legend below the figure that names the lines of one of its panels, any name as it stands."""
+    labels = [("./" if name.startswith("_") else "") + name.replace("$", r"\$") for name in names]
+    figure.legend(axes.lines, labels, loc="outside lower center", ncols=1, frameon=False)
 
 
 def plot_metric(axes: Axes, runs: Sequence[curves.RunCurves], metric: str) -> None:

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from dystress_text.core.registry import Temperature
 from dystress_text.curves import RunCurves, metrics_of, similarities
-from dystress_text.drawings import plot_metric, run_styles, style
+from dystress_text.drawings import name_lines, plot_metric, run_styles, style
 from dystress_text.page import PageRun
 from dystress_text.plots import STYLES, dress, dress_plain
 
@@ -70,7 +70,7 @@ def draw_metric(runs: Sequence[RunCurves], metric: str) -> str:
     with style():
         figure, axes = plt.subplots(figsize=(WIDTH, 2.1), layout="constrained")
         plot_metric(axes, runs, metric)
-        _label_steps(axes, [run.name for run in runs])
+        _label_steps(figure, axes, [run.name for run in runs])
         return _data_uri(figure)
 
 
@@ -108,7 +108,7 @@ def draw_watch(runs: Mapping[str, Sequence[Mapping[str, Any]]], figure_name: str
             axes.plot([entry["step"] for entry in lines], values, linestyle=line, color=colour)
         dress_plain(axes, "", _FIGURES[figure_name], 8)
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        _label_steps(axes, list(runs))
+        _label_steps(figure, axes, list(runs))
         return _data_uri(figure)
 
 
@@ -146,11 +146,11 @@ def _finished(figure: Figure, panels: Sequence[Axes], temperature: Temperature |
     return _data_uri(figure)
 
 
-def _label_steps(axes: Axes, names: Sequence[str]) -> None:
+def _label_steps(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
     axes.set_xlabel("optimiser steps")
     axes.set_xlim(left=0)
     if len(names) > 1:
-        axes.get_figure().legend(axes.lines, names, loc="outside lower center", ncols=1, frameon=False)  # type: ignore[union-attr]
+        name_lines(figure, axes, names)
 
 
 def _data_uri(figure: Figure) -> str:

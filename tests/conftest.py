@@ -4,6 +4,8 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+if "PYTEST_XDIST_WORKER" in os.environ:  # a process on each core: one thread each, and in the programs they start
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pathlib import Path
 

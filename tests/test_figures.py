@@ -192,7 +192,7 @@ def test_training_curves_are_the_log_s(runs):
     for title, words in zip(titles, ("loss", "STS-B dev\nSpearman", "alignment", "uniformity"), strict=True):
         assert words in title
     loss, spearman, *_ = figure.axes
-    assert [line.get_label() for line in loss.lines] == [run.name for run in runs]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [run.name for run in runs]
     assert loss.lines[1].get_xdata().tolist() == [5.0 * i for i in range(1, 9)]
     close(torch.as_tensor(loss.lines[1].get_ydata()), [1 / i + 1 for i in range(1, 9)])
     y = spearman.lines[0].get_ydata()

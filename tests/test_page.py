@@ -101,6 +101,7 @@ def test_a_temperature_that_is_no_function_of_the_similarity_has_no_curve(tmp_pa
 
 def test_runs_side_by_side_say_where_they_differ(tmp_path, capsys):
     first, second = a_run(tmp_path), a_run(tmp_path, name="sts-constant-0.05")
+    second = second.rename(tmp_path / "_of $x_{")  # no formula
     assert main([str(first), str(second), "--format=html"]) == 0
     page = capsys.readouterr().out
     differing = page[page.index("<h2>Settings") : page.index("All settings")]

@@ -17,6 +17,7 @@ from matplotlib.text import Annotation, Text
 from dystress_text import arguments, drawings, outcome_drawings, outcomes
 from dystress_text.build_loss import build_objective
 from dystress_text.figures import OF_RUNS, main
+from dystress_text.point_labels import PointLabel, label_points
 from dystress_text.records import write_json
 from eval.run import Results as TextResults
 from eval.sts import StsTaskResult
@@ -185,7 +186,9 @@ def test_categories_stand_in_the_order_of_the_folders_and_need_no_constants(imag
     figure = outcome_drawings.make("accuracy-temperature", [images[-1], images[6]])
     (axes,) = figure.axes
     assert [label.get_text().split("\n")[0] for label in axes.get_xticklabels()] == ["shifted cosine", "cosine"]
-    figure = outcome_drawings.make("accuracy-temperature", images[:6])
+    figure = outcome_drawings.make("accuracy-temperature", [*images[3:6], *images[:3]])
+    (line,) = (line for line in figure.axes[0].lines if line.get_color() == drawings.GREY)
+    assert line.get_xdata().tolist() == [0.1, 0.5]
     assert [len(axes.containers) for axes in figure.axes] == [2]
 
 
@@ -287,10 +290,24 @@ def test_no_text_is_clipped_small_or_on_another(name, images, image_run):
 
 def test_a_name_hides_no_point(images):
     figure = outcome_drawings.make("accuracy-geometry", images)
+    figure.draw_without_rendering()
     for axes in figure.axes:
         points = axes.transData.transform([point[:2] for point in drawn_points(axes)])
         for note in axes.texts:
             assert Text.get_window_extent(note).count_contains(points) == 0, note
+
+
+def test_a_name_hides_bars_rather_than_a_point():
+    figure, axes = plt.subplots()
+    axes.set(xlim=(0, 100), ylim=(0, 100))
+    figure.draw_without_rendering()
+    x, y = (grid.ravel() for grid in np.meshgrid(np.arange(0, 101, 2.0), np.arange(0, 101, 2.0)))
+    free = (x > 50) & (abs(y - 50) < 5)  # right of the first point, where the second one stands
+    labels = [PointLabel(at, 50, "a name", "black") for at in (50, 54)]
+    label_points(axes, labels, [np.column_stack([x, y])[~free]], 7)
+    figure.draw_without_rendering()  # or the names' extents are of another place
+    marks = axes.transData.transform([(label.x, label.y) for label in labels])
+    assert [Text.get_window_extent(note).count_contains(marks) for note in axes.texts] == [0, 0]
 
 
 def test_histograms_of_pairs_are_the_counts():
@@ -303,7 +320,7 @@ def test_histograms_of_pairs_are_the_counts():
         assert "tolerance 0.600" in axes.get_title()
     check_texts(figure)
     with drawings.style():
-        check_texts(draw_geometry({"run-" * 10: geometry}, "shapes, 30 test images"), least=8)
+        check_texts(draw_geometry({"run-" * 20: geometry}, "shapes, 30 test images"), least=8)
 
 
 # ---- the program ----------------------------------------------------------------------------------------------------
@@ -364,6 +381,7 @@ def test_wrong_runs_are_one_line(images, image_run, text_run, tmp_path, capsys):
         ("{", "cannot be read"),
         ("{}", "is no evaluation of images"),
         (content.replace('"tolerance": 0.6', '"tolerance": null'), "tolerance is no number but None"),
+        (content.replace('"tolerance": 0.6', '"tolerance": NaN'), "tolerance is no number but nan"),
     ):
         (again / "vision-shapes.json").write_text(damaged)
         assert words in error_of(capsys, name, again, images[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedType
 from torch import nn
 
 from dystress_text.accelerator import gather_of
@@ -74,20 +74,18 @@ def task_of(
         UserError: options that the objective does not have.
     """
     vision, name = settings.vision, settings.loss.objective
+    if name in _OBJECTIVES_WITH["key_momentum"] and accelerator.distributed_type == DistributedType.FSDP:
+        raise UserError(
+            f"--objective {name}: the encoder that follows cannot read weights that FSDP shards; leave FSDP out"
+        )
     objective = objective_of(settings.loss, vision, accelerator).to(accelerator.device)
     used = f"{type(objective).__name__} and {objective.temperature}" if isinstance(objective, ContrastiveLoss) else name
     card = f"Pre-trained on {images.name} with {used}."
     if name == "queue":
         return QueueTask(
-            encoder,
-            images,
-            augment,
-            objective,
-            online,
-            card,
-            momentum=vision.key_momentum,
+            encoder, images, augment, objective, online, card, momentum=vision.key_momentum,
             autocast=accelerator.autocast,
-        )
+        )  # fmt: skip
     if name not in ("byol", "dino"):
         return PretrainTask(encoder, images, augment, objective, online, card)
     head = predictor(vision.out_dim) if name == "byol" else Prototypes(vision.out_dim)

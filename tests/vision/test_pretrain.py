@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from accelerate import DistributedType
 from conftest import reset_accelerator
 from PIL import Image
 from safetensors.torch import load_file
@@ -17,7 +18,7 @@ from dystress_text.build_loss import build_temperature
 from dystress_text.core import NTXentLoss, QueueInfoNCELoss
 from dystress_text.errors import UserError
 from vision.augment import SimclrAugment, evaluation_transform
-from vision.build_task import objective_of
+from vision.build_task import objective_of, task_of
 from vision.evaluate import main as evaluate
 from vision.features import image_features
 from vision.images import ImageSet
@@ -240,6 +241,13 @@ def test_a_queue_on_several_processes_needs_synchronised_statistics():
         settings = parse(["--objective=queue", *flags])
         with pytest.raises(UserError, match="add --sync_batchnorm") if refused else nullcontext():
             objective_of(settings.loss, settings.vision, processes)
+
+
+@pytest.mark.parametrize("objective", ["queue", "byol", "dino"])
+def test_an_encoder_that_follows_is_refused_under_fsdp(objective):
+    sharded = SimpleNamespace(distributed_type=DistributedType.FSDP)
+    with pytest.raises(UserError, match=f"--objective {objective}: .* leave FSDP out"):
+        task_of(parse([f"--objective={objective}"]), None, None, None, None, sharded)
 
 
 def test_missing_data_is_one_line(tmp_path, capsys):
