@@ -97,7 +97,8 @@ def train(settings: RunSettings) -> dict[str, Any]:
             if variant is not None:
                 _say(f"--{option}: not the published data but a variant: {variant}")
         _say(f"{type(objective).__name__} with {objective.temperature}")
-        _say(f"{trainer.total_steps:,} steps of {trainer.order.batch_size} sentences on {describe(accelerator)}")
+        samples = "sentences" if columns == 1 else f"rows of {columns} sentences"
+        _say(f"{trainer.total_steps:,} steps of {trainer.order.batch_size} {samples} on {describe(accelerator)}")
         if engine.resume_from_checkpoint:
             first = trainer.first_step
             _say(f"going on after step {first:,}" if first else "no checkpoint yet: from the start")
@@ -212,7 +213,7 @@ def _results(summary: TrainingSummary, task: SimcseTask) -> dict[str, Any]:
         "skipped_steps": summary.skipped_steps,
         "steps": summary.steps,
         "train_seconds": round(summary.seconds, 2),
-        "sentences_per_second": round(summary.samples_per_second, 1),
+        "sentences_per_second": round(task.columns * summary.samples_per_second, 1),
         "peak_memory_gb": round(summary.peak_memory_gb, 3),
         "padding_share": round(task.padding_share, 4),
     }
