@@ -62,7 +62,7 @@ def in_threads(world_size, work):
 
     def run(rank):
         try:
-            results[rank] = work(_ThreadGather(rank, world_size, meeting))
+            results[rank] = work(ThreadGather(rank, world_size, meeting))
         except Exception as error:
             errors.append(error)
             meeting.barrier.abort()
@@ -85,7 +85,7 @@ class _Meeting:
         self.rows = [None] * world_size
 
 
-class _ThreadGather:
+class ThreadGather:
     def __init__(self, rank, world_size, meeting):
         self.rank, self.world_size, self.meeting = rank, world_size, meeting
 
