@@ -108,7 +108,7 @@ def _page(runs: Sequence[PageRun], tables: Sequence[tuple[str, Table]], notes: S
         loader=PackageLoader("dystress_text", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     options = {run.name: run.record["settings"] for run in runs}
-    return environment.get_template("page.html").render(
+    page = environment.get_template("page.html").render(
         title=f"{len(runs)} runs" if several else runs[0].name,
         summary=[_summary(run, several) for run in runs],
         tables=[("Before and after training", _results(runs)), *tables],
@@ -118,6 +118,7 @@ def _page(runs: Sequence[PageRun], tables: Sequence[tuple[str, Table]], notes: S
         settings=_by_run(options),
         surroundings=_by_run({run.name: _flat(run.record) for run in runs}),
     )  # fmt: skip
+    return page.encode("utf-8", "backslashreplace").decode()  # the name of a file may be no text
 
 
 def _summary(run: PageRun, named: bool) -> str:

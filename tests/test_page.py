@@ -75,11 +75,12 @@ def test_a_page_loads_nothing_and_runs_nothing(tmp_path):
 
 
 def test_names_and_values_are_escaped(tmp_path):
-    run = a_run(tmp_path, device="1 x <b>cpu</b> & more")
+    run = a_run(tmp_path, device="1 x <b>cpu</b> & more caf\udce9")
     place = run.rename(tmp_path / "<script>alert(1)<script>")
     page = write_page(place).read_text()
     assert "<script" not in page
     assert "<b>" not in page
+    assert "caf\\udce9" in page
     assert "&lt;script&gt;alert(1)" in page
 
 
