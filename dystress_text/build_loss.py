@@ -101,9 +101,18 @@ def _option_names(message: str) -> str:
 
 
 def build_objective(
-    settings: LossSettings, gather: Gather | None = None, defaults: LossDefaults = TEXT
+    settings: LossSettings,
+    gather: Gather | None = None,
+    defaults: LossDefaults = TEXT,
+    hard_negative_weight: float = 0.0,
 ) -> ContrastiveLoss:
     """The objective that the settings describe, with its temperature.
+
+    Args:
+        settings: of the loss.
+        gather: the other processes; None for one process.
+        defaults: what is not given takes these values.
+        hard_negative_weight: of InfoNCE, for text.
 
     Raises:
         UserError: unknown objective, or options that do not fit.
@@ -111,14 +120,14 @@ def build_objective(
     common: dict[str, Any] = {"detach_temperature": settings.detach_temperature, "gather": gather}
     if settings.sigma is not None and settings.objective != "dclw":
         raise UserError(f"--sigma: objective {settings.objective!r} has none; dclw does")
-    if settings.hard_negative_weight != 0 and settings.objective != "infonce":
+    if hard_negative_weight != 0 and settings.objective != "infonce":
         raise UserError(f"--hard_negative_weight: objective {settings.objective!r} has no hard negatives; infonce does")
-    if not math.isfinite(settings.hard_negative_weight):
-        raise UserError(f"--hard_negative_weight: must be a number, got {settings.hard_negative_weight}")
+    if not math.isfinite(hard_negative_weight):
+        raise UserError(f"--hard_negative_weight: must be a number, got {hard_negative_weight}")
     temperature = build_temperature(settings, defaults)
     match settings.objective:
         case "infonce":
-            return InfoNCELoss(temperature, hard_negative_weight=settings.hard_negative_weight, **common)
+            return InfoNCELoss(temperature, hard_negative_weight=hard_negative_weight, **common)
         case "ntxent":
             return NTXentLoss(temperature, **common)
         case "dcl":

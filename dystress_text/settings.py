@@ -48,6 +48,9 @@ class TextSettings:
     text_columns: list[str] | None = field(
         default=None, metadata={"help": "supervised: the columns in that order; default all of the table."}
     )
+    hard_negative_weight: float = field(
+        default=0.0, metadata={"help": "infonce: added to the logits of a row's own hard negatives, after 1 / tau."}
+    )
     max_train_samples: int | None = field(default=None, metadata={"help": "Use the first so many sentences, or rows."})
     max_seq_length: int = field(
         default=32, metadata={"help": "Tokens a training sentence; evaluation has no such cut."}
@@ -101,9 +104,6 @@ class LossSettings:
     alpha: float | None = field(default=None, metadata={"help": "alignment_adaptive: how strongly it follows A; 2."})
     a_0: float | None = field(default=None, metadata={"help": "alignment_adaptive: reference alignment; 0.8."})
     sigma: float | None = field(default=None, metadata={"help": "dclw: width of the weights; 0.5."})
-    hard_negative_weight: float = field(
-        default=0.0, metadata={"help": "infonce: added to the logits of a row's own hard negatives, after 1 / tau."}
-    )
     detach_temperature: bool = field(default=True, metadata={"help": "Keep the temperature out of the gradient."})
 
 

@@ -187,7 +187,8 @@ def plan(options: Any, extra: Sequence[str]) -> list[Run]:
             run_options = (*extra, *words, *data, f"--seed={seed}")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the run itself says that its logit falls
-                build_objective(parse(run_options).loss)
+                settings = parse(run_options)
+                build_objective(settings.loss, hard_negative_weight=settings.text.hard_negative_weight)
             runs.append(Run(f"{name}-seed-{seed}", options.output_dir / f"{name}-seed-{seed}", run_options))
     return runs
 

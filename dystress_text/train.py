@@ -60,9 +60,11 @@ def train(settings: RunSettings) -> dict[str, Any]:
     output = Path(engine.output_dir)
     check_output(output, engine)
     global_batch_size(engine, accelerator.num_processes)
-    objective = build_objective(settings.loss, gather_of(accelerator))
+    objective = build_objective(settings.loss, gather_of(accelerator), hard_negative_weight=text.hard_negative_weight)
     with accelerator.local_main_process_first():
         train_file, columns = _train_file(text, show)
+    if columns < 3 and text.hard_negative_weight != 0:
+        raise UserError("--hard_negative_weight: there are no hard negatives; --supervised reads them")
     dev = eval_pairs(text.eval_set, text.data_dir)
     engine.metric_for_best_model = _best_metric(dev, engine.metric_for_best_model)
     set_seed(engine.seed)
@@ -76,8 +78,6 @@ def train(settings: RunSettings) -> dict[str, Any]:
         corpus = load_corpus(train_file, tokenizer, text.max_seq_length, most, progress=show)
     if text.supervised:
         _check_rows(corpus, columns)
-    if columns < 3 and settings.loss.hard_negative_weight != 0:
-        raise UserError("--hard_negative_weight: there are no hard negatives; --supervised reads them")
     task = SimcseTask(model, tokenizer, corpus, objective, dev, text.packing, columns)
     data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(tokenizer, text.max_seq_length)}"
     trainer = Trainer(

@@ -16,6 +16,7 @@ from dystress_text.core.temperature import CosineTemperature
 from dystress_text.page import leave_page, write_page
 from dystress_text.report import main
 
+STUDY = Path(__file__).resolve().parents[1] / "docs" / "study"
 PRESET = "sts-shifted-0.4-0.05-0.07"
 HISTOGRAM = [0] * 50 + [3] * 30 + [0] * 20
 NAMES = ("positive", "negative", "tau_positive", "tau_negative", "tau_effective", "high_share", "high_gradient")
@@ -112,6 +113,13 @@ def test_runs_side_by_side_say_where_they_differ(tmp_path, capsys):
     assert page.count(f"<figcaption>{first.name}</figcaption>") == 2
     assert len(pictures(page)) == 9  # curves and watch once for both; similarities by run
     assert "differences over seeds" in page
+
+
+def test_records_that_older_options_made_have_their_page(capsys):
+    """Those of the committed study know nothing of later options."""
+    runs = [str(STUDY / f"{name}-seed-0") for name in ("sts-macl", PRESET)]
+    assert main([*runs, "--format=html", "--resamples=0"]) == 0
+    assert "<h1>2 runs</h1>" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("temperature", [CosineTemperature(0.07, 0.2), None], ids=["contrastive", "no negatives"])

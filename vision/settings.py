@@ -125,11 +125,6 @@ class VisionLossSettings(LossSettings):
     tau_0: float | None = _told(None, f"alignment_adaptive: temperature at A = a_0; {VISION.alignment['tau_0']}.")
     alpha: float | None = _told(None, f"alignment_adaptive: how strongly it follows A; {VISION.alignment['alpha']}.")
     a_0: float | None = _told(None, f"alignment_adaptive: reference alignment; {VISION.alignment['a_0']}.")
-    hard_negative_weight: float = _told(0.0, argparse.SUPPRESS)  # images have no hard negatives
-
-    def __post_init__(self) -> None:
-        if self.hard_negative_weight != 0:
-            raise UserError("--hard_negative_weight: images have no hard negatives")
 
 
 @dataclass
