@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dystress_text.core.diagnosis import BINS
 from dystress_text.core.rows import positive_similarity, unit_vectors
-from dystress_text.sts import POSITIVE_SCORE, StsPairs
+from dystress_text.sts import POSITIVE_SCORE, StsPairs, sides
 
 RANDOM_PAIRS = 100_000
 
@@ -42,11 +42,10 @@ def pair_similarities(pairs: StsPairs, vectors: Tensor) -> PairSimilarities:
         pairs: the set.
         vectors: of ``pairs.sentences``, (distinct sentences, dim).
     """
-    row = {sentence: i for i, sentence in enumerate(pairs.sentences)}
     units = unit_vectors(vectors)
-    scored = np.array([[row[s] for s in side] for side in (pairs.first, pairs.second)])  # (2, pairs)
-    drawn = np.random.default_rng(0).integers(len(units), size=(2, RANDOM_PAIRS))
-    drawn = drawn[:, drawn[0] != drawn[1]]
-    of_scored, of_drawn = (positive_similarity(units[a], units[b]).cpu().numpy() for a, b in (scored, drawn))
+    first, second = np.random.default_rng(0).integers(len(units), size=(2, RANDOM_PAIRS))
+    distinct = first != second
+    drawn = units[first[distinct]], units[second[distinct]]
+    of_scored, of_drawn = (positive_similarity(a, b).cpu().numpy() for a, b in (sides(pairs, units), drawn))
     positive = pairs.scores > POSITIVE_SCORE
     return PairSimilarities(of_scored[positive], of_scored[~positive], of_drawn)

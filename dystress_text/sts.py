@@ -131,16 +131,20 @@ def spearman(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
 
 def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
     """Score the vectors of ``pairs.sentences``, (distinct sentences, dim)."""
-    row = {sentence: i for i, sentence in enumerate(pairs.sentences)}
     units = unit_vectors(vectors)
-    first = units[[row[s] for s in pairs.first]]  # (pairs, dim)
-    second = units[[row[s] for s in pairs.second]]
+    first, second = sides(pairs, units)
     positive = torch.from_numpy(pairs.scores > POSITIVE_SCORE)
     return StsResult(
         spearman=spearman(positive_similarity(first, second).numpy(), pairs.scores),
         alignment=float(alignment(first[positive], second[positive])) if positive.any() else float("nan"),
         uniformity=float(uniformity(units)),
     )
+
+
+def sides(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """The vectors of both sentences of each pair, (pairs, dim), from those of ``pairs.sentences``."""
+    row = {sentence: i for i, sentence in enumerate(pairs.sentences)}
+    return vectors[[row[s] for s in pairs.first]], vectors[[row[s] for s in pairs.second]]
 
 
 def cosines(pairs: StsPairs, embed: Embed) -> NDArray[np.floating]:

@@ -1,9 +1,10 @@
-"""Whether the texts of a figure can be read, for tests."""
+"""Whether the texts of a figure, and of an error, can be read, for tests."""
 
 import pytest
 from matplotlib.text import Text
 
 from dystress_text import drawings
+from dystress_text.figures import main
 
 
 def check_texts(figure, least=10):
@@ -27,3 +28,12 @@ def check_texts(figure, least=10):
             height = min(box.y1, second.y1) - max(box.y0, second.y0)
             assert min(width, height) <= 1, (text, other)
     return texts
+
+
+def error_of(capsys, *arguments):
+    """The one line that the program of figures ends with."""
+    assert main([str(argument) for argument in arguments]) == 2
+    out, error = capsys.readouterr()
+    assert out == ""
+    assert error.count("\n") == 1
+    return error

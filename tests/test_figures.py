@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from figure_texts import check_texts
+from figure_texts import check_texts, error_of
 from matplotlib import pyplot as plt
 from PIL import Image
 
@@ -257,14 +257,6 @@ def test_the_list_names_all(capsys):
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
-
-
-def error_of(capsys, *arguments):
-    assert main([str(argument) for argument in arguments]) == 2
-    out, error = capsys.readouterr()
-    assert out == ""
-    assert error.count("\n") == 1
-    return error
 
 
 def test_wrong_arguments_are_one_line(tmp_path, runs, capsys, monkeypatch):

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
-from figure_texts import check_texts
+from figure_texts import check_texts, error_of
 from matplotlib import pyplot as plt
 from matplotlib.text import Annotation, Text
 
@@ -339,14 +339,6 @@ def test_a_folder_of_runs_is_drawn_and_an_unfinished_run_is_named(images, tmp_pa
     assert first.count(b"<path") > 50
     assert main(["accuracy-geometry", str(tmp_path), "--output", str(file)]) == 0
     assert file.read_bytes() == first
-
-
-def error_of(capsys, *arguments):
-    assert main([str(argument) for argument in arguments]) == 2
-    out, error = capsys.readouterr()
-    assert out == ""
-    assert error.count("\n") == 1
-    return error
 
 
 def test_wrong_runs_are_one_line(images, image_run, text_run, tmp_path, capsys):

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dystress_text.core.gather import Gather, LocalGather
+from dystress_text.core.rows import at_least_fp32
 
 _VARIANCE = 1e-5  # added to variances, as batch normalisation does
 
@@ -47,7 +48,7 @@ class NegativeFreeLoss(nn.Module):
             raise ValueError("a batch of 1 image has no statistics: the batch size must be at least 2")
         with torch.autocast(device_type=z1.device.type, enabled=False):
             views = torch.cat([z1, z2], dim=1)  # (n, 2 dim)
-            views = self.gather(views.to(torch.promote_types(views.dtype, torch.float32)))  # (N, 2 dim)
+            views = self.gather(at_least_fp32(views))  # (N, 2 dim)
             return self.of_batch(*views.chunk(2, dim=1))
 
     def of_batch(self, z1: Tensor, z2: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dystress_text.batches import Batch
 from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.rows import at_least_fp32
 from dystress_text.errors import TrainingError
 from vision.images import ImageSet
 from vision.resnet import ImageEncoder, save_encoder
@@ -147,7 +148,7 @@ class MomentumTask(PretrainTask):
         """The follower's output, in fp32 at least."""
         with self.autocast():
             keys: Tensor = self.key_encoder(views)
-        return keys.to(torch.promote_types(keys.dtype, torch.float32))
+        return at_least_fp32(keys)
 
 
 @dataclass(eq=False, kw_only=True)

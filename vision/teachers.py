@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dystress_text.batches import Batch
 from dystress_text.core.gather import Gather, LocalGather
+from dystress_text.core.rows import at_least_fp32
 from vision.pretrain import MomentumTask
 from vision.resnet import mlp
 
@@ -89,7 +90,7 @@ class BYOLLoss(nn.Module):
         """
         _check_shapes(p1, p2, t1, t2)
         with torch.autocast(device_type=p1.device.type, enabled=False):
-            p1, p2, t1, t2 = (F.normalize(_wide(z), dim=1) for z in (p1, p2, t1.detach(), t2.detach()))
+            p1, p2, t1, t2 = (F.normalize(at_least_fp32(z), dim=1) for z in (p1, p2, t1.detach(), t2.detach()))
             return ((p1 - t2).square().sum(1) + (p2 - t1).square().sum(1)).mean()
 
 
@@ -107,7 +108,7 @@ class Prototypes(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         with torch.autocast(device_type=z.device.type, enabled=False):  # the losses divide cosines by 0.04
-            return F.linear(F.normalize(_wide(z), dim=1), F.normalize(self.weight, dim=1))
+            return F.linear(F.normalize(at_least_fp32(z), dim=1), F.normalize(self.weight, dim=1))
 
 
 class DINOLoss(nn.Module):
@@ -167,18 +168,14 @@ class DINOLoss(nn.Module):
         if s1.shape[1] != len(self.centre):
             raise ValueError(f"the centre has {len(self.centre)} prototypes, the outputs {s1.shape[1]}")
         with torch.autocast(device_type=s1.device.type, enabled=False):
-            student = [F.log_softmax(_wide(s) / self.student_temperature, dim=1) for s in (s1, s2)]
-            outputs = [_wide(t.detach()) for t in (t1, t2)]
+            student = [F.log_softmax(at_least_fp32(s) / self.student_temperature, dim=1) for s in (s1, s2)]
+            outputs = [at_least_fp32(t.detach()) for t in (t1, t2)]
             teacher = [torch.softmax((t - self.centre) / self.teacher_temperature, dim=1) for t in outputs]
             loss = -((teacher[0] * student[1]).sum(1) + (teacher[1] * student[0]).sum(1)).mean() / 2
             if self.training:
                 mean = self.gather(torch.cat(outputs).mean(0, keepdim=True)).mean(0)  # (prototypes,)
                 self.centre = torch.lerp(mean.to(self.centre), self.centre, self.centre_momentum)
         return loss
-
-
-def _wide(z: Tensor) -> Tensor:
-    return z.to(torch.promote_types(z.dtype, torch.float32))
 
 
 def _check_shapes(*views: Tensor) -> None:

@@ -78,6 +78,11 @@ class Rows(NamedTuple):
 # ---- unit vectors and their products -------------------------------------------------------------------------------
 
 
+def at_least_fp32(x: Tensor) -> Tensor:
+    """``x`` in fp32, or in fp64 if it is so."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def unit_vectors(x: Tensor) -> Tensor:
     """Rows of ``x`` (..., dim) scaled to length 1, in fp32 or better; a zero row stays zero, with a zero gradient.
 
@@ -85,7 +90,7 @@ def unit_vectors(x: Tensor) -> Tensor:
     (fp32: 1.2e-38) count as zero.
     """
     units: Tensor
-    units, _ = _UnitVectors.apply(x if x.dtype == torch.float64 else x.float())  # type: ignore[no-untyped-call]
+    units, _ = _UnitVectors.apply(at_least_fp32(x))  # type: ignore[no-untyped-call]
     return units
 
 
