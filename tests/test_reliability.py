@@ -228,18 +228,18 @@ TORCHRUN = ("torch.distributed.run", "--nproc_per_node=2")
 @pytest.mark.slow
 def test_one_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
     arguments = with_output(flags, tmp_path / "out", *ENDLESS)
-    process = launched(arguments, *TORCHRUN, f"--master_port={free_port()}", "--monitor-interval=8")
+    process = launched(arguments, *TORCHRUN, f"--master_port={free_port()}", "--monitor-interval=300")
     with cleaned_up(process):
         wait_for(lambda: logged(tmp_path / "out") >= 2)
         first, second = workers(process)
         victim = second if second.environ()["RANK"] == "1" else first
         other = first if victim is second else second
         victim.kill()
-        other.wait(30)  # mostly by itself: the launcher looks every 8 seconds
-        process.wait(60)
+        wait_for(lambda: other.status() == psutil.STATUS_ZOMBIE)  # by itself: the launcher looks every five minutes
+        process.kill()
         said = process.stdout.read()
     assert "train.py: error: another process of this run is gone after step" in said
-    assert "Traceback" not in said.split("torch.distributed.elastic")[0].split("train.py: error")[1].split("\n")[0]
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow
