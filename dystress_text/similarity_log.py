@@ -14,6 +14,7 @@ positives and of negatives and the negatives' gradient by similarity, in equal b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from dystress_text.core.diagnosis import PairSums, pair_sums
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.rows import Rows
+from dystress_text.core.rows import Negatives, Rows
 from dystress_text.settings import EngineSettings
 
 SIMILARITY_LOG = "similarity.jsonl"
@@ -46,10 +47,10 @@ class SimilarityWatch:
     def __post_init__(self) -> None:
         self.objective.watch = self._note
 
-    def _note(self, z: Any, rows: Rows) -> None:
+    def _note(self, z: Sequence[Tensor], rows: Rows, negatives: Sequence[Negatives]) -> None:
         objective, views = self.objective, [view.detach() for view in z]
         sums = pair_sums(
-            views, rows, objective.negatives(*views), lambda rows: objective.row_loss(rows, views[0], views[1]),
+            views, rows, negatives, lambda rows: objective.row_loss(rows, views[0], views[1]),
             objective.temperature, objective.detach_temperature, self.threshold,
         ).packed()  # fmt: skip
         self._step = sums if self._step is None else self._step + sums

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from dystress_text.core.registry import Temperature
-from dystress_text.core.rows import Pairs, Rows, positive_similarity, scaled_logits
+from dystress_text.core.rows import NOTHING, Ids, Pairs, Rows, positive_similarity, scaled_logits
 
 BLOCKWISE_ENTRIES = 2**24  # a loss left to choose goes blockwise above: 4,096 pairs of InfoNCE, 64 MiB in fp32
 SYMMETRIC_ENTRIES = 2**22  # and above this many where half of them is enough: 1,024 pairs of NT-Xent
@@ -60,6 +60,7 @@ def blockwise_rows(
         positive_column=pairs.positive_column.unsqueeze(1),
         special_columns=columns,
         special_amounts=pairs.anchors.new_tensor(amounts).expand(len(pairs.anchors), -1),
+        ids=pairs.ids,
         symmetric=pairs.symmetric,
         block=block or (CPU_BLOCK if pairs.anchors.device.type == "cpu" else DEVICE_BLOCK),
     )
@@ -79,6 +80,7 @@ class _Matrix:
     positive_column: Tensor  # (rows, 1)
     special_columns: Tensor  # (rows, k)
     special_amounts: Tensor  # (rows, k), added to the logits there; -inf takes a pair out of the negatives
+    ids: Ids | None
     symmetric: bool
     block: int
 
@@ -93,7 +95,9 @@ class _Matrix:
         return self.symmetric and rows != columns
 
     def amend(self, logits: Tensor, rows: slice, columns: slice) -> Tensor:
-        """Take positives and anchors themselves out of a block's logits and add the bonus, in place."""
+        """Take what is no negative out of a block's logits and add the bonus, in place."""
+        if self.ids is not None:
+            logits.masked_fill_(self.ids.equal(rows, columns), NOTHING)
         return _add_at(logits, self.special_columns[rows] - columns.start, self.special_amounts[rows])
 
 

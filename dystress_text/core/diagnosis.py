@@ -52,7 +52,7 @@ class PairSums:
 def pair_sums(
     z: Sequence[Tensor],
     rows: Rows,
-    negatives: Negatives,
+    negatives: Sequence[Negatives],
     row_loss: Callable[[Rows], Tensor],
     temperature: Temperature,
     detach_temperature: bool,
@@ -63,7 +63,7 @@ def pair_sums(
     Args:
         z: unit vectors of the views, the first two those of the positive pairs; (n, dim).
         rows: of the anchors.
-        negatives: the pairs that ``rows.negatives`` is made of.
+        negatives: the pairs that ``rows.negatives`` is made of, in parts whose rows stand one after another.
         row_loss: the loss of each row, (rows,); the batch's loss is their mean.
         temperature: of all pairs.
         detach_temperature: whether it stays out of the gradient.
@@ -76,28 +76,37 @@ def pair_sums(
     gradients, histograms = like.new_zeros(2), like.new_zeros(3, BINS)
     counts[0], sums[0], taus[0] = len(positive), positive.sum(), temperature(positive).sum()
     _add(histograms[0], positive, torch.ones_like(positive))
-    step = max(1, BLOCK_ENTRIES // len(negatives.candidates))
-    for start in range(0, len(negatives.anchors), step):
-        block = slice(start, start + step)
-        similarity = negatives.anchors[block] @ negatives.candidates.T  # (block, columns)
-        with torch.enable_grad():
-            logits = scaled_logits(similarity.requires_grad_(), temperature, detach_temperature)
-            (slope,) = torch.autograd.grad(logits.sum(), similarity)
-        share = (negatives.amend(logits.detach(), block) - rows.negatives[block, None]).exp()  # 0 where left out
-        size = (weight[block, None] * share * slope).abs()
-        similarity = similarity.detach()
-        tau, one = temperature(similarity), negatives.mask(similarity, block)  # (block, columns), 1 for a negative
-        high = similarity > threshold
-        counts[1] += one.sum()
-        counts[2] += (one * high).sum()
-        sums[1] += (one * similarity).sum()
-        taus[1] += (one * tau).sum()
-        taus[2] += (size * tau).sum()
-        gradients[0] += size.sum()
-        gradients[1] += (size * high).sum()
-        _add(histograms[1], similarity, one)
-        _add(histograms[2], similarity, size)
+    for part, first in zip(negatives, _first_rows(negatives), strict=True):
+        step = max(1, BLOCK_ENTRIES // len(part.candidates))
+        for start in range(0, len(part.anchors), step):
+            block = slice(start, min(start + step, len(part.anchors)))
+            of_rows = slice(first + block.start, first + block.stop)
+            similarity = part.anchors[block] @ part.candidates.T  # (block, columns)
+            with torch.enable_grad():
+                logits = scaled_logits(similarity.requires_grad_(), temperature, detach_temperature)
+                (slope,) = torch.autograd.grad(logits.sum(), similarity)
+            share = (part.amend(logits.detach(), block) - rows.negatives[of_rows, None]).exp()  # 0 where left out
+            size = (weight[of_rows, None] * share * slope).abs()
+            similarity = similarity.detach()
+            tau, one = temperature(similarity), part.mask(similarity, block)  # (block, columns), 1 for a negative
+            size *= one  # where a row has no negative at all, nothing stands against nothing
+            high = similarity > threshold
+            counts[1] += one.sum()
+            counts[2] += (one * high).sum()
+            sums[1] += (one * similarity).sum()
+            taus[1] += (one * tau).sum()
+            taus[2] += (size * tau).sum()
+            gradients[0] += size.sum()
+            gradients[1] += (size * high).sum()
+            _add(histograms[1], similarity, one)
+            _add(histograms[2], similarity, size)
     return PairSums(counts, sums, taus, gradients, histograms)
+
+
+def _first_rows(negatives: Sequence[Negatives]) -> list[int]:
+    """The row at which each part begins."""
+    lengths = [len(part.anchors) for part in negatives]
+    return [sum(lengths[:i]) for i in range(len(lengths))]
 
 
 def _gradient_of_negatives(rows: Rows, row_loss: Callable[[Rows], Tensor]) -> Tensor:

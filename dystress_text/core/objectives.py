@@ -25,6 +25,7 @@ from dystress_text.core.blockwise import blockwise_pays, blockwise_rows
 from dystress_text.core.gather import Gather, LocalGather
 from dystress_text.core.registry import Temperature
 from dystress_text.core.rows import (
+    NOTHING,
     Negatives,
     Pairs,
     Rows,
@@ -38,6 +39,7 @@ from dystress_text.core.rows import (
     reweighted_rows,
     scaled_logits,
     unit_vectors,
+    with_hard_negatives,
 )
 from dystress_text.core.temperature import AlignmentAdaptiveTemperature, ConstantTemperature
 
@@ -46,14 +48,14 @@ class ContrastiveLoss(nn.Module):
     """What all objectives share: the temperature, the flag, the gather, fp32 under autocast and the checks.
 
     Attributes:
-        takes_hard_negatives: whether more embeddings than two are taken, negatives of one anchor each.
-        watch: called with the unit vectors of each batch and its rows, before the objective's state moves on; None for
-            nothing. It must not change them.
+        duplicates: pairs that were left out because their samples are the same, since the beginning; a scalar.
+        watch: called with the unit vectors of each batch, its rows and the negatives that they are made of, before the
+            objective's state moves on; None for nothing. It must not change them.
     """
 
     negatives_from_batch = True
-    takes_hard_negatives = False
-    watch: Callable[[Sequence[Tensor], Rows], None] | None = None
+    duplicates: Tensor
+    watch: Callable[[Sequence[Tensor], Rows, Sequence[Negatives]], None] | None = None
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class ContrastiveLoss(nn.Module):
         detach_temperature: bool = True,
         gather: Gather | None = None,
         blockwise: bool | None = None,
+        hard_negative_weight: float = 0.0,
     ) -> None:
         super().__init__()
         if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
@@ -71,43 +74,71 @@ class ContrastiveLoss(nn.Module):
         self.detach_temperature = detach_temperature
         self.gather: Gather = gather or LocalGather()
         self.blockwise = blockwise
+        self.hard_negative_weight = hard_negative_weight
+        self.register_buffer("duplicates", torch.zeros((), dtype=torch.int64))
 
     def extra_repr(self) -> str:
         return f"detach_temperature={self.detach_temperature}, blockwise={self.blockwise}"
 
-    def pairs(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Pairs:
-        """The pairs of unit vectors z1, z2 (n, dim)."""
+    def forward(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor, ids: Sequence[Tensor] | None = None) -> Tensor:
+        """Mean loss over the anchors.
+
+        Args:
+            z1: anchors, (batch, dim).
+            z2: their positives, the same shape, the i-th of each belonging together.
+            hard_negatives: any number of them, the same shape: candidates of every anchor, and to the anchor of the
+                same place its own, whose logits get ``hard_negative_weight``.
+            ids: integers that name the sample behind each embedding, one tensor (batch,) for each of them. A candidate
+                with the sample of the anchor or of its positive, or whose own anchor has it, is no negative. A row
+                without any negative left counts as 0. The same tensor twice in front says that the embeddings are two
+                views of one sample.
+        """
+        return self._compute((z1, z2, *hard_negatives), ids)
+
+    def pairs(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Pairs, ...]:
+        """The pairs of unit vectors (n, dim), in parts whose rows stand one after another."""
         raise NotImplementedError
 
-    def negatives(self, *z: Tensor) -> Negatives:
-        """The pairs of unit vectors (n, dim) that :meth:`rows` takes the negatives' logsumexp of."""
-        return self.pairs(*z).negatives
+    def negatives(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Negatives, ...]:
+        """The pairs that :meth:`rows` takes the negatives' logsumexp of, in the same parts."""
+        return tuple(pairs.negatives for pairs in self.pairs(z, ids))
 
     def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
         """The loss of each row, (rows,)."""
         return info_nce_rows(rows)
 
-    def rows(self, *z: Tensor) -> Rows:
+    def rows(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> Rows:
         """The rows of unit vectors (n, dim)."""
-        pairs = self.pairs(*z)
+        parts = [self._rows_of(pairs) for pairs in self.pairs(z, ids)]
+        return parts[0] if len(parts) == 1 else Rows(*(torch.cat(numbers) for numbers in zip(*parts, strict=True)))
+
+    def _rows_of(self, pairs: Pairs) -> Rows:
+        if pairs.ids is not None:
+            self.duplicates = self.duplicates.to(pairs.anchors.device) + pairs.negatives.duplicates()
         blockwise = blockwise_pays(pairs) if self.blockwise is None else self.blockwise
         form = blockwise_rows if blockwise else plain_rows
         return form(pairs, self.temperature, self.detach_temperature)
 
-    def _compute(self, *views: Tensor) -> Tensor:
+    def _compute(self, views: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> Tensor:
         if any(z.ndim != 2 for z in views) or len({tuple(z.shape) for z in views}) != 1:
             shapes = ", ".join(str(tuple(z.shape)) for z in views)
             raise ValueError(f"embeddings must all have one shape (batch, dim), got {shapes}")
+        if ids is not None and [tuple(i.shape) for i in ids] != [(len(z),) for z in views]:
+            shapes = ", ".join(str(tuple(i.shape)) for i in ids)
+            raise ValueError(f"ids must be one tensor ({len(views[0])},) for each of {len(views)} embeddings: {shapes}")
         if self.negatives_from_batch and len(views[0]) * self.gather.world_size < 2 and len(views) < 3:
             raise ValueError("a batch of 1 pair has no negatives: the batch size must be at least 2")
         with torch.autocast(device_type=views[0].device.type, enabled=False):
             z = [unit_vectors(view) for view in views]
             if self.temperature.needs_mean_positive:
                 self.temperature.observe(self.gather(positive_similarity(z[0], z[1]).detach()).mean())
-            rows = self.rows(*z)
+            rows = self.rows(z, ids)
             if self.watch is not None:
-                self.watch(z, rows)
-            return self.row_loss(rows, z[0], z[1]).mean()
+                self.watch(z, rows, self.negatives(z, ids))
+            loss = self.row_loss(rows, z[0], z[1])
+            if ids is not None:
+                loss = torch.where(rows.negatives > NOTHING / 2, loss, 0)
+            return loss.mean()
 
 
 class InfoNCELoss(ContrastiveLoss):
@@ -124,6 +155,8 @@ class InfoNCELoss(ContrastiveLoss):
         hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
         blockwise: never (False) or always (True) form the rows without the matrix of similarities; None does so above
             some millions of them.
+        bidirectional: each positive also has to find its anchor among all anchors; the loss is the mean of both
+            directions. MultipleNegativesRankingLoss with both directions, each its own partition.
 
     Example:
         >>> loss = InfoNCELoss(0.05)
@@ -132,8 +165,6 @@ class InfoNCELoss(ContrastiveLoss):
         torch.Size([])
     """
 
-    takes_hard_negatives = True
-
     def __init__(
         self,
         temperature: Temperature | float,
@@ -141,27 +172,15 @@ class InfoNCELoss(ContrastiveLoss):
         gather: Gather | None = None,
         hard_negative_weight: float = 0.0,
         blockwise: bool | None = None,
+        bidirectional: bool = False,
     ) -> None:
-        super().__init__(temperature, detach_temperature, gather, blockwise)
-        self.hard_negative_weight = hard_negative_weight
+        super().__init__(temperature, detach_temperature, gather, blockwise, hard_negative_weight)
+        self.bidirectional = bidirectional
 
-    def forward(self, anchors: Tensor, positives: Tensor, *hard_negatives: Tensor) -> Tensor:
-        """Mean loss over the anchors; all embeddings (batch, dim), the i-th of each belonging together.
-
-        Every hard negative is a candidate of every anchor, as in supervised SimCSE.
-        """
-        return self._compute(anchors, positives, *hard_negatives)
-
-    def pairs(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Pairs:
-        pairs = first_view_pairs(z1, z2, self.gather)
-        if not hard_negatives:
-            return pairs
-        own, all_rows = pairs.positive_column, len(pairs.candidates)
-        return pairs._replace(
-            candidates=torch.cat([pairs.candidates, *map(self.gather, hard_negatives)]),  # ((1 + h) N, dim)
-            bonus_columns=torch.stack([own + i * all_rows for i in range(1, 1 + len(hard_negatives))], dim=1),
-            bonus=self.hard_negative_weight,
-        )
+    def pairs(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Pairs, ...]:
+        forth = first_view_pairs(z[0], z[1], self.gather, ids)
+        forth = with_hard_negatives(forth, z[2:], self.gather, self.hard_negative_weight, ids and ids[2:])
+        return (forth, first_view_pairs(z[1], z[0], self.gather, ids)) if self.bidirectional else (forth,)
 
 
 class NTXentLoss(ContrastiveLoss):
@@ -176,6 +195,7 @@ class NTXentLoss(ContrastiveLoss):
         gather: the other processes; None for one process.
         blockwise: never (False) or always (True) form the rows without the matrix of similarities; None does so above
             some millions of them.
+        hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
 
     Example:
         >>> loss = NTXentLoss(0.5)
@@ -184,12 +204,9 @@ class NTXentLoss(ContrastiveLoss):
         torch.Size([])
     """
 
-    def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """Mean loss over the 2N anchors; both views (batch, dim), the i-th of each belonging together."""
-        return self._compute(z1, z2)
-
-    def pairs(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Pairs:
-        return both_view_pairs(z1, z2, self.gather)
+    def pairs(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Pairs, ...]:
+        pairs = both_view_pairs(z[0], z[1], self.gather, ids)
+        return (with_hard_negatives(pairs, z[2:], self.gather, self.hard_negative_weight, ids and ids[2:]),)
 
 
 class DCLLoss(NTXentLoss):
@@ -221,6 +238,7 @@ class DCLWLoss(DCLLoss):
         gather: the other processes; None for one process.
         blockwise: never (False) or always (True) form the rows without the matrix of similarities; None does so above
             some millions of them.
+        hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
 
     Example:
         >>> loss = DCLWLoss(0.1, sigma=0.5)
@@ -236,8 +254,9 @@ class DCLWLoss(DCLLoss):
         detach_temperature: bool = True,
         gather: Gather | None = None,
         blockwise: bool | None = None,
+        hard_negative_weight: float = 0.0,
     ) -> None:
-        super().__init__(temperature, detach_temperature, gather, blockwise)
+        super().__init__(temperature, detach_temperature, gather, blockwise, hard_negative_weight)
         if isinstance(sigma, bool) or not sigma > 0:  # True would be meant for detach_temperature
             raise ValueError(f"sigma must be a positive number, got {sigma}")
         self.sigma = sigma
@@ -265,6 +284,7 @@ class MACLLoss(ContrastiveLoss):
         gather: the other processes; None for one process.
         blockwise: never (False) or always (True) form the rows without the matrix of similarities; None does so above
             some millions of them.
+        hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
 
     Raises:
         TemperatureError: when the adaptive temperature reaches 0, at a mean positive similarity of a_0 - 1/alpha.
@@ -287,18 +307,16 @@ class MACLLoss(ContrastiveLoss):
         detach_temperature: bool = True,
         gather: Gather | None = None,
         blockwise: bool | None = None,
+        hard_negative_weight: float = 0.0,
     ) -> None:
         if temperature is None:
             temperature = AlignmentAdaptiveTemperature(tau_0, alpha, a_0)
-        super().__init__(temperature, detach_temperature, gather, blockwise)
+        super().__init__(temperature, detach_temperature, gather, blockwise, hard_negative_weight)
         self.both_views = both_views
 
-    def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """Mean loss over the anchors; both views (batch, dim), the i-th of each belonging together."""
-        return self._compute(z1, z2)
-
-    def pairs(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Pairs:
-        return (both_view_pairs if self.both_views else first_view_pairs)(z1, z2, self.gather)
+    def pairs(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Pairs, ...]:
+        pairs = (both_view_pairs if self.both_views else first_view_pairs)(z[0], z[1], self.gather, ids)
+        return (with_hard_negatives(pairs, z[2:], self.gather, self.hard_negative_weight, ids and ids[2:]),)
 
     def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
         return reweighted_rows(rows)
@@ -345,20 +363,20 @@ class QueueInfoNCELoss(ContrastiveLoss):
         generator = torch.Generator().manual_seed(0)  # the same first keys in every process
         self.register_buffer("queue", unit_vectors(torch.randn(queue_size, dim, generator=generator)))  # oldest first
 
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:  # type: ignore[override]  # the queue has the negatives
         """Mean loss over the queries; both (batch, dim), the i-th of each belonging together."""
         keys = keys.detach()
-        loss = self._compute(queries, keys)
+        loss = self._compute((queries, keys))
         if self.training:
             new = unit_vectors(self.gather(keys)).to(self.queue.dtype)
             self.queue = torch.cat([self.queue, new])[-len(self.queue) :]
         return loss
 
-    def negatives(self, *z: Tensor) -> Negatives:
+    def negatives(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Negatives, ...]:
         none = torch.empty(len(z[0]), 0, dtype=torch.int64, device=z[0].device)
-        return Negatives(z[0], self.queue.to(z[0].dtype), none)
+        return (Negatives(z[0], self.queue.to(z[0].dtype), none),)
 
-    def rows(self, *z: Tensor) -> Rows:
+    def rows(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> Rows:
         query, key = z
         if query.shape[1] != self.queue.shape[1]:
             raise ValueError(f"the queue holds keys of {self.queue.shape[1]} dimensions, got {query.shape[1]}")

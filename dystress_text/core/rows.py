@@ -7,6 +7,7 @@ whole matrix of similarities, and the row functions make losses of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,21 @@ from torch import Tensor
 
 from dystress_text.core.gather import Gather
 from dystress_text.core.registry import Temperature
+
+NOTHING = -1e30  # a row's logsumexp where it has no negative; unlike -inf it has a derivative
+_IDS_AT_ONCE = 2**22  # pairs of ids compared at a time
+
+
+class Ids(NamedTuple):
+    """Which samples are the same, by number: anchors and candidates that share one are no negatives of each other."""
+
+    own: Tensor  # (rows, k), int64
+    columns: Tensor  # (columns, m), int64
+
+    def equal(self, rows: slice, columns: slice) -> Tensor:
+        """Whether they share one, (rows, columns)."""
+        shared = [a[rows, None] == b[columns] for a in self.own.unbind(1) for b in self.columns.unbind(1)]
+        return torch.stack(shared).any(0) if len(shared) > 1 else shared[0]
 
 
 class Negatives(NamedTuple):
@@ -25,16 +41,33 @@ class Negatives(NamedTuple):
     left_out: Tensor  # (rows, k), int64: columns that are no negatives of the row
     bonus_columns: Tensor | None = None  # (rows, h), as in Pairs
     bonus: float = 0.0
+    ids: Ids | None = None  # as in Pairs
 
     def amend(self, logits: Tensor, rows: slice) -> Tensor:
-        """Logits (rows, columns) with the bonus, and -inf where a pair is no negative."""
+        """Logits (rows, columns) with the bonus, and nothing left of a pair that is no negative."""
         if self.bonus_columns is not None:
             logits = add_bonus(logits, self.bonus_columns[rows], self.bonus)
+        if self.ids is not None:
+            logits = logits.masked_fill(self.ids.equal(rows, slice(None)), NOTHING)
         return logits.scatter(1, self.left_out[rows], -torch.inf)
 
     def mask(self, like: Tensor, rows: slice) -> Tensor:
         """1 for a negative and 0 for another pair, (rows, columns) in the dtype of ``like``."""
-        return torch.ones_like(like).scatter_(1, self.left_out[rows], 0)
+        ones = torch.ones_like(like)
+        if self.ids is not None:
+            ones.masked_fill_(self.ids.equal(rows, slice(None)), 0)
+        return ones.scatter_(1, self.left_out[rows], 0)
+
+    @torch.no_grad()
+    def duplicates(self) -> Tensor:
+        """How many pairs their ids alone leave out, a scalar."""
+        total = torch.zeros((), dtype=torch.int64, device=self.anchors.device)
+        step = max(1, _IDS_AT_ONCE // len(self.candidates))
+        for start in range(0, len(self.anchors) if self.ids is not None else 0, step):
+            assert self.ids is not None
+            equal = self.ids.equal(slice(start, start + step), slice(None))
+            total += equal.scatter_(1, self.left_out[start : start + step], False).sum()
+        return total
 
 
 class Pairs(NamedTuple):
@@ -50,6 +83,7 @@ class Pairs(NamedTuple):
     excluded_column: Tensor | None = None  # (rows,), int64: the anchor itself among the candidates
     bonus_columns: Tensor | None = None  # (rows, h), int64: the anchor's own hard negatives
     bonus: float = 0.0  # added to those logits
+    ids: Ids | None = None  # of the samples, where equal ones are to be left out
 
     @property
     def symmetric(self) -> bool:
@@ -63,9 +97,10 @@ class Pairs(NamedTuple):
 
     @property
     def negatives(self) -> Negatives:
-        """The pairs that are neither the positive nor the anchor with itself."""
+        """The pairs that are neither the positive nor the anchor with itself, nor duplicates."""
         columns = [column for column in (self.positive_column, self.excluded_column) if column is not None]
-        return Negatives(self.anchors, self.candidates, torch.stack(columns, dim=1), self.bonus_columns, self.bonus)
+        left_out = torch.stack(columns, dim=1)  # (rows, 1 or 2)
+        return Negatives(self.anchors, self.candidates, left_out, self.bonus_columns, self.bonus, self.ids)
 
 
 class Rows(NamedTuple):
@@ -141,18 +176,61 @@ def own_columns(rows: int, gather: Gather, device: torch.device) -> Tensor:
     return torch.arange(rows, device=device) + gather.rank * rows
 
 
-def first_view_pairs(z1: Tensor, z2: Tensor, gather: Gather) -> Pairs:
-    """Anchors z1 against all z2 (SimCSE's rows); unit vectors (n, dim), n x N pairs with N = n * world_size."""
-    return Pairs(z1, gather(z2), own_columns(len(z1), gather, z1.device))
+def first_view_pairs(z1: Tensor, z2: Tensor, gather: Gather, ids: Sequence[Tensor] | None = None) -> Pairs:
+    """Anchors z1 against all z2 (SimCSE's rows); unit vectors (n, dim), n x N pairs with N = n * world_size.
+
+    ``ids`` are those of the views' samples, (n,) each; where they are given, equal samples are left out.
+    """
+    own = _own_ids(ids)
+    equal = None if own is None else Ids(own, gather(own))
+    return Pairs(z1, gather(z2), own_columns(len(z1), gather, z1.device), ids=equal)
 
 
-def both_view_pairs(z1: Tensor, z2: Tensor, gather: Gather) -> Pairs:
+def both_view_pairs(z1: Tensor, z2: Tensor, gather: Gather, ids: Sequence[Tensor] | None = None) -> Pairs:
     """Both views as anchors against all other views (SimCLR's rows); 2n x 2N pairs, itself excluded."""
     anchors = torch.cat([z1, z2])  # (2n, dim)
     candidates = anchors if gather.world_size == 1 else torch.cat([gather(z1), gather(z2)])  # (2N, dim)
-    own = own_columns(len(z1), gather, z1.device)
-    first, second = own, own + len(candidates) // 2  # where this process's rows of either view stand
-    return Pairs(anchors, candidates, torch.cat([second, first]), torch.cat([first, second]))
+    columns = own_columns(len(z1), gather, z1.device)
+    first, second = columns, columns + len(candidates) // 2  # where this process's rows of either view stand
+    own = _own_ids(ids)
+    equal = None if own is None else Ids(own.repeat(2, 1), gather(own).repeat(2, 1))
+    return Pairs(anchors, candidates, torch.cat([second, first]), torch.cat([first, second]), ids=equal)
+
+
+def with_hard_negatives(
+    pairs: Pairs, z: Sequence[Tensor], gather: Gather, bonus: float, ids: Sequence[Tensor] | None = None
+) -> Pairs:
+    """The same anchors with hard negatives as further candidates, those of all rows for each.
+
+    Args:
+        pairs: of the first two views.
+        z: the hard negatives, unit vectors (n, dim) each.
+        gather: the other processes.
+        bonus: added to the logits of an anchor's own ones.
+        ids: theirs, (n,) each, where ``pairs`` has ids.
+    """
+    if not z:
+        return pairs
+    n = len(z[0])
+    sample = own_columns(n, gather, z[0].device).repeat(len(pairs.anchors) // n)  # (rows,)
+    before, all_rows = len(pairs.candidates), n * gather.world_size
+    equal = pairs.ids
+    if equal is not None and ids is not None:
+        of_columns = [gather(i).unsqueeze(1).expand(-1, equal.columns.shape[1]) for i in ids]  # each (N, m)
+        equal = Ids(equal.own, torch.cat([equal.columns, *of_columns]))
+    return pairs._replace(
+        candidates=torch.cat([pairs.candidates, *map(gather, z)]),  # (columns + h N, dim)
+        bonus_columns=torch.stack([sample + before + i * all_rows for i in range(len(z))], dim=1),
+        bonus=bonus,
+        ids=equal,
+    )
+
+
+def _own_ids(ids: Sequence[Tensor] | None) -> Tensor | None:
+    """Ids of an anchor's own samples, anchor and positive, (n, 2); (n, 1) if both are views of one."""
+    if ids is None:
+        return None
+    return ids[0].unsqueeze(1) if ids[0] is ids[1] else torch.stack([ids[0], ids[1]], dim=1)
 
 
 # ---- from pairs to rows --------------------------------------------------------------------------------------------
@@ -169,20 +247,11 @@ def add_bonus(logits: Tensor, columns: Tensor, bonus: float) -> Tensor:
     return logits.scatter_add(1, columns, torch.full_like(columns, bonus, dtype=logits.dtype))
 
 
-def split_rows(logits: Tensor, positive_column: Tensor, excluded_column: Tensor | None = None) -> Rows:
-    """The positive's logit and the logsumexp of all others but the excluded one; logits (rows, columns)."""
-    positive = positive_column.unsqueeze(1)  # (rows, 1)
-    left_out = positive if excluded_column is None else torch.stack([positive_column, excluded_column], dim=1)
-    negatives = logits.scatter(1, left_out, -torch.inf)
-    return Rows(logits.gather(1, positive).squeeze(1), negatives.logsumexp(dim=1))
-
-
 def plain_rows(pairs: Pairs, temperature: Temperature, detach_temperature: bool = True) -> Rows:
     """The rows from the whole matrix of similarities; memory grows with rows x columns."""
     logits = scaled_logits(pairs.anchors @ pairs.candidates.T, temperature, detach_temperature)  # (rows, columns)
-    if pairs.bonus_columns is not None:
-        logits = add_bonus(logits, pairs.bonus_columns, pairs.bonus)
-    return split_rows(logits, pairs.positive_column, pairs.excluded_column)
+    positive = logits.gather(1, pairs.positive_column.unsqueeze(1)).squeeze(1)  # (rows,)
+    return Rows(positive, pairs.negatives.amend(logits, slice(None)).logsumexp(dim=1))
 
 
 # ---- row functions: from Rows to a loss an anchor ------------------------------------------------------------------

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import spec_formulas as spec
+import torch
 from spec_formulas import Row, Vectors
 
 from dystress_text import core
@@ -65,6 +66,50 @@ OBJECTIVES = {
     "DCLW": Objective(core.DCLWLoss, spec.simclr_rows, spec.decoupled, dclw),
     "MACL": Objective(macl, spec.simcse_rows, spec.weighted_info_nce, reweighting),
     "MACL, both views": Objective(macl_on_both_views, spec.simclr_rows, spec.weighted_info_nce, reweighting),
+}
+
+
+class WithIds(torch.nn.Module):
+    """A loss whose samples have numbers from 0 to 2, by the sign and the size of a vector's first entry."""
+
+    def __init__(self, loss, views_of_one):
+        super().__init__()
+        self.loss, self.views_of_one = loss, views_of_one
+
+    def forward(self, *z):
+        ids = [sample_ids(x) for x in z]
+        return self.loss(*z, ids=[ids[0], *ids] if self.views_of_one else ids)
+
+
+def sample_ids(z):
+    return (z[:, 0] > 0).long() + (z[:, 0] > z[:, 1]).long()
+
+
+def with_ids(build, views_of_one=False):
+    return lambda temperature, **options: WithIds(build(temperature, **options), views_of_one)
+
+
+def weighted(build):
+    return lambda temperature, **options: build(temperature, hard_negative_weight=0.7, **options)
+
+
+def both_directions(temperature, **options):
+    return core.InfoNCELoss(temperature, bidirectional=True, **options)
+
+
+# what the objectives can be told beside their views: builders, and how many views they are given
+VARIANTS = {
+    "hard negatives": (weighted(core.InfoNCELoss), 4),
+    "hard negatives, NT-Xent": (weighted(core.NTXentLoss), 3),
+    "hard negatives, DCLW": (weighted(core.DCLWLoss), 4),
+    "hard negatives, MACL": (weighted(macl), 3),
+    "both directions": (both_directions, 2),
+    "both directions, hard negatives": (weighted(both_directions), 3),
+    "duplicates": (with_ids(core.InfoNCELoss), 2),
+    "duplicates, NT-Xent": (with_ids(core.NTXentLoss), 2),
+    "duplicates, DCLW": (with_ids(core.DCLWLoss), 2),
+    "duplicates, MACL, hard negatives": (with_ids(weighted(macl_on_both_views)), 4),
+    "duplicates, both directions, hard negatives": (with_ids(weighted(both_directions)), 3),
 }
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 import spec_formulas as spec
 import torch
-from core_cases import OBJECTIVES, TEMPERATURES, logits_of, macl, macl_on_both_views
+from core_cases import OBJECTIVES, TEMPERATURES, VARIANTS, logits_of, macl, macl_on_both_views
 from processes import ThreadGather
 from test_gather import losses_of_ranks
 
@@ -31,11 +31,7 @@ BLOCK = 4  # of the tests: sizes below, at and above it, and no multiples of it
 SIZES = [(2, 3), (3, 4), (4, 5), (9, 6), (13, 3)]
 
 
-def hard_negatives(temperature, **options):
-    return InfoNCELoss(temperature, hard_negative_weight=0.7, **options)
-
-
-BUILDERS = {name: case.build for name, case in OBJECTIVES.items()} | {"hard negatives": hard_negatives}
+BUILDERS = {name: case.build for name, case in OBJECTIVES.items()} | {k: build for k, (build, _) in VARIANTS.items()}
 
 
 class LearnableTemperature(Temperature):
@@ -70,7 +66,7 @@ def draw(builder, n, dim, dtype=torch.float64):
     """As many views as the objective takes: correlated, of very different lengths."""
     generator = torch.Generator().manual_seed(100 * n + dim)
     base = torch.randn(n, dim, generator=generator, dtype=torch.float64)
-    count = 4 if builder == "hard negatives" else 2
+    count = VARIANTS[builder][1] if builder in VARIANTS else 2
     views = [base + torch.randn(n, dim, generator=generator, dtype=torch.float64) for _ in range(count)]
     lengths = torch.logspace(-0.5, 0.5, n, dtype=torch.float64).unsqueeze(1)
     return [(lengths * view).to(dtype).requires_grad_() for view in views]

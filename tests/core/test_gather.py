@@ -7,14 +7,13 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from core_cases import OBJECTIVES, TEMPERATURES, macl, macl_on_both_views
+from core_cases import OBJECTIVES, TEMPERATURES, VARIANTS, macl, macl_on_both_views
 from processes import in_threads
 from torch.nn.parallel import DistributedDataParallel
 
 from dystress_text.core import (
     AlignmentAdaptiveTemperature,
     DCLWLoss,
-    InfoNCELoss,
     LocalGather,
     NTXentLoss,
     ProcessGather,
@@ -23,12 +22,8 @@ from dystress_text.core import (
 TAU = TEMPERATURES["cosine"][0]
 
 
-def hard_negative_loss(temperature, **options):
-    return InfoNCELoss(temperature, hard_negative_weight=0.5, **options)
-
-
-LOSSES = {name: objective.build for name, objective in OBJECTIVES.items()} | {"hard negatives": hard_negative_loss}
-VIEWS = {name: 4 if name == "hard negatives" else 2 for name in LOSSES}
+LOSSES = {name: case.build for name, case in OBJECTIVES.items()} | {k: build for k, (build, _) in VARIANTS.items()}
+VIEWS = {name: VARIANTS[name][1] if name in VARIANTS else 2 for name in LOSSES}
 
 
 def adaptive():

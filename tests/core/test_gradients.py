@@ -9,16 +9,27 @@ from spec_formulas import slope
 
 from dystress_text.core import ConstantTemperature
 from dystress_text.core.rows import (
+    Rows,
     decoupled_rows,
     info_nce_rows,
     reweighted_rows,
     scaled_logits,
-    split_rows,
 )
 
 FLAGS = pytest.mark.parametrize("detach", [True, False], ids=["detached", "in the graph"])
 PROFILES = pytest.mark.parametrize("profile", TEMPERATURES)
 POSITIVE, EXCLUDED = torch.tensor([1, 4, 0, 5]), torch.tensor([0, 2, 3, 4])  # columns of four anchors
+
+
+def split_rows(logits, positive_column, excluded_column=None):
+    """The positive's logit and the logsumexp of all others but the excluded one; logits (rows, columns)."""
+    negatives = torch.ones_like(logits, dtype=torch.bool)
+    for i in range(len(logits)):
+        negatives[i, positive_column[i]] = False
+        if excluded_column is not None:
+            negatives[i, excluded_column[i]] = False
+    positive = logits[torch.arange(len(logits)), positive_column]
+    return Rows(positive, logits.masked_fill(~negatives, -torch.inf).logsumexp(dim=1))
 
 
 def leaf_similarities():
