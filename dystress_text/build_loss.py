@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from torch import nn
+
 from dystress_text.core.gather import Gather
+from dystress_text.core.learnable import LearnableTemperature
 from dystress_text.core.objectives import (
     ContrastiveLoss,
     DCLLoss,
@@ -19,7 +22,7 @@ from dystress_text.core.objectives import (
 from dystress_text.core.registry import TEMPERATURES, Temperature, make_temperature, temperature_parameters
 from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import UserError
-from dystress_text.settings import OBJECTIVES, LossSettings
+from dystress_text.settings import OBJECTIVES, LossSettings, RunSettings
 
 
 @dataclass(frozen=True)
@@ -77,20 +80,52 @@ def build_temperature(settings: LossSettings, defaults: LossDefaults = TEXT) -> 
         elif name == "alignment_adaptive":
             fallback = {**defaults.alignment}
         parameters = {key: value for key, value in fallback.items() if key in known} | parameters
-        return make_temperature(name, **parameters)
+        temperature = make_temperature(name, **parameters)
     except ValueError as error:
         raise UserError(f"--temperature {name}: {_option_names(str(error))}") from error
+    if not settings.learn_temperature:
+        return temperature
+    try:
+        return LearnableTemperature(temperature, *settings.temperature_bounds)
+    except ValueError as error:
+        raise UserError(f"--learn_temperature: {error}") from error
 
 
 def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
-    """The temperature of a text run, from what its ``run.json`` holds, as it was before the first step.
+    """The temperature of a text run, from what its ``run.json`` holds: as it was before the first step, or as learned.
+
+    Options that are younger than the record have their defaults.
 
     Raises:
         KeyError, TypeError: it is no such record.
         UserError: its options do not fit.
     """
-    options = record["settings"]
-    return build_temperature(LossSettings(**{f.name: options[f.name] for f in fields(LossSettings)}))
+    options = {**record["settings"]}
+    for name, value in record.get("learned_temperature", {}).items():
+        options["temp" if name == "tau" else name] = value
+    return build_temperature(
+        LossSettings(**{f.name: options[f.name] for f in fields(LossSettings) if f.name in options})
+    )
+
+
+def objective_of(settings: RunSettings, gather: Gather | None = None) -> ContrastiveLoss:
+    """The objective of a text run.
+
+    Raises:
+        UserError: as :func:`build_objective`.
+    """
+    text = settings.text
+    return build_objective(
+        settings.loss, gather, hard_negative_weight=text.hard_negative_weight, bidirectional=text.bidirectional
+    )
+
+
+def learned_group(objective: nn.Module, settings: LossSettings) -> dict[str, Any] | None:
+    """The optimiser's group of a temperature that is trained, without weight decay; None where there is none."""
+    if not settings.learn_temperature:
+        return None
+    parameters = list(objective.get_submodule("temperature").parameters())
+    return {"params": parameters, "lr": settings.temperature_learning_rate, "weight_decay": 0.0}
 
 
 def _option_names(message: str) -> str:
@@ -100,11 +135,17 @@ def _option_names(message: str) -> str:
     return f"--{option} {rest}" if option in TEMPERATURE_OPTIONS else message
 
 
+def learned_end_points(temperature: Temperature | None) -> dict[str, dict[str, float]]:
+    """What ``run.json`` says of a temperature that was trained; nothing of another one."""
+    return {"learned_temperature": temperature.end_points()} if isinstance(temperature, LearnableTemperature) else {}
+
+
 def build_objective(
     settings: LossSettings,
     gather: Gather | None = None,
     defaults: LossDefaults = TEXT,
     hard_negative_weight: float = 0.0,
+    bidirectional: bool = False,
 ) -> ContrastiveLoss:
     """The objective that the settings describe, with its temperature.
 
@@ -112,22 +153,27 @@ def build_objective(
         settings: of the loss.
         gather: the other processes; None for one process.
         defaults: what is not given takes these values.
-        hard_negative_weight: of InfoNCE, for text.
+        hard_negative_weight: added to the logits of an anchor's own hard negatives.
+        bidirectional: of InfoNCE, for text.
 
     Raises:
         UserError: unknown objective, or options that do not fit.
     """
-    common: dict[str, Any] = {"detach_temperature": settings.detach_temperature, "gather": gather}
+    common: dict[str, Any] = {
+        "detach_temperature": settings.detach_temperature,
+        "gather": gather,
+        "hard_negative_weight": hard_negative_weight,
+    }
     if settings.sigma is not None and settings.objective != "dclw":
         raise UserError(f"--sigma: objective {settings.objective!r} has none; dclw does")
-    if hard_negative_weight != 0 and settings.objective != "infonce":
-        raise UserError(f"--hard_negative_weight: objective {settings.objective!r} has no hard negatives; infonce does")
+    if bidirectional and settings.objective != "infonce":
+        raise UserError(f"--bidirectional: objective {settings.objective!r} has its own directions; infonce takes it")
     if not math.isfinite(hard_negative_weight):
         raise UserError(f"--hard_negative_weight: must be a number, got {hard_negative_weight}")
     temperature = build_temperature(settings, defaults)
     match settings.objective:
         case "infonce":
-            return InfoNCELoss(temperature, hard_negative_weight=hard_negative_weight, **common)
+            return InfoNCELoss(temperature, bidirectional=bidirectional, **common)
         case "ntxent":
             return NTXentLoss(temperature, **common)
         case "dcl":

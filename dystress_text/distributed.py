@@ -61,6 +61,16 @@ def network_to_train(accelerator: Accelerator, model: nn.Module) -> nn.Module:
     return trained
 
 
+def check_whole(accelerator: Accelerator, option: str) -> None:
+    """See that the network is whole on every process, as an option needs it.
+
+    Raises:
+        UserError: FSDP or DeepSpeed.
+    """
+    if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+        raise UserError(f"{option}: not with {accelerator.distributed_type.value}; leave one of them out")
+
+
 def is_sharded(model: nn.Module) -> bool:
     """Whether a prepared network's layers hold shards: their weights exist only inside the layers' own calls."""
     return isinstance(model, FSDPModule)

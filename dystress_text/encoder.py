@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -88,6 +89,7 @@ class SentenceEncoder(nn.Module):
         unused = getattr(transformer, "pooler", None)  # BERT's own, which no pooler here reads: kept for the file alone
         if isinstance(unused, nn.Module):
             unused.requires_grad_(False)
+        self.lm_head: nn.Module | None = None  # for --do_mlm
         self.head: nn.Module | None = None
         if mlp_head or (mlp_head is None and pooler_type == "cls"):
             dim = transformer.config.hidden_size
@@ -101,12 +103,23 @@ class SentenceEncoder(nn.Module):
         """Whether :meth:`forward` takes ``places``."""
         return can_pack(self.transformer)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, places: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        places: Tensor | None = None,
+        masked: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
         """Token ids and mask, both (n, length), to sentence vectors (n, dim); the head applies in training alone.
 
         With ``places`` (tokens,), the places of the mask's ones among all n * length positions, nothing is computed for
         padding (see :mod:`dystress_text.packed`); the vectors are the same.
+
+        With ``masked``, places of hidden tokens among all positions and what they are, both (m,), the result is the sum
+        of their masked-language-model losses, (1,), instead.
         """
+        if masked is not None:
+            return self._masked_lm_loss(input_ids, attention_mask, places, *masked)
         if places is None:
             vectors = pool(self._hidden_states(input_ids, attention_mask), attention_mask, self.pooler_type)
         else:
@@ -119,6 +132,18 @@ class SentenceEncoder(nn.Module):
         if self.head is not None and self.training:
             vectors = self.head(vectors)
         return vectors
+
+    def _masked_lm_loss(
+        self, input_ids: Tensor, attention_mask: Tensor, places: Tensor | None, masked: Tensor, tokens: Tensor
+    ) -> Tensor:
+        assert self.lm_head is not None
+        if places is None:
+            states = self._hidden_states(input_ids, attention_mask)[-1].flatten(0, 1)[masked]  # (m, dim)
+        else:
+            packed = packed_states(self.transformer, input_ids, Packing(places, attention_mask))
+            states = packed[-1][torch.searchsorted(places, masked)]
+        logits = self.lm_head(states)  # (m, vocabulary)
+        return F.cross_entropy(logits.float(), tokens, reduction="sum").unsqueeze(0)
 
     def _hidden_states(self, input_ids: Tensor, attention_mask: Tensor, all_layers: bool = False) -> Sequence[Tensor]:
         all_layers = all_layers or len(AVERAGED.get(self.pooler_type, ())) > 1

@@ -38,7 +38,7 @@ from dystress_text.accelerator import (
 from dystress_text.batches import Batch, BatchOrder, load_ahead
 from dystress_text.checkpoints import checkpoint_folder, remove_old
 from dystress_text.core.temperature import TemperatureError
-from dystress_text.distributed import collect_weights, network_to_train, tell_deepspeed
+from dystress_text.distributed import check_whole, collect_weights, network_to_train, tell_deepspeed
 from dystress_text.errors import Interrupted, TrainingError, UserError
 from dystress_text.gradient_cache import backward_in_chunks, check_no_batch_statistics
 from dystress_text.progress import progress_bar
@@ -76,7 +76,7 @@ class Task(Protocol):
         """Take note of the progress: epochs done, and the fraction of the run in [0, 1]."""
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        """Embeddings of a batch, one tensor a view."""
+        """Embeddings of a batch, one tensor a view, and behind them what else the loss needs."""
 
     def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor:
         """Scalar loss of :meth:`embed`'s result."""
@@ -124,6 +124,8 @@ class Trainer:
         data_id: names the data's content, such as a checksum.
         make_optimizer: the optimizer of a network's trainable parameters; None is AdamW with the settings' rate.
         watch: of the task's objective; its figures go to ``similarity.jsonl``.
+        beside: a parameter group that is trained beside the network, such as a temperature's: its gradient is averaged
+            over the processes, takes no part in clipping, and has the group's own learning rate.
 
     Raises:
         UserError: settings that do not fit each other or the data, or a checkpoint to resume that is damaged or of
@@ -140,8 +142,10 @@ class Trainer:
         data_id: str = "",
         make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None,
         watch: SimilarityWatch | None = None,
+        beside: dict[str, Any] | None = None,
     ) -> None:
         self.task = task
+        self._beside: list[nn.Parameter] = [] if beside is None else beside["params"]
         self.watch = watch
         self.settings = settings
         self.options = dict(vars(settings) if options is None else options)
@@ -167,6 +171,9 @@ class Trainer:
         seed_process(settings.seed, accelerator.process_index)
         network = network_to_train(accelerator, task.model)
         optimizer = make_optimizer(network) if make_optimizer else adamw(network, settings)
+        if beside is not None:
+            check_whole(accelerator, "--learn_temperature")
+            optimizer.add_param_group(beside)
         tell_deepspeed(accelerator, self.order.batch_size // accelerator.num_processes, settings)
         self.model, self.optimizer = accelerator.prepare(network, optimizer)
         rising = settings.lr_scheduler_type == "constant" and settings.warmup_ratio > 0
@@ -311,6 +318,9 @@ class Trainer:
                     loss = backward_in_chunks(self.task, self.model, chunks, self.accelerator)
                 if self.accelerator.sync_gradients and clip > 0:
                     norm = self.accelerator.clip_grad_norm_(self.model.parameters(), clip)
+                if self.accelerator.sync_gradients:
+                    for parameter in self._beside:
+                        parameter.grad = self.accelerator.reduce(parameter.grad, "mean")
                 self.optimizer.step()
                 self.optimizer.zero_grad()
             loss = loss.detach()

@@ -49,16 +49,21 @@ def backward_in_chunks(task: Embedder, model: nn.Module, chunks: Sequence[Batch]
     ``accelerator.accumulate(model)``.
     """
     cache, states = _embed_without_graph(task, model, chunks, accelerator.device)
-    views = tuple(torch.cat(view).requires_grad_() for view in zip(*cache, strict=True))  # each (n, dim)
+    parts = list(zip(*cache, strict=True))  # of each embedding those of all chunks, (rows, ...)
+    views = tuple(torch.cat(part).requires_grad_(part[0].is_floating_point()) for part in parts)
     loss = task.loss(views)
     accelerator.backward(loss)  # to the embeddings; scales as accumulation and fp16 demand
-    sizes = [len(embeddings[0]) for embeddings in cache]
-    gradients = zip(*(torch.split(_gradient(view), sizes) for view in views), strict=True)  # for each chunk one a view
-    for i, (batch, gradient) in enumerate(zip(chunks, gradients, strict=True)):
+    gradients = [  # for each embedding one a chunk
+        torch.split(_gradient(view), [len(rows) for rows in part])
+        for view, part in zip(views, parts, strict=True)
+        if view.requires_grad
+    ]
+    for i, (batch, *gradient) in enumerate(zip(chunks, *gradients, strict=True)):
         _set_random_state(states[i], accelerator.device)
         last = i + 1 == len(chunks)
         with nullcontext() if last else accelerator.no_sync(model):
-            torch.autograd.backward(task.embed(model, batch), gradient)
+            embeddings = [x for x in task.embed(model, batch) if x.is_floating_point()]
+            torch.autograd.backward(embeddings, gradient)
     return loss.detach()
 
 

@@ -135,7 +135,7 @@ def _step(axes: Axes, counts: Histogram, colour: str, line: str, label: str) -> 
 def _finished(figure: Figure, panels: Sequence[Axes], temperature: Temperature | None) -> str:
     if temperature is not None:
         s = similarities()
-        panels[-1].plot(s, temperature(s), color=STYLES[2][0])
+        panels[-1].plot(s, temperature(s).detach(), color=STYLES[2][0])
         panels[-1].margins(y=0.2)
         dress(panels[-1], "$\\tau(s)$", "temperature at that similarity", 8)
     for axes in panels:

@@ -28,7 +28,7 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
     ``mini_batch_size`` it takes that of CachedMultipleNegativesRankingLoss: the same gradient in the memory of one
     mini-batch, for a second forward pass. ``MatryoshkaLoss`` goes around either form.
 
-    Columns are (anchor, positive), and for InfoNCE (anchor, positive, negative) too; labels are ignored. Source of the
+    Columns are (anchor, positive) and any number of hard negatives behind them; labels are ignored. Source of the
     temperature: Manna et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive Learning"; of the gradient
     cache: Gao et al., RepL4NLP 2021, by sentence-transformers' own machinery.
 
@@ -94,7 +94,7 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         self._knows_progress = False
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
-        """The loss, a scalar, of one tokenised column each for anchors, positives and, with InfoNCE, negatives."""
+        """The loss, a scalar, of one tokenised column each for anchors, positives and hard negatives."""
         columns = list(sentence_features)
         self._check_columns(len(columns))
         temperature = self.objective.temperature
@@ -147,11 +147,10 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         return CITATION
 
     def _check_columns(self, found: int) -> None:
-        more = self.objective.takes_hard_negatives
-        if found < 2 or (found > 2 and not more):
+        if found < 2:
             raise ValueError(
-                f"{type(self.objective).__name__} takes the text columns (anchor, positive)"
-                f"{' and any number of negatives behind them' if more else ''}, got {found}; labels are not used"
+                f"{type(self.objective).__name__} takes the text columns (anchor, positive) and any number of "
+                f"negatives behind them, got {found}; labels are not used"
             )
 
     def _loss_of(self, embeddings: list[Tensor]) -> Tensor:

@@ -49,8 +49,22 @@ class TextSettings:
         default=None, metadata={"help": "supervised: the columns in that order; default all of the table."}
     )
     hard_negative_weight: float = field(
-        default=0.0, metadata={"help": "infonce: added to the logits of a row's own hard negatives, after 1 / tau."}
+        default=0.0, metadata={"help": "Added to the logits of a row's own hard negatives, after 1 / tau."}
     )
+    bidirectional: bool = field(
+        default=False, metadata={"help": "infonce: each positive has to find its anchor too; the mean of both losses."}
+    )
+    mask_duplicates: bool = field(
+        default=True,
+        metadata={
+            "help": "Samples of a batch with the same tokens are no negatives of each other; their number is reported."
+        },
+    )
+    do_mlm: bool = field(
+        default=False, metadata={"help": "Add a masked-language-model loss on the same sentences and encoder."}
+    )
+    mlm_weight: float = field(default=0.1, metadata={"help": "do_mlm: weight of that loss."})
+    mlm_probability: float = field(default=0.15, metadata={"help": "do_mlm: share of the tokens to guess."})
     max_train_samples: int | None = field(default=None, metadata={"help": "Use the first so many sentences, or rows."})
     max_seq_length: int = field(
         default=32, metadata={"help": "Tokens a training sentence; evaluation has no such cut."}
@@ -71,6 +85,13 @@ class TextSettings:
             raise UserError(f"--max_train_samples: must be at least 2, got {self.max_train_samples}")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise UserError(f"--dropout: must lie in [0, 1), got {self.dropout}")
+        if not 0 <= self.mlm_weight < math.inf:
+            raise UserError(f"--mlm_weight: must be a number from 0, got {self.mlm_weight}")
+        if not 0 < self.mlm_probability < 1:
+            raise UserError(f"--mlm_probability: must lie in (0, 1), got {self.mlm_probability}")
+        for name in ("mlm_weight", "mlm_probability"):
+            if getattr(self, name) != getattr(TextSettings, name) and not self.do_mlm:
+                raise UserError(f"--{name}: says nothing without --do_mlm")
         if self.text_columns is not None and not self.supervised:
             raise UserError("--text_columns: says nothing without --supervised; --text_column names a single one")
         if self.text_column is not None and self.supervised:
@@ -105,6 +126,31 @@ class LossSettings:
     a_0: float | None = field(default=None, metadata={"help": "alignment_adaptive: reference alignment; 0.8."})
     sigma: float | None = field(default=None, metadata={"help": "dclw: width of the weights; 0.5."})
     detach_temperature: bool = field(default=True, metadata={"help": "Keep the temperature out of the gradient."})
+    learn_temperature: bool = field(
+        default=False, metadata={"help": "Train the constant, or a profile's two end points, with the network."}
+    )
+    temperature_bounds: list[float] = field(
+        default_factory=lambda: [0.01, 1.0], metadata={"help": "learn_temperature: it stays between them."}
+    )
+    temperature_learning_rate: float = field(
+        default=1e-3,
+        metadata={"help": "learn_temperature: its peak learning rate; it has no weight decay and is not clipped."},
+    )
+
+    def __post_init__(self) -> None:
+        if (
+            len(self.temperature_bounds) != 2
+            or not 0 < self.temperature_bounds[0] < self.temperature_bounds[1] < math.inf
+        ):
+            said = " ".join(map(str, self.temperature_bounds))
+            raise UserError(f"--temperature_bounds: two positive numbers are needed, the lower one first, got {said}")
+        if not 0 < self.temperature_learning_rate < math.inf:
+            raise UserError(f"--temperature_learning_rate: must be positive, got {self.temperature_learning_rate}")
+        if not self.learn_temperature:
+            if self.temperature_learning_rate != LossSettings.temperature_learning_rate:
+                raise UserError("--temperature_learning_rate: says nothing without --learn_temperature")
+            if self.temperature_bounds != [0.01, 1.0]:
+                raise UserError("--temperature_bounds: says nothing without --learn_temperature")
 
 
 @dataclass

@@ -16,13 +16,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.batches import Batch
-from dystress_text.core.objectives import (
-    ContrastiveLoss,
-)
+from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.corpus import TokenizedCorpus
 from dystress_text.distributed import is_sharded
 from dystress_text.encoder import SentenceEncoder
-from dystress_text.errors import UserError
+from dystress_text.masked_lm import TokenMasking
 from dystress_text.sts import StsPairs, StsResult, evaluate_sts
 
 
@@ -37,9 +35,10 @@ class SimcseTask:
         dev: pairs to evaluate on, or None for no evaluation.
         packing: compute nothing for padding, where the encoder allows that (BERT, RoBERTa and their kin).
         columns: sentences a row; 1 is unsupervised.
-
-    Raises:
-        UserError: hard negatives for an objective that takes none.
+        mask_duplicates: samples with the same tokens are no negatives of each other.
+        masking: hides tokens for a masked-language-model loss beside the objective's; None for none. The encoder has
+            the head.
+        mlm_weight: of that loss.
     """
 
     def __init__(
@@ -51,9 +50,10 @@ class SimcseTask:
         dev: StsPairs | None = None,
         packing: bool = True,
         columns: int = 1,
+        mask_duplicates: bool = True,
+        masking: TokenMasking | None = None,
+        mlm_weight: float = 0.1,
     ) -> None:
-        if columns > 2 and not objective.takes_hard_negatives:
-            raise UserError(f"--objective: {type(objective).__name__} takes no hard negatives; infonce does")
         self.model = model
         self.packing = packing and model.can_pack
         self.tokenizer = tokenizer
@@ -61,6 +61,9 @@ class SimcseTask:
         self.objective = objective
         self.dev = dev
         self.columns = columns
+        self.mask_duplicates = mask_duplicates
+        self.masking = masking
+        self.mlm_weight = mlm_weight
         self.positions = 0
         self.tokens = 0
 
@@ -76,19 +79,30 @@ class SimcseTask:
     def load(self, indices: NDArray[np.int64]) -> Batch:
         rows = indices * self.columns + np.arange(self.columns)[:, None]  # (columns, n)
         batch = self.corpus.batch(rows.ravel())
+        if self.mask_duplicates:
+            batch["sample_ids"] = self.corpus.digests(rows.ravel())  # (columns * n,)
+        if self.masking is not None:
+            batch |= self.masking(batch, indices)
         self.positions += batch["attention_mask"].numel()
         self.tokens += len(batch["places"])
         return batch
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+        """The views, and behind them what :meth:`loss` has to know: which samples are the same, and the other loss."""
         # all views in one pass, through the prepared model's forward: precision and gradient averaging hook in there
         ids, mask, places = (batch[name] for name in ("input_ids", "attention_mask", "places"))  # (columns * n, length)
+        packing = self.packing and not is_sharded(model)  # packed arithmetic uses the layers' weights, not the layers
+        more: list[Tensor] = []
+        if self.mask_duplicates:
+            more += batch["sample_ids"].chunk(self.columns)  # each (n,)
+        if self.masking is not None:
+            hidden = (batch["masked_places"], batch["masked_tokens"])
+            more += [model(batch["masked_ids"], mask, places if packing else None, hidden), batch["masked_count"]]
         if self.columns == 1:
             places = torch.cat([places, places + ids.numel()])
             ids, mask = ids.repeat(2, 1), mask.repeat(2, 1)
-        packing = self.packing and not is_sharded(model)  # packed arithmetic uses the layers' weights, not the layers
         vectors: Tensor = model(ids, mask, places if packing else None)
-        return vectors.chunk(max(2, self.columns))  # each (n, dim)
+        return *vectors.chunk(max(2, self.columns)), *more  # vectors (n, dim)
 
     @property
     def state(self) -> nn.Module:
@@ -98,7 +112,17 @@ class SimcseTask:
         self.objective.temperature.advance(epoch, run_fraction)
 
     def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor:
-        return cast(Tensor, self.objective(*embeddings))
+        views, more = embeddings[: max(2, self.columns)], embeddings[max(2, self.columns) :]
+        ids = more[: self.columns] if self.mask_duplicates else None
+        if ids is not None and self.columns == 1:
+            ids = (ids[0], ids[0])  # two views of one sentence
+        loss = cast(Tensor, self.objective(*views, ids=ids))
+        if self.masking is not None:
+            total, count = more[-2:]  # one entry a chunk of the batch
+            gather = self.objective.gather
+            everybody = gather(count.sum().unsqueeze(0)).sum()
+            loss = loss + self.mlm_weight * gather.world_size * total.sum() / everybody.clamp(min=1)
+        return loss
 
     def evaluate(self) -> dict[str, float]:
         if self.dev is None:

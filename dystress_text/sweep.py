@@ -26,7 +26,7 @@ from typing import Any
 import transformers
 
 from dystress_text.arguments import parse
-from dystress_text.build_loss import build_objective
+from dystress_text.build_loss import objective_of
 from dystress_text.command_line import OneLineParser, exit_code
 from dystress_text.errors import Interrupted, UserError
 from dystress_text.jobs import Command, Job, run_jobs
@@ -188,7 +188,7 @@ def plan(options: Any, extra: Sequence[str]) -> list[Run]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the run itself says that its logit falls
                 settings = parse(run_options)
-                build_objective(settings.loss, hard_negative_weight=settings.text.hard_negative_weight)
+                objective_of(settings)
             runs.append(Run(f"{name}-seed-{seed}", options.output_dir / f"{name}-seed-{seed}", run_options))
     return runs
 

@@ -26,16 +26,18 @@ from transformers import PreTrainedTokenizerBase
 
 from dystress_text.accelerator import describe, gather_of, global_batch_size, make_accelerator, on_main_process
 from dystress_text.arguments import parse
-from dystress_text.build_loss import build_objective
+from dystress_text.build_loss import learned_end_points, learned_group, objective_of
 from dystress_text.card import describe_base, write_card
 from dystress_text.command_line import exit_code
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.corpus import MAX_LINE_BYTES, TokenizedCorpus, load_corpus, tokenizer_id
+from dystress_text.distributed import check_whole
 from dystress_text.encoder import POOLERS, SentenceEncoder, check_length, check_views, load_encoder
 from dystress_text.engine import Trainer, TrainingSummary
 from dystress_text.errors import UserError
 from dystress_text.locate import CHECKOUT, data_root, eval_pairs, wiki1m
 from dystress_text.manifest import variant_of
+from dystress_text.masked_lm import TokenMasking, load_lm_head
 from dystress_text.page import leave_page
 from dystress_text.quickstart import write_documentation_corpus
 from dystress_text.records import versions
@@ -60,7 +62,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
     output = Path(engine.output_dir)
     check_output(output, engine)
     global_batch_size(engine, accelerator.num_processes)
-    objective = build_objective(settings.loss, gather_of(accelerator), hard_negative_weight=text.hard_negative_weight)
+    objective = objective_of(settings, gather_of(accelerator)).to(accelerator.device)
     with accelerator.local_main_process_first():
         train_file, columns = _train_file(text, show)
     if columns < 3 and text.hard_negative_weight != 0:
@@ -69,6 +71,11 @@ def train(settings: RunSettings) -> dict[str, Any]:
     engine.metric_for_best_model = _best_metric(dev, engine.metric_for_best_model)
     set_seed(engine.seed)
     model, tokenizer = load_encoder(_model_path(text.model_name_or_path), text.pooler_type, text.mlp_head, text.dropout)
+    masking = None
+    if text.do_mlm:
+        check_whole(accelerator, "--do_mlm")
+        masking = TokenMasking(tokenizer, text.mlm_probability, engine.seed)
+        model.lm_head = load_lm_head(_model_path(text.model_name_or_path), model.transformer)
     model.to(accelerator.device)
     check_length(text.max_seq_length, tokenizer, model)
     if text.dropout != 0 and not text.supervised:  # who says 0 means it
@@ -78,11 +85,14 @@ def train(settings: RunSettings) -> dict[str, Any]:
         corpus = load_corpus(train_file, tokenizer, text.max_seq_length, most, progress=show)
     if text.supervised:
         _check_rows(corpus, columns)
-    task = SimcseTask(model, tokenizer, corpus, objective, dev, text.packing, columns)
+    task = SimcseTask(
+        model, tokenizer, corpus, objective, dev, text.packing, columns, text.mask_duplicates, masking, text.mlm_weight
+    )
     data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(tokenizer, text.max_seq_length)}"
     trainer = Trainer(
-        task, len(task), engine, accelerator, settings.options(), data_id, watch=watch_of(engine, objective)
-    )
+        task, len(task), engine, accelerator, settings.options(), data_id, watch=watch_of(engine, objective),
+        beside=learned_group(objective, settings.loss),
+    )  # fmt: skip
     variants = {"train_file": variant_of(train_file)}
     if text.eval_set == "stsb_dev":
         variants["eval_set"] = variant_of(data_root(text.data_dir) / "senteval")
@@ -216,6 +226,8 @@ def _results(summary: TrainingSummary, task: SimcseTask) -> dict[str, Any]:
         "sentences_per_second": round(task.columns * summary.samples_per_second, 1),
         "peak_memory_gb": round(summary.peak_memory_gb, 3),
         "padding_share": round(task.padding_share, 4),
+        "duplicate_pairs": int(task.objective.duplicates) if task.mask_duplicates else None,
+        **learned_end_points(task.objective.temperature),
     }
 
 
@@ -224,6 +236,10 @@ def _report(dev: StsPairs | None, record: dict[str, Any], settings: RunSettings,
         f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s of training, "
         f"peak memory {record['peak_memory_gb']:.2f} GB, {100 * record['padding_share']:.1f} % padding"
     )
+    if record["duplicate_pairs"]:
+        _say(f"{record['duplicate_pairs']:,} pairs of equal samples were no negatives (--mask_duplicates)")
+    if "learned_temperature" in record:
+        _say("learned: " + ", ".join(f"{name} {value:.4f}" for name, value in record["learned_temperature"].items()))
     if dev is not None:
         pooler = settings.text.pooler_type
         best = next(iter(record["untrained"]))

@@ -64,7 +64,7 @@ def plot_similarities(
     above.set_title(title, fontsize=11)
     above.legend(frameon=False, fontsize=9, loc="upper left")
     s = torch.linspace(-1, 1, 801, dtype=torch.float64)
-    below.plot(s, temperature(s).expand_as(s), color="#009e73", linewidth=2)
+    below.plot(s, temperature(s).detach().expand_as(s), color="#009e73", linewidth=2)
     below.set_ylabel("temperature tau(s)")
     below.set_xlabel("cosine similarity s")
     below.set_title(f"{temperature} ({source})", fontsize=9)

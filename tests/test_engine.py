@@ -389,7 +389,7 @@ def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpu
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     counts = [sum(line["histograms"]["negatives"]) for line in lines if "histograms" in line]
     assert counts == [2 * 8 * 7, 2 * 8 * 7, 8 * 7]  # steps 1 and 2, 3 and 4, 5
-    for line, (z1, z2) in zip(lines, batches, strict=True):
+    for line, (z1, z2, _) in zip(lines, batches, strict=True):
         s = torch.nn.functional.cosine_similarity(z1[:, None], z2[None], dim=-1)
         others = s[~torch.eye(8, dtype=torch.bool)]
         assert line["positive"] == pytest.approx(s.diagonal().mean().item(), rel=1e-5)

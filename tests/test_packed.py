@@ -138,5 +138,5 @@ def test_other_encoders_take_their_own_way(tokenizer, corpus):
         encoder = SentenceEncoder(build_transformer(family), "cls").eval()
         assert not encoder.can_pack
         task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings()))
-        first, second = task.embed(encoder, corpus.batch(torch.arange(5).numpy()))
+        first, second, _ = task.embed(encoder, task.load(torch.arange(5).numpy()))
         torch.testing.assert_close(first, second)

@@ -49,7 +49,7 @@ def objective_of(loss: VisionLossSettings, vision: VisionSettings, accelerator: 
 
 
 def _without_temperature(loss: VisionLossSettings, gather: Gather | None) -> nn.Module:
-    for option in ("temperature", *TEMPERATURE_OPTIONS, "sigma", "detach_temperature"):
+    for option in ("temperature", *TEMPERATURE_OPTIONS, "sigma", "detach_temperature", "learn_temperature"):
         if getattr(loss, option) != getattr(VisionLossSettings, option):
             raise UserError(f"--{option}: objective {loss.objective!r} has no negatives and takes no temperature")
     match loss.objective:

@@ -24,6 +24,7 @@ from torch import nn
 
 from dystress_text.accelerator import describe, gather_of, global_batch_size, make_accelerator, on_main_process
 from dystress_text.arguments import parse_settings
+from dystress_text.build_loss import learned_end_points, learned_group
 from dystress_text.command_line import exit_code
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.engine import Trainer
@@ -82,6 +83,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     trainer = Trainer(
         task, len(images), engine, accelerator, settings.options(), data_id,
         lambda network: make_optimizer(network, engine, vision, batch), _watch(settings, task.objective),
+        learned_group(task.objective, settings.loss),
     )  # fmt: skip
     temperature = task.objective.temperature if isinstance(task.objective, ContrastiveLoss) else None
     record: dict[str, Any] = {
@@ -129,6 +131,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
             "train_seconds": round(summary.seconds, 2),
             "images_per_second": round(summary.samples_per_second, 1),
             "peak_memory_gb": round(summary.peak_memory_gb, 3),
+            **learned_end_points(temperature),
         }
 
         def finish() -> None:

@@ -9,6 +9,7 @@ from dystress_text.core.geometry import (
     tolerance,
     uniformity,
 )
+from dystress_text.core.learnable import LearnableTemperature
 from dystress_text.core.objectives import (
     ContrastiveLoss,
     DCLLoss,
@@ -46,6 +47,7 @@ __all__ = [
     "ExponentialTemperature",
     "Gather",
     "InfoNCELoss",
+    "LearnableTemperature",
     "LinearTemperature",
     "LocalGather",
     "MACLLoss",

@@ -48,7 +48,8 @@ class ContrastiveLoss(nn.Module):
     """What all objectives share: the temperature, the flag, the gather, fp32 under autocast and the checks.
 
     Attributes:
-        duplicates: pairs that were left out because their samples are the same, since the beginning; a scalar.
+        duplicates: pairs of all processes that were left out because their samples are the same; a scalar, counted up
+            with every batch.
         watch: called with the unit vectors of each batch, its rows and the negatives that they are made of, before the
             objective's state moves on; None for nothing. It must not change them.
     """
@@ -114,7 +115,8 @@ class ContrastiveLoss(nn.Module):
 
     def _rows_of(self, pairs: Pairs) -> Rows:
         if pairs.ids is not None:
-            self.duplicates = self.duplicates.to(pairs.anchors.device) + pairs.negatives.duplicates()
+            found = self.gather(pairs.negatives.duplicates().unsqueeze(0)).sum()
+            self.duplicates = self.duplicates.to(found.device) + found
         blockwise = blockwise_pays(pairs) if self.blockwise is None else self.blockwise
         form = blockwise_rows if blockwise else plain_rows
         return form(pairs, self.temperature, self.detach_temperature)
