@@ -66,6 +66,35 @@ STS_ROWS = {
 # above s = -shift a shifted profile is the constant tau_max: its real control
 CONTROLS = {f"sts-constant-{tau}": tau for tau in (0.03, 0.04, 0.06, 0.07)}
 
+# SimCSE's released models: encoder, batch, peak learning rate and the published average over the seven STS sets
+# (Gao et al., EMNLP 2021, and the model list of its repository)
+SIMCSE_MODELS: dict[str, tuple[str, int, float, float]] = {
+    "unsupervised-bert-base": ("bert-base-uncased", 64, 3e-5, 76.25),
+    "unsupervised-bert-large": ("bert-large-uncased", 64, 1e-5, 78.41),
+    "unsupervised-roberta-base": ("roberta-base", 512, 1e-5, 76.57),
+    "unsupervised-roberta-large": ("roberta-large", 512, 3e-5, 78.90),
+    "supervised-bert-base": ("bert-base-uncased", 512, 5e-5, 81.57),
+    "supervised-bert-large": ("bert-large-uncased", 512, 1e-5, 82.21),
+    "supervised-roberta-base": ("roberta-base", 512, 5e-5, 82.52),
+    "supervised-roberta-large": ("roberta-large", 512, 1e-5, 83.76),
+}
+
+
+def _simcse(name: str) -> Preset:
+    """The recipe of one of SimCSE's models: a constant temperature, and no thought of duplicates."""
+    encoder, batch, rate, average = SIMCSE_MODELS[name]
+    supervised = name.startswith("supervised")
+    settings = {
+        **_PAPER, "model_name_or_path": encoder, "train_batch_size": batch, "learning_rate": rate,
+        "temperature": "constant", "temp": 0.05, "mask_duplicates": False,
+    }  # fmt: skip
+    if supervised:
+        settings |= {"supervised": True, "num_train_epochs": 3}
+    data = "three epochs of NLI, --train_file nli_for_simcse.csv" if supervised else "Wiki1M"
+    about = f"SimCSE's {'' if supervised else 'un'}supervised {encoder} on {data}; published STS average {average:.2f}"
+    return Preset(about, settings)
+
+
 TABLES: dict[str, tuple[str, ...]] = {"sts": tuple(STS_ROWS), "controls": tuple(CONTROLS)}  # what a sweep runs together
 
 _BY_NAME = {row.name: row for row in ROWS}
@@ -80,6 +109,7 @@ PRESETS: dict[str, Preset] = {
         )
         for name, tau in CONTROLS.items()
     },
+    **{name: _simcse(name) for name in SIMCSE_MODELS},
     "small": Preset(
         "a small encoder with nothing but masked-language-model training, on two CPU cores; no row of the paper",
         {**_SMALL_ENCODER, "model_name_or_path": "data/embedded/bert-mini-wiki", "max_steps": 1000},

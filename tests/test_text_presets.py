@@ -55,6 +55,31 @@ def test_the_temperature_is_the_names(name):
     assert type(objective(name)) is InfoNCELoss
 
 
+PUBLISHED = {  # the README of SimCSE's repository: batch, learning rate, average
+    "unsupervised-bert-base": ("bert-base-uncased", 64, 3e-5, "76.25"),
+    "unsupervised-bert-large": ("bert-large-uncased", 64, 1e-5, "78.41"),
+    "unsupervised-roberta-base": ("roberta-base", 512, 1e-5, "76.57"),
+    "unsupervised-roberta-large": ("roberta-large", 512, 3e-5, "78.90"),
+    "supervised-bert-base": ("bert-base-uncased", 512, 5e-5, "81.57"),
+    "supervised-bert-large": ("bert-large-uncased", 512, 1e-5, "82.21"),
+    "supervised-roberta-base": ("roberta-base", 512, 5e-5, "82.52"),
+    "supervised-roberta-large": ("roberta-large", 512, 1e-5, "83.76"),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_simcses_models_have_their_recipes(name):
+    encoder, batch, rate, average = PUBLISHED[name]
+    settings = parse([f"--preset={name}"])
+    text, engine = settings.text, settings.engine
+    assert (text.model_name_or_path, engine.train_batch_size, engine.learning_rate) == (encoder, batch, rate)
+    assert average in PRESETS[name].about
+    supervised = name.startswith("supervised")
+    assert (text.supervised, engine.num_train_epochs) == ((True, 3) if supervised else (False, 1))
+    assert repr(objective(name).temperature) == "ConstantTemperature(tau=0.05)"
+    assert (text.pooler_type, text.max_seq_length, text.mask_duplicates) == ("cls", 32, False)
+
+
 def test_macl_is_the_reweighting_with_the_adaptive_temperature():
     macl = objective("sts-macl")
     assert isinstance(macl, MACLLoss)
