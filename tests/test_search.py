@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer, util
 
-from dystress_text import sentence_index as module
+from dystress_text import index_folder, nearest_rows, sentence_vectors
 from dystress_text.encoder import load_encoder
 from dystress_text.errors import UserError
 from dystress_text.search import Match, SentenceIndex, main
@@ -79,9 +79,9 @@ def index():
 @pytest.mark.parametrize("levels", [None, 1], ids=["distinct", "many ties"])
 @pytest.mark.parametrize("top_k", [1, 7, 5000])
 def test_exact_search_is_brute_force(monkeypatch, dtype, levels, top_k):
-    monkeypatch.setattr(module, "ROWS", 61)
-    monkeypatch.setattr(module, "QUERIES", 9)
-    monkeypatch.setattr(module, "RESCORED", 50)
+    monkeypatch.setattr(nearest_rows, "ROWS", 61)
+    monkeypatch.setattr(nearest_rows, "QUERIES", 9)
+    monkeypatch.setattr(nearest_rows, "RESCORED", 50)
     index = SentenceIndex.build(Drawn(4, levels=levels), [f"text {i % 400}" for i in range(1000)], dtype=dtype)
     queries = index.vectors[::50].astype(np.float32)
     scores, rows = index.nearest(queries, top_k)
@@ -101,7 +101,7 @@ def test_exact_search_whatever_the_vectors(data):
     index = SentenceIndex.build(Fixed(vectors), [str(i) for i in range(n)])
     top_k = data.draw(st.integers(1, 45))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "ROWS", data.draw(st.integers(1, 11)))
+        patch.setattr(nearest_rows, "ROWS", data.draw(st.integers(1, 11)))
         scores, rows = index.nearest(index.vectors, top_k)
     for query, of_query, found in zip(index.vectors, scores, rows, strict=True):
         expected, places = brute_force(index, query, top_k)
@@ -111,7 +111,7 @@ def test_exact_search_whatever_the_vectors(data):
 
 @pytest.mark.parametrize("step", [1, -1])
 def test_scores_that_rise_or_fall_with_the_row(monkeypatch, step):
-    monkeypatch.setattr(module, "ROWS", 100)
+    monkeypatch.setattr(nearest_rows, "ROWS", 100)
     angles = np.linspace(1.5, 0, 1000)[::step]
     index = SentenceIndex.build(Fixed(np.stack([np.cos(angles), np.sin(angles)], 1)), [str(i) for i in range(1000)])
     rows = index.nearest(np.array([[1, 0]], dtype=np.float32), 6)[1][0].tolist()
@@ -119,7 +119,7 @@ def test_scores_that_rise_or_fall_with_the_row(monkeypatch, step):
 
 
 def test_near_ties_that_fp32_cannot_order(monkeypatch):
-    monkeypatch.setattr(module, "ROWS", 100)
+    monkeypatch.setattr(nearest_rows, "ROWS", 100)
     rng = np.random.default_rng(0)
     centre = rng.standard_normal(768)
     vectors = centre + 1e-4 * rng.standard_normal((3000, 768))
@@ -160,7 +160,7 @@ def test_queries(index):
 
 
 def test_chunks_of_encoding(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK", 7)
+    monkeypatch.setattr(sentence_vectors, "CHUNK", 7)
     model = Drawn()
     index = SentenceIndex.build(model, texts(20))
     assert model.asked == [7, 7, 6]
@@ -207,7 +207,7 @@ def test_vectors_that_are_none(vectors, message):
 
 @pytest.mark.parametrize(
     ("sentences", "options", "message"),
-    [([], {}, "no sentences"), ("text", {}, "got one text"), (["a"], {"dtype": "int8"}, "known are fp32, fp16")],
+    [([], {}, "no sentences"), ("text", {}, "got one text"), (["a"], {"dtype": "int4"}, "known are fp32, fp16, int8, binary")],
 )
 def test_what_cannot_be_built(sentences, options, message):
     with pytest.raises(UserError, match=message):
@@ -233,7 +233,7 @@ def test_saved_and_loaded(tmp_path, dtype):
         assert loaded.vectors.dtype == index.vectors.dtype
         assert loaded.search(odd, 4) == index.search(odd, 4)
     names = {f.name: f.stat().st_size for f in (tmp_path / "b").iterdir()}
-    assert set(names) == {"index.json", "vectors.npy", "sentences.txt", "offsets.npy", "manifest.json"}
+    assert set(names) == {"index.json", "vectors.npy", "probe.npy", "sentences.txt", "offsets.npy", "manifest.json"}
     assert names["vectors.npy"] == 128 + 9 * 16 * (4 if dtype == "fp32" else 2)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
 
@@ -268,8 +268,8 @@ def test_an_index_of_another_model_or_version(index, tmp_path):
     with pytest.raises(UserError, match="queries have 8 dimensions, the index has 16"):
         unchecked.search("text")
     card = tmp_path / "idx" / "index.json"
-    card.write_text(card.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(UserError, match="has format 2, this version reads 1"):
+    card.write_text(card.read_text().replace('"format": 2', '"format": 3'))
+    with pytest.raises(UserError, match="has format 3, this version reads 2: build it again"):
         SentenceIndex.load(tmp_path / "idx", Drawn(), check=False)
 
 
@@ -291,7 +291,7 @@ def test_folders_that_are_taken(index, tmp_path):
 
 def test_a_failure_while_writing_leaves_what_was_there(index, tmp_path, monkeypatch):
     index.save(tmp_path / "idx")
-    monkeypatch.setattr(module, "_write_text", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(index_folder.IndexWriter, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(UserError, match="No space left on device"):
         index.add(["x"]).save(tmp_path / "idx", overwrite=True)
     with pytest.raises(UserError, match="No space left on device"):
