@@ -116,10 +116,10 @@ def _blockwise(
     for start in range(0, count, ROWS):
         block = quick(start, min(start + ROWS, count))  # (q, block)
         bound = scores[:, -1].astype(np.float32) - np.float32(error)
-        query, place = np.nonzero(block > bound[:, None])  # an equal score loses to the rows before
+        query, place = _where(block > bound[:, None])  # an equal score loses to the rows before
         if len(query) > len(kept) and block.shape[1] > top_k:  # the first block, or one that is better throughout
             kth = np.partition(block, -top_k, axis=1)[:, -top_k]
-            query, place = np.nonzero((block > bound[:, None]) & (block >= (kth - np.float32(2 * error))[:, None]))
+            query, place = _where((block > bound[:, None]) & (block >= (kth - np.float32(2 * error))[:, None]))
         if len(query):
             new = exact(query, place + start, block[query, place])
             scores, rows = _best(
@@ -129,6 +129,12 @@ def _blockwise(
                 top_k,
             )
     return scores, rows
+
+
+def _where(chosen: NDArray[np.bool_]) -> tuple[Rows, Rows]:
+    """As ``np.nonzero`` of a matrix, which takes five times as long."""
+    query, place = np.divmod(np.flatnonzero(chosen), chosen.shape[1])
+    return query, place
 
 
 def _scores(stored: StoredVectors, queries: Float32, query: Rows, row: Rows) -> Float64:
