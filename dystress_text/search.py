@@ -61,14 +61,18 @@ def _lines(file: str) -> Iterator[str]:
     print(f"{file}: {report.summary()}", file=sys.stderr)
 
 
-def load_model(name_or_path: str) -> Encoder:
+def load_model(name_or_path: str, option: str = "--model") -> Encoder:
     """A sentence-transformers model from a folder, the cache or the hub.
+
+    Args:
+        name_or_path: of the model.
+        option: that names it, for the message.
 
     Raises:
         UserError: nothing loads from there.
     """
     if Path(name_or_path).is_dir() and not (Path(name_or_path) / "modules.json").is_file():
-        raise UserError(f"--model: {name_or_path!r} is no sentence-transformers folder")
+        raise UserError(f"{option}: {name_or_path!r} is no sentence-transformers folder")
     from sentence_transformers import SentenceTransformer  # slow to import
 
     from dystress_text.hub import hub_reachable
@@ -77,10 +81,11 @@ def load_model(name_or_path: str) -> Encoder:
         return SentenceTransformer(name_or_path, local_files_only=not hub_reachable(), trust_remote_code=False)
     except Exception as error:  # a damaged file shows itself as an error of any library underneath
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"--model: cannot load {name_or_path!r}: {reason}") from error
+        raise UserError(f"{option}: cannot load {name_or_path!r}: {reason}") from error
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A number from 1, for a parser."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"a number from 1 is needed, got {text!r}")
     return int(text)
@@ -101,7 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
     for command in (build, add, query):
         command.add_argument("--model", required=True, help="sentence-transformers folder or name")
         command.add_argument("--index", required=True, type=Path, help="folder of the index")
-        command.add_argument("--batch_size", type=_positive, default=64, help="sentences at a time (default 64)")
+        command.add_argument("--batch_size", type=positive, default=64, help="sentences at a time (default 64)")
     for command in (build, add):
         command.add_argument("--file", required=True, help="sentences, one a line; - is standard input")
     build.add_argument(
@@ -113,7 +118,7 @@ def make_parser() -> argparse.ArgumentParser:
     build.add_argument("--approximate", action="store_true", help="add a graph for approximate search")
     query.add_argument("queries", nargs="*", help="texts to search for")
     query.add_argument("--file", help="queries, one a line; - is standard input")
-    query.add_argument("--top_k", type=_positive, default=5, help="matches a query (default 5)")
+    query.add_argument("--top_k", type=positive, default=5, help="matches a query (default 5)")
     query.add_argument("--threshold", type=float, help="leave out matches with a lower score")
     query.add_argument("--json", action="store_true", help="a line of JSON for each query")
     return parser
