@@ -15,6 +15,8 @@ MANIFEST = "manifest.json"
 def seal(staging: Path, final: Path) -> None:
     """Make what was written to ``staging`` the complete folder ``final``.
 
+    A folder of that name is replaced: set aside, and removed at the end. See :func:`recover`.
+
     Raises:
         OSError: a file cannot be read, written or renamed.
     """
@@ -23,9 +25,23 @@ def seal(staging: Path, final: Path) -> None:
     (staging / MANIFEST).write_text(json.dumps({"files": record}, indent=1) + "\n", encoding="utf-8")
     for path in (*files, staging / MANIFEST, staging):
         _to_disk(path)
-    shutil.rmtree(final, ignore_errors=True)
+    aside = _aside(final)
+    shutil.rmtree(aside, ignore_errors=True)
+    if final.is_dir():
+        final.rename(aside)
     staging.rename(final)
     _to_disk(final.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def recover(final: Path) -> None:
+    """Put back a folder that a program was about to replace when it was killed between the two renames of :func:`seal`.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    if not final.exists() and _aside(final).is_dir():
+        _aside(final).rename(final)
 
 
 def damage_of(folder: Path) -> str | None:
@@ -53,6 +69,10 @@ def damage_of(folder: Path) -> str | None:
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         return f"it cannot be read: {' '.join(str(error).split())}"
     return None
+
+
+def _aside(final: Path) -> Path:
+    return final.with_name(f".{final.name}.replaced")
 
 
 def _to_disk(path: Path) -> None:

@@ -1,11 +1,13 @@
 """Search in many sentences by the similarity of their vectors, with an index that is saved and loaded.
 
     python -m dystress_text.search build --model out --file sentences.txt --index idx
+    python -m dystress_text.search add --model out --file more.txt --index idx
     python -m dystress_text.search query --index idx --model out "A man plays a guitar." --top_k 5
     python -m dystress_text.search query --index idx --model out --file questions.txt --json
 
-The file of sentences is UTF-8, one a line (.gz, .xz and .bz2 too); ``--file -`` reads queries from standard input.
-Search is exact; ``build --approximate`` adds a graph (the ``search`` extra) for corpora where exact search is too slow.
+The file of sentences is UTF-8, one a line (.gz, .xz and .bz2 too; - is standard input), and is never held in memory.
+``add`` puts sentences behind those of an index, which stays as it was until the new one is complete. Search is exact;
+``build --approximate`` adds a graph (the ``search`` extra) for corpora where exact search is too slow.
 """
 
 from __future__ import annotations
@@ -13,48 +15,64 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from dystress_text.command_line import OneLineParser, exit_code
 from dystress_text.corpus import UNPACK_ERRORS, CorpusReport, open_text, read_sentences
 from dystress_text.errors import UserError
-from dystress_text.sentence_index import (
-    DTYPES,
-    Encoder,
-    Match,
-    SentenceIndex,
-    check_index,
-    check_new_folder,
-    usearch,
-)
+from dystress_text.index_folder import check_index, check_new_folder
+from dystress_text.nearest_rows import usearch
+from dystress_text.sentence_index import Match, SentenceIndex, add_to_index, build_index
+from dystress_text.sentence_vectors import Encoder
+from dystress_text.stored_vectors import DTYPES
 
-__all__ = ["Match", "SentenceIndex"]
+__all__ = ["Match", "SentenceIndex", "add_to_index", "build_index"]
 
 
-def _read_lines(file: str) -> list[str]:
-    """The sentences of a text file, one a line, with a report on standard error."""
+def read_lines(file: str) -> Iterator[str]:
+    """The sentences of a text file, one a line, as they are read, with a report on standard error at the end.
+
+    Args:
+        file: its name; - is standard input.
+
+    Returns:
+        An iterator whose first sentence has been read, so that an empty file shows itself at once.
+
+    Raises:
+        UserError: it cannot be read, or has no sentence; also while the rest is read.
+    """
+    lines = _lines(file)
+    first = next(lines, None)
+    if first is None:
+        raise UserError(f"--file: no usable sentence in {file!r}")
+    return chain([first], lines)
+
+
+def _lines(file: str) -> Iterator[str]:
     report = CorpusReport()
     try:
         with sys.stdin.buffer if file == "-" else open_text(Path(file)) as stream:
-            sentences = list(read_sentences(stream, report))
+            yield from read_sentences(stream, report)
     except (OSError, *UNPACK_ERRORS) as error:
         raise UserError(f"--file: cannot read {file!r}: {getattr(error, 'strerror', None) or error}") from error
     print(f"{file}: {report.summary()}", file=sys.stderr)
-    if not sentences:
-        raise UserError(f"--file: no usable sentence in {file!r}")
-    return sentences
 
 
-def load_model(name_or_path: str) -> Encoder:
+def load_model(name_or_path: str, option: str = "--model") -> Encoder:
     """A sentence-transformers model from a folder, the cache or the hub.
+
+    Args:
+        name_or_path: of the model.
+        option: that names it, for the message.
 
     Raises:
         UserError: nothing loads from there.
     """
     if Path(name_or_path).is_dir() and not (Path(name_or_path) / "modules.json").is_file():
-        raise UserError(f"--model: {name_or_path!r} is no sentence-transformers folder")
+        raise UserError(f"{option}: {name_or_path!r} is no sentence-transformers folder")
     from sentence_transformers import SentenceTransformer  # slow to import
 
     from dystress_text.hub import hub_reachable
@@ -63,10 +81,11 @@ def load_model(name_or_path: str) -> Encoder:
         return SentenceTransformer(name_or_path, local_files_only=not hub_reachable(), trust_remote_code=False)
     except Exception as error:  # a damaged file shows itself as an error of any library underneath
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"--model: cannot load {name_or_path!r}: {reason}") from error
+        raise UserError(f"{option}: cannot load {name_or_path!r}: {reason}") from error
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A number from 1, for a parser."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"a number from 1 is needed, got {text!r}")
     return int(text)
@@ -83,17 +102,23 @@ def make_parser() -> argparse.ArgumentParser:
     """The program's options."""
     parser = OneLineParser("search", __doc__)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_CommandParser)
-    build, query = commands.add_parser("build"), commands.add_parser("query")
-    for command in (build, query):
+    build, add, query = (commands.add_parser(name) for name in ("build", "add", "query"))
+    for command in (build, add, query):
         command.add_argument("--model", required=True, help="sentence-transformers folder or name")
         command.add_argument("--index", required=True, type=Path, help="folder of the index")
-        command.add_argument("--batch_size", type=_positive, default=64, help="sentences at a time (default 64)")
-    build.add_argument("--file", required=True, help="sentences, one a line")
-    build.add_argument("--dtype", choices=DTYPES, default="fp32", help="of stored vectors; fp16 takes half the space")
+        command.add_argument("--batch_size", type=positive, default=64, help="sentences at a time (default 64)")
+    for command in (build, add):
+        command.add_argument("--file", required=True, help="sentences, one a line; - is standard input")
+    build.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="fp32",
+        help="of stored vectors; fp16 takes half the space, int8 a quarter, binary 1/32",
+    )
     build.add_argument("--approximate", action="store_true", help="add a graph for approximate search")
     query.add_argument("queries", nargs="*", help="texts to search for")
     query.add_argument("--file", help="queries, one a line; - is standard input")
-    query.add_argument("--top_k", type=_positive, default=5, help="matches a query (default 5)")
+    query.add_argument("--top_k", type=positive, default=5, help="matches a query (default 5)")
     query.add_argument("--threshold", type=float, help="leave out matches with a lower score")
     query.add_argument("--json", action="store_true", help="a line of JSON for each query")
     return parser
@@ -103,17 +128,30 @@ def _build(options: argparse.Namespace) -> bool:
     check_new_folder(options.index)  # first, as the work may take hours
     if options.approximate:
         usearch()
-    sentences = _read_lines(options.file)
+    sentences = read_lines(options.file)
     model = load_model(options.model)
-    index = SentenceIndex.build(model, sentences, options.batch_size, True, options.dtype, options.index)
+    index = build_index(model, sentences, options.index, options.batch_size, True, options.dtype)
     if options.approximate:
         index.approximate().save(options.index, overwrite=True)
-    print(f"{str(options.index)!r}: {len(sentences):,} sentences, {index.vectors.shape[1]} dimensions, {options.dtype}")
+    _describe(index, options.index)
     return True
 
 
+def _add(options: argparse.Namespace) -> bool:
+    check_index(options.index)
+    sentences = read_lines(options.file)
+    index = add_to_index(load_model(options.model), sentences, options.index, options.batch_size, True)
+    _describe(index, options.index)
+    return True
+
+
+def _describe(index: SentenceIndex, folder: Path) -> None:
+    stored = index.stored
+    print(f"{str(folder)!r}: {len(stored):,} sentences, {stored.dim} dimensions, {stored.dtype}")
+
+
 def _query(options: argparse.Namespace) -> bool:
-    queries = options.queries + (_read_lines(options.file) if options.file else [])
+    queries = options.queries + (list(read_lines(options.file)) if options.file else [])
     if not queries:
         raise UserError("no query: give a text, or --file with one a line")
     check_index(options.index)
@@ -133,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> bool:
         options = make_parser().parse_args(argv)
-        return _build(options) if options.command == "build" else _query(options)
+        return {"build": _build, "add": _add, "query": _query}[options.command](options)
 
     return exit_code("search", work)
 

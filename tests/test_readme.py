@@ -45,7 +45,9 @@ def test_options_that_the_readme_names_exist():
         "vision/train.py",
         "vision/evaluate.py",
         "dystress_text/search.py build",
+        "dystress_text/search.py add",
         "dystress_text/search.py query",
+        "dystress_text/demo.py",
     )
     started = [
         subprocess.Popen([sys.executable, *program.split(), "--help"], stdout=subprocess.PIPE, text=True, cwd=ROOT)

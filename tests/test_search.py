@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentence_transformers import SentenceTransformer, util
 
-from dystress_text import sentence_index as module
+from dystress_text import index_folder, nearest_rows, sentence_vectors
 from dystress_text.encoder import load_encoder
 from dystress_text.errors import UserError
-from dystress_text.search import Match, SentenceIndex, main
+from dystress_text.search import Match, SentenceIndex, add_to_index, build_index, main
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -49,9 +49,16 @@ class Fixed:
 
 def brute_force(index, query, top_k):
     """All products in fp64; equal ones in the order of their rows."""
-    scores = (index.vectors.astype(np.float64) * query.astype(np.float64)).sum(1)
+    vectors = index.vectors.astype(np.float64)
+    if index.stored.scales is not None:
+        vectors *= index.stored.scales.astype(np.float64)[:, None]
+    scores = (vectors * query.astype(np.float64)).sum(1)
     rows = np.argsort(-scores, kind="stable")[:top_k]
     return scores[rows], rows
+
+
+def unit(vectors):
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 
 def texts(n):
@@ -75,15 +82,15 @@ def index():
 # exact search
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
 @pytest.mark.parametrize("levels", [None, 1], ids=["distinct", "many ties"])
 @pytest.mark.parametrize("top_k", [1, 7, 5000])
 def test_exact_search_is_brute_force(monkeypatch, dtype, levels, top_k):
-    monkeypatch.setattr(module, "ROWS", 61)
-    monkeypatch.setattr(module, "QUERIES", 9)
-    monkeypatch.setattr(module, "RESCORED", 50)
+    monkeypatch.setattr(nearest_rows, "ROWS", 61)
+    monkeypatch.setattr(nearest_rows, "QUERIES", 9)
+    monkeypatch.setattr(nearest_rows, "RESCORED", 50)
     index = SentenceIndex.build(Drawn(4, levels=levels), [f"text {i % 400}" for i in range(1000)], dtype=dtype)
-    queries = index.vectors[::50].astype(np.float32)
+    queries = unit(Drawn(4, levels=levels).encode(texts(1000)[::50], batch_size=1, show_progress_bar=False))
     scores, rows = index.nearest(queries, top_k)
     assert scores.shape == rows.shape == (20, min(top_k, 1000))
     for query, of_query, found in zip(queries, scores, rows, strict=True):
@@ -101,7 +108,7 @@ def test_exact_search_whatever_the_vectors(data):
     index = SentenceIndex.build(Fixed(vectors), [str(i) for i in range(n)])
     top_k = data.draw(st.integers(1, 45))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "ROWS", data.draw(st.integers(1, 11)))
+        patch.setattr(nearest_rows, "ROWS", data.draw(st.integers(1, 11)))
         scores, rows = index.nearest(index.vectors, top_k)
     for query, of_query, found in zip(index.vectors, scores, rows, strict=True):
         expected, places = brute_force(index, query, top_k)
@@ -111,7 +118,7 @@ def test_exact_search_whatever_the_vectors(data):
 
 @pytest.mark.parametrize("step", [1, -1])
 def test_scores_that_rise_or_fall_with_the_row(monkeypatch, step):
-    monkeypatch.setattr(module, "ROWS", 100)
+    monkeypatch.setattr(nearest_rows, "ROWS", 100)
     angles = np.linspace(1.5, 0, 1000)[::step]
     index = SentenceIndex.build(Fixed(np.stack([np.cos(angles), np.sin(angles)], 1)), [str(i) for i in range(1000)])
     rows = index.nearest(np.array([[1, 0]], dtype=np.float32), 6)[1][0].tolist()
@@ -119,7 +126,7 @@ def test_scores_that_rise_or_fall_with_the_row(monkeypatch, step):
 
 
 def test_near_ties_that_fp32_cannot_order(monkeypatch):
-    monkeypatch.setattr(module, "ROWS", 100)
+    monkeypatch.setattr(nearest_rows, "ROWS", 100)
     rng = np.random.default_rng(0)
     centre = rng.standard_normal(768)
     vectors = centre + 1e-4 * rng.standard_normal((3000, 768))
@@ -160,7 +167,7 @@ def test_queries(index):
 
 
 def test_chunks_of_encoding(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK", 7)
+    monkeypatch.setattr(sentence_vectors, "CHUNK", 7)
     model = Drawn()
     index = SentenceIndex.build(model, texts(20))
     assert model.asked == [7, 7, 6]
@@ -207,7 +214,11 @@ def test_vectors_that_are_none(vectors, message):
 
 @pytest.mark.parametrize(
     ("sentences", "options", "message"),
-    [([], {}, "no sentences"), ("text", {}, "got one text"), (["a"], {"dtype": "int8"}, "known are fp32, fp16")],
+    [
+        ([], {}, "no sentences"),
+        ("text", {}, "got one text"),
+        (["a"], {"dtype": "int4"}, "known are fp32, fp16, int8, binary"),
+    ],
 )
 def test_what_cannot_be_built(sentences, options, message):
     with pytest.raises(UserError, match=message):
@@ -217,7 +228,7 @@ def test_what_cannot_be_built(sentences, options, message):
 # on disk
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8", "binary"])
 def test_saved_and_loaded(tmp_path, dtype):
     odd = ["", "two\nlines", "cr\r\n", "ünïcödé \N{GRINNING FACE}", "nul \0", " white ", "\n", "same", "same"]
     index = SentenceIndex.build(Drawn(), odd, dtype=dtype)
@@ -233,15 +244,19 @@ def test_saved_and_loaded(tmp_path, dtype):
         assert loaded.vectors.dtype == index.vectors.dtype
         assert loaded.search(odd, 4) == index.search(odd, 4)
     names = {f.name: f.stat().st_size for f in (tmp_path / "b").iterdir()}
-    assert set(names) == {"index.json", "vectors.npy", "sentences.txt", "offsets.npy", "manifest.json"}
-    assert names["vectors.npy"] == 128 + 9 * 16 * (4 if dtype == "fp32" else 2)
+    scales = {"scales.npy"} if dtype == "int8" else set()
+    expected = {"index.json", "vectors.npy", "probe.npy", "sentences.txt", "offsets.npy", "manifest.json"}
+    assert set(names) == expected | scales
+    assert names["vectors.npy"] == 128 + 9 * 16 * {"fp32": 32, "fp16": 16, "int8": 8, "binary": 1}[dtype] // 8
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
 
 
-@pytest.mark.parametrize("name", ["index.json", "vectors.npy", "sentences.txt", "offsets.npy"])
+@pytest.mark.parametrize(
+    "name", ["index.json", "vectors.npy", "scales.npy", "probe.npy", "sentences.txt", "offsets.npy"]
+)
 @pytest.mark.parametrize("damage", ["changed", "short", "missing"])
-def test_a_damaged_index(index, tmp_path, name, damage):
-    index.save(tmp_path / "idx")
+def test_a_damaged_index(tmp_path, name, damage):
+    SentenceIndex.build(Drawn(), texts(300), dtype="int8").save(tmp_path / "idx")
     file = tmp_path / "idx" / name
     content = bytearray(file.read_bytes())
     if damage == "changed":
@@ -258,18 +273,33 @@ def test_a_damaged_index(index, tmp_path, name, damage):
             SentenceIndex.load(tmp_path / "idx", Drawn(), check=False)
 
 
-def test_an_index_of_another_model_or_version(index, tmp_path):
-    index.save(tmp_path / "idx")
-    with pytest.raises(UserError, match="another model: this one has other vectors"):
-        SentenceIndex.load(tmp_path / "idx", Drawn(seed=1))
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8", "binary"])
+def test_an_index_of_another_model(tmp_path, dtype):
+    """The same size and other weights, or slightly other ones, are known whatever is stored."""
+
+    class Trained(Drawn):
+        def encode(self, sentences, /, **options):
+            return super().encode(sentences, **options) + 0.2  # bits stay what they were
+
+    folder = tmp_path / "idx"
+    SentenceIndex.build(Drawn(), texts(50), dtype=dtype, folder=folder)
+    for other in (Drawn(seed=1), Trained()):
+        with pytest.raises(UserError, match="another model: this one has other vectors"):
+            SentenceIndex.load(folder, other)
+        with pytest.raises(UserError, match="another model: this one has other vectors"):
+            add_to_index(other, ["more"], folder)
     with pytest.raises(UserError, match="vectors have 16 dimensions, this model's 8"):
-        SentenceIndex.load(tmp_path / "idx", Drawn(8))
-    unchecked = SentenceIndex.load(tmp_path / "idx", Drawn(8), check=False)
+        SentenceIndex.load(folder, Drawn(8))
+    unchecked = SentenceIndex.load(folder, Drawn(8), check=False)
     with pytest.raises(UserError, match="queries have 8 dimensions, the index has 16"):
         unchecked.search("text")
+
+
+def test_an_index_of_another_version(index, tmp_path):
+    index.save(tmp_path / "idx")
     card = tmp_path / "idx" / "index.json"
-    card.write_text(card.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(UserError, match="has format 2, this version reads 1"):
+    card.write_text(card.read_text().replace('"format": 2', '"format": 3'))
+    with pytest.raises(UserError, match="has format 3, this version reads 2: build it again"):
         SentenceIndex.load(tmp_path / "idx", Drawn(), check=False)
 
 
@@ -291,7 +321,9 @@ def test_folders_that_are_taken(index, tmp_path):
 
 def test_a_failure_while_writing_leaves_what_was_there(index, tmp_path, monkeypatch):
     index.save(tmp_path / "idx")
-    monkeypatch.setattr(module, "_write_text", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        index_folder.IndexWriter, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     with pytest.raises(UserError, match="No space left on device"):
         index.add(["x"]).save(tmp_path / "idx", overwrite=True)
     with pytest.raises(UserError, match="No space left on device"):
@@ -304,16 +336,19 @@ def test_building_and_searching_take_little_memory(tmp_path):
     """Anonymous memory: mapped files are the system's to drop."""
     code = """
 import sys, numpy as np
-from dystress_text.search import SentenceIndex
+from dystress_text.search import add_to_index, build_index
 def anonymous():
     return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1]) / 1e3
 class Model:
     def encode(self, sentences, /, **_):
         return np.random.default_rng(0).standard_normal((len(sentences), 512), dtype=np.float32)
-texts, model = [str(i) for i in range(60_000)], Model()
-SentenceIndex.build(model, texts[:10_000], folder=sys.argv[1] + "/small").search(["x"] * 10)
+def texts(n):
+    return (f"{i:02000}" for i in range(n))
+model = Model()
+build_index(model, texts(10_000), sys.argv[1] + "/small").search(["x"] * 10)
 before = anonymous()
-index = SentenceIndex.build(model, texts, folder=sys.argv[1] + "/large")
+build_index(model, texts(30_000), sys.argv[1] + "/large")
+index = add_to_index(model, texts(30_000), sys.argv[1] + "/large")
 built = anonymous()
 index.search(["x"] * 10)
 print(built - before, anonymous() - before)
@@ -321,8 +356,89 @@ print(built - before, anonymous() - before)
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     built, searched = map(float, done.stdout.split())
-    assert built < 60  # MB; the vectors are 123
+    assert built < 60  # MB; vectors are 123, sentences 120
     assert searched < 60
+
+
+# added to on disk
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8", "binary"])
+def test_adding_on_disk_is_building_the_whole(tmp_path, monkeypatch, dtype):
+    monkeypatch.setattr(sentence_vectors, "CHUNK", 7)
+    model, lines = Drawn(13), [*texts(20), "odd\nline", "", *texts(30)]
+    build_index(model, (line for line in lines[:2]), tmp_path / "idx", dtype=dtype)
+    for start, stop in ((2, 15), (15, 16), (16, 52)):
+        grown = add_to_index(model, (line for line in lines[start:stop]), tmp_path / "idx")
+    whole = SentenceIndex.build(model, lines, dtype=dtype)
+    loaded = SentenceIndex.load(tmp_path / "idx", model)
+    assert list(loaded.sentences) == list(grown.sentences) == lines
+    assert loaded.search(lines[:9], 60) == whole.search(lines[:9], 60)
+    whole.save(tmp_path / "whole")
+    for name in ("vectors.npy", "sentences.txt", "offsets.npy", "index.json"):
+        assert (tmp_path / "idx" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["idx", "whole"]
+
+
+def test_adding_takes_the_graph_along(tmp_path):
+    pytest.importorskip("usearch")
+    SentenceIndex.build(Drawn(), texts(1000)).approximate().save(tmp_path / "idx")
+    grown = add_to_index(Drawn(), [f"more {i}" for i in range(500)], tmp_path / "idx")
+    assert len(grown.graph) == 1500
+    found = grown.search([f"more {i}" for i in range(0, 500, 10)], 1)
+    assert np.mean([m[0].row == 1000 + 10 * i for i, m in enumerate(found)]) > 0.95
+
+
+def test_a_program_that_is_killed_while_adding_leaves_a_whole_index(index, tmp_path):
+    """At every rename, and while it writes."""
+    code = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_search import Drawn
+from dystress_text import sentence_index
+from dystress_text.search import SentenceIndex, add_to_index
+def die_at(kind, name, turn):
+    whole, calls = getattr(kind, name), []
+    def dying(*arguments):
+        calls.append(1)
+        if len(calls) == turn:
+            os._exit(9)
+        return whole(*arguments)
+    setattr(kind, name, dying)
+for kind, name, turn in ((Path, "rename", 1), (Path, "rename", 2), (sentence_index.IndexWriter, "write", 1)):
+    for died in (True, False):
+        child = os.fork()
+        if not child:
+            if died:
+                die_at(kind, name, turn)
+            add_to_index(Drawn(), ["one more"], sys.argv[2])
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (9 if died else 0)
+        print(len(SentenceIndex.load(sys.argv[2], Drawn()).sentences))
+"""
+    index.save(tmp_path / "idx")
+    arguments = [sys.executable, "-c", code, str(ROOT / "tests"), str(tmp_path / "idx")]
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["300", "301", "301", "302", "302", "303"]
+    assert [p.name for p in tmp_path.iterdir()] == ["idx"]
+
+
+def test_one_program_writes_at_a_time(index, tmp_path):
+    index.save(tmp_path / "idx")
+
+    def lines():
+        with pytest.raises(UserError, match="another program is writing the index"):
+            add_to_index(Drawn(), ["from elsewhere"], tmp_path / "idx")
+        yield "mine"
+
+    assert add_to_index(Drawn(), lines(), tmp_path / "idx").sentences[-1] == "mine"
+    with pytest.raises(UserError, match="no sentences to index"):
+        add_to_index(Drawn(), iter([]), tmp_path / "idx")
+    with pytest.raises(UserError, match="holds no index"):
+        add_to_index(Drawn(), ["x"], tmp_path / "none")
+    assert len(SentenceIndex.load(tmp_path / "idx", Drawn()).sentences) == 301
 
 
 # approximate search
@@ -335,6 +451,7 @@ def test_approximate_search(tmp_path):
     queries = index.vectors[::25]
     rows = index.nearest(queries, 10)[1]
     graph.save(tmp_path / "idx")
+    graph.save(tmp_path / "idx", overwrite=True)
     for approximate in (graph, SentenceIndex.load(tmp_path / "idx", Drawn(32))):
         near, found = approximate.nearest(queries, 10)
         assert np.mean([len(set(a) & set(b)) for a, b in zip(rows, found, strict=True)]) > 9.5
@@ -377,6 +494,12 @@ def test_the_program(saved, text_file, tmp_path, capsys, monkeypatch):
     assert "200 sentences, 16 dimensions, fp16" in output.out
     assert "200 sentences in 200 lines" in output.err
     lines = text_file.read_text().splitlines()
+    more = tmp_path / "more.txt"
+    more.write_text("a new red dog\n")
+    assert run("add", *where, "--file", more) == 0
+    assert "201 sentences, 16 dimensions, fp16" in capsys.readouterr().out
+    assert run("query", *where, "a new red dog", "--top_k", "1", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["matches"][0]["row"] == 200
     assert run("query", *where, lines[3], "--top_k", "2") == 0
     first, *found = capsys.readouterr().out.splitlines()
     assert first == lines[3]
@@ -395,7 +518,11 @@ def test_what_the_program_refuses(saved, text_file, tiny_bert, tmp_path, capsys)
     empty.write_text("\n \n")
     full.mkdir()
     (full / "x").touch()
-    new = ["--index", tmp_path / "idx"]
+    new, made, other = ["--index", tmp_path / "idx"], ["--index", tmp_path / "made"], tmp_path / "other"
+    encoder, tokenizer = load_encoder(str(tiny_bert), "cls")
+    encoder.save(other, tokenizer)
+    assert run("build", "--model", saved, "--file", text_file, *made, "--dtype", "binary") == 0
+    capsys.readouterr()
     build, query = ["build", "--model", saved, "--file"], ["query", "--model", saved]
     for arguments, message in (
         ([*build, empty, *new], "no usable sentence"),
@@ -403,6 +530,12 @@ def test_what_the_program_refuses(saved, text_file, tiny_bert, tmp_path, capsys)
         ([*build, text_file, "--index", full], "is not empty"),
         (["build", "--model", tiny_bert, "--file", text_file, *new], "no sentence-transformers folder"),
         (["build", "--model", tmp_path / "none", "--file", text_file, *new], "--model: cannot load"),
+        ([*build, text_file, *new, "--dtype", "int4"], "argument --dtype: invalid choice: 'int4'"),
+        (["add", "--model", saved, "--file", text_file, *new], "holds no index"),
+        (["add", "--model", saved, "--file", empty, *made], "no usable sentence"),
+        (["add", "--model", other, "--file", text_file, *made], "was built with another model"),
+        (["add", "--model", saved, "--file", text_file, *made, "--dtype", "int8"], "unrecognized arguments: --dtype"),
+        (["query", "--model", other, *made, "text"], "was built with another model"),
         ([*query, *new, "text"], "holds no index"),
         ([*query, "--index", full, "text"], "holds no index"),
         ([*query, *new], "no query"),

@@ -1,26 +1,33 @@
 """Search: exact beside sentence-transformers' own, the approximate graph beside exact, and what building costs.
 
     python tests/benchmarks/search.py exact [--rows 1000000] [--dim 256] [--repeats 5]
+    python tests/benchmarks/search.py million [--dtype fp32] [--rows 1000000] [--dim 256] [--repeats 5]
     python tests/benchmarks/search.py corpus --corpus wiki.txt.xz --model out [--sentences 100000] [--index idx]
+    python tests/benchmarks/search.py recall --corpus wiki.txt.xz --model out [--sentences 100000] [--index idx]
 
 ``exact`` searches random unit vectors: this package's index (fp32 and fp16) and ``semantic_search`` take turns, and
-each one's memory is measured in a process of its own. ``corpus`` encodes real sentences, or takes the index of them at
-``--index``, and searches with the 1,000 sentences that follow them in the file. Times are processor time, so that other
-programs on the machine do not count; figures are medians, with their range, for Markdown tables.
+each one's memory is measured in a process of its own. ``million`` builds an index of such vectors in a folder, from a
+generator of sentences, and searches it with 1,000 queries at once: seconds by the clock and peak memory. ``recall``
+compares what each dtype finds with fp32. ``corpus`` encodes real sentences, or takes the index of them at
+``--index``, and searches with the 1,000 sentences that follow them in the file. Times of ``exact`` and ``corpus``
+are processor time, so that other programs on the machine do not count; figures are medians, with their range, for
+Markdown tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,9 +36,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import semantic_search
 
 from dystress_text.corpus import CorpusReport, open_text, read_sentences
-from dystress_text.sentence_index import Encoder, SentenceIndex
+from dystress_text.nearest_rows import nearest
+from dystress_text.sentence_index import SentenceIndex, build_index
+from dystress_text.sentence_vectors import unit_vectors
+from dystress_text.stored_vectors import DTYPES, StoredVectors
 
-TOP_K, BATCHES = 10, (1, 10, 100)
+TOP_K, BATCHES, QUERIES = 10, (1, 10, 100), 1000
 CONTESTANTS = ("fp32", "fp16", "semantic_search")
 Vectors = NDArray[np.floating[Any]]
 
@@ -68,8 +78,8 @@ def contestant(name: str, vectors: Vectors) -> Callable[[NDArray[np.float32]], A
     if name == "semantic_search":
         corpus = torch.from_numpy(vectors)
         return lambda queries: semantic_search(torch.from_numpy(queries), corpus, top_k=TOP_K)
-    index = SentenceIndex(cast(Encoder, None), [], vectors)  # neither model nor text has a part in it
-    return lambda queries: index.nearest(queries, TOP_K)
+    stored = StoredVectors("fp16" if vectors.dtype == np.float16 else "fp32", vectors, vectors.shape[1])
+    return lambda queries: nearest(stored, queries, TOP_K)
 
 
 def measure_exact(options: argparse.Namespace) -> None:
@@ -105,12 +115,74 @@ def measure_exact(options: argparse.Namespace) -> None:
             )
 
 
+def real_sentences(options: argparse.Namespace) -> tuple[SentenceTransformer, list[str], list[str]]:
+    """The model, the sentences to index, and 1,000 that follow them as queries."""
+    with open_text(options.corpus) as stream:
+        lines = list(itertools.islice(read_sentences(stream, CorpusReport()), options.sentences + QUERIES))
+    model = SentenceTransformer(options.model, device="cpu")
+    return model, lines[: options.sentences], lines[options.sentences :]
+
+
+class Drawn:
+    """Encodes nothing: random vectors, other ones at each call."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim, self.random = dim, np.random.default_rng(0)
+
+    def encode(self, sentences: list[str], /, **_: Any) -> NDArray[np.float32]:
+        """Vectors, (n, dim)."""
+        return self.random.standard_normal((len(sentences), self.dim), dtype=np.float32)
+
+
+def measure_million(options: argparse.Namespace) -> None:
+    """Building and a batch of queries, by the clock, and the peak memory of the process, mapped pages included."""
+    model, before = Drawn(options.dim), peak_kb()
+    with tempfile.TemporaryDirectory() as scratch:
+        sentences = (f"sentence {row}" for row in range(options.rows))
+        start = time.perf_counter()
+        index = build_index(model, sentences, Path(scratch) / "idx", dtype=options.dtype)
+        seconds = time.perf_counter() - start
+        print(f"{options.dtype}: built in {seconds:.1f} s; peak {peak_kb() / 1e6:.2f} GB, {before / 1e6:.2f} before")
+        queries = random_vectors(QUERIES, options.dim)
+        clock, processor = [], []
+        for _ in range(options.repeats):
+            start = time.perf_counter()
+            processor.append(seconds_of(index.nearest, queries, TOP_K))
+            clock.append(time.perf_counter() - start)
+        load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+        print(f"{QUERIES:,} queries: {spread(clock, 1)} s by the clock, {spread(processor, 1)} s of processor time")
+        print(f"peak {peak_kb() / 1e6:.2f} GB, {torch.get_num_threads()} threads; load {load}")
+
+
+def measure_recall(options: argparse.Namespace) -> None:
+    """What each dtype finds of what fp32 finds, its size on disk and its time."""
+    model, sentences, queries = real_sentences(options)
+    vectors = unit_vectors(model, queries, 64)
+    with tempfile.TemporaryDirectory() as scratch:
+        if options.index is None:
+            index = SentenceIndex.build(model, sentences, folder=Path(scratch) / "fp32")
+        else:
+            index = SentenceIndex.load(options.index, model)
+        best = index.nearest(vectors, TOP_K)
+        for dtype in DTYPES:
+            stored = StoredVectors.of(index.stored.block(0, len(index.stored)), dtype)
+            replace(index, stored=stored).save(Path(scratch) / f"as-{dtype}")
+            loaded = SentenceIndex.load(Path(scratch) / f"as-{dtype}", model)
+            scores, rows = loaded.nearest(vectors, TOP_K)
+            recall = np.mean([len(set(a) & set(b)) / TOP_K for a, b in zip(best[1], rows, strict=True)])
+            first = np.mean(best[1][:, 0] == rows[:, 0])
+            size = sum(file.stat().st_size for file in (Path(scratch) / f"as-{dtype}").glob("[sv]*s.npy"))
+            times = [seconds_of(loaded.nearest, vectors[: BATCHES[1]], TOP_K) for _ in range(options.repeats)]
+            print(
+                f"| {dtype} | {size / 1e6:.1f} | {recall:.4f} | {first:.4f} | {np.abs(scores - best[0]).max():.4f} | "
+                f"{spread(times)} |",
+                flush=True,
+            )
+
+
 def measure_corpus(options: argparse.Namespace) -> None:
     """Building, exact and approximate search on real sentences."""
-    with open_text(options.corpus) as stream:
-        lines = list(itertools.islice(read_sentences(stream, CorpusReport()), options.sentences + 1000))
-    sentences, queries = lines[: options.sentences], lines[options.sentences :]
-    model = SentenceTransformer(options.model, device="cpu")
+    model, sentences, queries = real_sentences(options)
     with tempfile.TemporaryDirectory() as scratch:
         chosen = sentences[: options.build]
         model.encode(chosen[:100])
@@ -152,8 +224,10 @@ def measure_corpus(options: argparse.Namespace) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["exact", "corpus"])
+    measures = {"exact": measure_exact, "million": measure_million, "recall": measure_recall, "corpus": measure_corpus}
+    parser.add_argument("what", choices=measures)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="of `million`")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=256)
     parser.add_argument("--memory", choices=CONTESTANTS, help=argparse.SUPPRESS)
@@ -163,7 +237,7 @@ def main() -> None:
     parser.add_argument("--build", type=int, default=5_000, help="sentences for timing the build")
     parser.add_argument("--index", type=Path)
     options = parser.parse_args()
-    (measure_exact if options.what == "exact" else measure_corpus)(options)
+    measures[options.what](options)
 
 
 if __name__ == "__main__":
