@@ -1,0 +1,72 @@
+"""Options of SimCSE's ``train.py`` that have no namesake here: what they become, or what takes their place.
+
+They are those of its own and of transformers 4.2's ``TrainingArguments``. The whole table is docs/from-simcse.md.
+"""
+
+# what is always done here, or has another name; the value is what it becomes
+TRANSLATED: dict[str, tuple[str, ...]] = {
+    "--do_train": (),
+    "--do_eval": (),
+    "--load_best_model_at_end": (),
+    "--evaluation_strategy=steps": (),
+    "--eval_strategy=steps": (),
+    "--fp16": ("--mixed_precision", "fp16"),
+    "--bf16": ("--mixed_precision", "bf16"),
+}
+
+_CHECKPOINT = "configuration and tokenizer are those of --model_name_or_path; save what you want into one folder"
+_ADAM = "AdamW has betas 0.9 and 0.999 and epsilon 1e-8, transformers' defaults"
+_LAUNCHER = "is the launcher's to say: accelerate launch"
+
+# what is refused, and what to do instead
+REPLACED: dict[str, str] = {
+    "--model_type": "training starts from a checkpoint; --model_name_or_path names it",
+    "--config_name": _CHECKPOINT,
+    "--tokenizer_name": _CHECKPOINT,
+    "--cache_dir": "the environment variables HF_HOME (models) and DYSTRESS_CACHE (tokens) name other places",
+    "--use_fast_tokenizer": "is always so",
+    "--model_revision": "get the revision with `hf download NAME --revision REVISION` and name its folder",
+    "--use_auth_token": "the environment variable HF_TOKEN, or `hf auth login`",
+    "--dataset_name": "--train_file takes OWNER/NAME of a data set on the hub",
+    "--dataset_config_name": "--train_file takes OWNER/NAME of a data set on the hub, or a file of it",
+    "--overwrite_cache": "tokens are cached by the content of file and tokenizer, so there is nothing to overwrite",
+    "--validation_split_percentage": "no training text is held out; --eval_set and --eval_file evaluate",
+    "--preprocessing_num_workers": "the tokenizer uses all cores by itself",
+    "--pad_to_max_length": "nothing is computed for padding; --packing no pads to the longest of the batch",
+    "--do_predict": "eval/senteval.py --model evaluates a trained model",
+    "--model_parallel": "--fsdp of the launcher shards a model (docs/distributed.md)",
+    "--prediction_loss_only": "--eval_set none leaves the metrics out",
+    "--per_device_eval_batch_size": "evaluation takes 64 sentences at a time",
+    "--per_gpu_train_batch_size": "--per_device_train_batch_size",
+    "--per_gpu_eval_batch_size": "evaluation takes 64 sentences at a time",
+    "--eval_accumulation_steps": "vectors leave the device batch by batch",
+    "--adam_beta1": _ADAM,
+    "--adam_beta2": _ADAM,
+    "--adam_epsilon": _ADAM,
+    "--warmup_steps": "--warmup_ratio, a share of the steps",
+    "--logging_dir": "trackers write below --output_dir",
+    "--logging_first_step": "--logging_steps 1",
+    "--no_cuda": "accelerate launch --cpu, or the environment variable ACCELERATE_USE_CPU=true",
+    "--fp16_opt_level": "--mixed_precision is torch's own",
+    "--fp16_backend": "--mixed_precision is torch's own",
+    "--local_rank": _LAUNCHER,
+    "--tpu_num_cores": _LAUNCHER,
+    "--tpu_metrics_debug": _LAUNCHER,
+    "--debug": "metrics.jsonl and --log_similarity say what happens",
+    "--dataloader_drop_last": "is always so: a smaller batch has other negatives",
+    "--dataloader_num_workers": "batches are loaded ahead by a thread",
+    "--dataloader_pin_memory": "is always so on CUDA",
+    "--past_index": "an encoder has no past",
+    "--run_name": "--output_dir names a run",
+    "--disable_tqdm": "there is no bar where the output is no terminal",
+    "--remove_unused_columns": "--text_column and --text_columns say what is read",
+    "--label_names": "--text_column and --text_columns say what is read",
+    "--greater_is_better": "every metric here is better when higher",
+    "--ignore_data_skip": "--resume_from_checkpoint goes on with the batch that came next, without reading the others",
+    "--sharded_ddp": "--fsdp of the launcher shards a model (docs/distributed.md)",
+    "--deepspeed": "the launcher's configuration (docs/distributed.md)",
+    "--label_smoothing_factor": "the objective has no labels to smooth",
+    "--adafactor": "AdamW is the optimiser",
+    "--group_by_length": "nothing is computed for padding, so nothing is gained",
+    "--ddp_find_unused_parameters": "every parameter that trains is used",
+}
