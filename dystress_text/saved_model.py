@@ -82,6 +82,8 @@ def read_saved(folder: Path) -> SavedModel:
             _check_dense(folder, _json(folder / dense / "config.json"), dimension)
         named = _optional(folder / _TRANSFORMER).get("max_seq_length")
         limit = int(named or _json(folder / "tokenizer_config.json").get("model_max_length") or 10**9)
+        if limit < 1:
+            raise ValueError(f"a length limit of {limit}")
         return SavedModel(
             pooler_type=_pooler(folder, pooling, averaged),
             dimension=dimension,
@@ -91,7 +93,9 @@ def read_saved(folder: Path) -> SavedModel:
             dense=dense,
             normalize="Normalize" in modules,
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (
+        OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError, SafetensorError
+    ) as error:  # fmt: skip
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{str(folder)!r} is damaged: {type(error).__name__}: {reason}") from error
 
