@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -48,10 +49,11 @@ def add_lora(
     targets = None if target_modules is None else list(target_modules)
     # peft's type is too narrow: it divides by the rank, so that any number will do
     scale = cast(int, 2 * rank if alpha is None else alpha)
+    config = LoraConfig(r=rank, lora_alpha=scale, lora_dropout=dropout, target_modules=targets)
     try:
-        adapted = get_peft_model(
-            transformer, LoraConfig(r=rank, lora_alpha=scale, lora_dropout=dropout, target_modules=targets)
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of peft's calls to transformers, no news for users
+            adapted = get_peft_model(transformer, config)
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"--lora_target_modules: give the names of linear layers of this encoder: {reason}") from error
@@ -78,5 +80,5 @@ def save_adapter(adapted: PeftModel, folder: Path) -> None:
     base = Path(config.base_model_name_or_path or "")
     if base.is_dir():
         config.base_model_name_or_path = base.resolve().name
-    adapted.save_pretrained(str(folder))
+    adapted.save_pretrained(str(folder), save_embedding_layers=False)  # there are adapters in linear layers alone
     (folder / "README.md").unlink(missing_ok=True)  # a form without answers

@@ -31,8 +31,8 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--model", required=True, help="sentence-transformers folder; with --pooler_type a Hugging Face folder or name")
     add("--pooler_type", choices=EVALUATED,
-        help="of a Hugging Face encoder; pooler is its own (pooler_output): for SimCSE's supervised models, cls for the "
-        "unsupervised ones")  # fmt: skip
+        help="of a Hugging Face encoder; pooler is its own (pooler_output), for SimCSE's supervised models; cls is for "
+        "the unsupervised ones")  # fmt: skip
     add("--tasks", nargs="+", default=["all"], help="sts, transfer, all, or names of tasks (default all)")
     add("--suite", choices=SUITES, default="senteval", help="senteval, or mini: small sets of the checkout")
     add("--mode", choices=("test", "fast"), default="test", help="test: the published figures; fast: fewer folds")
