@@ -5,18 +5,25 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer, make_sentences
+from accelerate.utils import set_seed
+from conftest import build_tokenizer, build_transformer, make_sentences, reset_accelerator
 from peft import LoraConfig, PeftModel, get_peft_model
+from processes import spawn
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
+from test_distributed import shard
 from transformers import AutoModel
 
 from dystress_text import extras
+from dystress_text.accelerator import gather_of, make_accelerator
+from dystress_text.core import InfoNCELoss
+from dystress_text.corpus import load_corpus
 from dystress_text.encoder import SentenceEncoder
+from dystress_text.engine import Trainer
 from dystress_text.errors import UserError
 from dystress_text.lora import add_lora, merged, save_adapter
 from dystress_text.saved_model import load_saved
-from dystress_text.settings import TextSettings
+from dystress_text.settings import EngineSettings, TextSettings
 from dystress_text.simcse import SimcseTask
 from dystress_text.start import load_start
 from dystress_text.train import main
@@ -229,3 +236,42 @@ def test_the_adapter_is_read_back_by_peft(tmp_path):
     again = PeftModel.from_pretrained(build_transformer("bert"), str(tmp_path))
     own = dict(adapted.named_parameters())
     assert all(torch.equal(p, own[name]) for name, p in again.named_parameters() if "lora_" in name)
+
+
+def train_in_processes(folder, text, tiny_bert, sharded=False):
+    """A run of 8 steps without dropout; leaves the saved model in the folder."""
+    settings = EngineSettings(
+        output_dir=str(folder), max_steps=8, train_batch_size=8, learning_rate=1e-2, mixed_precision="no", eval_steps=4
+    )
+    accelerator = make_accelerator(settings)
+    folder.mkdir(exist_ok=True)
+    if sharded:
+        shard(accelerator)
+    start = load_start(str(tiny_bert), TextSettings(lora_rank=4, dropout=0.0, mlp_head=False))
+    corpus = load_corpus(text, start.tokenizer, 16, progress=False)
+    objective = InfoNCELoss(0.05, gather=gather_of(accelerator))
+    trainer = Trainer(SimcseTask(start.model, start.tokenizer, corpus, objective), len(corpus), settings, accelerator)
+    trainer.fit()
+    trainer.model = start.model
+    accelerator.free_memory()
+    reset_accelerator()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True])
+def test_several_processes_train_the_same_adapters(sharded, tiny_bert, text_file, tmp_path):
+    set_seed(1)
+    train_in_processes(tmp_path / "one", text_file, tiny_bert)
+    spawn(2, seeded, tmp_path / "two", text_file, tiny_bert, sharded)
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    base = load_file(tiny_bert / "model.safetensors")
+    moved = [name for name in base if not torch.equal(one[name], base[name])]
+    assert len(moved) == 6
+    for name in base:
+        torch.testing.assert_close(two[name], one[name], rtol=0, atol=1e-4 if name in moved else 0)
+        assert name not in moved or (one[name] - base[name]).abs().max() > 1e-2
+
+
+def seeded(*arguments):
+    set_seed(1)
+    train_in_processes(*arguments)
