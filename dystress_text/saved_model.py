@@ -17,7 +17,7 @@ from transformers.utils.hub import cached_file
 from dystress_text.encoder import AVERAGED, SentenceEncoder, build_encoder
 from dystress_text.errors import UserError
 from dystress_text.hub import hub_reachable
-from dystress_text.pretrained import load_pretrained
+from dystress_text.pretrained import load_pretrained, readable
 
 MODULES = "modules.json"
 
@@ -167,19 +167,21 @@ def read_head(folder: Path, saved: SavedModel) -> nn.Linear:
 
 
 def _fetched(name: str, file: str) -> Path | None:
-    """A file of a model on the hub, in the local cache; None where the model has no such file."""
-    try:
+    """A file of a model on the hub, in the local cache; None where the model has no such file.
+
+    Raises:
+        UserError: the hub fails, so that nobody knows.
+    """
+    reachable = hub_reachable()
+    with readable(name):
         found = cached_file(
             name,
             file,
-            local_files_only=not hub_reachable(),
+            local_files_only=not reachable,
             _raise_exceptions_for_gated_repo=False,
             _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
+            _raise_exceptions_for_connection_errors=reachable,  # else a file that is not in the cache is one
         )
-    except Exception as error:  # of the network, the hub or the library
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"--model_name_or_path: cannot load {name!r} from the hub: {reason}") from error
     return None if found is None else Path(found)
 
 

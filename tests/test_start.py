@@ -167,7 +167,9 @@ def test_published_checkpoints_come_from_the_hub(tmp_path):
         "sup = load_model('someone/sup', 'pooler')[0](sentences);"
         "raw = load_model('someone/raw', 'pooler')[0](sentences);"
         "start = load_start('someone/st', TextSettings());"
-        "torch.save([sup, raw, start.model.encode(sentences, start.tokenizer)], sys.argv[1])"
+        "plain = load_start('someone/sup', TextSettings(mlp_init='pooler', mlp_only_train=False));"
+        "found = [one.model.encode(sentences, one.tokenizer) for one in (start, plain)];"
+        "torch.save([sup, raw, *found], sys.argv[1])"
     )
     with hub_server() as (address, files, _):
         for folder in (tmp_path / "sup", tmp_path / "raw", st):
@@ -181,11 +183,25 @@ def test_published_checkpoints_come_from_the_hub(tmp_path):
                 env=environment | {"HF_HUB_OFFLINE": offline}, capture_output=True, cwd=ROOT,
             )  # fmt: skip
             assert done.returncode == 0, done.stderr
-            sup, raw, continued = torch.load(tmp_path / "vectors.pt")
+            sup, raw, continued, started = torch.load(tmp_path / "vectors.pt")
             (tmp_path / "vectors.pt").unlink()
             close(sup, by_hand(transformer, mlp))
             close(raw, by_hand(transformer, mlp))
+            close(started, by_hand(transformer, mlp))
             close(continued, torch.as_tensor(SentenceTransformer(str(st), device="cpu").encode(SENTENCES)))
+
+
+@pytest.mark.slow  # a program of its own
+def test_a_hub_that_fails_is_one_line_and_no_guess(tmp_path):
+    """Without modules.json nobody knows how a model pools."""
+    with hub_server() as (address, files, faults):
+        files["models/someone/m"] = {}
+        faults["status"] = 503
+        code = "from dystress_text.settings import TextSettings; from dystress_text.start import load_start;"
+        code += "load_start('someone/m', TextSettings())"
+        environment = hub_environment(address, tmp_path / "home")
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=ROOT)
+    assert "UserError: --model_name_or_path: cannot load 'someone/m'" in done.stderr.splitlines()[-1]
 
 
 # ---- sentence-transformers models ------------------------------------------------------------------------------------
