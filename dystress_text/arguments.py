@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ SIMCSE_FLAGS: dict[str, tuple[str, ...]] = {
     "--do_train": (),
     "--do_eval": (),
     "--load_best_model_at_end": (),
-    "--mlp_only_train": (),  # the head is never part of the saved model
     "--evaluation_strategy=steps": (),
     "--eval_strategy=steps": (),
     "--fp16": ("--mixed_precision", "fp16"),
@@ -58,8 +57,10 @@ def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
         UserError: an unknown name or a value out of range.
     """
     groups = (TextSettings, LossSettings, EngineSettings)
-    (text, loss, engine), preset = parse_settings(argv, groups, PRESETS, "paper", "train.py", description, _translate)
-    return RunSettings(text, loss, engine, preset)
+    words = _translate(_flags(argv))
+    (text, loss, engine), preset = parse_settings(words, groups, PRESETS, "paper", "train.py", description)
+    given = frozenset(word.removeprefix("--").split("=")[0] for word in words if word.startswith("--"))
+    return RunSettings(text, loss, engine, preset, given)
 
 
 def parse_settings(
@@ -69,7 +70,6 @@ def parse_settings(
     default_preset: str,
     prog: str,
     description: str | None = None,
-    translate: Callable[[Sequence[str]], list[str]] = list,
     own_temperature: Sequence[str] = ("macl",),
 ) -> tuple[list[Any], str]:
     """One instance of each dataclass in ``groups``, and the name of the preset under the flags.
@@ -81,7 +81,6 @@ def parse_settings(
         default_preset: the one that counts where none is named.
         prog: the program's name in errors.
         description: of the program, for its help.
-        translate: what becomes of the flags before they are read.
         own_temperature: objectives that do not take a preset's temperature, where the flags name one of them.
 
     Raises:
@@ -96,10 +95,7 @@ def parse_settings(
     )
     parser.add_argument("--preset", help=f"Settings by name; default {default_preset}. --list_presets shows all.")
     parser.add_argument("--list_presets", action=_ListPresets, presets=presets)
-    argv = list(argv)
-    if argv and argv[0].endswith((".yaml", ".yml")):
-        argv = [*_flags_of(Path(argv[0])), *argv[1:]]
-    argv = translate(argv)
+    argv = _flags(argv)
     first_look = SettingsParser([], add_help=False, allow_abbrev=False)
     first_look.add_argument("--preset", default=default_preset)
     preset = first_look.parse_known_args(argv)[0].preset
@@ -135,6 +131,13 @@ def _below(argv: Sequence[str], preset: Mapping[str, Any], own_temperature: Sequ
 
 def _is_profile(name: str | None) -> bool:
     return name in TEMPERATURES and issubclass(TEMPERATURES[name], ProfileTemperature)
+
+
+def _flags(argv: Sequence[str]) -> list[str]:
+    """A command line without the YAML file that may be its first word: with the flags that the file stands for."""
+    if argv and argv[0].endswith((".yaml", ".yml")):
+        return [*_flags_of(Path(argv[0])), *argv[1:]]
+    return list(argv)
 
 
 def _translate(argv: Sequence[str]) -> list[str]:

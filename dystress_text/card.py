@@ -162,11 +162,30 @@ def _about(record: Mapping[str, Any], model: SavedModel) -> str:
         f"{f' with {model.layers} layers' if model.layers else ''}"
         f"{f', {_plain(base)},' if base else ''} fine-tuned by contrastive learning "
         "with dystress-text, an implementation of [this paper](https://arxiv.org/abs/2308.01140). "
-        f"Pooling: {_pooling_in_words(model)}. The vectors are not normalised."
+        f"Pooling: {_pooling_in_words(model)}. "
+        f"The vectors {'have length 1' if model.normalize else 'are not normalised'}.{_adapters_in_words(record)}"
     )
 
 
+def _adapters_in_words(record: Mapping[str, Any]) -> str:
+    settings, parameters = _part(record, "settings"), _part(record, "parameters")
+    rank = settings.get("lora_rank")
+    if rank is None:
+        return ""
+    share = ""
+    if all(isinstance(parameters.get(name), int) for name in ("trained", "all")):
+        share = f", {parameters['trained']:,} of {parameters['all']:,} parameters,"
+    kept = (
+        "; the adapters' own files are in `adapter/` of the run's folder" if settings.get("merge_lora") is False else ""
+    )
+    return f" LoRA adapters of rank {_plain(rank)}{share} were trained and are merged into the weights{kept}."
+
+
 def _pooling_in_words(model: SavedModel) -> str:
+    return _tokens_in_words(model) + (", then a dense layer with tanh" if model.dense is not None else "")
+
+
+def _tokens_in_words(model: SavedModel) -> str:
     if model.pooler_type not in AVERAGED:
         return "the first token of the last layer"
     layers = {
@@ -213,12 +232,20 @@ def _usage(model: SavedModel, layout: str, at: str) -> Iterable[str]:
     if layout == "onnx":
         code = _ONNX.format(**fill)
         yield f"With ONNX Runtime; `sentence_embedding` is pooled already:\n\n```python\n{code}```"
+    elif layout != "hf" and model.dense is not None:
+        yield f"The dense layer is a module of its own ({model.dense}), which transformers alone does not apply."
     else:
-        code = _TRANSFORMERS.format(**fill, pooling=_pooling_code(model.pooler_type))
-        yield f"With transformers alone, where pooling is the caller's part:\n\n```python\n{code}```"
+        code = _TRANSFORMERS.format(**fill, pooling=_pooling_code(model))
+        part = "the embedding is `pooler_output`" if model.dense is not None else "pooling is the caller's part"
+        yield f"With transformers alone, where {part}:\n\n```python\n{code}```"
 
 
-def _pooling_code(pooler_type: str) -> str:
+def _pooling_code(model: SavedModel) -> str:
+    code = "embeddings = output.pooler_output" if model.dense is not None else _token_code(model.pooler_type)
+    return code + ("\nembeddings = torch.nn.functional.normalize(embeddings, dim=1)" if model.normalize else "")
+
+
+def _token_code(pooler_type: str) -> str:
     if pooler_type not in AVERAGED:
         return "embeddings = output.last_hidden_state[:, 0]  # the first token"
     # the last layer by its own name: hidden_states[-1] of transformers 4 lacks the last norm of ModernBERT
@@ -256,6 +283,7 @@ def _recipe(record: Mapping[str, Any]) -> Iterable[str]:
         ("temperature in the gradient", {True: "no", False: "yes"}.get(settings.get("detach_temperature", ""))),
         ("pooling", settings.get("pooler_type")),
         ("dense + tanh while training", {True: "yes", False: "no"}.get(settings.get("mlp_head", ""), "with cls only")),
+        ("LoRA", _lora(settings)),
         ("dropout", settings.get("dropout") if settings.get("dropout") is not None else "the base model's"),
         ("tokens a training sentence", settings.get("max_seq_length")),
         ("batch", batch),
@@ -271,6 +299,15 @@ def _recipe(record: Mapping[str, Any]) -> Iterable[str]:
         ("versions", ", ".join(f"{name} {number}" for name, number in _part(record, "versions").items()) or None),
     ]  # fmt: skip
     yield "## Recipe\n\n" + _table(("", ""), (row for row in rows if row[1] is not None))
+
+
+def _lora(settings: Mapping[str, Any]) -> str | None:
+    """Options of LoRA in words; None where it was off."""
+    names = ("lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules")
+    said = {name.removeprefix("lora_"): settings.get(name) for name in names}
+    if said["rank"] is None:
+        return None
+    return ", ".join(f"{name} {value}" for name, value in said.items() if value is not None)
 
 
 def _variant(record: Mapping[str, Any], option: str) -> Any:

@@ -1,35 +1,32 @@
-"""Sentence encoders: a transformer, a pooler and a head that exists in training alone.
+"""Sentence encoders: a transformer, a pooler and a head, which exists in training alone or is kept.
 
 Poolers have SimCSE's names and meanings. A vector is taken from the hidden states as they are; only ``cls`` has by
-default SimCSE's dense + tanh head on top while training, which is dropped afterwards (``--mlp_only_train`` there).
+default SimCSE's dense + tanh head on top while training, which is dropped afterwards (``--mlp_only_train``) or stays
+part of the model, as in SimCSE's supervised recipe.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dystress_text.atomic import replaced_files
 from dystress_text.errors import UserError
-from dystress_text.hub import hub_reachable
+from dystress_text.lora import ADAPTER, merged, save_adapter
 from dystress_text.packed import Packing, can_pack, packed_states
+from dystress_text.pretrained import Pretrained, load_pretrained, pooler_dense, readable
 from dystress_text.progress import progress_bar
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 # the layers whose mean is averaged over the tokens; the other poolers take the first token of the last layer
 AVERAGED = {"avg": (-1,), "avg_top2": (-2, -1), "avg_first_last": (1, -1)}
@@ -68,18 +65,27 @@ def mean_token(states: Tensor, attention_mask: Tensor) -> Tensor:
 
 
 class SentenceEncoder(nn.Module):
-    """A transformer with pooling, and a head in training.
+    """A transformer with pooling, and a head.
 
     Args:
         transformer: any encoder of transformers whose output has ``last_hidden_state`` and ``hidden_states``.
         pooler_type: one of :data:`POOLERS`.
         mlp_head: add dense + tanh on top while training; None means SimCSE's rule, with ``cls`` only.
+        keep_head: the head is part of the model, in evaluation and in what is saved too.
+        normalize: give vectors of length 1.
 
     Raises:
         ValueError: unknown pooler.
     """
 
-    def __init__(self, transformer: PreTrainedModel, pooler_type: str = "cls", mlp_head: bool | None = None) -> None:
+    def __init__(
+        self,
+        transformer: PreTrainedModel,
+        pooler_type: str = "cls",
+        mlp_head: bool | None = None,
+        keep_head: bool = False,
+        normalize: bool = False,
+    ) -> None:
         super().__init__()
         if pooler_type not in POOLERS:
             raise ValueError(f"unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
@@ -90,13 +96,44 @@ class SentenceEncoder(nn.Module):
         if isinstance(unused, nn.Module):
             unused.requires_grad_(False)
         self.lm_head: nn.Module | None = None  # for --do_mlm
-        self.head: nn.Module | None = None
+        self.head: nn.Sequential | None = None
         if mlp_head or (mlp_head is None and pooler_type == "cls"):
             dim = transformer.config.hidden_size
             dense = nn.Linear(dim, dim)
             nn.init.normal_(dense.weight, std=getattr(transformer.config, "initializer_range", 0.02))
             nn.init.zeros_(dense.bias)
             self.head = nn.Sequential(dense, nn.Tanh())
+        self.keep_head = keep_head and self.head is not None
+        self.normalize = normalize
+        self._adapted: tuple[PeftModel, ...] = ()  # no submodule: its weights are the transformer's
+        self._keep_adapter = False
+
+    @property
+    def head_dense(self) -> nn.Linear:
+        """The head's dense layer, (dim, dim).
+
+        Raises:
+            ValueError: there is no head.
+        """
+        if self.head is None:
+            raise ValueError("this encoder has no head")
+        dense = self.head[0]
+        assert isinstance(dense, nn.Linear)
+        return dense
+
+    @torch.no_grad()
+    def start_head(self, dense: nn.Linear) -> None:
+        """Give the head the weights of another dense layer, (dim, dim)."""
+        self.head_dense.weight.copy_(dense.weight)
+        self.head_dense.bias.copy_(dense.bias)
+
+    def adapt(self, adapted: PeftModel, keep: bool = False) -> None:
+        """Take note that the transformer has got adapters (:func:`dystress_text.lora.add_lora`).
+
+        :meth:`save` merges them, and with ``keep`` writes them to a folder of their own as well.
+        """
+        self._adapted = (adapted,)
+        self._keep_adapter = keep
 
     @property
     def can_pack(self) -> bool:
@@ -110,7 +147,9 @@ class SentenceEncoder(nn.Module):
         places: Tensor | None = None,
         masked: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Token ids and mask, both (n, length), to sentence vectors (n, dim); the head applies in training alone.
+        """Token ids and mask, both (n, length), to sentence vectors (n, dim).
+
+        A head that is not kept applies in training alone.
 
         With ``places`` (tokens,), the places of the mask's ones among all n * length positions, nothing is computed for
         padding (see :mod:`dystress_text.packed`); the vectors are the same.
@@ -129,9 +168,13 @@ class SentenceEncoder(nn.Module):
             vectors = states[-1]
             if averaged:
                 vectors = mean_token(packing.pad(_mean_layer(states, self.pooler_type)), attention_mask)
-        if self.head is not None and self.training:
+        return self._finished(vectors)
+
+    def _finished(self, vectors: Tensor) -> Tensor:
+        """Pooled vectors (n, dim) with what stands on top of them."""
+        if self.head is not None and (self.training or self.keep_head):
             vectors = self.head(vectors)
-        return vectors
+        return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def _masked_lm_loss(
         self, input_ids: Tensor, attention_mask: Tensor, places: Tensor | None, masked: Tensor, tokens: Tensor
@@ -161,13 +204,13 @@ class SentenceEncoder(nn.Module):
         progress: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor | dict[str, Tensor]:
-        """Vectors of sentences as evaluation uses them: no dropout, no head, the encoder's own length limit.
+        """Vectors of sentences as evaluation uses them: no dropout, a head if it is kept, the encoder's length limit.
 
         Args:
             sentences: any number of them, encoded in the order of their length.
             tokenizer: the encoder's.
             batch_size: sentences at a time.
-            poolers: encode with each of these poolers, from one forward pass.
+            poolers: encode with each of these poolers, from one forward pass and without head and normalisation.
             progress: show a progress bar.
             dtype: of the forward pass; with another one than fp32, by autocast.
 
@@ -191,7 +234,8 @@ class SentenceEncoder(nn.Module):
                 with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
                     states = self._hidden_states(batch["input_ids"], mask, all_layers=poolers is not None)
                 for name in wanted:
-                    vectors[name][rows] = pool(states, mask, name).float().cpu()
+                    pooled = pool(states, mask, name).float()
+                    vectors[name][rows] = (pooled if poolers is not None else self._finished(pooled)).cpu()
         finally:
             self.train(was_training)
         return vectors if poolers is not None else vectors[self.pooler_type]
@@ -199,15 +243,22 @@ class SentenceEncoder(nn.Module):
     def save(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
         """Write a native sentence-transformers model whose vectors are those of :meth:`encode`.
 
-        The head is left out, and the length limit is the encoder's own. The files take their places when all are
-        complete.
+        A head that is not kept is left out, and the length limit is the encoder's own. The files take their places
+        when all are complete. Adapters are merged.
         """
         from sentence_transformers import SentenceTransformer  # slow to import and needed here alone
-        from sentence_transformers.sentence_transformer.modules import Pooling, Transformer, WeightedLayerPooling
+        from sentence_transformers.sentence_transformer.modules import (
+            Dense,
+            Normalize,
+            Pooling,
+            Transformer,
+            WeightedLayerPooling,
+        )
 
         config = self.transformer.config
         with tempfile.TemporaryDirectory() as staging:
-            self.transformer.save_pretrained(staging)
+            plain = merged(self._adapted[0]) if self._adapted else self.transformer
+            plain.save_pretrained(staging)
             tokenizer.save_pretrained(staging)
             layers = AVERAGED.get(self.pooler_type, ())
             transformer = Transformer(
@@ -223,8 +274,17 @@ class SentenceEncoder(nn.Module):
             parameter = nn.Parameter(weights, requires_grad=False)
             modules.append(WeightedLayerPooling(config.hidden_size, config.num_hidden_layers, 0, parameter))
         modules.append(Pooling(config.hidden_size, "mean" if layers else "cls"))
+        if self.keep_head:
+            weight, bias = (parameter.detach().cpu() for parameter in self.head_dense.parameters())
+            modules.append(
+                Dense(len(bias), len(bias), activation_function=nn.Tanh(), init_weight=weight, init_bias=bias)
+            )
+        if self.normalize:
+            modules.append(Normalize())
         with replaced_files(folder) as complete:
             SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine").save(str(complete))
+            for adapted in self._adapted if self._keep_adapter else ():
+                save_adapter(adapted, complete / ADAPTER)
 
 
 def length_limit(tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> int:
@@ -295,55 +355,42 @@ def load_encoder(
     """
     if pooler_type not in POOLERS:
         raise UserError(f"--pooler_type: unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
-    try:
-        # None would ask on the terminal whether to run code that comes with a model, and take a piped "y" for an answer
-        source: dict[str, Any] = {"local_files_only": not hub_reachable(), "trust_remote_code": False}
-        config = AutoConfig.from_pretrained(name_or_path, **source)
-        if dropout is not None:
-            _set_dropout(config, dropout)
-        transformer = AutoModel.from_pretrained(name_or_path, config=config, dtype=torch.float32, **source)
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **source)
-        if transformer.config.is_encoder_decoder:
-            raise UserError(
-                f"--model_name_or_path: {name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed"
-            )
-        _check_vocabulary(name_or_path, tokenizer, transformer)
-        encoder = SentenceEncoder(transformer, pooler_type, mlp_head)
+    found = load_pretrained(name_or_path, dropout)
+    return build_encoder(found, pooler_type, mlp_head), found.tokenizer
+
+
+def build_encoder(
+    found: Pretrained, pooler_type: str = "cls", mlp_head: bool | None = None, keep_head: bool = False
+) -> SentenceEncoder:
+    """A sentence encoder from loaded parts, tried once.
+
+    Args:
+        found: transformer and tokenizer.
+        pooler_type: one of :data:`POOLERS`.
+        mlp_head: see :class:`SentenceEncoder`.
+        keep_head: see :class:`SentenceEncoder`.
+
+    Raises:
+        UserError: it computes nothing.
+    """
+    with readable(found.name):
+        encoder = SentenceEncoder(found.transformer, pooler_type, mlp_head, keep_head)
         with torch.random.fork_rng(devices=[]):
-            encoder.encode(["A configuration can name what shows itself in the forward pass alone."], tokenizer)
-    except UserError:
-        raise
-    except Exception as error:  # a damaged file shows itself as an error of any library underneath
-        reason = " ".join(str(error).split()) or type(error).__name__
+            encoder.encode(["A configuration can name what shows itself in the forward pass alone."], found.tokenizer)
+    return encoder
+
+
+def pooler_encoder(found: Pretrained) -> SentenceEncoder:
+    """An encoder whose vectors are transformers' ``pooler_output``: the first token, then the pooler's dense + tanh.
+
+    Raises:
+        UserError: it has no such pooler, or no weights for it.
+    """
+    dense = pooler_dense(found.transformer)
+    if found.pooler is None or dense is None:
         raise UserError(
-            f"--model_name_or_path: cannot load {name_or_path!r} as a Hugging Face encoder, from a folder, the local "
-            f"cache or the hub: {reason}"
-        ) from error
-    return encoder, tokenizer
-
-
-def _set_dropout(config: PretrainedConfig, rate: float) -> None:
-    names = [name for name, value in config.to_dict().items() if "drop" in name and isinstance(value, float | int)]
-    if not names:
-        raise UserError("--dropout: this encoder's configuration names no dropout rate")
-    for name in names:
-        setattr(config, name, rate)
-
-
-def _check_vocabulary(name_or_path: str, tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> None:
-    """A folder without tokenizer files still gives a tokenizer: one that knows its special tokens alone."""
-    rows = len(cast(nn.Embedding, transformer.get_input_embeddings()).weight)
-    vocabulary = tokenizer.get_vocab()
-    if len(vocabulary) <= len(tokenizer.all_special_tokens):
-        raise UserError(f"--model_name_or_path: {name_or_path!r} has no tokenizer files: no word is known")
-    if max(vocabulary.values()) >= rows:
-        raise UserError(
-            f"--model_name_or_path: {name_or_path!r} has a tokenizer with ids up to {max(vocabulary.values())} for "
-            f"{rows} token embeddings; they do not belong together"
+            f"--pooler_type pooler: {found.name!r} has no weights of a pooler (dense + tanh on the first token)"
         )
-    if len(vocabulary) < rows // 2:
-        warnings.warn(
-            f"the tokenizer of {name_or_path!r} knows {len(vocabulary):,} of the encoder's {rows:,} tokens; do they "
-            "belong together?",
-            stacklevel=3,
-        )
+    encoder = build_encoder(found, "cls", mlp_head=True, keep_head=True)
+    encoder.start_head(dense)
+    return encoder

@@ -33,11 +33,13 @@ from transformers import PreTrainedTokenizerBase
 
 from dystress_text.card import HERE, LAYOUTS, write_card
 from dystress_text.command_line import OneLineParser, exit_code
-from dystress_text.encoder import AVERAGED, SentenceEncoder, length_limit, load_encoder
+from dystress_text.encoder import AVERAGED, SentenceEncoder, length_limit, load_encoder, pooler_encoder
 from dystress_text.errors import UserError
 from dystress_text.hub import hub_reachable
+from dystress_text.legacy_layout import write_legacy, write_tokenizer
+from dystress_text.pretrained import load_pretrained, pooler_dense
 from dystress_text.run_folder import RECORD
-from dystress_text.saved_model import MODULES, load_saved, read_saved
+from dystress_text.saved_model import load_saved, read_saved
 
 TOLERANCE = 1e-4
 OPSET = 18  # what torch's exporter writes without conversion
@@ -150,85 +152,26 @@ def _write_native(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, 
 
 
 def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """An encoder alone; its configuration says how it is pooled, and a kept head goes into its own pooler."""
     encoder.transformer.config.output_hidden_states = False
     layers = AVERAGED.get(encoder.pooler_type)
     encoder.transformer.config.sentence_embedding = {
         "pooler_type": encoder.pooler_type,
         "mean_of_hidden_states": list(layers or (-1,)),
         "tokens": "mean" if layers else "first",
-        "normalize": False,
+        "normalize": encoder.normalize,
     }
+    if encoder.keep_head:
+        dense = pooler_dense(encoder.transformer)
+        if layers or dense is None:
+            where = (
+                "is on top of a mean over the tokens" if layers else "finds no pooler of dense + tanh in the encoder"
+            )
+            raise UserError(f"--to hf: this model's head {where}; native, legacy and onnx can hold it")
+        dense.load_state_dict(encoder.head_dense.state_dict())
+        encoder.transformer.config.sentence_embedding["head"] = "pooler_output"
     encoder.transformer.save_pretrained(folder)
-    _write_tokenizer(tokenizer, folder)
-
-
-def _write_legacy(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """The layout of sentence-transformers 2: module paths, keys and the weights of layers as it reads them."""
-    config = encoder.transformer.config
-    layers = AVERAGED.get(encoder.pooler_type, ())
-    weighted = len(layers) > 1
-    config.output_hidden_states = weighted
-    encoder.transformer.save_pretrained(folder)
-    _write_tokenizer(tokenizer, folder)
-    kinds = ["Transformer", *(["WeightedLayerPooling"] if weighted else []), "Pooling"]
-    modules = [
-        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.models.{kind}"}
-        for i, kind in enumerate(kinds)
-    ]
-    _write_json(folder / MODULES, modules)
-    _write_json(
-        folder / "sentence_bert_config.json", {"max_seq_length": tokenizer.model_max_length, "do_lower_case": False}
-    )
-    _write_json(
-        folder / "config_sentence_transformers.json",
-        {"__version__": {"sentence_transformers": "2.2.2", "transformers": transformers.__version__,
-                         "pytorch": torch.__version__}},
-    )  # fmt: skip
-    for module in modules[1:]:
-        (folder / str(module["path"])).mkdir()
-    pooling = {
-        "word_embedding_dimension": config.hidden_size,
-        "pooling_mode_cls_token": not layers,
-        "pooling_mode_mean_tokens": bool(layers),
-        "pooling_mode_max_tokens": False,
-        "pooling_mode_mean_sqrt_len_tokens": False,
-    }
-    _write_json(folder / str(modules[-1]["path"]) / "config.json", pooling)
-    if weighted:
-        _write_weighted_pooling(folder / str(modules[1]["path"]), config, layers)
-
-
-def _write_weighted_pooling(folder: Path, config: Any, layers: Sequence[int]) -> None:
-    from safetensors.torch import save_file
-
-    weights = torch.zeros(config.num_hidden_layers + 1)
-    weights[list(layers)] = 1.0
-    _write_json(
-        folder / "config.json",
-        {
-            "word_embedding_dimension": config.hidden_size,
-            "layer_start": 0,
-            "num_hidden_layers": config.num_hidden_layers,
-        },
-    )
-    save_file({"layer_weights": weights}, folder / "model.safetensors")
-    torch.save(
-        {"layer_weights": weights}, folder / "pytorch_model.bin"
-    )  # all that 2.2 looks for; readable weights_only
-
-
-def _write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """The tokenizer's files, in words that transformers 4 knows: 5 has a new name for one without its own class."""
-    tokenizer.save_pretrained(folder)
-    file = folder / "tokenizer_config.json"
-    content = json.loads(file.read_text(encoding="utf-8"))
-    if content.get("tokenizer_class") == "TokenizersBackend":
-        content["tokenizer_class"] = "PreTrainedTokenizerFast"
-    _write_json(file, content)
-
-
-def _write_json(file: Path, content: Any) -> None:
-    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_tokenizer(tokenizer, folder)
 
 
 class _Graph(nn.Module):
@@ -268,7 +211,7 @@ def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fo
             verbose=False,
         )
     encoder.transformer.config.save_pretrained(folder)
-    _write_tokenizer(tokenizer, folder)
+    write_tokenizer(tokenizer, folder)
 
 
 # ---- reading them back as the tools do -------------------------------------------------------------------------------
@@ -283,7 +226,12 @@ def _embed_sentence_transformers(folder: Path, encoder: SentenceEncoder) -> Tens
 
 
 def _embed_transformers(folder: Path, encoder: SentenceEncoder) -> Tensor:
-    copy, tokenizer = load_encoder(str(folder), encoder.pooler_type, mlp_head=False)
+    if encoder.keep_head:
+        found = load_pretrained(str(folder))
+        copy, tokenizer = pooler_encoder(found), found.tokenizer
+    else:
+        copy, tokenizer = load_encoder(str(folder), encoder.pooler_type, mlp_head=False)
+    copy.normalize = encoder.normalize
     vectors = copy.encode(PROBES, tokenizer, batch_size=4)
     assert isinstance(vectors, Tensor)
     return vectors
@@ -305,7 +253,7 @@ def _embed_onnx(folder: Path, encoder: SentenceEncoder) -> Tensor:
 _LAYOUTS: dict[str, tuple[Write, Embed]] = {
     "native": (_write_native, _embed_sentence_transformers),
     "hf": (_write_hf, _embed_transformers),
-    "legacy": (_write_legacy, _embed_sentence_transformers),
+    "legacy": (write_legacy, _embed_sentence_transformers),
     "onnx": (_write_onnx, _embed_onnx),
 }
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from dystress_text.errors import UserError
 
-EXTRAS = {"plots": ("matplotlib", "jinja2")}
+EXTRAS = {"plots": ("matplotlib", "jinja2"), "lora": ("peft",)}
 
 
 def require(extra: str, what: str) -> None:

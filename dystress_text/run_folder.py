@@ -1,8 +1,8 @@
 """The folder of a run: whether it may be used, and what of an older run goes away.
 
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
-``similarity.jsonl``, ``report.html``, ``checkpoint-STEP/``, ``failure/``, the trackers' ``tracker-logs/dystress/`` and
-the model. All else is the user's.
+``similarity.jsonl``, ``report.html``, ``checkpoint-STEP/``, ``failure/``, ``adapter/``, the trackers'
+``tracker-logs/dystress/`` and the model. All else is the user's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dystress_text.atomic import MODEL_STAGING
 from dystress_text.checkpoints import STAGING, checkpoint_folders
 from dystress_text.engine import FAILURE, LOG
 from dystress_text.errors import UserError
+from dystress_text.lora import ADAPTER
 from dystress_text.records import write_json
 from dystress_text.settings import EngineSettings
 from dystress_text.similarity_log import SIMILARITY_LOG
@@ -92,6 +93,9 @@ def _remove_run(output: Path) -> None:
     for pattern in (LOG, SIMILARITY_LOG, PAGE, *MODEL_FILES):
         for path in output.glob(pattern):
             path.unlink()
-    for folder in (*checkpoint_folders(output), *(output / name for name in (STAGING, MODEL_STAGING, FAILURE))):
+    for folder in (
+        *checkpoint_folders(output),
+        *(output / name for name in (STAGING, MODEL_STAGING, FAILURE, ADAPTER)),
+    ):
         shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(output / TRACKER_FOLDER / "dystress", ignore_errors=True)

@@ -18,15 +18,63 @@ OBJECTIVES = ("infonce", "ntxent", "dcl", "dclw", "macl")
 class TextSettings:
     """Encoder and data."""
 
-    model_name_or_path: str = field(default="bert-base-uncased", metadata={"help": "Folder or hub name of an encoder."})
+    model_name_or_path: str = field(
+        default="bert-base-uncased",
+        metadata={
+            "help": "Folder or hub name of an encoder, of a SimCSE checkpoint, or of a sentence-transformers model, "
+            "whose pooling, head, normalisation and length limit are kept."
+        },
+    )
     pooler_type: str = field(
-        default="cls", metadata={"help": "One of cls, cls_before_pooler, avg, avg_top2, avg_first_last."}
+        default="cls",
+        metadata={
+            "help": "One of cls, cls_before_pooler, avg, avg_top2, avg_first_last; of a sentence-transformers model "
+            "its own."
+        },
     )
     dropout: float | None = field(
         default=None, metadata={"help": "Every dropout rate of the encoder; default: its configuration's."}
     )
     mlp_head: bool | None = field(
         default=None, metadata={"help": "Dense + tanh while training; default as in SimCSE: with cls only."}
+    )
+    mlp_only_train: bool | None = field(
+        default=None,
+        metadata={
+            "help": "Drop the head after training; no keeps it in the model. Default as in SimCSE: no with "
+            "--supervised, else yes; a head that the model comes with is kept.",
+            "nargs": "?",
+            "const": True,
+        },
+    )
+    mlp_init: str | None = field(
+        default=None,
+        metadata={
+            "help": "Where the head starts: new (random), or pooler: the encoder's own pooler, which in SimCSE's "
+            "published models is their MLP. Default: the head or MLP of the checkpoint if it has one, else new.",
+            "choices": ["new", "pooler"],
+        },
+    )
+    lora_rank: int | None = field(
+        default=None,
+        metadata={"help": "Train LoRA adapters of this rank (and the head) alone; default: all weights. Needs peft."},
+    )
+    lora_alpha: float | None = field(
+        default=None, metadata={"help": "lora: the adapters count alpha / rank; default twice the rank."}
+    )
+    lora_dropout: float | None = field(
+        default=None, metadata={"help": "lora: dropout in front of the adapters; default 0."}
+    )
+    lora_target_modules: list[str] | None = field(
+        default=None,
+        metadata={"help": "lora: names of linear layers; default peft's choice, for BERT query and value."},
+    )
+    merge_lora: bool | None = field(
+        default=None,
+        metadata={
+            "help": "lora: leave the merged model alone (default); no keeps the adapter's own files beside it, in "
+            "adapter/."
+        },
     )
     train_file: str | None = field(
         default=None,
@@ -92,10 +140,22 @@ class TextSettings:
         for name in ("mlm_weight", "mlm_probability"):
             if getattr(self, name) != getattr(TextSettings, name) and not self.do_mlm:
                 raise UserError(f"--{name}: says nothing without --do_mlm")
+        self._check_lora()
         if self.text_columns is not None and not self.supervised:
             raise UserError("--text_columns: says nothing without --supervised; --text_column names a single one")
         if self.text_column is not None and self.supervised:
             raise UserError("--text_column: --supervised takes several, --text_columns")
+
+    def _check_lora(self) -> None:
+        for name in ("lora_alpha", "lora_dropout", "lora_target_modules", "merge_lora"):
+            if getattr(self, name) is not None and self.lora_rank is None:
+                raise UserError(f"--{name}: says nothing without --lora_rank")
+        if self.lora_rank is not None and self.lora_rank < 1:
+            raise UserError(f"--lora_rank: must be at least 1, got {self.lora_rank}")
+        if self.lora_alpha is not None and not 0 < self.lora_alpha < math.inf:
+            raise UserError(f"--lora_alpha: must be positive, got {self.lora_alpha}")
+        if self.lora_dropout is not None and not 0 <= self.lora_dropout < 1:
+            raise UserError(f"--lora_dropout: must lie in [0, 1), got {self.lora_dropout}")
 
 
 @dataclass
@@ -254,12 +314,14 @@ class RunSettings:
         loss: objective and temperature.
         engine: the loop.
         preset: the preset that the settings started from.
+        given: the options that the command line or its file names; the others are the preset's or defaults.
     """
 
     text: TextSettings
     loss: LossSettings
     engine: EngineSettings
     preset: str = "paper"
+    given: frozenset[str] = frozenset()
 
     def options(self) -> dict[str, Any]:
         """Every option by its name."""

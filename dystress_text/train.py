@@ -32,7 +32,7 @@ from dystress_text.command_line import exit_code
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.corpus import MAX_LINE_BYTES, TokenizedCorpus, load_corpus, tokenizer_id
 from dystress_text.distributed import check_whole
-from dystress_text.encoder import POOLERS, SentenceEncoder, check_length, check_views, load_encoder
+from dystress_text.encoder import POOLERS, SentenceEncoder, check_length, check_views
 from dystress_text.engine import Trainer, TrainingSummary
 from dystress_text.errors import UserError
 from dystress_text.locate import CHECKOUT, data_root, eval_pairs, wiki1m
@@ -42,10 +42,12 @@ from dystress_text.page import leave_page
 from dystress_text.quickstart import write_documentation_corpus
 from dystress_text.records import versions
 from dystress_text.run_folder import check_output, prepare_output, write_record
+from dystress_text.saved_model import load_saved
 from dystress_text.settings import RunSettings, TextSettings
 from dystress_text.simcse import SimcseTask, metrics
 from dystress_text.similarities import pair_similarities
 from dystress_text.similarity_log import watch_of
+from dystress_text.start import load_start
 from dystress_text.sts import StsPairs, score_vectors
 from dystress_text.tables import LOADERS, is_table, text_of_rows, text_of_table
 
@@ -70,7 +72,9 @@ def train(settings: RunSettings) -> dict[str, Any]:
     dev = eval_pairs(text.eval_set, text.data_dir)
     engine.metric_for_best_model = _best_metric(dev, engine.metric_for_best_model)
     set_seed(engine.seed)
-    model, tokenizer = load_encoder(_model_path(text.model_name_or_path), text.pooler_type, text.mlp_head, text.dropout)
+    beginning = load_start(_model_path(text.model_name_or_path), text, settings.given)
+    model, tokenizer = beginning.model, beginning.tokenizer
+    text.pooler_type = model.pooler_type  # a sentence-transformers model has its own
     masking = None
     if text.do_mlm:
         check_whole(accelerator, "--do_mlm")
@@ -96,12 +100,14 @@ def train(settings: RunSettings) -> dict[str, Any]:
     variants = {"train_file": variant_of(train_file)}
     if text.eval_set == "stsb_dev":
         variants["eval_set"] = variant_of(data_root(text.data_dir) / "senteval")
-    record = _record(settings, accelerator, corpus, objective) | {"data_variants": variants}
+    record = _record(settings, accelerator, corpus, objective) | {"data_variants": variants} | beginning.about
     accelerator.wait_for_everyone()  # all have looked at the folder before one of them writes there
 
     def start() -> None:
         record["base_model"] = describe_base(_model_path(text.model_name_or_path))
         prepare_output(output, engine, record)
+        for note in beginning.notes:
+            _say(note)
         _say(f"{corpus.report.summary()} ({train_file})")
         for option, variant in variants.items():
             if variant is not None:
@@ -124,7 +130,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
 
         def finish() -> None:
             if dev is not None:
-                kept, _ = load_encoder(str(output), text.pooler_type, mlp_head=False)
+                kept, _ = load_saved(output)
                 vectors = kept.to(accelerator.device).encode(dev.sentences, tokenizer)
                 assert isinstance(vectors, Tensor)
                 record["similarities"]["after"] = pair_similarities(dev, vectors).histograms()

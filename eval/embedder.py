@@ -17,10 +17,13 @@ from safetensors.numpy import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.encoder import length_limit, load_encoder, position_limit
+from dystress_text.encoder import POOLERS, build_encoder, length_limit, pooler_encoder, position_limit
 from dystress_text.errors import UserError
+from dystress_text.pretrained import load_pretrained
 from dystress_text.sts import Embed
 
+OWN_POOLER = "pooler"  # the encoder's pooler_output: what SimCSE's evaluation.py calls cls
+EVALUATED = (*POOLERS, OWN_POOLER)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -105,7 +108,7 @@ def load_model(
 
     Args:
         model: a sentence-transformers folder, or with ``pooler_type`` a Hugging Face folder or name.
-        pooler_type: one of :data:`dystress_text.encoder.POOLERS`.
+        pooler_type: one of :data:`EVALUATED`.
         dtype: ``fp32`` or ``bf16``.
         batch_size: sentences at a time.
         progress: show a progress bar.
@@ -117,7 +120,20 @@ def load_model(
     with torch.random.fork_rng(devices=[]):  # weights that a file lacks are drawn at random
         if pooler_type is None:
             return _load_sentence_transformer(model, dtype, batch_size, progress, device)
-        encoder, tokenizer = load_encoder(model, pooler_type, mlp_head=False)
+        found = load_pretrained(model)
+        if pooler_type == OWN_POOLER:
+            encoder = pooler_encoder(found)
+        elif pooler_type in POOLERS:
+            encoder = build_encoder(found, pooler_type, mlp_head=False)
+            if found.pooler == "mlp":
+                warnings.warn(
+                    f"{model!r} is a SimCSE checkpoint; --pooler_type {pooler_type} leaves its MLP out, "
+                    f"--pooler_type {OWN_POOLER} applies it",
+                    stacklevel=2,
+                )
+        else:
+            raise UserError(f"--pooler_type: unknown pooler {pooler_type!r}; known are {', '.join(EVALUATED)}")
+    tokenizer = found.tokenizer
     encoder.to(device)
     limit = length_limit(tokenizer, encoder.transformer)
 

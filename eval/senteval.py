@@ -3,6 +3,7 @@
     python eval/senteval.py --model out/
     python eval/senteval.py --model out/ --suite mini                      # small sets that come with the checkout
     python eval/senteval.py --model bert-base-uncased --pooler_type avg --tasks sts MR TREC --compare
+    python eval/senteval.py --model princeton-nlp/sup-simcse-bert-base-uncased --pooler_type pooler
 
 STS figures are Spearman's correlation x 100 over all pairs of a task ("all"), transfer figures accuracy x 100. A task
 whose files are missing or damaged is marked, no average is then given, and the exit code is 1.
@@ -18,9 +19,8 @@ from pathlib import Path
 import transformers
 
 from dystress_text.command_line import OneLineParser, exit_code
-from dystress_text.encoder import POOLERS
 from dystress_text.text_table import FORMATS
-from eval.embedder import DTYPES
+from eval.embedder import DTYPES, EVALUATED
 from eval.run import EvalSettings, run
 from eval.tasks import SUITES
 
@@ -30,7 +30,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser = OneLineParser("senteval.py", __doc__)
     add = parser.add_argument
     add("--model", required=True, help="sentence-transformers folder; with --pooler_type a Hugging Face folder or name")
-    add("--pooler_type", choices=POOLERS, help="of a Hugging Face encoder")
+    add("--pooler_type", choices=EVALUATED,
+        help="of a Hugging Face encoder; pooler is its own (pooler_output), for SimCSE's supervised models; cls is for "
+        "the unsupervised ones")  # fmt: skip
     add("--tasks", nargs="+", default=["all"], help="sts, transfer, all, or names of tasks (default all)")
     add("--suite", choices=SUITES, default="senteval", help="senteval, or mini: small sets of the checkout")
     add("--mode", choices=("test", "fast"), default="test", help="test: the published figures; fast: fewer folds")

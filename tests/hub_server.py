@@ -21,6 +21,7 @@ def entries_of(contents):
 def hub_server():
     """A server that speaks enough of the hub's protocol; yields its address, its files and what it should do wrong.
 
+    Files are those of data sets, ``files["OWNER/NAME"]``, and of models, ``files["models/OWNER/NAME"]``.
     The library reads ten megabytes at a time and takes up a download again after the last that was whole.
     """
     files, faults = {}, {}
@@ -48,6 +49,19 @@ def hub_server():
                     return self._reply(200, json.dumps(entries_of(files[repository])).encode(), body)
                 info = {"id": repository, "sha": "1" * 40, "siblings": [{"rfilename": n} for n in files[repository]]}
                 return self._reply(200, json.dumps(info).encode(), body)
+            for model, contents in (
+                (r.removeprefix("models/"), c) for r, c in files.items() if r.startswith("models/")
+            ):
+                if self.path.startswith(f"/api/models/{model}/tree/"):
+                    return self._reply(200, json.dumps(entries_of(contents)).encode(), body)
+                if self.path.startswith(f"/api/models/{model}"):
+                    info = {"id": model, "sha": "1" * 40, "siblings": [{"rfilename": n} for n in contents]}
+                    return self._reply(200, json.dumps(info).encode(), body)
+                if self.path.startswith(f"/{model}/resolve/"):
+                    name = self.path.removeprefix(f"/{model}/resolve/").split("/", 1)[1]
+                    if name in contents:
+                        return self._file(contents[name], body)
+                    return self._reply(404, b"no", body, error="EntryNotFound")
             for repository, contents in files.items():
                 for name, content in contents.items():
                     if self.path.startswith(f"/datasets/{repository}/resolve/") and self.path.endswith("/" + name):

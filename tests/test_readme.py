@@ -29,7 +29,7 @@ def test_the_losses_and_the_own_temperature_run_as_printed():
 
 def test_commands_install_the_tested_set():
     installs = [line for block in blocks("bash") for line in block.splitlines() if "pip install" in line]
-    assert len(installs) == 4
+    assert len(installs) == 5
     assert all("-c constraints.txt" in line for line in installs)
     pins = (ROOT / "constraints.txt").read_text()
     assert "torch==2.13.0" in pins.split()

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from dystress_text.encoder import SentenceEncoder, load_encoder
 from dystress_text.errors import UserError
+from dystress_text.settings import TextSettings
+from dystress_text.start import load_start
 from eval.embedder import load_model
 from vision.resnet import DESCRIPTION, build_encoder, save_encoder
 from vision.resnet import load_encoder as load_image_encoder
@@ -28,7 +30,8 @@ CODE = "import os\nos.mkdir({canary!r})\nclass Model:\n    pass\nConfig = Tokeni
 def folder(tmp_path_factory):
     """A model in sentence-transformers' format, which is a Hugging Face folder too."""
     place = tmp_path_factory.mktemp("model")
-    SentenceEncoder(build_transformer("bert"), "avg").save(place, build_tokenizer())
+    encoder = SentenceEncoder(build_transformer("bert"), "avg", True, keep_head=True, normalize=True)
+    encoder.save(place, build_tokenizer())
     return place
 
 
@@ -39,7 +42,11 @@ def copied(folder, tmp_path):
 
 
 def loaders(place):
-    return [lambda: load_encoder(str(place), "avg"), lambda: load_model(str(place), None)[0](["a cat", "a dog ran"])]
+    return [
+        lambda: load_encoder(str(place), "avg"),
+        lambda: load_model(str(place), None)[0](["a cat", "a dog ran"]),
+        lambda: load_start(str(place), TextSettings()).model,
+    ]
 
 
 def change(file, **entries):
