@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,8 @@ def parse_settings(
     parser.add_argument("--list_presets", action=_ListPresets, presets=presets)
     argv = list(argv)
     if argv and argv[0].endswith((".yaml", ".yml")):
-        argv = [*_flags_of(Path(argv[0])), *argv[1:]]
+        lists = [f.name for group in groups for f in fields(group) if "list[" in str(f.type)]
+        argv = [*_flags_of(Path(argv[0]), lists), *argv[1:]]
     argv = translate(argv)
     first_look = SettingsParser([], add_help=False, allow_abbrev=False)
     first_look.add_argument("--preset", default=default_preset)
@@ -111,8 +113,9 @@ def parse_settings(
         parser.error(f"unknown option {' '.join(unknown)}")
     for group in settings:
         for name, value in vars(group).items():
-            if isinstance(value, str):
-                _check_text(name, value)
+            for word in value if isinstance(value, list) else [value]:
+                if isinstance(word, str):
+                    _check_text(name, word)
     return settings, preset
 
 
@@ -146,6 +149,11 @@ def _translate(argv: Sequence[str]) -> list[str]:
         if pair in SIMCSE_FLAGS:
             words += SIMCSE_FLAGS[pair]
             i += 2
+        elif argv[i] == "--eval_transfer=true" or (
+            argv[i] == "--eval_transfer" and all(word.startswith("--") for word in argv[i + 1 : i + 2])
+        ):  # SimCSE's is a flag, for all tasks
+            words += ["--eval_transfer", "all"]
+            i += 1
         else:
             word = argv[i].removesuffix("=true")
             words += SIMCSE_FLAGS.get(word, (argv[i],))
@@ -165,8 +173,8 @@ def _check_text(name: str, value: str) -> None:
         raise UserError(f"--{name}: this looks like an access token; its place is the environment variable HF_TOKEN")
 
 
-def _flags_of(file: Path) -> list[str]:
-    """A YAML file's settings as flags, so that they are read and checked as flags are."""
+def _flags_of(file: Path, lists: Sequence[str]) -> list[str]:
+    """A YAML file's settings as flags, so that they are read and checked as flags are; ``lists`` may be lists."""
     try:
         # scalars as they are written: "no" is a precision and 1e-4 a number, whatever YAML 1.1 makes of them; nothing
         # is built from the file, whatever its tags say
@@ -177,13 +185,22 @@ def _flags_of(file: Path) -> list[str]:
         raise UserError(f"{file}: nested too deeply for settings") from error
     if not isinstance(root, yaml.MappingNode):
         raise UserError(f"{file}: a mapping of option names to values is expected")
-    settings: dict[str, str] = {}
+    settings: dict[str, list[str]] = {}
     for key, value in root.value:
         if not isinstance(key, yaml.ScalarNode):
             raise UserError(f"{file}, line {key.start_mark.line + 1}: the name of an option is expected")
         if key.value in settings:
             raise UserError(f"{file}, line {key.start_mark.line + 1}: {key.value} stands twice")
-        if not isinstance(value, yaml.ScalarNode):
+        items = value.value if isinstance(value, yaml.SequenceNode) and key.value in lists else [value]
+        if not items or not all(isinstance(item, yaml.ScalarNode) for item in items):
             raise UserError(f"{file}: the value of {key.value} must be a text, a number, true, false or null")
-        settings[key.value] = value.value
-    return [f"--{key}={value}" for key, value in settings.items() if value not in ("", "null", "~")]
+        settings[key.value] = [item.value for item in items]
+        if isinstance(value, yaml.SequenceNode) and any(re.match(r"-\D|-?$", item.value) for item in items):
+            raise UserError(f"{file}: {key.value} has a value that is empty or begins with a hyphen")
+    flags = []
+    for key, (first, *rest) in settings.items():
+        if rest:
+            flags += [f"--{key}", first, *rest]
+        elif first not in ("", "null", "~"):
+            flags.append(f"--{key}={first}")
+    return flags
