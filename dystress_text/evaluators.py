@@ -220,7 +220,7 @@ def further_lines(evaluation: Evaluation, metrics: Mapping[str, float], pooler: 
         spearman, alignment, uniformity = (metrics[name] for name in names)
         lines.append(f"{pairs.name:24} {pooler:16} {spearman:8.2f} {alignment:9.4f} {uniformity:10.4f}")
         shown.update(names)
-    return lines + [f"{name:24} {pooler:16} {value:8.2f}" for name, value in metrics.items() if name not in shown]
+    return lines + [f"{name:41} {value:8.2f}" for name, value in metrics.items() if name not in shown]
 
 
 def _names(pairs: StsPairs) -> list[str]:
