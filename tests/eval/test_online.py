@@ -2,12 +2,14 @@
 
 import zlib
 
+import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import StratifiedKFold
 
 from dystress_text.errors import UserError
 from dystress_text.locate import EMBEDDED
-from eval.classifier import fit_batched, fit_literal
+from eval.classifier import L2_VALUES, RECIPES, Subset, fit_batched, fit_literal
 from eval.online import transfer_evaluator
 from eval.tasks import MINI_TRANSFER_TASKS, TRANSFER_TASKS
 from eval.transfer import dev_accuracy, evaluate_transfer
@@ -39,6 +41,20 @@ def test_the_dev_accuracy_is_that_of_the_whole_task(name, fitter):
     trained = {text for split in splits if split != "test" for column in splits[split].columns for text in column}
     assert set(asked) == trained
     assert not (test - trained) & set(asked)
+
+
+def test_nested_folds_are_scored_by_their_best_l2():
+    """Against a plain loop over scikit-learn's folds: the mean over outer folds of the best inner mean."""
+    task, recipe = TASKS["MiniSentiment"], RECIPES["fast"]
+    split = task.read(MINI)["all"]
+    x, y = bag_of_words(split.columns[0]), split.labels
+    fold = StratifiedKFold(recipe.folds, shuffle=True, random_state=1111)
+    best = []
+    for rows, _ in fold.split(x, y):
+        inner = [Subset(rows[i], rows[j]) for i, j in fold.split(rows, y[rows])]
+        fits = fit_batched(x, torch.from_numpy(y), 2, inner, np.tile(np.array(L2_VALUES), (len(inner), 1)), recipe)
+        best.append(max(round(100 * mean, 2) for mean in fits.accuracy.mean(0)))
+    assert dev_accuracy(task, {"all": split}, bag_of_words) == round(np.mean(best), 2)
 
 
 def test_a_task_with_a_dev_split(tmp_path):
