@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,8 @@ from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import UserError
 from dystress_text.presets import PRESETS, Preset, find_preset, listing
 from dystress_text.settings import EngineSettings, LossSettings, RunSettings, TextSettings
+from dystress_text.simcse_options import translate
 from dystress_text.tokens import holds_token
-
-# Flags of SimCSE's scripts that say what is always done here, or what has another name; the value is what they become.
-SIMCSE_FLAGS: dict[str, tuple[str, ...]] = {
-    "--do_train": (),
-    "--do_eval": (),
-    "--load_best_model_at_end": (),
-    "--evaluation_strategy=steps": (),
-    "--eval_strategy=steps": (),
-    "--fp16": ("--mixed_precision", "fp16"),
-    "--bf16": ("--mixed_precision", "bf16"),
-}
 
 
 class SettingsParser(OneLineErrors, HfArgumentParser):
@@ -57,7 +48,7 @@ def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
         UserError: an unknown name or a value out of range.
     """
     groups = (TextSettings, LossSettings, EngineSettings)
-    words = _translate(_flags(argv))
+    words = translate(_flags(argv, groups))
     (text, loss, engine), preset = parse_settings(words, groups, PRESETS, "paper", "train.py", description)
     given = frozenset(word.removeprefix("--").split("=")[0] for word in words if word.startswith("--"))
     return RunSettings(text, loss, engine, preset, given)
@@ -95,7 +86,7 @@ def parse_settings(
     )
     parser.add_argument("--preset", help=f"Settings by name; default {default_preset}. --list_presets shows all.")
     parser.add_argument("--list_presets", action=_ListPresets, presets=presets)
-    argv = _flags(argv)
+    argv = _flags(argv, groups)
     first_look = SettingsParser([], add_help=False, allow_abbrev=False)
     first_look.add_argument("--preset", default=default_preset)
     preset = first_look.parse_known_args(argv)[0].preset
@@ -107,8 +98,9 @@ def parse_settings(
         parser.error(f"unknown option {' '.join(unknown)}")
     for group in settings:
         for name, value in vars(group).items():
-            if isinstance(value, str):
-                _check_text(name, value)
+            for word in value if isinstance(value, list) else [value]:
+                if isinstance(word, str):
+                    _check_text(name, word)
     return settings, preset
 
 
@@ -133,27 +125,12 @@ def _is_profile(name: str | None) -> bool:
     return name in TEMPERATURES and issubclass(TEMPERATURES[name], ProfileTemperature)
 
 
-def _flags(argv: Sequence[str]) -> list[str]:
+def _flags(argv: Sequence[str], groups: Sequence[Any]) -> list[str]:
     """A command line without the YAML file that may be its first word: with the flags that the file stands for."""
     if argv and argv[0].endswith((".yaml", ".yml")):
-        return [*_flags_of(Path(argv[0])), *argv[1:]]
+        lists = [f.name for group in groups for f in fields(group) if "list[" in str(f.type)]
+        return [*_flags_of(Path(argv[0]), lists), *argv[1:]]
     return list(argv)
-
-
-def _translate(argv: Sequence[str]) -> list[str]:
-    """SIMCSE_FLAGS replaced; ``--flag value`` is ``--flag=value``, and a YAML file says ``flag: true``."""
-    words: list[str] = []
-    i = 0
-    while i < len(argv):
-        pair = "=".join(argv[i : i + 2])
-        if pair in SIMCSE_FLAGS:
-            words += SIMCSE_FLAGS[pair]
-            i += 2
-        else:
-            word = argv[i].removesuffix("=true")
-            words += SIMCSE_FLAGS.get(word, (argv[i],))
-            i += 1
-    return words
 
 
 def _check_text(name: str, value: str) -> None:
@@ -168,8 +145,8 @@ def _check_text(name: str, value: str) -> None:
         raise UserError(f"--{name}: this looks like an access token; its place is the environment variable HF_TOKEN")
 
 
-def _flags_of(file: Path) -> list[str]:
-    """A YAML file's settings as flags, so that they are read and checked as flags are."""
+def _flags_of(file: Path, lists: Sequence[str]) -> list[str]:
+    """A YAML file's settings as flags, so that they are read and checked as flags are; ``lists`` may be lists."""
     try:
         # scalars as they are written: "no" is a precision and 1e-4 a number, whatever YAML 1.1 makes of them; nothing
         # is built from the file, whatever its tags say
@@ -180,13 +157,22 @@ def _flags_of(file: Path) -> list[str]:
         raise UserError(f"{file}: nested too deeply for settings") from error
     if not isinstance(root, yaml.MappingNode):
         raise UserError(f"{file}: a mapping of option names to values is expected")
-    settings: dict[str, str] = {}
+    settings: dict[str, list[str]] = {}
     for key, value in root.value:
         if not isinstance(key, yaml.ScalarNode):
             raise UserError(f"{file}, line {key.start_mark.line + 1}: the name of an option is expected")
         if key.value in settings:
             raise UserError(f"{file}, line {key.start_mark.line + 1}: {key.value} stands twice")
-        if not isinstance(value, yaml.ScalarNode):
+        items = value.value if isinstance(value, yaml.SequenceNode) and key.value in lists else [value]
+        if not items or not all(isinstance(item, yaml.ScalarNode) for item in items):
             raise UserError(f"{file}: the value of {key.value} must be a text, a number, true, false or null")
-        settings[key.value] = value.value
-    return [f"--{key}={value}" for key, value in settings.items() if value not in ("", "null", "~")]
+        settings[key.value] = [item.value for item in items]
+        if isinstance(value, yaml.SequenceNode) and any(re.match(r"-\D|-?$", item.value) for item in items):
+            raise UserError(f"{file}: {key.value} has a value that is empty or begins with a hyphen")
+    flags = []
+    for key, (first, *rest) in settings.items():
+        if rest:
+            flags += [f"--{key}", first, *rest]
+        elif first not in ("", "null", "~"):
+            flags.append(f"--{key}={first}")
+    return flags

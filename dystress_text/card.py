@@ -22,6 +22,7 @@ HERE = "path/to/this/folder"
 LAYOUTS = ("native", "hf", "legacy", "onnx")
 
 _EVAL_SETS = {"stsb_dev": "STS-B dev", "mini_sts": "mini-STS"}
+_FORMATS = {"spearman": ".2f", "alignment": ".4f", "uniformity": ".4f"}
 _UNKNOWN = "unknown"
 
 _SENTENCES = 'sentences = ["A man plays a guitar.", "Someone is making music."]'
@@ -131,6 +132,7 @@ def model_card(record: Mapping[str, Any], model: SavedModel, layout: str = "nati
         *_usage(model, layout, at),
         *_recipe(record),
         *_results(record),
+        *_further_results(record),
         "## Licences\n\n" + _licences(record),
         "## Citation\n\n```bibtex\n" + CITATION + "\n```",
     ]
@@ -351,7 +353,7 @@ def _licences(record: Mapping[str, Any]) -> str:
 
 def _results(record: Mapping[str, Any]) -> Iterable[str]:
     trained, untrained = _part(record, "trained"), _part(record, "untrained")
-    slug = next((key.removesuffix("_spearman") for key in trained if key.endswith("_spearman")), None)
+    slug = _first_set(trained)
     if slug is None:
         return
     settings = _part(record, "settings")
@@ -362,16 +364,37 @@ def _results(record: Mapping[str, Any]) -> Iterable[str]:
         title = "untrained, best pooling" if name == best else "untrained"
         rows.append((title, name, *_figures(_part(untrained, name), slug)))
     rows.append(("this model", pooler, *_figures(trained, slug)))
-    eval_set = _EVAL_SETS.get(str(settings.get("eval_set")), slug)
+    eval_set = _EVAL_SETS.get(str(settings.get("eval_set")).partition(" ")[0], slug)
+    chosen_by = str(settings.get("metric_for_best_model") or f"{slug}_spearman")
+    chose = (
+        "which also chose the step" if chosen_by == f"{slug}_spearman" else f"the step chosen by {_plain(chosen_by)}"
+    )
     variant = _variant(record, "eval_set")
     note = f" The set is not the published one but a variant: {_plain(variant)}." if variant is not None else ""
     yield (
-        f"## Results\n\nOn {_plain(eval_set)}, which also chose the step: Spearman's correlation x 100, alignment and "
+        f"## Results\n\nOn {_plain(eval_set)}, {chose}: Spearman's correlation x 100, alignment and "
         f"uniformity (lower is better for both).{note}\n\n"
     ) + _table(("", "pooling", "Spearman", "alignment", "uniformity"), rows)
 
 
+def _further_results(record: Mapping[str, Any]) -> Iterable[str]:
+    """What other evaluators measured than the first set of scored pairs."""
+    trained = _part(record, "trained")
+    slug = _first_set(trained)
+    told = {f"{slug}_{kind}" for kind in _FORMATS}
+    figures = [(n, format(value, ".2f")) for n, value in trained.items() if n not in told and _is_number(value)]
+    if figures:
+        yield "## Further results\n\nMeasured while training.\n\n" + _table(("metric", "this model"), figures)
+
+
+def _first_set(trained: Mapping[str, Any]) -> str | None:
+    return next((key.removesuffix("_spearman") for key in trained if key.endswith("_spearman")), None)
+
+
 def _figures(values: Mapping[str, Any], slug: str) -> tuple[str, ...]:
-    formats = {"spearman": ".2f", "alignment": ".4f", "uniformity": ".4f"}
-    found = ((values.get(f"{slug}_{name}"), form) for name, form in formats.items())
-    return tuple(format(value, form) if isinstance(value, int | float) else "-" for value, form in found)
+    found = ((values.get(f"{slug}_{name}"), form) for name, form in _FORMATS.items())
+    return tuple(format(value, form) if _is_number(value) else "-" for value, form in found)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)

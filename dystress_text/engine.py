@@ -54,7 +54,8 @@ _OVERFLOWS = 50  # steps in a row that fp16 may skip
 # what may differ between a run and its continuation
 FREE_OPTIONS = (
     "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_total_limit", "logging_steps",
-    "report_to", "log_similarity", "high_similarity", "train_file", "text_column", "dataset", "data_dir", "preset",
+    "report_to", "log_similarity", "high_similarity", "train_file", "text_column", "eval_file", "dataset", "data_dir",
+    "preset",
 )  # fmt: skip
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from dystress_text.corpus import cache_root
 from dystress_text.errors import UserError
 from dystress_text.hub import hub_reachable
-from dystress_text.sts import StsPairs, read_sts_benchmark
+from dystress_text.sts import STS_SUBSETS, StsPairs, concatenate, read_sick, read_sts_benchmark, read_sts_year
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 EMBEDDED = CHECKOUT / "data" / "embedded"
@@ -19,9 +20,23 @@ HUB_REPOSITORY = "princeton-nlp/datasets-for-simcse"
 WIKI1M = "wiki1m_for_simcse.txt"
 STSB_DEV = Path("STS") / "STSBenchmark" / "sts-dev.csv"
 
-EVAL_SETS = ("stsb_dev", "mini_sts", "none")
 
 R = TypeVar("R")
+
+
+def _whole_year(folder: Path, name: str) -> StsPairs:
+    return concatenate(name, list(read_sts_year(folder, name).values()))
+
+
+_STSB, _SICK = Path("STS") / "STSBenchmark", Path("SICK")
+_SETS: dict[str, tuple[Path, Callable[[Path], StsPairs]]] = {  # where they lie among SentEval's files, and their reader
+    "sickr_dev": (_SICK / "SICK_trial.txt", partial(read_sick, name="SICK-R dev")),
+    **{name.lower(): (Path("STS") / f"{name}-en-test", partial(_whole_year, name=name)) for name in STS_SUBSETS},
+    "stsb_test": (_STSB / "sts-test.csv", partial(read_sts_benchmark, name="STS-B test")),
+    "sickr_test": (_SICK / "SICK_test_annotated.txt", partial(read_sick, name="SICK-R test")),
+}
+PREPARED_SETS = ("stsb_dev", *_SETS)
+EVAL_SETS = ("stsb_dev", "mini_sts", "none", *_SETS)
 
 
 def data_root(data_dir: str | Path | None = None) -> Path:
@@ -58,15 +73,25 @@ def wiki1m(data_dir: str | Path | None = None) -> Path:
 
 
 def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs | None:
-    """The pairs that training evaluates on: ``stsb_dev``, the embedded ``mini_sts``, or None for ``none``.
+    """Pairs that training evaluates on: those of a name in :data:`EVAL_SETS`, or None for ``none``.
+
+    Of STS12 to STS16 it is all subsets together ("all").
 
     Raises:
-        UserError: unknown name, or the files are nowhere.
+        UserError: unknown name, or the files are nowhere or damaged.
     """
     if name == "none":
         return None
     if name == "mini_sts":
         return read_sts_benchmark(embedded("senteval/STS/MiniSTS/mini-sts.csv"), "mini-STS")
+    if name in _SETS:
+        place, reader = _SETS[name]
+        path = data_root(data_dir) / "senteval" / place
+        if not path.exists():
+            raise UserError(
+                f"--eval_set: no {name}: {path} does not exist; prepare the data (python data/prepare.py senteval)"
+            )
+        return reader(path)
     if name != "stsb_dev":
         raise UserError(f"--eval_set: unknown set {name!r}; known are {', '.join(EVAL_SETS)}")
     prepared = data_root(data_dir) / "senteval" / STSB_DEV

@@ -18,11 +18,12 @@ from dystress_text.curves import RunCurves, metrics_of, similarities
 from dystress_text.drawings import name_lines, plot_metric, run_styles, style
 from dystress_text.page import PageRun
 from dystress_text.plots import STYLES, dress, dress_plain
+from dystress_text.sts import POSITIVE_SCORE
 
 WIDTH = 9 / 2.54  # inches
 Histogram = Sequence[float]
 Pictures = list[tuple[str, str, str]]  # what is to be seen, a caption or "", and the picture
-_KINDS = {"random": "random pairs", "others": "pairs scored 4 or less", "alike": "pairs scored above 4"}
+_KINDS = {"random": "random pairs", "others": "pairs scored {:g} or less", "alike": "pairs scored above {:g}"}
 _FIGURES = {
     "tau_effective": "effective temperature\n(each negative as heavy as its gradient)",
     "high_gradient": "share of the negatives' gradient\non the high-similarity region",
@@ -79,9 +80,10 @@ def draw_pairs(histograms: Mapping[str, Any], temperature: Temperature | None) -
     with style():
         rows = [name for name in ("before", "after") if name in histograms]
         figure, panels = _stacked(len(rows), temperature)
+        above = histograms.get("positive_above", POSITIVE_SCORE)  # named in the records of one's own pairs alone
         for axes, name in zip(panels, rows, strict=False):
             for (kind, label), (colour, line) in zip(_KINDS.items(), (STYLES[3], STYLES[1], STYLES[0]), strict=True):
-                _step(axes, histograms[name][kind], colour, line, label)
+                _step(axes, histograms[name][kind], colour, line, label.format(above))
             dress(axes, "density", f"{histograms['set']}, {name} training", 8)
         return _finished(figure, panels, temperature)
 

@@ -20,8 +20,8 @@ from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.corpus import TokenizedCorpus
 from dystress_text.distributed import is_sharded
 from dystress_text.encoder import SentenceEncoder
+from dystress_text.evaluators import Evaluation
 from dystress_text.masked_lm import TokenMasking
-from dystress_text.sts import StsPairs, StsResult, evaluate_sts
 
 
 class SimcseTask:
@@ -32,7 +32,7 @@ class SimcseTask:
         tokenizer: its tokenizer.
         corpus: the training sentences; supervised, those of each row one after another.
         objective: the loss.
-        dev: pairs to evaluate on, or None for no evaluation.
+        evaluation: what it is evaluated on; None for nothing.
         packing: compute nothing for padding, where the encoder allows that (BERT, RoBERTa and their kin).
         columns: sentences a row; 1 is unsupervised.
         mask_duplicates: samples with the same tokens are no negatives of each other.
@@ -47,7 +47,7 @@ class SimcseTask:
         tokenizer: PreTrainedTokenizerBase,
         corpus: TokenizedCorpus,
         objective: ContrastiveLoss,
-        dev: StsPairs | None = None,
+        evaluation: Evaluation | None = None,
         packing: bool = True,
         columns: int = 1,
         mask_duplicates: bool = True,
@@ -59,7 +59,7 @@ class SimcseTask:
         self.tokenizer = tokenizer
         self.corpus = corpus
         self.objective = objective
-        self.dev = dev
+        self.evaluation = evaluation
         self.columns = columns
         self.mask_duplicates = mask_duplicates
         self.masking = masking
@@ -125,9 +125,7 @@ class SimcseTask:
         return loss
 
     def evaluate(self) -> dict[str, float]:
-        if self.dev is None:
-            return {}
-        return metrics(self.dev, evaluate_sts(self.dev, self.encode))
+        return {} if self.evaluation is None else self.evaluation(self.encode)
 
     def encode(self, sentences: Any) -> Tensor:
         """Vectors of sentences as evaluation uses them."""
@@ -137,8 +135,3 @@ class SimcseTask:
 
     def save(self, folder: Path) -> None:
         self.model.save(folder, self.tokenizer)
-
-
-def metrics(pairs: StsPairs, result: StsResult) -> dict[str, float]:
-    """A result as metrics named after its set."""
-    return {f"{pairs.slug}_{key}": value for key, value in vars(result).items()}

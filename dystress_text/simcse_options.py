@@ -3,6 +3,12 @@
 They are those of its own and of transformers 4.2's ``TrainingArguments``. The whole table is docs/from-simcse.md.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dystress_text.errors import UserError
+
 # what is always done here, or has another name; the value is what it becomes
 TRANSLATED: dict[str, tuple[str, ...]] = {
     "--do_train": (),
@@ -70,3 +76,28 @@ REPLACED: dict[str, str] = {
     "--group_by_length": "nothing is computed for padding, so nothing is gained",
     "--ddp_find_unused_parameters": "every parameter that trains is used",
 }
+
+
+def translate(argv: Sequence[str]) -> list[str]:
+    """A command line of SimCSE as one of this program; ``--flag value`` is ``--flag=value``, and YAML's ``flag: true``.
+
+    Raises:
+        UserError: an option that has something else in its place.
+    """
+    words: list[str] = []
+    i = 0
+    while i < len(argv):
+        name = argv[i].split("=")[0]
+        if name in REPLACED:
+            raise UserError(f"{name}: this option of SimCSE is not taken: {REPLACED[name]} (docs/from-simcse.md)")
+        pair = "=".join(argv[i : i + 2])
+        alone = all(word.startswith("--") for word in argv[i + 1 : i + 2])
+        if pair in TRANSLATED:
+            words += TRANSLATED[pair]
+            i += 1
+        elif argv[i] == "--eval_transfer=true" or (argv[i] == "--eval_transfer" and alone):
+            words += ["--eval_transfer", "all"]  # SimCSE's is a flag, for all tasks
+        else:
+            words += TRANSLATED.get(argv[i].removesuffix("=true"), (argv[i],))
+        i += 1
+    return words

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dystress_text.core.diagnosis import BINS
 from dystress_text.core.rows import positive_similarity, unit_vectors
-from dystress_text.sts import POSITIVE_SCORE, StsPairs, sides
+from dystress_text.sts import StsPairs, sides
 
 RANDOM_PAIRS = 100_000
 
@@ -20,7 +20,7 @@ class PairSimilarities:
     """Cosines by kind of pair.
 
     Attributes:
-        alike: pairs scored above 4.
+        alike: pairs scored above the set's ``positive_above``, 4 on STS.
         others: the other scored pairs.
         random: pairs of distinct sentences drawn at random.
     """
@@ -47,5 +47,5 @@ def pair_similarities(pairs: StsPairs, vectors: Tensor) -> PairSimilarities:
     distinct = first != second
     drawn = units[first[distinct]], units[second[distinct]]
     of_scored, of_drawn = (positive_similarity(a, b).cpu().numpy() for a, b in (sides(pairs, units), drawn))
-    positive = pairs.scores > POSITIVE_SCORE
+    positive = pairs.scores > pairs.positive_above
     return PairSimilarities(of_scored[positive], of_scored[~positive], of_drawn)

@@ -41,13 +41,15 @@ class StsPairs:
         name: of the set, as tables print it.
         first: the pairs' first sentences.
         second: the pairs' second sentences.
-        scores: (pairs,) gold similarity, 0 to 5 (SICK: 1 to 5).
+        scores: (pairs,) gold similarity, 0 to 5 (SICK: 1 to 5), or any finite numbers of one's own.
+        positive_above: pairs scored above it are the positives of alignment.
     """
 
     name: str
     first: tuple[str, ...]
     second: tuple[str, ...]
     scores: NDArray[np.float64]
+    positive_above: float = POSITIVE_SCORE
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -69,7 +71,7 @@ class StsResult:
 
     Attributes:
         spearman: rank correlation of cosine and gold score, x 100.
-        alignment: of the pairs scored above 4; NaN if there is none.
+        alignment: of the pairs scored above ``positive_above`` (4 of 5 on STS); NaN if there is none.
         uniformity: of the distinct sentences.
     """
 
@@ -124,7 +126,7 @@ def concatenate(name: str, parts: Sequence[StsPairs]) -> StsPairs:
 
 def spearman(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
     """Spearman's rank correlation of two vectors, x 100; NaN where one of them is constant or holds a NaN."""
-    if np.isnan(x).any() or np.isnan(y).any() or np.ptp(x) == 0 or np.ptp(y) == 0:
+    if np.isnan(x).any() or np.isnan(y).any() or x.min() == x.max() or y.min() == y.max():
         return float("nan")
     return 100 * float(stats.spearmanr(x, y).statistic)
 
@@ -133,7 +135,7 @@ def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
     """Score the vectors of ``pairs.sentences``, (distinct sentences, dim)."""
     units = unit_vectors(vectors)
     first, second = sides(pairs, units)
-    positive = torch.from_numpy(pairs.scores > POSITIVE_SCORE)
+    positive = torch.from_numpy(pairs.scores > pairs.positive_above)
     return StsResult(
         spearman=spearman(positive_similarity(first, second).numpy(), pairs.scores),
         alignment=float(alignment(first[positive], second[positive])) if positive.any() else float("nan"),

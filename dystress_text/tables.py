@@ -32,7 +32,7 @@ HARD_NEGATIVES = "hard_neg"  # of SimCSE's NLI file, whose rows are no single se
 
 def is_table(train_file: str) -> bool:
     """Whether a training file is a table by its ending, or a data set's name on the hub."""
-    return Path(train_file).suffix.lower() in LOADERS or _is_hub_name(train_file)
+    return Path(train_file).suffix.lower() in LOADERS or is_hub_name(train_file)
 
 
 def text_of_table(train_file: str, column: str | None, progress: bool = True) -> Path:
@@ -46,7 +46,7 @@ def text_of_table(train_file: str, column: str | None, progress: bool = True) ->
     Raises:
         UserError: no such file, data set or column, a table that cannot be read, or entries that are no texts.
     """
-    rows = _load(train_file)
+    rows = load_table(train_file)
     return _write(train_file, rows, [_column(train_file, column, rows.column_names)], True, progress)
 
 
@@ -64,7 +64,7 @@ def text_of_rows(train_file: str, columns: Sequence[str] | None, progress: bool 
     Raises:
         UserError: as for :func:`text_of_table`, fewer than two columns, or an empty cell.
     """
-    rows = _load(train_file)
+    rows = load_table(train_file)
     known = rows.column_names
     names = known if columns is None else list(columns)
     for name in names:
@@ -95,34 +95,44 @@ def _write(train_file: str, rows: Dataset, columns: Sequence[str], may_be_empty:
     return target
 
 
-def _is_hub_name(name: str) -> bool:
+def is_hub_name(name: str) -> bool:
     """``owner/name``, where no such file is on this machine and no ending says that it should be."""
     parts = name.split("/")
     named = len(parts) == 2 and all(parts) and not name.startswith((".", "~")) and not Path(name).suffix
     return named and not Path(name).exists()
 
 
-def _load(train_file: str) -> Dataset:
+def load_table(source: str, option: str = "--train_file", split: str = "train") -> Dataset:
+    """The rows of a table.
+
+    Args:
+        source: a file with one of the endings in :data:`LOADERS`, or a hub data set's name.
+        option: that named it, for errors.
+        split: of a data set on the hub.
+
+    Raises:
+        UserError: no such file or data set, or one that cannot be read.
+    """
     import datasets  # slow to import
 
     datasets.disable_progress_bars()
     try:
-        if _is_hub_name(train_file):
+        if is_hub_name(source):
             if not hub_reachable():
-                raise UserError(f"--train_file: no file {train_file!r}, and no hub to look for a data set of that name")
-            return datasets.load_dataset(train_file, split="train")
-        loader, options = LOADERS[Path(train_file).suffix.lower()]
-        if loader == "json" and os.path.isfile(train_file):
-            with open(train_file, "rb") as file:
+                raise UserError(f"{option}: no file {source!r}, and no hub to look for a data set of that name")
+            return datasets.load_dataset(source, split=split)
+        loader, options = LOADERS[Path(source).suffix.lower()]
+        if loader == "json" and os.path.isfile(source):
+            with open(source, "rb") as file:
                 if b"{" not in file.read(2**20):  # pyarrow ends the process where there are only nulls
-                    raise UserError(f"--train_file: cannot read {train_file!r}: no row in its first megabyte")
+                    raise UserError(f"{option}: cannot read {source!r}: no row in its first megabyte")
         cache = str(cache_root() / "datasets")
-        return datasets.load_dataset(loader, data_files=str(train_file), split="train", cache_dir=cache, **options)
+        return datasets.load_dataset(loader, data_files=str(source), split="train", cache_dir=cache, **options)
     except UserError:
         raise
     except Exception as error:  # of any of the libraries that read tables
         cause = error.__cause__ or error
-        raise UserError(f"--train_file: cannot read {train_file!r}: {' '.join(str(cause).split())}") from error
+        raise UserError(f"{option}: cannot read {source!r}: {' '.join(str(cause).split())}") from error
 
 
 def _column(train_file: str, column: str | None, known: list[str]) -> str:

@@ -35,7 +35,8 @@ from dystress_text.distributed import check_whole
 from dystress_text.encoder import POOLERS, SentenceEncoder, check_length, check_views
 from dystress_text.engine import Trainer, TrainingSummary
 from dystress_text.errors import UserError
-from dystress_text.locate import CHECKOUT, data_root, eval_pairs, wiki1m
+from dystress_text.evaluators import Evaluation, build_evaluation, digest_of, further_lines, sts_metrics
+from dystress_text.locate import CHECKOUT, PREPARED_SETS, data_root, wiki1m
 from dystress_text.manifest import variant_of
 from dystress_text.masked_lm import TokenMasking, load_lm_head
 from dystress_text.page import leave_page
@@ -44,11 +45,11 @@ from dystress_text.records import versions
 from dystress_text.run_folder import check_output, prepare_output, write_record
 from dystress_text.saved_model import load_saved
 from dystress_text.settings import RunSettings, TextSettings
-from dystress_text.simcse import SimcseTask, metrics
+from dystress_text.simcse import SimcseTask
 from dystress_text.similarities import pair_similarities
 from dystress_text.similarity_log import watch_of
 from dystress_text.start import load_start
-from dystress_text.sts import StsPairs, score_vectors
+from dystress_text.sts import POSITIVE_SCORE, StsPairs, score_vectors
 from dystress_text.tables import LOADERS, is_table, text_of_rows, text_of_table
 
 
@@ -69,8 +70,9 @@ def train(settings: RunSettings) -> dict[str, Any]:
         train_file, columns = _train_file(text, show)
     if columns < 3 and text.hard_negative_weight != 0:
         raise UserError("--hard_negative_weight: there are no hard negatives; --supervised reads them")
-    dev = eval_pairs(text.eval_set, text.data_dir)
-    engine.metric_for_best_model = _best_metric(dev, engine.metric_for_best_model)
+    evaluation = build_evaluation(text)
+    dev = next(iter(evaluation.pairs), None)
+    engine.metric_for_best_model = evaluation.best_metric(engine.metric_for_best_model)
     set_seed(engine.seed)
     beginning = load_start(_model_path(text.model_name_or_path), text, settings.given)
     model, tokenizer = beginning.model, beginning.tokenizer
@@ -90,15 +92,18 @@ def train(settings: RunSettings) -> dict[str, Any]:
     if text.supervised:
         _check_rows(corpus, columns)
     task = SimcseTask(
-        model, tokenizer, corpus, objective, dev, text.packing, columns, text.mask_duplicates, masking, text.mlm_weight
-    )
+        model, tokenizer, corpus, objective, evaluation, text.packing, columns, text.mask_duplicates, masking,
+        text.mlm_weight,
+    )  # fmt: skip
     data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(tokenizer, text.max_seq_length)}"
+    if text.eval_file is not None:
+        data_id += f", --eval_file {digest_of(evaluation)}"
     trainer = Trainer(
         task, len(task), engine, accelerator, settings.options(), data_id, watch=watch_of(engine, objective),
         beside=learned_group(objective, settings.loss),
     )  # fmt: skip
     variants = {"train_file": variant_of(train_file)}
-    if text.eval_set == "stsb_dev":
+    if set(text.eval_set) & set(PREPARED_SETS):
         variants["eval_set"] = variant_of(data_root(text.data_dir) / "senteval")
     record = _record(settings, accelerator, corpus, objective) | {"data_variants": variants} | beginning.about
     accelerator.wait_for_everyone()  # all have looked at the folder before one of them writes there
@@ -123,6 +128,8 @@ def train(settings: RunSettings) -> dict[str, Any]:
         if dev is not None:
             before = pair_similarities(dev, vectors[text.pooler_type]).histograms()
             record["similarities"] = {"set": dev.name, "before": before}
+            if dev.positive_above != POSITIVE_SCORE:
+                record["similarities"]["positive_above"] = dev.positive_above
 
     try:
         on_main_process(accelerator, start)
@@ -134,9 +141,11 @@ def train(settings: RunSettings) -> dict[str, Any]:
                 vectors = kept.to(accelerator.device).encode(dev.sentences, tokenizer)
                 assert isinstance(vectors, Tensor)
                 record["similarities"]["after"] = pair_similarities(dev, vectors).histograms()
+            if text.evaluates_further:
+                record["evaluators"] = evaluation.record()
             write_record(output, record)
             write_card(output, record)
-            _report(dev, record, settings, output)
+            _report(evaluation, record, settings, output)
             _say(leave_page(output, objective.temperature))
 
         on_main_process(accelerator, finish)
@@ -154,18 +163,8 @@ def vectors_by_pooler(dev: StsPairs, model: SentenceEncoder, tokenizer: PreTrain
 
 def untrained(dev: StsPairs, vectors: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
     """What each pooler reaches on the encoder as it is: metrics by pooler, the best one first."""
-    results = {name: metrics(dev, score_vectors(dev, vectors[name])) for name in POOLERS}
+    results = {name: sts_metrics(dev, score_vectors(dev, vectors[name])) for name in POOLERS}
     return dict(sorted(results.items(), key=lambda item: -item[1][f"{dev.slug}_spearman"]))
-
-
-def _best_metric(dev: StsPairs | None, name: str | None) -> str | None:
-    known = None if dev is None else f"{dev.slug}_spearman"
-    if name == "stsb_spearman" and dev is not None:  # SimCSE's name for it
-        name = known
-    if name not in (None, known):
-        reason = f"known is {known}" if known else "--eval_set none evaluates nothing"
-        raise UserError(f"--metric_for_best_model: no {name!r}; {reason}")
-    return known
 
 
 def _train_file(text: TextSettings, show: bool) -> tuple[Path, int]:
@@ -237,9 +236,11 @@ def _results(summary: TrainingSummary, task: SimcseTask) -> dict[str, Any]:
     }
 
 
-def _report(dev: StsPairs | None, record: dict[str, Any], settings: RunSettings, output: Path) -> None:
+def _report(evaluation: Evaluation, record: dict[str, Any], settings: RunSettings, output: Path) -> None:
+    dev = next(iter(evaluation.pairs), None)
     _say(
         f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s of training, "
+        f"{sum(evaluation.seconds.values()):,.0f} s of evaluation, "
         f"peak memory {record['peak_memory_gb']:.2f} GB, {100 * record['padding_share']:.1f} % padding"
     )
     if record["duplicate_pairs"]:
@@ -259,6 +260,8 @@ def _report(dev: StsPairs | None, record: dict[str, Any], settings: RunSettings,
                 values[f"{dev.slug}_{k}"] for k in ("spearman", "alignment", "uniformity")
             )
             _say(f"{name:24} {row_pooler:16} {spearman:8.2f} {alignment:9.4f} {uniformity:10.4f}")
+    for line in further_lines(evaluation, record["trained"], settings.text.pooler_type):
+        _say(line)
     _say(f"\nSentenceTransformer({str(output)!r}) loads the model.")
 
 

@@ -19,10 +19,18 @@ from pathlib import Path
 import transformers
 
 from dystress_text.command_line import OneLineParser, exit_code
+from dystress_text.errors import UserError
 from dystress_text.text_table import FORMATS
 from eval.embedder import DTYPES, EVALUATED
 from eval.run import EvalSettings, run
 from eval.tasks import SUITES
+
+# options of SimCSE's evaluation.py
+SIMCSE_OPTIONS = {
+    "--model_name_or_path": "--model",
+    "--pooler": "--pooler_type, and its cls is pooler",
+    "--task_set": "--tasks sts, transfer or all",
+}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -59,7 +67,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     transformers.utils.logging.disable_progress_bar()
 
     def work() -> bool:
-        return not run(EvalSettings(**vars(make_parser().parse_args(argv)))).missing
+        words = sys.argv[1:] if argv is None else list(argv)
+        for option in (word.split("=")[0] for word in words):
+            if option in SIMCSE_OPTIONS:
+                raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
+        return not run(EvalSettings(**vars(make_parser().parse_args(words)))).missing
 
     return exit_code("senteval.py", work, "interrupted; the result file holds what was finished")
 

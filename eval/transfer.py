@@ -7,6 +7,7 @@ evaluate_transfer(TRANSFER_TASKS[0], folder, embed)   # embed: sentences -> vect
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
 from dystress_text.sts import Embed
-from eval.classifier import L2_VALUES, RECIPES, SEED, Fits, Fitter, Recipe, Subset, fit_batched
+from eval.classifier import L2_VALUES, RECIPES, SEED, Fits, Fitter, Recipe, Rows, Subset, fit_batched
 from eval.tasks import Labelled, TransferTask
 
 
@@ -60,29 +61,87 @@ def evaluate_transfer(
     """
     splits = task.read(folder)
     recipe = RECIPES[mode]
-    x = {name: features(split, embed) for name, split in splits.items()}
-    y = {name: torch.from_numpy(split.labels).to(x[name].device) for name, split in splits.items()}
+    x, y = _vectors(splits, embed)
     counts = {name: len(split) for name, split in splits.items()}
     if task.scheme == "folds":
         accuracy, dev, l2, folds = _nested_folds(x["all"], y["all"], task.classes, recipe, fitter)
         return TransferResult(accuracy, dev, l2, folds, None, counts)
-    n = counts["train"]
-    if task.scheme == "dev":
-        all_x, all_y = torch.cat([x["train"], x["dev"]]), torch.cat([y["train"], y["dev"]])
-        final = Subset(np.arange(n), np.arange(n, n + counts["dev"]))
-        scores = _scores(fitter(all_x, all_y, task.classes, [final], _grid(1), recipe))
-    else:
-        all_x, all_y = x["train"], y["train"]
-        final = Subset(np.arange(n))
-        inner = [Subset(*parts) for parts in _fold(splits["train"].labels, recipe)]
-        scores = _scores(fitter(all_x, all_y, task.classes, inner, _grid(len(inner)), recipe))
+    choice = _choice(task, splits, x, y, recipe)
+    scores = choice.scores(fitter)
     best = int(np.argmax(scores))  # the smallest l2 on ties
-    fits = fitter(all_x, all_y, task.classes, [final], np.array([[L2_VALUES[best]]]), recipe)
+    fits = fitter(choice.x, choice.y, task.classes, [choice.final], np.array([[L2_VALUES[best]]]), recipe)
     predicted = fits.predict(x["test"], 0)
     f1 = None
     if len(splits["test"].columns) == 2:
         f1 = round(100 * float(f1_score(splits["test"].labels, predicted.cpu().numpy())), 2)
     return TransferResult(_accuracy(predicted, y["test"]), scores[best], (L2_VALUES[best],), (), f1, counts)
+
+
+def dev_accuracy(
+    task: TransferTask, splits: Mapping[str, Labelled], embed: Embed, mode: str = "fast", fitter: Fitter = fit_batched
+) -> float:
+    """A task's :attr:`TransferResult.dev_accuracy` alone: a test split is neither encoded nor looked at.
+
+    Args:
+        task: from :mod:`eval.tasks`.
+        splits: what ``task.read`` gave.
+        embed: sentences to vectors (n, dim).
+        mode: ``test`` or ``fast``.
+        fitter: trains the classifiers, on the device of the vectors.
+    """
+    recipe = RECIPES[mode]
+    x, y = _vectors({name: split for name, split in splits.items() if name != "test"}, embed)
+    if task.scheme == "folds":
+        scores = _inner_scores(x["all"], y["all"], task.classes, _fold(splits["all"].labels, recipe), recipe, fitter)
+        return _mean_of_best(scores)
+    return max(_choice(task, splits, x, y, recipe).scores(fitter))
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """How the l2 of a task with a test split is chosen.
+
+    Attributes:
+        x: (n, features) of the rows that choose and train.
+        y: (n,) their classes.
+        classes: their number.
+        final: what the classifier of the test split sees.
+        subsets: what the fits that choose see.
+        recipe: of all fits.
+    """
+
+    x: Tensor
+    y: Tensor
+    classes: int
+    final: Subset
+    subsets: Sequence[Subset]
+    recipe: Recipe
+
+    def scores(self, fitter: Fitter) -> list[float]:
+        """Mean held-out accuracy x 100 of each l2 value."""
+        return _scores(fitter(self.x, self.y, self.classes, self.subsets, _grid(len(self.subsets)), self.recipe))
+
+
+def _choice(
+    task: TransferTask,
+    splits: Mapping[str, Labelled],
+    x: Mapping[str, Tensor],
+    y: Mapping[str, Tensor],
+    recipe: Recipe,
+) -> _Choice:
+    n = len(splits["train"])
+    if task.scheme == "dev":
+        final = Subset(np.arange(n), np.arange(n, n + len(splits["dev"])))
+        both = torch.cat([x["train"], x["dev"]]), torch.cat([y["train"], y["dev"]])
+        return _Choice(*both, task.classes, final, [final], recipe)
+    inner = [Subset(*parts) for parts in _fold(splits["train"].labels, recipe)]
+    return _Choice(x["train"], y["train"], task.classes, Subset(np.arange(n)), inner, recipe)
+
+
+def _vectors(splits: Mapping[str, Labelled], embed: Embed) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Features (n, features) and classes (n,) of each split."""
+    x = {name: features(split, embed) for name, split in splits.items()}
+    return x, {name: torch.from_numpy(split.labels).to(x[name].device) for name, split in splits.items()}
 
 
 def features(split: Labelled, embed: Embed) -> Tensor:
@@ -97,21 +156,31 @@ def _nested_folds(
     x: Tensor, y: Tensor, classes: int, recipe: Recipe, fitter: Fitter
 ) -> tuple[float, float, tuple[float, ...], tuple[float, ...]]:
     """Accuracy, dev accuracy, l2 and accuracy of each outer fold; all inner fits of all outer folds at once."""
+    outer = _fold(y.cpu().numpy(), recipe)
+    scores = _inner_scores(x, y, classes, outer, recipe, fitter)
+    l2 = tuple(L2_VALUES[int(np.argmax(score))] for score in scores)
+    final = fitter(x, y, classes, [Subset(train) for train, _ in outer], np.array(l2)[:, None], recipe)
+    folds = tuple(_accuracy(final.predict(x[test], i), y[test]) for i, (_, test) in enumerate(outer))
+    return round(float(np.mean(folds)), 2), _mean_of_best(scores), l2, folds
+
+
+def _inner_scores(
+    x: Tensor, y: Tensor, classes: int, outer: Sequence[tuple[Rows, Rows]], recipe: Recipe, fitter: Fitter
+) -> list[list[float]]:
+    """Mean held-out accuracy x 100 of each l2 value within each outer fold."""
     labels = y.cpu().numpy()
-    outer = _fold(labels, recipe)
     inner = [
         Subset(train[rows], train[held_out]) for train, _ in outer for rows, held_out in _fold(labels[train], recipe)
     ]
     fits = fitter(x, y, classes, inner, _grid(len(inner)), recipe)
-    scores = [_scores(fits, part) for part in np.split(np.arange(len(inner)), len(outer))]
-    l2 = tuple(L2_VALUES[int(np.argmax(score))] for score in scores)
-    final = fitter(x, y, classes, [Subset(train) for train, _ in outer], np.array(l2)[:, None], recipe)
-    folds = tuple(_accuracy(final.predict(x[test], i), y[test]) for i, (_, test) in enumerate(outer))
-    dev = round(float(np.mean([max(score) for score in scores])), 2)
-    return round(float(np.mean(folds)), 2), dev, l2, folds
+    return [_scores(fits, part) for part in np.split(np.arange(len(inner)), len(outer))]
 
 
-def _fold(labels: NDArray[np.int64], recipe: Recipe) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _mean_of_best(scores: Sequence[Sequence[float]]) -> float:
+    return round(float(np.mean([max(score) for score in scores])), 2)
+
+
+def _fold(labels: NDArray[np.int64], recipe: Recipe) -> list[tuple[Rows, Rows]]:
     folds = StratifiedKFold(recipe.folds, shuffle=True, random_state=SEED)
     return list(folds.split(np.zeros(len(labels)), labels))
 

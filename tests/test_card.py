@@ -91,6 +91,20 @@ def test_a_variant_is_no_published_set():
     assert "datasets" not in ModelCard(text).data.to_dict()
 
 
+def test_further_evaluators_have_a_table_of_their_own():
+    trained = a_record()["trained"] | {"mine_spearman": 50.126, "mr_dev_accuracy": 61.5, "avg_spearman": 60.68}
+    settings = {"eval_set": "stsb_dev mini_sts", "metric_for_best_model": "avg_spearman"}
+    text = model_card(a_record(trained=trained, settings=settings), MODEL)
+    assert "On STS-B dev, the step chosen by avg_spearman: " in text
+    assert "| mine_spearman | 50.13 |\n| mr_dev_accuracy | 61.50 |\n| avg_spearman | 60.68 |" in text
+    alone = model_card(a_record(settings={"metric_for_best_model": "sts_b_dev_spearman"}), MODEL)
+    assert "On STS-B dev, which also chose the step: " in alone
+    assert "## Further results" not in alone
+    text = model_card(a_record(trained={"mr_dev_accuracy": 61.5}, untrained={}), MODEL)
+    assert "## Results" not in text
+    assert "| mr_dev_accuracy | 61.50 |" in text
+
+
 def test_an_empty_record_and_one_of_a_run_without_evaluation_will_do():
     text = model_card({}, MODEL)
     assert "## Recipe" not in text

@@ -184,7 +184,7 @@ def test_a_gradient_step_is_pefts_own(tiny_bert, corpus, tokenizer):
     """One step of plain SGD on a plain peft model, without any of our layers, moves the adapters as ours does."""
     rows = np.array([3, 1, 4, 15])
     ours = load_start(str(tiny_bert), TextSettings(lora_rank=2, dropout=0.0, mlp_head=False)).model.train()
-    task = SimcseTask(ours, tokenizer, corpus, lambda a, b: (a * b).sum())
+    task = SimcseTask(ours, tokenizer, corpus, lambda a, b, ids: (a * b).sum())
     task.loss(task.embed(ours, task.load(rows))).backward()
     plain = AutoModel.from_pretrained(tiny_bert, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     plain = get_peft_model(plain, LoraConfig(r=2, lora_alpha=4))

@@ -10,12 +10,13 @@ from fuzz_cases import ODD_VALUES, accepted, deep, inputs, places_apart, snapsho
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystress_text.arguments import SIMCSE_FLAGS, parse
+from dystress_text.arguments import parse
 from dystress_text.build_loss import build_objective
 from dystress_text.command_line import exit_code
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.errors import UserError
 from dystress_text.settings import EngineSettings, LossSettings, RunSettings, TextSettings
+from dystress_text.simcse_options import REPLACED, TRANSLATED
 from eval.run import EvalSettings
 from eval.senteval import make_parser
 from vision.settings import PretrainSettings, VisionEngineSettings, VisionLossSettings, VisionSettings
@@ -91,7 +92,7 @@ def command_lines(draw, names):
         shape = draw(st.integers(0, 5))
         words += [f"--{name}={value}"] if shape < 3 else [f"--{name}", value] if shape < 5 else [value]
     if draw(st.integers(0, 5)) == 0:
-        words.append(draw(st.sampled_from(sorted(SIMCSE_FLAGS))))
+        words.append(draw(st.sampled_from(sorted([*TRANSLATED, *REPLACED]))))
     return words
 
 
