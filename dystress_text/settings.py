@@ -275,7 +275,7 @@ class RunSettings:
     loss: LossSettings
     engine: EngineSettings
     preset: str = "paper"
-    given: frozenset[str] = frozenset()
+    given: frozenset[str] = field(default=frozenset(), compare=False)
 
     def options(self) -> dict[str, Any]:
         """Every option by its name."""
