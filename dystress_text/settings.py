@@ -72,8 +72,8 @@ class TextSettings:
     merge_lora: bool | None = field(
         default=None,
         metadata={
-            "help": "lora: leave the merged model alone (default); no keeps the adapter's own files beside it, in "
-            "adapter/."
+            "help": "lora: save the merged model and nothing else (default); no keeps the adapter's own files beside "
+            "it, in adapter/."
         },
     )
     train_file: str | None = field(
