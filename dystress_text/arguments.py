@@ -50,7 +50,8 @@ def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
     groups = (TextSettings, LossSettings, EngineSettings)
     words = translate(_flags(argv, groups))
     (text, loss, engine), preset = parse_settings(words, groups, PRESETS, "paper", "train.py", description)
-    given = frozenset(word.removeprefix("--").split("=")[0] for word in words if word.startswith("--"))
+    named = (word.removeprefix("--").split("=")[0] for word in words if word.startswith("--"))
+    given = frozenset(name.replace("-", "_") for name in named)
     return RunSettings(text, loss, engine, preset, given)
 
 

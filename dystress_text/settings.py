@@ -72,8 +72,8 @@ class TextSettings:
     merge_lora: bool | None = field(
         default=None,
         metadata={
-            "help": "lora: leave the merged model alone (default); no keeps the adapter's own files beside it, in "
-            "adapter/."
+            "help": "lora: save the merged model and nothing else (default); no keeps the adapter's own files beside "
+            "it, in adapter/."
         },
     )
     train_file: str | None = field(
@@ -375,7 +375,7 @@ class RunSettings:
     loss: LossSettings
     engine: EngineSettings
     preset: str = "paper"
-    given: frozenset[str] = frozenset()
+    given: frozenset[str] = field(default=frozenset(), compare=False)
 
     def options(self) -> dict[str, Any]:
         """Every option by its name."""

@@ -292,8 +292,9 @@ def test_the_program_trains_further(flags, tiny_bert, tmp_path, capsys):
 def test_a_pooler_that_is_given_must_be_the_models(flags, tiny_bert, tmp_path, capsys):
     st_model(tmp_path / "m", tiny_bert)
     given = [*flags, f"--model_name_or_path={tmp_path / 'm'}", "--max_steps=2"]
-    assert main([*given, "--pooler_type=cls"]) == 2
-    assert "--pooler_type: cls was given, but this sentence-transformers model has avg" in capsys.readouterr().err
+    for option in (["--pooler_type=cls"], ["--pooler-type", "cls"]):
+        assert main([*given, *option]) == 2
+        assert "--pooler_type: cls was given, but this sentence-transformers model has avg" in capsys.readouterr().err
     file = tmp_path / "settings.yaml"
     file.write_text("pooler_type: avg_top2\n")
     assert main([str(file), *given]) == 2
