@@ -1,5 +1,6 @@
 """The index: what it finds against brute force, what it keeps on disk, and what it refuses."""
 
+import inspect
 import io
 import json
 import os
@@ -394,10 +395,10 @@ def test_a_program_that_is_killed_while_adding_leaves_a_whole_index(index, tmp_p
     code = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from test_search import Drawn
+import numpy as np
 from dystress_text import sentence_index
 from dystress_text.search import SentenceIndex, add_to_index
+@model@
 def die_at(kind, name, turn):
     whole, calls = getattr(kind, name), []
     def dying(*arguments):
@@ -412,13 +413,13 @@ for kind, name, turn in ((Path, "rename", 1), (Path, "rename", 2), (sentence_ind
         if not child:
             if died:
                 die_at(kind, name, turn)
-            add_to_index(Drawn(), ["one more"], sys.argv[2])
+            add_to_index(Drawn(), ["one more"], sys.argv[1])
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (9 if died else 0)
-        print(len(SentenceIndex.load(sys.argv[2], Drawn()).sentences))
+        print(len(SentenceIndex.load(sys.argv[1], Drawn()).sentences))
 """
     index.save(tmp_path / "idx")
-    arguments = [sys.executable, "-c", code, str(ROOT / "tests"), str(tmp_path / "idx")]
+    arguments = [sys.executable, "-c", code.replace("@model@", inspect.getsource(Drawn)), str(tmp_path / "idx")]
     done = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["300", "301", "301", "302", "302", "303"]
