@@ -1,0 +1,102 @@
+"""What the options of a training step cost, each beside unsupervised SimCSE without it.
+
+    OMP_NUM_THREADS=1 python tests/benchmarks/option_costs.py --corpus wiki.txt [--steps 10] [--repeats 7]
+
+All steps encode 96 sequences of the same text with the embedded encoder, in bf16: 48 sentences twice, or 32 rows of three
+sentences (``supervised``); ``do_mlm`` encodes its 48 masked sentences on top. Contestants take turns; the time is the
+processor's, of one thread, and the ratio that of one turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import transformers
+
+from dystress_text.build_loss import build_objective, learned_group
+from dystress_text.corpus import load_corpus
+from dystress_text.encoder import load_encoder
+from dystress_text.engine import parameter_groups
+from dystress_text.locate import embedded
+from dystress_text.masked_lm import TokenMasking, load_lm_head
+from dystress_text.settings import LossSettings
+from dystress_text.simcse import SimcseTask
+from dystress_text.similarity_log import SimilarityWatch
+
+SEQUENCES = 96
+MODEL = str(embedded("bert-mini-wiki"))
+
+
+def contestant(corpus_file: str, option: str) -> Callable[[int, int], float]:
+    """A task with an option, as a function that trains some steps from a batch on and returns their seconds."""
+    encoder, tokenizer = load_encoder(MODEL, "avg", True)
+    corpus = load_corpus(corpus_file, tokenizer, 32, 20_000, progress=False)
+    loss = LossSettings(learn_temperature=option == "learn_temperature")
+    objective = build_objective(loss, bidirectional=option == "bidirectional")
+    masking = None
+    if option == "do_mlm":
+        encoder.lm_head = load_lm_head(MODEL, encoder.transformer)
+        masking = TokenMasking(tokenizer)
+    columns = 3 if option == "supervised" else 1
+    task = SimcseTask(
+        encoder.train(), tokenizer, corpus, objective, None, True, columns, option != "mask_duplicates no", masking
+    )
+    watch = SimilarityWatch(objective, 0.4) if option == "log_similarity" else None
+    beside = learned_group(objective, loss)
+    groups = parameter_groups(encoder, 0.0) + ([] if beside is None else [beside])
+    optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=True)
+    rows = SEQUENCES // max(2, columns)
+
+    def train(first: int, steps: int) -> float:
+        start = time.process_time()
+        for step in range(first, first + steps):
+            batch = task.load(np.arange(step * rows, (step + 1) * rows))
+            with torch.autocast("cpu", torch.bfloat16):
+                embeddings = task.embed(encoder, batch)
+            task.loss(embeddings).backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            if watch is not None:
+                watch.end_step()
+        return time.process_time() - start
+
+    return train
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", required=True)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=7)
+    options = parser.parse_args()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    names = (
+        "unsupervised", "supervised", "mask_duplicates no", "bidirectional", "learn_temperature", "log_similarity",
+        "do_mlm",
+    )  # fmt: skip
+    contestants = {name: contestant(options.corpus, name) for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for repeat in range(options.repeats + 1):
+        for name, train in contestants.items():
+            taken = train(repeat * options.steps, options.steps)
+            if repeat > 0:  # the first turn warms up
+                seconds[name].append(taken)
+    print(f"{'':20} {'ms a step':>9}  of unsupervised (range)")
+    for name in names:
+        ratios = [a / b for a, b in zip(seconds[name], seconds["unsupervised"], strict=True)]
+        milliseconds = 1000 * statistics.median(seconds[name]) / options.steps
+        print(
+            f"{name:20} {milliseconds:9.1f}  {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+        )
+
+
+if __name__ == "__main__":
+    main()
