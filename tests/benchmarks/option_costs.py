@@ -2,9 +2,9 @@
 
     OMP_NUM_THREADS=1 python tests/benchmarks/option_costs.py --corpus wiki.txt [--steps 10] [--repeats 7]
 
-All steps encode 96 sequences of the same text with the embedded encoder, in bf16: 48 sentences twice, or 32 rows of three
-sentences (``supervised``); ``do_mlm`` encodes its 48 masked sentences on top. Contestants take turns; the time is the
-processor's, of one thread, and the ratio that of one turn.
+All steps encode 96 sequences of the same text with the embedded encoder, in bf16: 48 sentences twice, or 32 rows of
+three sentences (``supervised``); ``do_mlm`` encodes its 48 masked sentences on top. Contestants take turns; the time is
+the processor's, of one thread, and the ratio that of one turn.
 """
 
 from __future__ import annotations
