@@ -25,6 +25,7 @@ from dystress_text.core import (
     AlignmentAdaptiveTemperature,
     CosineTemperature,
     InfoNCELoss,
+    LearnableTemperature,
     MACLLoss,
     NTXentLoss,
     ProcessGather,
@@ -48,6 +49,9 @@ OBJECTIVES = {
         CosineTemperature(0.05, 0.1), detach_temperature=False, gather=gather
     ),
     "MACL": lambda gather: MACLLoss(temperature=AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), gather=gather),
+    "learned temperature": lambda gather: InfoNCELoss(
+        LearnableTemperature(CosineTemperature(0.05, 0.1)).double(), gather=gather
+    ),
 }
 CASES = {name: (name, {}) for name in OBJECTIVES}
 CASES["accumulation"] = ("InfoNCE, shifted cosine", {"gradient_accumulation_steps": 2})
@@ -101,7 +105,9 @@ def train(folder, text, case, sharded=False, precision="no", **options):
     task = make_task(corpus, objective, accelerator.num_processes, accelerator.process_index)
     if precision != "no":
         task.model.float()
-    trainer = Trainer(task, len(corpus), settings, accelerator, watch=watch_of(settings, task.objective))
+    learned = list(task.objective.temperature.parameters())
+    beside = {"params": learned, "lr": 0.05, "weight_decay": 0.0} if learned else None
+    trainer = Trainer(task, len(corpus), settings, accelerator, watch=watch_of(settings, task.objective), beside=beside)
     trainer.fit()
     types = {type(module).__name__ for module in trainer.model.modules()}
     trainer.model = task.model

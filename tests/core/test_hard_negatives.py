@@ -6,6 +6,7 @@ import pytest
 import spec_formulas as spec
 import torch
 from core_cases import OBJECTIVES, TEMPERATURES, macl, macl_on_both_views, sample_ids
+from processes import in_threads
 
 from dystress_text.core import DCLLoss, DCLWLoss, InfoNCELoss, MACLLoss, NTXentLoss, QueueInfoNCELoss
 from dystress_text.core.diagnosis import pair_sums
@@ -181,6 +182,22 @@ def test_what_is_left_out_gets_no_gradient_and_is_not_watched(build):
     assert torch.isfinite(sums.packed()).all()
     value.backward()
     assert all(torch.isfinite(x.grad).all() for x in z)
+
+
+def test_processes_count_the_duplicates_of_all():
+    z, counts = views(12, 4, 2), []
+    ids = [sample_ids(x) for x in z]
+    alone = InfoNCELoss(0.1)
+    alone(*z, ids=ids)
+
+    def work(gather):
+        loss, rows = InfoNCELoss(0.1, gather=gather), slice(4 * gather.rank, 4 * gather.rank + 4)
+        loss(*(x[rows] for x in z), ids=[x[rows] for x in ids])
+        counts.append(int(loss.duplicates))
+        return gather.rank
+
+    in_threads(3, work)
+    assert counts == [int(alone.duplicates)] * 3
 
 
 def test_ids_that_do_not_fit_are_refused():
