@@ -33,6 +33,11 @@ class Start:
     notes: tuple[str, ...]
     about: dict[str, Any]
 
+    @property
+    def has_head(self) -> bool:
+        """Whether a head that was trained before is part of the model, so that its vectors are those behind it."""
+        return self.model.keep_head and self.about["head"]["starts"] != "new"
+
 
 def load_start(name: str, text: TextSettings, given: Collection[str] = ()) -> Start:
     """The encoder that a run starts from.

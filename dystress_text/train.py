@@ -124,6 +124,8 @@ def train(settings: RunSettings) -> dict[str, Any]:
             first = trainer.first_step
             _say(f"going on after step {first:,}" if first else "no checkpoint yet: from the start")
         vectors = {} if dev is None else vectors_by_pooler(dev, model, tokenizer)
+        if dev is not None and beginning.has_head:
+            vectors[text.pooler_type] = task.encode(dev.sentences)
         record["untrained"] = {} if dev is None else untrained(dev, vectors)
         if dev is not None:
             before = pair_similarities(dev, vectors[text.pooler_type]).histograms()
@@ -162,7 +164,7 @@ def vectors_by_pooler(dev: StsPairs, model: SentenceEncoder, tokenizer: PreTrain
 
 
 def untrained(dev: StsPairs, vectors: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
-    """What each pooler reaches on the encoder as it is: metrics by pooler, the best one first."""
+    """What the vectors of each pooler reach before training: metrics by pooler, the best one first."""
     results = {name: sts_metrics(dev, score_vectors(dev, vectors[name])) for name in POOLERS}
     return dict(sorted(results.items(), key=lambda item: -item[1][f"{dev.slug}_spearman"]))
 

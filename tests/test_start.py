@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
@@ -282,6 +283,9 @@ def test_the_program_trains_further(flags, tiny_bert, tmp_path, capsys):
     assert out.max_seq_length == 20
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["settings"]["pooler_type"] == "avg"
+    assert record["untrained"]["avg"] == pytest.approx(record["trained"], abs=1e-3)  # what it was is behind its head
+    before, after = (record["similarities"][when] for when in ("before", "after"))
+    assert np.abs(np.subtract(before["random"], after["random"])).max() < 1
     card = (tmp_path / "out" / "README.md").read_text()
     assert "then a dense layer with tanh. The vectors have length 1." in card
     assert main([*given, "--overwrite_output_dir", "--preset=small", "--max_steps=2"]) == 0
