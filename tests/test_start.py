@@ -23,6 +23,7 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from transformers import AutoModel, AutoTokenizer
 
+from dystress_text import saved_model
 from dystress_text.encoder import SentenceEncoder
 from dystress_text.errors import UserError
 from dystress_text.settings import TextSettings
@@ -203,6 +204,14 @@ def test_a_hub_that_fails_is_one_line_and_no_guess(tmp_path):
         environment = hub_environment(address, tmp_path / "home")
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=ROOT)
     assert "UserError: --model_name_or_path: cannot load 'someone/m'" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("content", ["{", "[{}]", "[3]"])
+def test_a_damaged_list_of_modules_from_the_hub_is_one_line(tmp_path, monkeypatch, content):
+    (tmp_path / "modules.json").write_text(content)
+    monkeypatch.setattr(saved_model, "_fetched", lambda name, file: tmp_path / file)
+    with pytest.raises(UserError, match="--model_name_or_path: cannot load 'someone/m'"):
+        load_start("someone/m", TextSettings())
 
 
 # ---- sentence-transformers models ------------------------------------------------------------------------------------
