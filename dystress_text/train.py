@@ -38,7 +38,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluators import Evaluation, build_evaluation, digest_of, further_lines, sts_metrics
 from dystress_text.locate import CHECKOUT, PREPARED_SETS, data_root, wiki1m
 from dystress_text.manifest import variant_of
-from dystress_text.masked_lm import TokenMasking, load_lm_head
+from dystress_text.masked_lm import TokenMasking
 from dystress_text.page import leave_page
 from dystress_text.quickstart import write_documentation_corpus
 from dystress_text.records import versions
@@ -81,7 +81,6 @@ def train(settings: RunSettings) -> dict[str, Any]:
     if text.do_mlm:
         check_whole(accelerator, "--do_mlm")
         masking = TokenMasking(tokenizer, text.mlm_probability, engine.seed)
-        model.lm_head = load_lm_head(_model_path(text.model_name_or_path), model.transformer)
     model.to(accelerator.device)
     check_length(text.max_seq_length, tokenizer, model)
     if text.dropout != 0 and not text.supervised:  # who says 0 means it
