@@ -101,7 +101,11 @@ def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
         UserError: its options do not fit.
     """
     options = {**record["settings"]}
-    for name, value in record.get("learned_temperature", {}).items():
+    learned = record.get("learned_temperature", {})
+    if learned:  # and is trained no further: rounded, its end points may stand on the bounds
+        for name in ("learn_temperature", "temperature_bounds", "temperature_learning_rate"):
+            options.pop(name, None)
+    for name, value in learned.items():
         options["temp" if name == "tau" else name] = value
     return build_temperature(
         LossSettings(**{f.name: options[f.name] for f in fields(LossSettings) if f.name in options})

@@ -282,9 +282,14 @@ def _recipe(record: Mapping[str, Any]) -> Iterable[str]:
         ("SHA-256 of the data", corpus.get("sha256")),
         ("objective", record.get("objective")),
         ("temperature", record.get("temperature")),
+        ("temperature as learned", _listed(_part(record, "learned_temperature"))),
         ("temperature in the gradient", {True: "no", False: "yes"}.get(settings.get("detach_temperature", ""))),
         ("pooling", settings.get("pooler_type")),
-        ("dense + tanh while training", {True: "yes", False: "no"}.get(settings.get("mlp_head", ""), "with cls only")),
+        ("dense + tanh while training", _head(record)),
+        ("masked-language-model loss", f"weight {settings.get('mlm_weight')}" if settings.get("do_mlm") else None),
+        *((name.replace("_", " "), settings.get(name) or None) for name in (
+            "supervised", "bidirectional", "hard_negative_weight",
+        )),
         ("LoRA", _lora(settings)),
         ("dropout", settings.get("dropout") if settings.get("dropout") is not None else "the base model's"),
         ("tokens a training sentence", settings.get("max_seq_length")),
@@ -298,7 +303,7 @@ def _recipe(record: Mapping[str, Any]) -> Iterable[str]:
         ("device", record.get("device")),
         ("processes", record.get("processes")),
         ("training time", f"{record['train_seconds']} s" if "train_seconds" in record else None),
-        ("versions", ", ".join(f"{name} {number}" for name, number in _part(record, "versions").items()) or None),
+        ("versions", _listed(_part(record, "versions"))),
     ]  # fmt: skip
     yield "## Recipe\n\n" + _table(("", ""), (row for row in rows if row[1] is not None))
 
@@ -306,10 +311,19 @@ def _recipe(record: Mapping[str, Any]) -> Iterable[str]:
 def _lora(settings: Mapping[str, Any]) -> str | None:
     """Options of LoRA in words; None where it was off."""
     names = ("lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules")
-    said = {name.removeprefix("lora_"): settings.get(name) for name in names}
-    if said["rank"] is None:
-        return None
-    return ", ".join(f"{name} {value}" for name, value in said.items() if value is not None)
+    return _listed({name.removeprefix("lora_"): settings.get(name) for name in names})
+
+
+def _head(record: Mapping[str, Any]) -> str:
+    """Whether there was a head; older records say what was asked for alone."""
+    if "head" in record:
+        return "yes" if record["head"] else "no"
+    return {True: "yes", False: "no"}.get(_part(record, "settings").get("mlp_head", ""), "with cls only")
+
+
+def _listed(values: Mapping[str, Any]) -> str | None:
+    """Names and values in a line; None where there are none."""
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None) or None
 
 
 def _variant(record: Mapping[str, Any], option: str) -> Any:

@@ -20,7 +20,7 @@ from dystress_text.build_loss import TEMPERATURE_OPTIONS
 from dystress_text.comparison import Spread, spread
 from dystress_text.errors import UserError
 from dystress_text.paper import TASKS
-from dystress_text.run_figures import FREE, read_json, run_folders
+from dystress_text.run_figures import FREE, options_of, read_json, run_folders
 from dystress_text.run_folder import PROGRAMS, RECORD
 
 ACCURACY, RATE = "accuracy", "learning_rate"
@@ -81,7 +81,7 @@ class _Run:
 
     @property
     def others(self) -> dict[str, Any]:
-        settings = {key: value for key, value in self.record["settings"].items() if key not in _FREE}
+        settings = {key: value for key, value in options_of(self.record).items() if key not in _FREE}
         return {**settings, "objective": str(self.record["objective"])}
 
 

@@ -18,8 +18,8 @@ from dystress_text.build_loss import TEMPERATURE_OPTIONS, build_objective
 from dystress_text.engine import FREE_OPTIONS
 from dystress_text.errors import UserError
 from dystress_text.paper import GROUPS, ROWS, TASKS, PaperRow, Row, average
-from dystress_text.run_folder import RECORD
-from dystress_text.settings import LossSettings
+from dystress_text.run_folder import PROGRAMS, RECORD
+from dystress_text.settings import EngineSettings, LossSettings, RunSettings, TextSettings
 
 PAIRS = "sts-pairs.npz"
 # what does not make a configuration; unlike a run that goes on, it has one training file
@@ -53,7 +53,7 @@ class RunFigures:
     @property
     def settings(self) -> dict[str, Any]:
         """The options of the training program that make the configuration."""
-        return {name: value for name, value in self.record["settings"].items() if name not in {*FREE, "seed"}}
+        return {name: value for name, value in options_of(self.record).items() if name not in {*FREE, "seed"}}
 
     def parameter(self, name: str) -> float | None:
         """A parameter of the temperature that was trained with, such as ``tau_max``; None where it has none."""
@@ -72,6 +72,13 @@ class RunFigures:
         if not self.record["settings"].get("detach_temperature"):
             return None
         return _paper_rows().get((self.record["objective"], self.record["temperature"]))
+
+
+def options_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a run of text or images; what is younger than its record stands at what the run did without it."""
+    loss, engine = LossSettings(), EngineSettings()
+    texts = RunSettings(TextSettings(mask_duplicates=False), loss, engine).options()  # it is on now and was not then
+    return {**(texts if record["program"] == PROGRAMS[0] else {**vars(loss), **vars(engine)}), **record["settings"]}
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[list[RunFigures], list[str]]:

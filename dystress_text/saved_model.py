@@ -113,7 +113,9 @@ def find_saved(name_or_path: str) -> Path | None:
         return None
     for file in (_SETTINGS, _TRANSFORMER, "config.json", "tokenizer_config.json"):
         _fetched(name_or_path, file)
-    for kind, path in _modules(found.parent).items():
+    with readable(name_or_path):
+        modules = _modules(found.parent)
+    for kind, path in modules.items():
         for file in ("config.json", *((_WEIGHTS,) if kind in ("Dense", "WeightedLayerPooling") else ())):
             if path and _fetched(name_or_path, f"{path}/{file}") is None and file == _WEIGHTS:
                 _fetched(name_or_path, f"{path}/{_OLD_WEIGHTS}")

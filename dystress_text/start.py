@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from dystress_text.encoder import AVERAGED, POOLERS, SentenceEncoder, build_encoder
 from dystress_text.errors import UserError
 from dystress_text.lora import add_lora
+from dystress_text.masked_lm import load_lm_head
 from dystress_text.pretrained import Pretrained, load_pretrained, pooler_dense
 from dystress_text.saved_model import SavedModel, find_saved, limit_length, read_head, read_saved
 from dystress_text.settings import TextSettings
@@ -32,6 +33,11 @@ class Start:
     tokenizer: PreTrainedTokenizerBase
     notes: tuple[str, ...]
     about: dict[str, Any]
+
+    @property
+    def has_head(self) -> bool:
+        """Whether a head that was trained before is part of the model, so that its vectors are those behind it."""
+        return self.model.keep_head and self.about["head"]["starts"] != "new"
 
 
 def load_start(name: str, text: TextSettings, given: Collection[str] = ()) -> Start:
@@ -62,6 +68,8 @@ def load_start(name: str, text: TextSettings, given: Collection[str] = ()) -> St
     notes = [] if saved is None else [_said_of(saved, model)]
     notes += _said_of_head(model, found, source)
     about: dict[str, Any] = {"head": None if model.head is None else {"starts": source, "kept": model.keep_head}}
+    if text.do_mlm:
+        model.lm_head = load_lm_head(name, model.transformer)
     if text.lora_rank is not None:
         model.adapt(
             add_lora(

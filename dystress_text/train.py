@@ -38,7 +38,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluators import Evaluation, build_evaluation, digest_of, further_lines, sts_metrics
 from dystress_text.locate import CHECKOUT, PREPARED_SETS, data_root, wiki1m
 from dystress_text.manifest import variant_of
-from dystress_text.masked_lm import TokenMasking, load_lm_head
+from dystress_text.masked_lm import TokenMasking
 from dystress_text.page import leave_page
 from dystress_text.quickstart import write_documentation_corpus
 from dystress_text.records import versions
@@ -81,7 +81,6 @@ def train(settings: RunSettings) -> dict[str, Any]:
     if text.do_mlm:
         check_whole(accelerator, "--do_mlm")
         masking = TokenMasking(tokenizer, text.mlm_probability, engine.seed)
-        model.lm_head = load_lm_head(_model_path(text.model_name_or_path), model.transformer)
     model.to(accelerator.device)
     check_length(text.max_seq_length, tokenizer, model)
     if text.dropout != 0 and not text.supervised:  # who says 0 means it
@@ -124,6 +123,8 @@ def train(settings: RunSettings) -> dict[str, Any]:
             first = trainer.first_step
             _say(f"going on after step {first:,}" if first else "no checkpoint yet: from the start")
         vectors = {} if dev is None else vectors_by_pooler(dev, model, tokenizer)
+        if dev is not None and beginning.has_head:
+            vectors[text.pooler_type] = task.encode(dev.sentences)
         record["untrained"] = {} if dev is None else untrained(dev, vectors)
         if dev is not None:
             before = pair_similarities(dev, vectors[text.pooler_type]).histograms()
@@ -162,7 +163,7 @@ def vectors_by_pooler(dev: StsPairs, model: SentenceEncoder, tokenizer: PreTrain
 
 
 def untrained(dev: StsPairs, vectors: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
-    """What each pooler reaches on the encoder as it is: metrics by pooler, the best one first."""
+    """What the vectors of each pooler reach before training: metrics by pooler, the best one first."""
     results = {name: sts_metrics(dev, score_vectors(dev, vectors[name])) for name in POOLERS}
     return dict(sorted(results.items(), key=lambda item: -item[1][f"{dev.slug}_spearman"]))
 

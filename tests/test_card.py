@@ -105,6 +105,21 @@ def test_further_evaluators_have_a_table_of_their_own():
     assert "| mr_dev_accuracy | 61.50 |" in text
 
 
+def test_the_recipe_has_what_else_was_trained_on():
+    learned, head = {"tau_min": 0.04, "tau_max": 0.09}, {"starts": "the model's own", "kept": True}
+    settings = {"do_mlm": True, "mlm_weight": 0.2, "supervised": True, "hard_negative_weight": 1.0}
+    text = model_card(a_record(learned_temperature=learned, head=head, settings=settings), MODEL)
+    for said in (
+        "| temperature as learned | tau_min 0.04, tau_max 0.09 |", "| dense + tanh while training | yes |",
+        "| masked-language-model loss | weight 0.2 |", "| supervised | True |", "| hard negative weight | 1.0 |",
+    ):  # fmt: skip
+        assert said in text
+    plain = model_card(a_record(head=None, settings={"do_mlm": False, "mlm_weight": 0.1, "supervised": False}), MODEL)
+    assert "| dense + tanh while training | no |" in plain
+    assert not re.search("masked|supervised|as learned", plain)
+    assert "| dense + tanh while training | with cls only |" in model_card(a_record(), MODEL)
+
+
 def test_an_empty_record_and_one_of_a_run_without_evaluation_will_do():
     text = model_card({}, MODEL)
     assert "## Recipe" not in text

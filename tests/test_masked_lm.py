@@ -16,7 +16,9 @@ from dystress_text.corpus import load_corpus
 from dystress_text.encoder import load_encoder
 from dystress_text.errors import UserError
 from dystress_text.masked_lm import TokenMasking, load_lm_head
+from dystress_text.settings import TextSettings
 from dystress_text.simcse import SimcseTask
+from dystress_text.start import load_start
 from dystress_text.train import main
 
 ROWS = np.arange(12)
@@ -185,3 +187,12 @@ def test_an_encoder_without_a_known_head_is_refused():
     transformer = build_transformer("mpnet")
     with pytest.raises(UserError, match="--do_mlm: no masked-language-model head is known for 'mpnet'; known are bert"):
         load_lm_head("nowhere", transformer)
+
+
+def test_beside_adapters_what_trains_of_the_head_is_counted(tiny_bert):
+    with pytest.warns(UserWarning, match="starts with a new one"):
+        start = load_start(str(tiny_bert), TextSettings(do_mlm=True, lora_rank=2))
+    assert start.model.lm_head is not None
+    own = {id(p): p for part in (start.model.lm_head, start.model) for p in part.parameters() if p.requires_grad}
+    assert start.about["parameters"]["trained"] == sum(p.numel() for p in own.values())
+    assert start.about["parameters"]["all"] == sum(p.numel() for p in start.model.parameters())

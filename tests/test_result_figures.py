@@ -221,6 +221,25 @@ def test_text_is_drawn_with_alignment(text_run):
     assert "over 2 seeds" in figure.get_suptitle()
 
 
+def test_options_that_are_younger_than_a_record_set_newer_runs_apart(text_run):
+    folders = [text_run("a", 70.0, -2.0, 0.2, "--temp=0.05"), text_run("b", 71.0, -2.0, 0.2, "--temp=0.05", seed=1)]
+    folders += [text_run(f"mlm-{i}", 60.0, -2.0, 0.2, "--temp=0.05", "--do_mlm", seed=i) for i in range(2)]
+    folders += [text_run("masked", 65.0, -2.0, 0.2, "--temp=0.05", "--mask_duplicates=yes")]
+    file = folders[0] / "run.json"
+    record = json.loads(file.read_text())
+    for name in ("mask_duplicates", "do_mlm", "lora_rank", "learn_temperature"):
+        del record["settings"][name]
+    file.write_text(json.dumps(record))
+    second = folders[1] / "run.json"
+    second.write_text(second.read_text().replace('"mask_duplicates": true', '"mask_duplicates": false'))
+    found = outcomes.read_outcomes(folders).configurations
+    assert sorted((c.seeds, c.figures["accuracy"].mean) for c in found) == [
+        ((0,), 65.0),
+        ((0, 1), 60.0),
+        ((0, 1), 70.5),
+    ]
+
+
 def test_the_linear_probe_can_be_asked_for(images, tmp_path):
     figure = outcome_drawings.make("accuracy-temperature", images, "linear")
     close(drawn_points(figure.axes[0])[0][1], expected(0, GRID[0][1])[0] + 7)

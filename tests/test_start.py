@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
@@ -22,6 +23,7 @@ from sentence_transformers.sentence_transformer.modules import (
 )
 from transformers import AutoModel, AutoTokenizer
 
+from dystress_text import saved_model
 from dystress_text.encoder import SentenceEncoder
 from dystress_text.errors import UserError
 from dystress_text.settings import TextSettings
@@ -204,6 +206,14 @@ def test_a_hub_that_fails_is_one_line_and_no_guess(tmp_path):
     assert "UserError: --model_name_or_path: cannot load 'someone/m'" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("content", ["{", "[{}]", "[3]"])
+def test_a_damaged_list_of_modules_from_the_hub_is_one_line(tmp_path, monkeypatch, content):
+    (tmp_path / "modules.json").write_text(content)
+    monkeypatch.setattr(saved_model, "_fetched", lambda name, file: tmp_path / file)
+    with pytest.raises(UserError, match="--model_name_or_path: cannot load 'someone/m'"):
+        load_start("someone/m", TextSettings())
+
+
 # ---- sentence-transformers models ------------------------------------------------------------------------------------
 
 
@@ -282,6 +292,9 @@ def test_the_program_trains_further(flags, tiny_bert, tmp_path, capsys):
     assert out.max_seq_length == 20
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["settings"]["pooler_type"] == "avg"
+    assert record["untrained"]["avg"] == pytest.approx(record["trained"], abs=1e-3)  # what it was is behind its head
+    before, after = (record["similarities"][when] for when in ("before", "after"))
+    assert np.abs(np.subtract(before["random"], after["random"])).max() < 1
     card = (tmp_path / "out" / "README.md").read_text()
     assert "then a dense layer with tanh. The vectors have length 1." in card
     assert main([*given, "--overwrite_output_dir", "--preset=small", "--max_steps=2"]) == 0

@@ -12,7 +12,7 @@ from scipy import stats
 from dystress_text.arguments import parse
 from dystress_text.build_loss import build_objective
 from dystress_text.paper import TASKS
-from dystress_text.report import ONE_SEED, main
+from dystress_text.report import ONE_SEED, main, not_the_papers
 from dystress_text.run_figures import PAIRS, groups_of, read_runs
 
 CONSTANT, SHIFTED = "sts-constant-0.05", "sts-shifted-0.4-0.05-0.07"
@@ -146,6 +146,20 @@ def test_each_profile_is_held_against_its_own_constant_too(sweep, capsys):
     assert {pair[1] for pair in against if pair[0] == "sts-constant-0.03"} == {CONSTANT}
     named = table(sweep, "--baseline", "sts-macl", capsys=capsys)
     assert {row["baseline"] for row in named if row["configuration"] != "sts-macl"} == {"sts-macl"}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--do_mlm"], ["do_mlm"]),
+        (["--lora_rank=8", "--bidirectional"], ["bidirectional", "lora_rank"]),
+        (["--mlp_only_train", "no"], ["mlp_only_train"]),
+        (["--mlp_only_train"], []),  # SimCSE's scripts name it
+    ],
+)
+def test_another_way_of_training_is_not_the_papers(tmp_path, options, named):
+    write_run(tmp_path, CONSTANT, 0, 70.0, options)
+    assert not_the_papers(read_runs([tmp_path])[0]) == named
 
 
 def test_what_a_reader_must_know_is_said(sweep, capsys):

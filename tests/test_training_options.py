@@ -10,9 +10,9 @@ import torch
 from conftest import WORDS
 from test_engine import make_task
 
+from dystress_text.arguments import parse
 from dystress_text.batches import BatchOrder
 from dystress_text.build_loss import temperature_of_record
-from dystress_text.core import LearnableTemperature
 from dystress_text.corpus import load_corpus
 from dystress_text.encoder import load_encoder
 from dystress_text.train import main
@@ -81,14 +81,22 @@ def test_a_learned_temperature_moves_and_is_recorded(flags, tmp_path, options, n
     assert all(abs(value - starts[name]) > 1e-4 for name, value in learned.items())
     assert all(0.01 < value < 1 for value in learned.values())
     rebuilt = temperature_of_record(record)
-    assert isinstance(rebuilt, LearnableTemperature)
-    assert rebuilt.end_points() == pytest.approx(learned, rel=1e-4)
+    assert {name: getattr(rebuilt, name) for name in names} == learned
     before = {**learned}
     for folder in (tmp_path / "out").glob("checkpoint-6"):
         assert not folder.exists()
     assert main([*flags, *options, "--learn_temperature", "--temperature_learning_rate=0.05", "--save_steps=3",
                  "--resume_from_checkpoint"]) == 0  # fmt: skip
     assert record_of(tmp_path)["learned_temperature"] == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "learned"), [(["--temp=0.05"], {"tau": 0.01}), (["--tau_max=0.2"], {"tau_min": 0.01, "tau_max": 0.01})]
+)
+def test_one_that_went_to_its_bound_can_be_read_back(flags, learned):
+    settings = parse([*flags, "--learn_temperature", "--temperature_learning_rate=0.05"])
+    rebuilt = temperature_of_record({"settings": settings.options(), "learned_temperature": learned})
+    assert float(rebuilt(torch.tensor(0.5))) == pytest.approx(0.01)
 
 
 def test_its_step_is_that_of_adam_alone(corpus, tmp_path):

@@ -50,6 +50,7 @@ class LearnableTemperature(Temperature):
             raise ValueError(f"{ends} must lie between the bounds {low} and {high}, the lower one first")
         self.low, self.high = low, high
         self.shape = temperature.shape if isinstance(temperature, ProfileTemperature) else None
+        self.start = type(temperature).__name__
         floors = [low, *starts[:-1]]
         free = [math.log((start - floor) / (high - start)) for start, floor in zip(starts, floors, strict=True)]
         self.free = nn.Parameter(torch.tensor(free))  # (1,) or (2,)
@@ -73,4 +74,4 @@ class LearnableTemperature(Temperature):
     def extra_repr(self) -> str:
         ends = ", ".join(f"{name}={end:g}" for name, end in self.end_points().items())
         settings = "".join(f", {k}={v}" for k, v in getattr(self.shape, "keywords", {}).items())
-        return f"{ends}{settings}, low={self.low:g}, high={self.high:g}"
+        return f"start={self.start}, {ends}{settings}, low={self.low:g}, high={self.high:g}"

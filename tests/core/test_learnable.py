@@ -85,3 +85,8 @@ def test_it_says_where_it_is_and_is_saved_with_the_loss():
     loss = InfoNCELoss(LearnableTemperature(core.ShiftedCosineTemperature()))
     assert "tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7, low=0.01, high=1" in repr(loss.temperature)
     assert "temperature.free" in loss.state_dict()
+
+
+def test_profiles_with_the_same_end_points_are_told_apart():
+    names = {repr(LearnableTemperature(profile(0.05, 0.07))) for profile in (CosineTemperature, core.LinearTemperature)}
+    assert len(names) == 2
