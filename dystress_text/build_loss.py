@@ -140,8 +140,11 @@ def _option_names(message: str) -> str:
 
 
 def learned_end_points(temperature: Temperature | None) -> dict[str, dict[str, float]]:
-    """What ``run.json`` says of a temperature that was trained; nothing of another one."""
-    return {"learned_temperature": temperature.end_points()} if isinstance(temperature, LearnableTemperature) else {}
+    """What ``run.json`` says of a temperature that was trained, which goes back to the kept model's; else nothing."""
+    if not isinstance(temperature, LearnableTemperature):
+        return {}
+    temperature.go_back()
+    return {"learned_temperature": temperature.end_points()}
 
 
 def build_objective(

@@ -317,11 +317,11 @@ class Trainer:
                     self.accelerator.backward(loss)
                 else:
                     loss = backward_in_chunks(self.task, self.model, chunks, self.accelerator)
+                if self.accelerator.sync_gradients:
+                    for parameter in self._beside:  # before an overflow is looked for, so that all processes find it
+                        parameter.grad = self.accelerator.reduce(parameter.grad, "mean")
                 if self.accelerator.sync_gradients and clip > 0:
                     norm = self.accelerator.clip_grad_norm_(self.model.parameters(), clip)
-                if self.accelerator.sync_gradients:
-                    for parameter in self._beside:
-                        parameter.grad = self.accelerator.reduce(parameter.grad, "mean")
                 self.optimizer.step()
                 self.optimizer.zero_grad()
             loss = loss.detach()

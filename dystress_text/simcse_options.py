@@ -95,6 +95,9 @@ def translate(argv: Sequence[str]) -> list[str]:
         if pair in TRANSLATED:
             words += TRANSLATED[pair]
             i += 1
+        elif argv[i] in TRANSLATED and argv[i + 1 : i + 2] in (["True"], ["False"]):
+            words += TRANSLATED[argv[i]] if argv[i + 1] == "True" else ()
+            i += 1
         elif argv[i] == "--eval_transfer=true" or (argv[i] == "--eval_transfer" and alone):
             words += ["--eval_transfer", "all"]  # SimCSE's is a flag, for all tasks
         else:

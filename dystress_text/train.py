@@ -11,6 +11,7 @@ The model lands in ``out/`` (``--output_dir``) in sentence-transformers' format.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -274,6 +275,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)  # of each checkpoint: --do_mlm shares weights
 
     def work() -> bool:
         train(parse(sys.argv[1:] if argv is None else argv, __doc__))

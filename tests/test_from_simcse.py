@@ -152,6 +152,11 @@ def test_its_command_line_runs_as_it_is():
     assert settings.loss.temp == 0.05
 
 
+def test_flags_may_have_a_value():
+    assert parse(["--fp16", "True", "--do_train", "True"]).engine.mixed_precision == "fp16"
+    assert parse(["--fp16", "False", "--do_eval", "False"]).engine.mixed_precision == "auto"
+
+
 def test_a_file_of_its_options_is_read(tmp_path):
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({"do_train": True, "temp": 0.05, "evaluation_strategy": "steps"}))
     assert parse([str(tmp_path / "s.yaml")]).loss.temp == 0.05

@@ -10,11 +10,15 @@ import torch
 from conftest import WORDS
 from test_engine import make_task
 
+from dystress_text.accelerator import make_accelerator
 from dystress_text.arguments import parse
 from dystress_text.batches import BatchOrder
-from dystress_text.build_loss import temperature_of_record
+from dystress_text.build_loss import build_objective, learned_end_points, learned_group, temperature_of_record
 from dystress_text.corpus import load_corpus
 from dystress_text.encoder import load_encoder
+from dystress_text.engine import Trainer
+from dystress_text.settings import EngineSettings, LossSettings
+from dystress_text.simcse import SimcseTask
 from dystress_text.train import main
 
 SENTENCES = [" ".join(WORDS[i : i + 4]) for i in range(10)] * 2 + [" ".join(WORDS[i : i + 5]) for i in range(20)]
@@ -99,13 +103,30 @@ def test_one_that_went_to_its_bound_can_be_read_back(flags, learned):
     assert float(rebuilt(torch.tensor(0.5))) == pytest.approx(0.01)
 
 
+def test_it_is_recorded_as_the_kept_model_had_it(corpus, tmp_path):
+    """The first of three models is the best one."""
+    loss, found = LossSettings(temp=0.05, learn_temperature=True, temperature_learning_rate=0.05), []
+    for steps in (3, 1):
+        engine = EngineSettings(
+            output_dir=str(tmp_path), max_steps=steps, train_batch_size=8, eval_steps=1, mixed_precision="no",
+            lr_scheduler_type="constant", metric_for_best_model="score",
+        )  # fmt: skip
+        task, scores = make_task(corpus), iter([3.0, 2.0, 1.0])
+        task.objective = build_objective(loss)
+        task.evaluate = lambda scores=scores: {"score": next(scores)}
+        task.save = lambda folder, task=task: SimcseTask.save(task, folder)
+        group = learned_group(task.objective, loss)
+        trainer = Trainer(task, len(corpus), engine, make_accelerator(engine), beside=group)
+        assert trainer.fit().best_step == 1
+        trainer.close()
+        moved = task.objective.temperature.end_points()
+        found.append((learned_end_points(task.objective.temperature), moved))
+    assert found[0][0] == found[1][0] == {"learned_temperature": found[1][1]}
+    assert found[0][1] != found[1][1]
+
+
 def test_its_step_is_that_of_adam_alone(corpus, tmp_path):
     """Clipping and weight decay of the network do not reach it."""
-    from dystress_text.accelerator import make_accelerator
-    from dystress_text.build_loss import build_objective, learned_group
-    from dystress_text.engine import Trainer
-    from dystress_text.settings import EngineSettings, LossSettings
-
     loss = LossSettings(temp=0.05, learn_temperature=True, temperature_learning_rate=0.01)
     engine = EngineSettings(
         output_dir=str(tmp_path), max_steps=1, train_batch_size=8, weight_decay=0.5, max_grad_norm=1e-6,

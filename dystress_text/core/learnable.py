@@ -34,6 +34,8 @@ class LearnableTemperature(Temperature):
         {'tau': 0.05}
     """
 
+    kept: Tensor
+
     def __init__(self, temperature: Temperature, low: float = 0.01, high: float = 1.0) -> None:
         super().__init__()
         if not 0 < low < high < math.inf:
@@ -54,6 +56,7 @@ class LearnableTemperature(Temperature):
         floors = [low, *starts[:-1]]
         free = [math.log((start - floor) / (high - start)) for start, floor in zip(starts, floors, strict=True)]
         self.free = nn.Parameter(torch.tensor(free))  # (1,) or (2,)
+        self.register_buffer("kept", torch.tensor(free))
 
     def forward(self, similarity: Tensor) -> Tensor:
         free = self.free.to(similarity.dtype)
@@ -61,6 +64,16 @@ class LearnableTemperature(Temperature):
         if self.shape is None:
             return tau.expand_as(similarity)
         return tau + (self.high - tau) * torch.sigmoid(free[1]) * self.shape(similarity)
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        """Remember where it is: the model of this step is kept."""
+        self.kept = self.free.detach().clone()
+
+    @torch.no_grad()
+    def go_back(self) -> None:
+        """Return to where it was at the last :meth:`keep`."""
+        self.free.copy_(self.kept)
 
     @torch.no_grad()
     def end_points(self) -> dict[str, float]:
