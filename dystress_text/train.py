@@ -124,6 +124,10 @@ def train(settings: RunSettings) -> dict[str, Any]:
             first = trainer.first_step
             _say(f"going on after step {first:,}" if first else "no checkpoint yet: from the start")
         vectors = {} if dev is None else vectors_by_pooler(dev, model, tokenizer)
+        if dev is not None and model.keep_head and record["head"]["starts"] != "new":
+            own = model.encode(dev.sentences, tokenizer)
+            assert isinstance(own, Tensor)
+            vectors[text.pooler_type] = own  # the model as it came, which its head is part of
         record["untrained"] = {} if dev is None else untrained(dev, vectors)
         if dev is not None:
             before = pair_similarities(dev, vectors[text.pooler_type]).histograms()

@@ -282,6 +282,7 @@ def test_the_program_trains_further(flags, tiny_bert, tmp_path, capsys):
     assert out.max_seq_length == 20
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["settings"]["pooler_type"] == "avg"
+    assert record["untrained"]["avg"] == pytest.approx(record["trained"])  # with its head, as it came
     card = (tmp_path / "out" / "README.md").read_text()
     assert "then a dense layer with tanh. The vectors have length 1." in card
     assert main([*given, "--overwrite_output_dir", "--preset=small", "--max_steps=2"]) == 0
