@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -60,3 +62,7 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
     except KeyboardInterrupt:
         print(f"{prog}: {interrupted}", file=sys.stderr, flush=True)
         return 130
+    except BrokenPipeError:  # ``| head``
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that nothing fails once more when Python ends
+        print(f"{prog}: stopped: what reads its output has ended", file=sys.stderr, flush=True)
+        return 128 + signal.SIGPIPE

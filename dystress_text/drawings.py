@@ -237,7 +237,10 @@ def _title(metric: str) -> str:
         "alignment": "alignment (lower is closer)",
         "uniformity": "uniformity (lower is more even)",
     }
-    sets = {"sts_b_dev": "STS-B dev", "mini_sts": "mini-STS"}
+    sets = {
+        "sts_b_dev": "STS-B dev", "sts_b_test": "STS-B test", "sick_r_dev": "SICK-R dev", "sick_r_test": "SICK-R test",
+        "mini_sts": "mini-STS",
+    }  # fmt: skip
     return f"{sets.get(of, of.replace('_', ' '))}\n{known.get(kind, kind)}".strip()
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -74,9 +75,11 @@ def load_model(name_or_path: str, option: str = "--model") -> Encoder:
     if Path(name_or_path).is_dir() and not (Path(name_or_path) / "modules.json").is_file():
         raise UserError(f"{option}: {name_or_path!r} is no sentence-transformers folder")
     from sentence_transformers import SentenceTransformer  # slow to import
+    from transformers.utils import logging
 
     from dystress_text.hub import hub_reachable
 
+    logging.disable_progress_bar()  # of the weights
     try:
         return SentenceTransformer(name_or_path, local_files_only=not hub_reachable(), trust_remote_code=False)
     except Exception as error:  # a damaged file shows itself as an error of any library underneath
@@ -89,6 +92,17 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"a number from 1 is needed, got {text!r}")
     return int(text)
+
+
+def finite(text: str) -> float:
+    """A number that is neither infinite nor NaN, for a parser."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"a finite number is needed, got {text!r}")
+    return number
 
 
 class _CommandParser(OneLineParser):
@@ -119,7 +133,7 @@ def make_parser() -> argparse.ArgumentParser:
     query.add_argument("queries", nargs="*", help="texts to search for")
     query.add_argument("--file", help="queries, one a line; - is standard input")
     query.add_argument("--top_k", type=positive, default=5, help="matches a query (default 5)")
-    query.add_argument("--threshold", type=float, help="leave out matches with a lower score")
+    query.add_argument("--threshold", type=finite, help="leave out matches with a lower score")
     query.add_argument("--json", action="store_true", help="a line of JSON for each query")
     return parser
 

@@ -184,6 +184,13 @@ def test_the_gradient_field_is_the_paper_s(temperature, detached):
     torch.testing.assert_close(push, factors[1] * p, rtol=1e-9, atol=1e-12)
 
 
+def test_sets_are_called_as_on_the_terminal(runs):
+    with (runs[0] / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 50, "sick_r_dev_spearman": 50.0, "sts_b_test_spearman": 50.0}\n')
+    titles = [axes.get_title().splitlines()[0] for axes in drawings.make("training", runs).axes]
+    assert {"SICK-R dev", "STS-B test"} <= set(titles)
+
+
 def test_training_curves_are_the_log_s(runs):
     with (runs[0] / "metrics.jsonl").open("a") as file:
         file.write('{"step": 50, "sts_b_dev_spearman": null}\n')

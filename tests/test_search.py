@@ -494,6 +494,7 @@ def test_the_program(saved, text_file, tmp_path, capsys, monkeypatch):
     output = capsys.readouterr()
     assert "200 sentences, 16 dimensions, fp16" in output.out
     assert "200 sentences in 200 lines" in output.err
+    assert "Loading weights" not in output.err
     lines = text_file.read_text().splitlines()
     more = tmp_path / "more.txt"
     more.write_text("a new red dog\n")
@@ -541,6 +542,7 @@ def test_what_the_program_refuses(saved, text_file, tiny_bert, tmp_path, capsys)
         ([*query, "--index", full, "text"], "holds no index"),
         ([*query, *new], "no query"),
         ([*query, *new, "text", "--top_k", "0"], "a number from 1 is needed"),
+        ([*query, *new, "text", "--threshold", "nan"], "a finite number is needed, got 'nan'"),
         ([*query, *new, "text", "--top", "3"], "unrecognized arguments"),
         ([], "required: command"),
     ):

@@ -415,3 +415,14 @@ def test_two_processes_train_as_one(flags, tmp_path, tiny_bert):
     moved = sum(float((one[name] - start[name]).square().sum()) for name in one)
     apart = sum(float((one[name] - two[name]).square().sum()) for name in one)
     assert apart < 1e-4 * moved  # Adam blows up the rounding of gradients that are zero but for it
+
+
+def test_a_reader_that_leaves_is_one_line():
+    command = [sys.executable, "-u", str(ROOT / "dystress_text" / "train.py"), "--list_presets"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, "train.py: stopped: what reads its output has ended\n")
