@@ -28,6 +28,19 @@ class SettingsParser(OneLineErrors, HfArgumentParser):
     """Options from dataclasses; errors are one line."""
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Says the default where the text of an option does not, as the preset has it."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text, default = action.help or "", action.default
+        if any(option.startswith("--no_") for option in action.option_strings):
+            return f"Turns --{action.dest} off."
+        unsaid = default is None or default is False or default is argparse.SUPPRESS
+        if unsaid or "default" in text.lower():
+            return text
+        return f"{text} Default {' '.join(map(str, default)) if isinstance(default, list) else default}."
+
+
 class _ListPresets(argparse.Action):
     """``--list_presets``: a line for each, and the program ends, as with ``--help``."""
 
@@ -82,7 +95,7 @@ def parse_settings(
         list(groups),
         prog=prog,
         description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     parser.add_argument("--preset", help=f"Settings by name; default {default_preset}. --list_presets shows all.")

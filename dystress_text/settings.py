@@ -18,6 +18,8 @@ OBJECTIVES = ("infonce", "ntxent", "dcl", "dclw", "macl")
 class TextSettings:
     """Encoder and data."""
 
+    _argument_group_name = "encoder, data and evaluation"
+
     model_name_or_path: str = field(
         default="bert-base-uncased",
         metadata={
@@ -42,7 +44,7 @@ class TextSettings:
         default=None,
         metadata={
             "help": "Drop the head after training; no keeps it in the model. Default as in SimCSE: no with "
-            "--supervised, else yes; a head that the model comes with is kept.",
+            "--supervised and cls, else yes; a head that the model comes with is kept.",
             "nargs": "?",
             "const": True,
         },
@@ -216,6 +218,8 @@ class TextSettings:
 class LossSettings:
     """Objective and temperature. What is not given takes the temperature's own default."""
 
+    _argument_group_name = "objective and temperature"
+
     objective: str = field(default="infonce", metadata={"help": "The objective.", "choices": list(OBJECTIVES)})
     temperature: str | None = field(
         default=None,
@@ -270,6 +274,8 @@ class LossSettings:
 @dataclass
 class EngineSettings:
     """Settings of the loop; the same for text and vision."""
+
+    _argument_group_name = "training loop"
 
     output_dir: str = field(default="out", metadata={"help": "Where the model, the log and checkpoints go."})
     overwrite_output_dir: bool = field(default=False, metadata={"help": "Replace the run that output_dir holds."})

@@ -61,7 +61,8 @@ def load_start(name: str, text: TextSettings, given: Collection[str] = ()) -> St
     own_head = saved is not None and saved.dense is not None
     if own_head and text.mlp_head is False:
         raise UserError("--mlp_head no: this model has a head of its own, dense + tanh, which stays part of it")
-    drop = text.mlp_only_train if text.mlp_only_train is not None else not (text.supervised or own_head)
+    keep = own_head or (text.supervised and pooler_type == "cls")  # SimCSE has a head with cls alone
+    drop = not keep if text.mlp_only_train is None else text.mlp_only_train
     model = build_encoder(found, pooler_type, True if own_head else text.mlp_head, keep_head=not drop)
     model.normalize = saved is not None and saved.normalize
     source = _start_head(model, found, text, folder if own_head else None, saved)

@@ -1,9 +1,10 @@
-"""Fine-tune an encoder with unsupervised SimCSE and a similarity-dependent temperature.
+"""Fine-tune an encoder with SimCSE, unsupervised or supervised, and a similarity-dependent temperature.
 
     accelerate launch dystress_text/train.py                          # the paper's run: BERT-base, Wiki1M, STS-B dev
     python dystress_text/train.py --preset quickstart                 # no network, no GPU
     accelerate launch dystress_text/train.py --train_file mine.txt    # own sentences, one a line
     accelerate launch dystress_text/train.py --temp 0.05              # SimCSE's constant temperature
+    accelerate launch dystress_text/train.py --supervised --train_file triplets.csv
     accelerate launch dystress_text/train.py settings.yaml --seed 1   # settings from a file, flags on top
 
 The model lands in ``out/`` (``--output_dir``) in sentence-transformers' format.

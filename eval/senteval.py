@@ -12,6 +12,7 @@ whose files are missing or damaged is marked, no average is then given, and the 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,8 @@ SIMCSE_OPTIONS = {
     "--model_name_or_path": "--model",
     "--pooler": "--pooler_type, and its cls is pooler",
     "--task_set": "--tasks sts, transfer or all",
+    "--mode=fasttest": "--mode fast",
+    "--mode=dev": "train.py --eval_set stsb_dev sickr_dev --eval_transfer",
 }
 
 
@@ -68,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> bool:
         words = sys.argv[1:] if argv is None else list(argv)
-        for option in (word.split("=")[0] for word in words):
+        pairs = ["=".join(pair) for pair in itertools.pairwise(words)]
+        for option in (*(word.split("=")[0] for word in words), *words, *pairs):
             if option in SIMCSE_OPTIONS:
                 raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
         return not run(EvalSettings(**vars(make_parser().parse_args(words)))).missing

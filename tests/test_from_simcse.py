@@ -184,6 +184,8 @@ def test_what_the_table_names_for_evaluation_is_taken():
     [
         (["--model_name_or_path", "a"], "--model_name_or_path: here it is --model"),
         (["--model", "a", "--pooler", "cls"], "--pooler: here it is --pooler_type"),
+        (["--model", "a", "--mode", "dev"], "--mode=dev: here it is train.py --eval_set stsb_dev sickr_dev"),
+        (["--model", "a", "--mode=fasttest"], "--mode=fasttest: here it is --mode fast"),
         (["--model", "a", "--task_set", "sts"], "--task_set: here it is --tasks sts, transfer or all"),
     ],
 )

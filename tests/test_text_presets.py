@@ -103,3 +103,15 @@ def test_the_list_has_a_line_for_each_and_vision_lists_its_own():
     assert text.split("\n")[1:] == listing(PRESETS).split("\n")
     assert images.split("\n")[1:] == listing(IMAGES).split("\n")
     assert len(listing(PRESETS).split("\n")) == len(PRESETS)
+
+
+def test_help_says_the_defaults_of_the_preset(capsys):
+    for preset, shown in (("paper", "Default 3e-05."), ("supervised-bert-base", "Default 5e-05.")):
+        with pytest.raises(SystemExit):
+            parse([f"--preset={preset}", "--help"])
+        told = " ".join(capsys.readouterr().out.split())
+        assert f"Peak learning rate of AdamW. {shown}" in told
+        assert "Of AdamW; not on biases and normalisation layers. Default 0.0." in told
+        assert "Turns --packing off." in told
+        for group in ("encoder, data and evaluation:", "objective and temperature:", "training loop:"):
+            assert group in told

@@ -33,6 +33,8 @@ def _told(default: Any, text: str) -> Any:
 class VisionSettings:
     """Images, encoder, augmentation and optimiser."""
 
+    _argument_group_name = "images, encoder, augmentation and optimiser"
+
     dataset: str = field(
         default="cifar10",
         metadata={
