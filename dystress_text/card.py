@@ -1,4 +1,4 @@
-"""The model card: what a model is, how it came about, and how each consumer gets its vectors."""
+"""The model card: what a model is, how it came about, what it reaches, and how each consumer gets its vectors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from dystress_text.card_code import usage
 from dystress_text.citation import CITATION
 from dystress_text.command_line import one_line
 from dystress_text.encoder import AVERAGED
@@ -24,50 +25,6 @@ LAYOUTS = ("native", "hf", "legacy", "onnx")
 _EVAL_SETS = {"stsb_dev": "STS-B dev", "mini_sts": "mini-STS"}
 _FORMATS = {"spearman": ".2f", "alignment": ".4f", "uniformity": ".4f"}
 _UNKNOWN = "unknown"
-
-_SENTENCES = 'sentences = ["A man plays a guitar.", "Someone is making music."]'
-
-_SENTENCE_TRANSFORMERS = """\
-from sentence_transformers import SentenceTransformer, util
-
-model = SentenceTransformer({location})
-{sentences}
-embeddings = model.encode(sentences)
-print(embeddings.shape, util.cos_sim(embeddings, embeddings))
-"""
-
-_TRANSFORMERS = """\
-import torch
-from transformers import AutoModel, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained({location})
-model = AutoModel.from_pretrained({location}).eval()
-{sentences}
-batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
-mask = batch["attention_mask"]
-with torch.no_grad():
-    output = model(batch["input_ids"], attention_mask=mask, output_hidden_states=True)
-{pooling}
-print(embeddings.shape, torch.cosine_similarity(embeddings[0], embeddings[1], dim=0))
-"""
-
-_ONNX = """\
-import onnxruntime
-from transformers import AutoTokenizer
-
-folder = {location}
-tokenizer = AutoTokenizer.from_pretrained(folder)
-session = onnxruntime.InferenceSession(f"{{folder}}/model.onnx", providers=["CPUExecutionProvider"])
-{sentences}
-batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="np")
-inputs = {{name: batch[name].astype("int64") for name in ("input_ids", "attention_mask")}}
-embeddings = session.run(["sentence_embedding"], inputs)[0]
-print(embeddings.shape)
-"""
-
-_MEAN = """\
-weights = mask.unsqueeze(-1).to(states.dtype)
-embeddings = (states * weights).sum(1) / weights.sum(1)"""
 
 
 def write_card(
@@ -129,7 +86,7 @@ def model_card(record: Mapping[str, Any], model: SavedModel, layout: str = "nati
         f"# {_title(record)}",
         _about(record, model),
         "## How to use",
-        *_usage(model, layout, at),
+        *usage(model, layout, at),
         *_recipe(record),
         *_results(record),
         *_further_results(record),
@@ -218,49 +175,6 @@ def _front_matter(record: Mapping[str, Any], layout: str) -> str:
     if settings.get("train_file") is None and "train_file" in settings and _variant(record, "train_file") is None:
         content["datasets"] = ["princeton-nlp/datasets-for-simcse"]
     return "---\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True) + "---"
-
-
-def _usage(model: SavedModel, layout: str, at: str) -> Iterable[str]:
-    fill = {"location": _quoted(at), "sentences": _SENTENCES}
-    if layout in ("native", "legacy"):
-        older = "This copy has the layout of sentence-transformers 2, which later versions read too."
-        if layout == "native":
-            older = (
-                "This takes sentence-transformers 5.4 or newer; versions from 2.2 on read the copy that `python -m "
-                "dystress_text.export FOLDER --to legacy` makes."
-            )
-        code = _SENTENCE_TRANSFORMERS.format(**fill)
-        yield f"With sentence-transformers:\n\n```python\n{code}```\n\n{older}"
-    if layout == "onnx":
-        code = _ONNX.format(**fill)
-        yield f"With ONNX Runtime; `sentence_embedding` is pooled already:\n\n```python\n{code}```"
-    elif layout != "hf" and model.dense is not None:
-        yield f"The dense layer is a module of its own ({model.dense}), which transformers alone does not apply."
-    else:
-        code = _TRANSFORMERS.format(**fill, pooling=_pooling_code(model))
-        part = "the embedding is `pooler_output`" if model.dense is not None else "pooling is the caller's part"
-        yield f"With transformers alone, where {part}:\n\n```python\n{code}```"
-
-
-def _pooling_code(model: SavedModel) -> str:
-    code = "embeddings = output.pooler_output" if model.dense is not None else _token_code(model.pooler_type)
-    return code + ("\nembeddings = torch.nn.functional.normalize(embeddings, dim=1)" if model.normalize else "")
-
-
-def _token_code(pooler_type: str) -> str:
-    if pooler_type not in AVERAGED:
-        return "embeddings = output.last_hidden_state[:, 0]  # the first token"
-    # the last layer by its own name: hidden_states[-1] of transformers 4 lacks the last norm of ModernBERT
-    layers = [
-        "output.last_hidden_state" if layer == -1 else f"output.hidden_states[{layer}]"
-        for layer in AVERAGED[pooler_type]
-    ]
-    states = layers[0] if len(layers) == 1 else f"({' + '.join(layers)}) / {len(layers)}"
-    return f"states = {states}  # (sentences, tokens, dimension)\n{_MEAN}"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ").replace("`", "'") + '"'
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
