@@ -166,8 +166,8 @@ def _describe(index: SentenceIndex, folder: Path) -> None:
 
 def _query(options: argparse.Namespace) -> bool:
     queries = options.queries + (list(read_lines(options.file)) if options.file else [])
-    if not queries:
-        raise UserError("no query: give a text, or --file with one a line")
+    if not queries or not all(query.strip() for query in queries):
+        raise UserError("no query: give a text, or --file with one a line" if not queries else "a query is empty")
     check_index(options.index)
     index = SentenceIndex.load(options.index, load_model(options.model))
     found = index.search(queries, options.top_k, options.threshold, options.batch_size)

@@ -541,6 +541,7 @@ def test_what_the_program_refuses(saved, text_file, tiny_bert, tmp_path, capsys)
         ([*query, *new, "text"], "holds no index"),
         ([*query, "--index", full, "text"], "holds no index"),
         ([*query, *new], "no query"),
+        ([*query, *new, "a", " "], "a query is empty"),
         ([*query, *new, "text", "--top_k", "0"], "a number from 1 is needed"),
         ([*query, *new, "text", "--threshold", "nan"], "a finite number is needed, got 'nan'"),
         ([*query, *new, "text", "--top", "3"], "unrecognized arguments"),
