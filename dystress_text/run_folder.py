@@ -2,7 +2,8 @@
 
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
 ``similarity.jsonl``, ``report.html``, ``checkpoint-STEP/``, ``failure/``, ``adapter/``, the trackers'
-``tracker-logs/dystress/`` and the model. All else is the user's.
+``tracker-logs/dystress/``, the model, and what evaluations of it have left (``senteval-SUITE-MODE.json``,
+``vision-DATASET.json``), which are of no other model. All else is the user's.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from dystress_text.settings import EngineSettings
 from dystress_text.similarity_log import SIMILARITY_LOG
 
 RECORD, PAGE = "run.json", "report.html"
+EVALUATIONS = ("senteval-*.json", "vision-*.json")
 PROGRAMS = ("dystress_text/train.py", "vision/train.py")
 MODEL_FILES = (  # without them nothing loads
     "modules.json", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json",
@@ -90,7 +92,7 @@ def _is_run(output: Path) -> bool:
 
 
 def _remove_run(output: Path) -> None:
-    for pattern in (LOG, SIMILARITY_LOG, PAGE, *MODEL_FILES):
+    for pattern in (LOG, SIMILARITY_LOG, PAGE, *EVALUATIONS, *MODEL_FILES):
         for path in output.glob(pattern):
             path.unlink()
     for folder in (

@@ -179,7 +179,9 @@ def test_another_run_is_refused_replaced_or_continued(flags, tmp_path, capsys):
     again = load_file(out / "model.safetensors")
     assert all(torch.equal(again[k], v) for k, v in load_file_bytes(files[out / "model.safetensors"]).items())
 
+    (out / "senteval-mini-test.json").write_text("{}")  # of the model that goes
     assert main([*flags, "--overwrite_output_dir", "--learning_rate=1e-2", "--eval_steps=0"]) == 0
+    assert not (out / "senteval-mini-test.json").exists()
     assert (out / "mine.txt").read_text() == (out / "model-backup.safetensors").read_text() == "keep"
     assert not (out / "checkpoint").exists()
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
