@@ -198,7 +198,7 @@ def test_a_hub_that_fails_is_one_line_and_no_guess(tmp_path):
     """Without modules.json nobody knows how a model pools."""
     with hub_server() as (address, files, faults):
         files["models/someone/m"] = {}
-        faults["status"] = 503
+        faults["status"] = 400  # which the hub's own library does not try again
         code = "from dystress_text.settings import TextSettings; from dystress_text.start import load_start;"
         code += "load_start('someone/m', TextSettings())"
         environment = hub_environment(address, tmp_path / "home")

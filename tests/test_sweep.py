@@ -241,7 +241,7 @@ def test_real_runs_stopped_by_ctrl_c_go_on_and_are_evaluated(flags, tmp_path):
     command = [
         sys.executable, "-m", "dystress_text.sweep", "--presets", "sts-constant-0.05", "paper", "--seeds", "0",
         "--jobs=2", "--suite=mini", "--tasks", "MiniSTS", *data, f"--output_dir={tmp_path / 'sweep'}",
-        "--", *own, "--max_steps=600",
+        "--", *own, "--max_steps=350",
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     deadline = time.monotonic() + 240
