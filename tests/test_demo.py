@@ -253,6 +253,7 @@ def run(tiny_bert, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow  # a program of its own
 def test_the_program_serves_until_ctrl_c(run, text_file, capsys):
     command = [sys.executable, "-m", "dystress_text.demo", run, "--file", text_file, "--top_k", "3"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as process:

@@ -274,6 +274,7 @@ def limited(bytes_):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [3_000, 20_000, 60_000])
 def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(room, flags, tmp_path):
     """At different files, by a limit on the size of each."""

@@ -94,6 +94,7 @@ def test_a_temperature_on_the_command_line_replaces_the_rows():
     assert repr(objective("sts-shifted-0.2-0.03-0.05", "--temp=0.1").temperature) == "ConstantTemperature(tau=0.1)"
 
 
+@pytest.mark.slow  # programs of their own
 def test_the_list_has_a_line_for_each_and_vision_lists_its_own():
     from vision.presets import PRESETS as IMAGES
 

@@ -372,6 +372,7 @@ def test_the_script_exits_with_2_and_no_traceback():
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow  # programs of their own
 def test_a_failure_of_the_main_process_ends_all(flags, tmp_path):
     """Without the word from the main process the other one would wait for it until a time-out."""
     script = tmp_path / "script.py"
