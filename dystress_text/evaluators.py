@@ -210,16 +210,20 @@ def sts_metrics(pairs: StsPairs, result: StsResult) -> dict[str, float]:
     return {f"{pairs.slug}_{key}": value for key, value in vars(result).items()}
 
 
+def sts_line(title: str, pooler: str, pairs: StsPairs, metrics: Mapping[str, float]) -> str:
+    """A line of the table at the end of a run: what a pooler reaches on a set."""
+    spearman, alignment, uniformity = (metrics[name] for name in _names(pairs))
+    return f"{title:24} {pooler:16} {spearman:8.2f} {alignment:9.4f} {uniformity:10.4f}"
+
+
 def further_lines(evaluation: Evaluation, metrics: Mapping[str, float], pooler: str) -> list[str]:
     """Lines of the table at the end of a run for all metrics but those of the first set of scored pairs."""
     pairs_of_all = evaluation.pairs
     shown = {name for pairs in pairs_of_all[:1] for name in _names(pairs)}
     lines = []
     for pairs in pairs_of_all[1:]:
-        names = _names(pairs)
-        spearman, alignment, uniformity = (metrics[name] for name in names)
-        lines.append(f"{pairs.name:24} {pooler:16} {spearman:8.2f} {alignment:9.4f} {uniformity:10.4f}")
-        shown.update(names)
+        lines.append(sts_line(pairs.name, pooler, pairs, metrics))
+        shown.update(_names(pairs))
     return lines + [f"{name:41} {value:8.2f}" for name, value in metrics.items() if name not in shown]
 
 

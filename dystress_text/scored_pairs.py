@@ -10,7 +10,8 @@ import json
 import math
 import re
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -106,20 +107,25 @@ def _read(source: str) -> tuple[list[str], Iterable[Sequence[Any]]]:
     return names, ([row[name] for name in names] for row in table)
 
 
-def _read_csv(source: str, delimiter: str) -> tuple[list[str], list[list[str]]]:
-    # not by the library that reads training text: it cannot say which row has too many columns
-    rows = []
+@contextmanager
+def _readable(source: str) -> Iterator[None]:
+    """A file that cannot be read or decoded inside is one line."""
     try:
-        with open(source, encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter=delimiter, strict=True)
-            try:
-                rows = [row for row in reader if row]  # an empty line is no row
-            except csv.Error as error:
-                raise UserError(f"--eval_file: cannot read {source!r}, line {reader.line_num}: {error}") from error
+        yield
     except OSError as error:
         raise UserError(f"--eval_file: cannot read {source!r}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"--eval_file: {source!r} is not UTF-8: {error.reason} at byte {error.start}") from error
+
+
+def _read_csv(source: str, delimiter: str) -> tuple[list[str], list[list[str]]]:
+    # not by the library that reads training text: it cannot say which row has too many columns
+    with _readable(source), open(source, encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        try:
+            rows = [row for row in reader if row]  # an empty line is no row
+        except csv.Error as error:
+            raise UserError(f"--eval_file: cannot read {source!r}, line {reader.line_num}: {error}") from error
     if not rows:
         raise UserError(f"--eval_file: {source!r} is empty")
     return rows[0], rows[1:]
@@ -127,12 +133,8 @@ def _read_csv(source: str, delimiter: str) -> tuple[list[str], list[list[str]]]:
 
 def _read_json(source: str) -> tuple[list[str], list[list[Any]]]:
     """Objects, one a line or in one list; a column that an object lacks is empty there."""
-    try:
+    with _readable(source):
         text = Path(source).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UserError(f"--eval_file: cannot read {source!r}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"--eval_file: {source!r} is not UTF-8: {error.reason} at byte {error.start}") from error
     found: list[Any] = []
     try:
         if text.lstrip().startswith("["):

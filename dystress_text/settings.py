@@ -11,6 +11,7 @@ from typing import Any
 
 from dystress_text.errors import UserError
 
+TEMPERATURE_BOUNDS = (0.01, 1.0)
 OBJECTIVES = ("infonce", "ntxent", "dcl", "dclw", "macl")
 
 
@@ -248,7 +249,7 @@ class LossSettings:
         default=False, metadata={"help": "Train the constant, or a profile's two end points, with the network."}
     )
     temperature_bounds: list[float] = field(
-        default_factory=lambda: [0.01, 1.0], metadata={"help": "learn_temperature: it stays between them."}
+        default_factory=lambda: list(TEMPERATURE_BOUNDS), metadata={"help": "learn_temperature: it stays between them."}
     )
     temperature_learning_rate: float = field(
         default=1e-3,
@@ -256,18 +257,16 @@ class LossSettings:
     )
 
     def __post_init__(self) -> None:
-        if (
-            len(self.temperature_bounds) != 2
-            or not 0 < self.temperature_bounds[0] < self.temperature_bounds[1] < math.inf
-        ):
-            said = " ".join(map(str, self.temperature_bounds))
+        bounds = self.temperature_bounds
+        if len(bounds) != 2 or not 0 < bounds[0] < bounds[1] < math.inf:
+            said = " ".join(map(str, bounds))
             raise UserError(f"--temperature_bounds: two positive numbers are needed, the lower one first, got {said}")
         if not 0 < self.temperature_learning_rate < math.inf:
             raise UserError(f"--temperature_learning_rate: must be positive, got {self.temperature_learning_rate}")
         if not self.learn_temperature:
             if self.temperature_learning_rate != LossSettings.temperature_learning_rate:
                 raise UserError("--temperature_learning_rate: says nothing without --learn_temperature")
-            if self.temperature_bounds != [0.01, 1.0]:
+            if bounds != list(TEMPERATURE_BOUNDS):
                 raise UserError("--temperature_bounds: says nothing without --learn_temperature")
 
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.batches import Batch
-from dystress_text.core.learnable import LearnableTemperature
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.corpus import TokenizedCorpus
 from dystress_text.distributed import is_sharded
@@ -135,6 +134,5 @@ class SimcseTask:
         return vectors
 
     def save(self, folder: Path) -> None:
-        if isinstance(self.objective.temperature, LearnableTemperature):
-            self.objective.temperature.keep()
+        self.objective.temperature.keep()
         self.model.save(folder, self.tokenizer)

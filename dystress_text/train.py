@@ -37,7 +37,7 @@ from dystress_text.distributed import check_whole
 from dystress_text.encoder import POOLERS, SentenceEncoder, check_length, check_views
 from dystress_text.engine import Trainer, TrainingSummary
 from dystress_text.errors import UserError
-from dystress_text.evaluators import Evaluation, build_evaluation, digest_of, further_lines, sts_metrics
+from dystress_text.evaluators import Evaluation, build_evaluation, digest_of, further_lines, sts_line, sts_metrics
 from dystress_text.locate import CHECKOUT, PREPARED_SETS, data_root, wiki1m
 from dystress_text.manifest import variant_of
 from dystress_text.masked_lm import TokenMasking
@@ -259,10 +259,7 @@ def _report(evaluation: Evaluation, record: dict[str, Any], settings: RunSetting
         rows.append((f"trained, step {record['best_step']}", pooler, record["trained"]))
         _say(f"\n{dev.name:24} {'pooler':16} {'Spearman':>8} {'alignment':>9} {'uniformity':>10}")
         for name, row_pooler, values in rows:
-            spearman, alignment, uniformity = (
-                values[f"{dev.slug}_{k}"] for k in ("spearman", "alignment", "uniformity")
-            )
-            _say(f"{name:24} {row_pooler:16} {spearman:8.2f} {alignment:9.4f} {uniformity:10.4f}")
+            _say(sts_line(name, row_pooler, dev, values))
     for line in further_lines(evaluation, record["trained"], settings.text.pooler_type):
         _say(line)
     _say(f"\nSentenceTransformer({str(output)!r}) loads the model.")

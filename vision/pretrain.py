@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dystress_text.batches import Batch
-from dystress_text.core.learnable import LearnableTemperature
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.rows import at_least_fp32
 from dystress_text.errors import TrainingError
@@ -101,9 +100,8 @@ class PretrainTask:
         return {} if self.online is None else self.online(self.encoder)
 
     def save(self, folder: Path) -> None:
-        temperature = getattr(self.objective, "temperature", None)
-        if isinstance(temperature, LearnableTemperature):
-            temperature.keep()
+        if isinstance(self.objective, ContrastiveLoss):
+            self.objective.temperature.keep()
         save_encoder(self.encoder, folder, self.card)
 
 

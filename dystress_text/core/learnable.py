@@ -67,7 +67,7 @@ class LearnableTemperature(Temperature):
 
     @torch.no_grad()
     def keep(self) -> None:
-        """Remember where it is: the model of this step is kept."""
+        """Remember where it is."""
         self.kept = self.free.detach().clone()
 
     @torch.no_grad()

@@ -96,9 +96,14 @@ class ContrastiveLoss(nn.Module):
         """
         return self._compute((z1, z2, *hard_negatives), ids)
 
+    def view_pairs(self, z1: Tensor, z2: Tensor, ids: Sequence[Tensor] | None) -> Pairs:
+        """The pairs of unit vectors z1, z2 (n, dim) without hard negatives; ``ids`` are those of all embeddings."""
+        raise NotImplementedError
+
     def pairs(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Pairs, ...]:
         """The pairs of unit vectors (n, dim), in parts whose rows stand one after another."""
-        raise NotImplementedError
+        pairs = self.view_pairs(z[0], z[1], ids)
+        return (with_hard_negatives(pairs, z[2:], self.gather, self.hard_negative_weight, ids and ids[2:]),)
 
     def negatives(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Negatives, ...]:
         """The pairs that :meth:`rows` takes the negatives' logsumexp of, in the same parts."""
@@ -179,10 +184,12 @@ class InfoNCELoss(ContrastiveLoss):
         super().__init__(temperature, detach_temperature, gather, blockwise, hard_negative_weight)
         self.bidirectional = bidirectional
 
+    def view_pairs(self, z1: Tensor, z2: Tensor, ids: Sequence[Tensor] | None) -> Pairs:
+        return first_view_pairs(z1, z2, self.gather, ids)
+
     def pairs(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Pairs, ...]:
-        forth = first_view_pairs(z[0], z[1], self.gather, ids)
-        forth = with_hard_negatives(forth, z[2:], self.gather, self.hard_negative_weight, ids and ids[2:])
-        return (forth, first_view_pairs(z[1], z[0], self.gather, ids)) if self.bidirectional else (forth,)
+        forth = super().pairs(z, ids)
+        return (*forth, self.view_pairs(z[1], z[0], ids)) if self.bidirectional else forth
 
 
 class NTXentLoss(ContrastiveLoss):
@@ -206,9 +213,8 @@ class NTXentLoss(ContrastiveLoss):
         torch.Size([])
     """
 
-    def pairs(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Pairs, ...]:
-        pairs = both_view_pairs(z[0], z[1], self.gather, ids)
-        return (with_hard_negatives(pairs, z[2:], self.gather, self.hard_negative_weight, ids and ids[2:]),)
+    def view_pairs(self, z1: Tensor, z2: Tensor, ids: Sequence[Tensor] | None) -> Pairs:
+        return both_view_pairs(z1, z2, self.gather, ids)
 
 
 class DCLLoss(NTXentLoss):
@@ -316,9 +322,8 @@ class MACLLoss(ContrastiveLoss):
         super().__init__(temperature, detach_temperature, gather, blockwise, hard_negative_weight)
         self.both_views = both_views
 
-    def pairs(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Pairs, ...]:
-        pairs = (both_view_pairs if self.both_views else first_view_pairs)(z[0], z[1], self.gather, ids)
-        return (with_hard_negatives(pairs, z[2:], self.gather, self.hard_negative_weight, ids and ids[2:]),)
+    def view_pairs(self, z1: Tensor, z2: Tensor, ids: Sequence[Tensor] | None) -> Pairs:
+        return (both_view_pairs if self.both_views else first_view_pairs)(z1, z2, self.gather, ids)
 
     def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
         return reweighted_rows(rows)

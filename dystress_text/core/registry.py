@@ -26,6 +26,9 @@ class Temperature(nn.Module, ABC):
     def advance(self, epoch: float, run_fraction: float) -> None:
         """Take note of the progress: epochs done, and the fraction of the run in [0, 1]. The engine calls this."""
 
+    def keep(self) -> None:
+        """Take note that the model of this step is kept. Tasks call this when they save it."""
+
     @property
     def needs_mean_positive(self) -> bool:
         """Whether :meth:`observe` does anything; losses skip the reduction otherwise."""

@@ -62,9 +62,10 @@ class Negatives(NamedTuple):
     def duplicates(self) -> Tensor:
         """How many pairs their ids alone leave out, a scalar."""
         total = torch.zeros((), dtype=torch.int64, device=self.anchors.device)
+        if self.ids is None:
+            return total
         step = max(1, _IDS_AT_ONCE // len(self.candidates))
-        for start in range(0, len(self.anchors) if self.ids is not None else 0, step):
-            assert self.ids is not None
+        for start in range(0, len(self.anchors), step):
             equal = self.ids.equal(slice(start, start + step), slice(None))
             total += equal.scatter_(1, self.left_out[start : start + step], False).sum()
         return total

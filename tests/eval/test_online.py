@@ -1,30 +1,20 @@
 """Dev accuracies while training: those that the evaluation program finds, from the rows that choose the l2 alone."""
 
-import zlib
+import functools
 
 import numpy as np
 import pytest
 import torch
+import transfer_cases
 from sklearn.model_selection import StratifiedKFold
+from transfer_cases import MINI, TASKS
 
 from dystress_text.errors import UserError
-from dystress_text.locate import EMBEDDED
 from eval.classifier import L2_VALUES, RECIPES, Subset, fit_batched, fit_literal
 from eval.online import transfer_evaluator
-from eval.tasks import MINI_TRANSFER_TASKS, TRANSFER_TASKS
 from eval.transfer import dev_accuracy, evaluate_transfer
 
-MINI = EMBEDDED / "senteval"
-TASKS = {task.name: task for task in (*TRANSFER_TASKS, *MINI_TRANSFER_TASKS)}
-
-
-def bag_of_words(sentences, dim=32):
-    """Hashed words, so that the tasks can be learnt."""
-    vectors = torch.zeros(len(sentences), dim)
-    for row, sentence in zip(vectors, sentences, strict=True):
-        for word in sentence.lower().split():
-            row[zlib.crc32(word.encode()) % dim] += 1
-    return vectors
+bag_of_words = functools.partial(transfer_cases.bag_of_words, dim=32)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Transfer tasks against a literal nested loop over scikit-learn's folds, on small and on real texts."""
 
-import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -8,24 +7,11 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold
+from transfer_cases import MINI, TASKS, bag_of_words
 
 from dystress_text.errors import DataError
-from dystress_text.locate import EMBEDDED
 from eval.classifier import L2_VALUES, RECIPES, Subset, fit_batched, fit_literal
-from eval.tasks import MINI_TRANSFER_TASKS, TRANSFER_TASKS
 from eval.transfer import evaluate_transfer, features
-
-MINI = EMBEDDED / "senteval"
-TASKS = {task.name: task for task in (*TRANSFER_TASKS, *MINI_TRANSFER_TASKS)}
-
-
-def bag_of_words(sentences, dim=48):
-    """Hashed words, so that the tasks can be learnt."""
-    vectors = torch.zeros(len(sentences), dim)
-    for row, sentence in zip(vectors, sentences, strict=True):
-        for word in sentence.lower().split():
-            row[zlib.crc32(word.encode()) % dim] += 1
-    return vectors
 
 
 def fit_one(x, y, classes, train, held_out, l2, recipe):
