@@ -1,8 +1,8 @@
-"""Get data sets ready: ``python data/prepare.py --help``; the program is :mod:`data.program`."""
+"""Get data sets ready: ``python data/prepare.py --help``; the program is :mod:`dystress_text.preparation.__main__`."""
 
 import sys
 
 if __name__ == "__main__":  # the corpus builder's workers come by here and shall not load all of it
-    from data.program import main
+    from dystress_text.preparation.__main__ import main
 
     sys.exit(main())

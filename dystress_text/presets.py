@@ -1,158 +1,25 @@
-"""Named configurations: settings that stand under the flags of a program.
+"""The presets by name, and those for images where this is a checkout.
 
-python -m dystress_text.presets    # lists them, and those for images where this is a checkout
+python -m dystress_text.presets
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from dystress_text.errors import UserError
-from dystress_text.paper import ROWS
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A configuration.
-
-    Attributes:
-        about: what it is, and which row of which table it stands for.
-        settings: option names and values; options that are not named keep their defaults.
-    """
-
-    about: str
-    settings: dict[str, Any]
-
-
-_SMALL_ENCODER: dict[str, Any] = {
-    "pooler_type": "avg",
-    "mlp_head": True,
-    "learning_rate": 1e-4,
-}
-
-_PAPER: dict[str, Any] = {
-    "model_name_or_path": "bert-base-uncased",
-    "pooler_type": "cls",
-    "max_seq_length": 32,
-    "eval_set": "stsb_dev",
-    "objective": "infonce",
-    "train_batch_size": 64,
-    "learning_rate": 3e-5,
-    "lr_scheduler_type": "linear",
-    "warmup_ratio": 0.0,
-    "weight_decay": 0.0,
-    "max_grad_norm": 1.0,
-    "num_train_epochs": 1,
-    "eval_steps": 125,
-}
-
-# sts-PROFILE-TAU_MIN-TAU_MAX, the shift being part of the profile's name
-STS_ROWS = {
-    "sts-constant-0.05": "SimCSE (repro.)",
-    "sts-macl": "MACL (repro.)",
-    "sts-cosine-0.03-0.05": "DySTreSS 0.03/0.05",
-    "sts-shifted-0.2-0.03-0.05": "DySTreSS+ 0.03/0.05",
-    "sts-shifted-0.4-0.03-0.05": "DySTreSS* 0.03/0.05",
-    "sts-shifted-0.6-0.03-0.05": "DySTreSS** 0.03/0.05",
-    "sts-shifted-0.4-0.02-0.05": "DySTreSS* 0.02/0.05",
-    "sts-shifted-0.4-0.05-0.07": "DySTreSS* 0.05/0.07",
-    "sts-shifted-0.4-0.04-0.05": "DySTreSS* 0.04/0.05",
-}
-# above s = -shift a shifted profile is the constant tau_max: its real control
-CONTROLS = {f"sts-constant-{tau}": tau for tau in (0.03, 0.04, 0.06, 0.07)}
-
-# SimCSE's released models: encoder, batch, peak learning rate and the published average over the seven STS sets
-# (Gao et al., EMNLP 2021, and the model list of its repository)
-SIMCSE_MODELS: dict[str, tuple[str, int, float, float]] = {
-    "unsupervised-bert-base": ("bert-base-uncased", 64, 3e-5, 76.25),
-    "unsupervised-bert-large": ("bert-large-uncased", 64, 1e-5, 78.41),
-    "unsupervised-roberta-base": ("roberta-base", 512, 1e-5, 76.57),
-    "unsupervised-roberta-large": ("roberta-large", 512, 3e-5, 78.90),
-    "supervised-bert-base": ("bert-base-uncased", 512, 5e-5, 81.57),
-    "supervised-bert-large": ("bert-large-uncased", 512, 1e-5, 82.21),
-    "supervised-roberta-base": ("roberta-base", 512, 5e-5, 82.52),
-    "supervised-roberta-large": ("roberta-large", 512, 1e-5, 83.76),
-}
-
-
-def _simcse(name: str) -> Preset:
-    """The recipe of one of SimCSE's models: a constant temperature, and no thought of duplicates."""
-    encoder, batch, rate, average = SIMCSE_MODELS[name]
-    supervised = name.startswith("supervised")
-    settings = {
-        **_PAPER, "model_name_or_path": encoder, "train_batch_size": batch, "learning_rate": rate,
-        "temperature": "constant", "temp": 0.05, "mask_duplicates": False,
-    }  # fmt: skip
-    if supervised:
-        settings |= {"supervised": True, "num_train_epochs": 3}
-    data = "three epochs of NLI, --train_file nli_for_simcse.csv" if supervised else "Wiki1M"
-    about = f"SimCSE's {'' if supervised else 'un'}supervised {encoder} on {data}; published STS average {average:.2f}"
-    return Preset(about, settings)
-
-
-TABLES: dict[str, tuple[str, ...]] = {"sts": tuple(STS_ROWS), "controls": tuple(CONTROLS)}  # what a sweep runs together
-
-_BY_NAME = {row.name: row for row in ROWS}
-_DEFAULT = _BY_NAME[STS_ROWS["sts-shifted-0.4-0.05-0.07"]]
-
-PRESETS: dict[str, Preset] = {
-    "paper": Preset(f"BERT-base on Wiki1M as in the paper, the default: {_DEFAULT.about()}", _PAPER),
-    **{name: Preset(_BY_NAME[row].about(), {**_PAPER, **_BY_NAME[row].loss}) for name, row in STS_ROWS.items()},
-    **{
-        name: Preset(
-            "the constant as a control; no row of the paper", {**_PAPER, "temperature": "constant", "temp": tau}
-        )
-        for name, tau in CONTROLS.items()
-    },
-    **{name: _simcse(name) for name in SIMCSE_MODELS},
-    "small": Preset(
-        "a small encoder with nothing but masked-language-model training, on two CPU cores; no row of the paper",
-        {**_SMALL_ENCODER, "model_name_or_path": "data/embedded/bert-mini-wiki", "max_steps": 1000},
-    ),
-    "quickstart": Preset(
-        "no network, no GPU: an embedded encoder on sentences of Python's documentation; no row of the paper",
-        {
-            **_SMALL_ENCODER,
-            "model_name_or_path": "data/embedded/bert-mini-wiki",
-            "train_file": "python-documentation",
-            "eval_set": "mini_sts",
-            "max_steps": 150,
-            "eval_steps": 0,
-        },
-    ),
-}
-
-
-def find_preset(name: str, presets: Mapping[str, Preset] = PRESETS) -> Preset:
-    """The preset of that name.
-
-    Raises:
-        UserError: there is none; the message lists the names.
-    """
-    if name not in presets:
-        raise UserError(f"--preset: unknown preset {name!r}; known are {', '.join(presets)}")
-    return presets[name]
-
-
-def listing(presets: Mapping[str, Preset]) -> str:
-    """A line for each preset: its name and what it stands for."""
-    width = max(len(name) for name in presets)
-    return "\n".join(f"{name.ljust(width)}  {preset.about}" for name, preset in presets.items())
+from dystress_text.files.places import CHECKOUT
+from dystress_text.simcse.presets import PRESETS
+from dystress_text.training.presets import listing
 
 
 def main() -> int:
     """The program; returns its exit code."""
     print("Text, dystress_text/train.py --preset NAME:\n" + listing(PRESETS), flush=True)
-    images = Path(__file__).resolve().parents[1] / "vision" / "presets.py"
-    if not images.is_file():  # a wheel has no vision/
+    if not (CHECKOUT / "vision").is_dir():  # a wheel has no vision/
         return 0
     print(flush=True)
-    return subprocess.run([sys.executable, str(images)]).returncode
+    return subprocess.run([sys.executable, "-m", "vision.pretraining.presets"], cwd=CHECKOUT).returncode
 
 
 if __name__ == "__main__":

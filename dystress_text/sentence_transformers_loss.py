@@ -14,11 +14,11 @@ from sentence_transformers.util import get_rank, get_world_size
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from dystress_text.citation import CITATION
 from dystress_text.core.gather import LocalGather, ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss, QueueInfoNCELoss
 from dystress_text.core.registry import Temperature
 from dystress_text.core.temperature import ShiftedCosineTemperature
+from dystress_text.export.citation import CITATION
 
 
 class DySTreSSLoss(CachedLossMixin, nn.Module):

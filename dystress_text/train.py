@@ -26,33 +26,43 @@ from accelerate.utils import set_seed
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.accelerator import describe, gather_of, global_batch_size, make_accelerator, on_main_process
-from dystress_text.arguments import parse
-from dystress_text.build_loss import learned_end_points, learned_group, objective_of
-from dystress_text.card import describe_base, write_card
-from dystress_text.command_line import exit_code
+from dystress_text.cli.command_line import exit_code
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.corpus import MAX_LINE_BYTES, TokenizedCorpus, load_corpus, tokenizer_id
-from dystress_text.distributed import check_whole
-from dystress_text.encoder import POOLERS, SentenceEncoder, check_length, check_views
-from dystress_text.engine import Trainer, TrainingSummary
+from dystress_text.encoders.encoder import POOLERS, SentenceEncoder, check_length, check_views
+from dystress_text.encoders.masked_lm import TokenMasking
+from dystress_text.encoders.saved_model import load_saved
 from dystress_text.errors import UserError
-from dystress_text.evaluators import Evaluation, build_evaluation, digest_of, further_lines, sts_line, sts_metrics
-from dystress_text.locate import CHECKOUT, PREPARED_SETS, data_root, wiki1m
-from dystress_text.manifest import variant_of
-from dystress_text.masked_lm import TokenMasking
-from dystress_text.page import leave_page
-from dystress_text.quickstart import write_documentation_corpus
-from dystress_text.records import versions
-from dystress_text.run_folder import check_output, prepare_output, write_record
-from dystress_text.saved_model import load_saved
-from dystress_text.settings import RunSettings, TextSettings
-from dystress_text.simcse import SimcseTask
-from dystress_text.similarities import pair_similarities
-from dystress_text.similarity_log import watch_of
-from dystress_text.start import load_start
-from dystress_text.sts import POSITIVE_SCORE, StsPairs, score_vectors
-from dystress_text.tables import LOADERS, is_table, text_of_rows, text_of_table
+from dystress_text.evaluation.evaluators import (
+    Evaluation,
+    build_evaluation,
+    digest_of,
+    further_lines,
+    sts_line,
+    sts_metrics,
+)
+from dystress_text.evaluation.sets import PREPARED_SETS
+from dystress_text.evaluation.similarities import pair_similarities
+from dystress_text.evaluation.sts import POSITIVE_SCORE, StsPairs, score_vectors
+from dystress_text.export.card import describe_base, write_card
+from dystress_text.files.places import EMBEDDED, data_root
+from dystress_text.files.prepared_data import variant_of
+from dystress_text.files.records import versions
+from dystress_text.files.tables import LOADERS, is_table
+from dystress_text.report.page import leave_page
+from dystress_text.simcse.arguments import parse
+from dystress_text.simcse.corpus import MAX_LINE_BYTES, TokenizedCorpus, load_corpus, tokenizer_id
+from dystress_text.simcse.objective import objective_of
+from dystress_text.simcse.quickstart import write_documentation_corpus
+from dystress_text.simcse.settings import RunSettings, TextSettings
+from dystress_text.simcse.start import load_start
+from dystress_text.simcse.task import SimcseTask
+from dystress_text.simcse.training_text import text_of_rows, text_of_table, wiki1m
+from dystress_text.training.accelerator import describe, gather_of, global_batch_size, make_accelerator, on_main_process
+from dystress_text.training.build_loss import learned_end_points, learned_group
+from dystress_text.training.distributed import check_whole
+from dystress_text.training.run_folder import check_output, prepare_output, write_record
+from dystress_text.training.similarity_log import watch_of
+from dystress_text.training.trainer import Trainer, TrainingSummary
 
 
 def train(settings: RunSettings) -> dict[str, Any]:
@@ -72,7 +82,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
         train_file, columns = _train_file(text, show)
     if columns < 3 and text.hard_negative_weight != 0:
         raise UserError("--hard_negative_weight: there are no hard negatives; --supervised reads them")
-    evaluation = build_evaluation(text)
+    evaluation = build_evaluation(settings.evaluation, text.data_dir)
     dev = next(iter(evaluation.pairs), None)
     engine.metric_for_best_model = evaluation.best_metric(engine.metric_for_best_model)
     set_seed(engine.seed)
@@ -97,14 +107,14 @@ def train(settings: RunSettings) -> dict[str, Any]:
         text.mlm_weight,
     )  # fmt: skip
     data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(tokenizer, text.max_seq_length)}"
-    if text.eval_file is not None:
+    if settings.evaluation.eval_file is not None:
         data_id += f", --eval_file {digest_of(evaluation)}"
     trainer = Trainer(
         task, len(task), engine, accelerator, settings.options(), data_id, watch=watch_of(engine, objective),
         beside=learned_group(objective, settings.loss),
     )  # fmt: skip
     variants = {"train_file": variant_of(train_file)}
-    if set(text.eval_set) & set(PREPARED_SETS):
+    if set(settings.evaluation.eval_set) & set(PREPARED_SETS):
         variants["eval_set"] = variant_of(data_root(text.data_dir) / "senteval")
     record = _record(settings, accelerator, corpus, objective) | {"data_variants": variants} | beginning.about
     accelerator.wait_for_everyone()  # all have looked at the folder before one of them writes there
@@ -144,7 +154,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
                 vectors = kept.to(accelerator.device).encode(dev.sentences, tokenizer)
                 assert isinstance(vectors, Tensor)
                 record["similarities"]["after"] = pair_similarities(dev, vectors).histograms()
-            if text.evaluates_further:
+            if settings.evaluation.has_several:
                 record["evaluators"] = evaluation.record()
             write_record(output, record)
             write_card(output, record)
@@ -203,8 +213,9 @@ def _sentences(text: TextSettings, show: bool) -> Path:
 
 
 def _model_path(name: str) -> str:
-    """A model folder of the checkout is found from any working directory."""
-    return str(CHECKOUT / name) if name.startswith("data/embedded/") and not Path(name).exists() else name
+    """The embedded model is found from any working directory, also under the name of older records."""
+    folder, _, inner = name.rpartition("embedded/")
+    return str(EMBEDDED / inner) if folder in ("dystress_text/", "data/") and not Path(name).exists() else name
 
 
 def _record(

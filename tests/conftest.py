@@ -27,7 +27,7 @@ from transformers import (
     RobertaModel,
 )
 
-from dystress_text.corpus import TokenizedCorpus, load_corpus
+from dystress_text.simcse.corpus import TokenizedCorpus, load_corpus
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

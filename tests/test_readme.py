@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dystress_text import report, sweep
+from dystress_text.report import report, sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()

@@ -381,7 +381,7 @@ def test_a_schedule_that_nobody_advances_is_refused(tiny_bert, tmp_path):
 def test_the_readmes_example_runs(tmp_path, monkeypatch):
     (code,) = (block for block in blocks("python") if "DySTreSSLoss" in block)
     monkeypatch.chdir(tmp_path)  # where the trainer makes its folder
-    exec(code.replace("data/embedded", str(ROOT / "data" / "embedded")), {})
+    exec(code.replace("dystress_text/embedded", str(ROOT / "dystress_text" / "embedded")), {})
 
 
 # ---- what is accepted and what is refused ---------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import transformers
 
-from dystress_text.command_line import OneLineParser, exit_code
-from vision.evaluation import TASKS, EvaluationSettings, run
-from vision.knn import WEIGHTS
+from dystress_text.cli.command_line import OneLineParser, exit_code
+from vision.evaluation.knn import WEIGHTS
+from vision.evaluation.run import TASKS, EvaluationSettings, run
 
 
 def make_parser() -> argparse.ArgumentParser:

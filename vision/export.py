@@ -19,7 +19,7 @@ from pathlib import Path
 import transformers
 from safetensors.torch import save_file
 
-from dystress_text.command_line import OneLineParser, exit_code
+from dystress_text.cli.command_line import OneLineParser, exit_code
 from dystress_text.errors import UserError
 from vision.resnet import load_encoder, torchvision_names
 

@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetModel
 
-from dystress_text.atomic import replaced_files
 from dystress_text.errors import UserError
+from dystress_text.files.atomic import replaced_files
 
 
 @dataclass(frozen=True)

@@ -22,36 +22,36 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import nn
 
-from dystress_text.accelerator import describe, gather_of, global_batch_size, make_accelerator, on_main_process
-from dystress_text.arguments import parse_settings
-from dystress_text.build_loss import learned_end_points, learned_group
-from dystress_text.command_line import exit_code
+from dystress_text.cli.command_line import exit_code
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.engine import Trainer
 from dystress_text.errors import UserError
-from dystress_text.page import leave_page
-from dystress_text.records import versions
-from dystress_text.run_folder import check_output, prepare_output, read_record, write_record
-from dystress_text.settings import EngineSettings
-from dystress_text.similarity_log import SimilarityWatch, watch_of
-from vision.allocator import keep_freed_memory
-from vision.augment import SimclrAugment, crop_of, evaluation_transform
-from vision.batchnorm import synchronise
-from vision.build_task import task_of
-from vision.images import ImageSet, load_images, mean_std
-from vision.online import OnlineKnn
-from vision.optimizers import make_optimizer
-from vision.presets import PRESETS
-from vision.pretrain import PretrainTask
-from vision.resnet import ImageEncoder, ImageInput, build_encoder
-from vision.settings import (
+from dystress_text.files.records import versions
+from dystress_text.report.page import leave_page
+from dystress_text.training.accelerator import describe, gather_of, global_batch_size, make_accelerator, on_main_process
+from dystress_text.training.arguments import parse_settings
+from dystress_text.training.build_loss import learned_end_points, learned_group
+from dystress_text.training.run_folder import check_output, prepare_output, read_record, write_record
+from dystress_text.training.settings import EngineSettings
+from dystress_text.training.similarity_log import SimilarityWatch, watch_of
+from dystress_text.training.trainer import Trainer
+from vision.data.augment import SimclrAugment, crop_of, evaluation_transform
+from vision.data.images import ImageSet, load_images, mean_std
+from vision.data.sources import NoSuchSplitError
+from vision.evaluation.online import OnlineKnn
+from vision.pretraining.allocator import keep_freed_memory
+from vision.pretraining.batchnorm import synchronise
+from vision.pretraining.build_task import task_of
+from vision.pretraining.optimizers import make_optimizer
+from vision.pretraining.presets import PRESETS
+from vision.pretraining.settings import (
     WITHOUT_TEMPERATURE,
     PretrainSettings,
     VisionEngineSettings,
     VisionLossSettings,
     VisionSettings,
 )
-from vision.sources import NoSuchSplitError
+from vision.pretraining.task import PretrainTask
+from vision.resnet import ImageEncoder, ImageInput, build_encoder
 
 
 def pretrain(settings: PretrainSettings) -> dict[str, Any]:

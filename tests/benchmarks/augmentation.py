@@ -22,7 +22,7 @@ import torch
 from PIL import Image, ImageEnhance
 from torch import Tensor
 
-from vision.augment import SimclrAugment, crop_resize_flip, draw_crops
+from vision.data.augment import SimclrAugment, crop_resize_flip, draw_crops
 
 SIDE = 32
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)

@@ -25,13 +25,14 @@ import transformers
 from torch import Tensor
 from training_speed import LENGTH, random_bert
 
-from dystress_text import packed
-from dystress_text.batches import Batch, BatchOrder
-from dystress_text.build_loss import build_objective
-from dystress_text.corpus import load_corpus
-from dystress_text.encoder import SentenceEncoder, load_encoder
-from dystress_text.engine import parameter_groups
-from dystress_text.settings import LossSettings
+from dystress_text.encoders import packed
+from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.objective import TEXT
+from dystress_text.training.batches import Batch, BatchOrder
+from dystress_text.training.build_loss import build_objective
+from dystress_text.training.settings import LossSettings
+from dystress_text.training.trainer import parameter_groups
 
 Forward = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -51,7 +52,7 @@ def without(part: str) -> Iterator[None]:
             states: list[Tensor] = whole(transformer, ids, packing)
             return [*states[:-1], packing.first(states[-1])] if first_only else states
 
-        with mock.patch("dystress_text.encoder.packed_states", all_tokens):
+        with mock.patch("dystress_text.encoders.encoder.packed_states", all_tokens):
             yield
     elif part == "one conversion for the products":
         with mock.patch.object(packed, "_for_products", lambda x: x):
@@ -78,7 +79,7 @@ def main() -> None:
         batches = [corpus.batch(rows) for rows in order]
     encoder.train()
     optimizer = torch.optim.AdamW(parameter_groups(encoder, 0.0), lr=1e-5, fused=True)
-    objective = build_objective(LossSettings())
+    objective = build_objective(LossSettings(), TEXT)
 
     def step(forward: Forward, batch: Batch, pack: bool) -> float:
         start = time.perf_counter()

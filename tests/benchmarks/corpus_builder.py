@@ -65,10 +65,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kind", choices=["wiki", "json", "lines", "wrapped"], default="wiki")
     options = parser.parse_args()
-    from data.corpus_builder import (
+    from dystress_text.preparation.corpus_builder import (  # here: workers import this file, and need no torch
         CorpusBuildSettings,
         build_corpus,
-    )  # here: workers import this file, and need no torch
+    )
 
     with tempfile.TemporaryDirectory() as folder:
         source, output = Path(folder, "input"), Path(folder, "corpus.txt")

@@ -18,15 +18,16 @@ import numpy as np
 import torch
 import transformers
 
-from dystress_text.build_loss import build_objective, learned_group
-from dystress_text.corpus import load_corpus
-from dystress_text.encoder import load_encoder
-from dystress_text.engine import parameter_groups
-from dystress_text.locate import embedded
-from dystress_text.masked_lm import TokenMasking, load_lm_head
-from dystress_text.settings import LossSettings
-from dystress_text.simcse import SimcseTask
-from dystress_text.similarity_log import SimilarityWatch
+from dystress_text.encoders.encoder import load_encoder
+from dystress_text.encoders.masked_lm import TokenMasking, load_lm_head
+from dystress_text.files.places import embedded
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.objective import TEXT
+from dystress_text.simcse.task import SimcseTask
+from dystress_text.training.build_loss import build_objective, learned_group
+from dystress_text.training.settings import LossSettings
+from dystress_text.training.similarity_log import SimilarityWatch
+from dystress_text.training.trainer import parameter_groups
 
 SEQUENCES = 96
 MODEL = str(embedded("bert-mini-wiki"))
@@ -37,7 +38,7 @@ def contestant(corpus_file: str, option: str) -> Callable[[int, int], float]:
     encoder, tokenizer = load_encoder(MODEL, "avg", True)
     corpus = load_corpus(corpus_file, tokenizer, 32, 20_000, progress=False)
     loss = LossSettings(learn_temperature=option == "learn_temperature")
-    objective = build_objective(loss, bidirectional=option == "bidirectional")
+    objective = build_objective(loss, TEXT, bidirectional=option == "bidirectional")
     masking = None
     if option == "do_mlm":
         encoder.lm_head = load_lm_head(MODEL, encoder.transformer)

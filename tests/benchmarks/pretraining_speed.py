@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from dystress_text.accelerator import make_accelerator
 from dystress_text.core import CosineTemperature, NTXentLoss
-from dystress_text.engine import Trainer
-from dystress_text.settings import EngineSettings
-from vision.allocator import keep_freed_memory
-from vision.augment import SimclrAugment
-from vision.images import ImageSet
-from vision.pretrain import PretrainTask
+from dystress_text.training.accelerator import make_accelerator
+from dystress_text.training.settings import EngineSettings
+from dystress_text.training.trainer import Trainer
+from vision.data.augment import SimclrAugment
+from vision.data.images import ImageSet
+from vision.pretraining.allocator import keep_freed_memory
+from vision.pretraining.task import PretrainTask
 from vision.resnet import build_encoder
 
 RATE = 0.06

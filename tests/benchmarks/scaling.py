@@ -27,16 +27,17 @@ import torch.distributed as dist
 import transformers
 from torch.multiprocessing.spawn import start_processes
 
-from dystress_text.accelerator import make_accelerator
-from dystress_text.build_loss import build_objective
 from dystress_text.core.gather import ProcessGather
-from dystress_text.corpus import load_corpus
-from dystress_text.encoder import load_encoder
-from dystress_text.engine import Trainer
-from dystress_text.locate import embedded
-from dystress_text.quickstart import write_documentation_corpus
-from dystress_text.settings import EngineSettings, LossSettings
-from dystress_text.simcse import SimcseTask
+from dystress_text.encoders.encoder import load_encoder
+from dystress_text.files.places import embedded
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.objective import TEXT
+from dystress_text.simcse.quickstart import write_documentation_corpus
+from dystress_text.simcse.task import SimcseTask
+from dystress_text.training.accelerator import make_accelerator
+from dystress_text.training.build_loss import build_objective
+from dystress_text.training.settings import EngineSettings, LossSettings
+from dystress_text.training.trainer import Trainer
 
 WARM_UP = 3  # steps before those that count
 
@@ -56,7 +57,7 @@ def run(folder: str, batch: int, steps: int, precision: str) -> float:
     encoder, tokenizer = load_encoder(str(embedded("bert-mini-wiki")), "avg", True)
     corpus = load_corpus(write_documentation_corpus(), tokenizer, 32, progress=False)
     gather = ProcessGather(rank, processes) if processes > 1 else None
-    task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), gather))
+    task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT, gather))
     task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
     trainer = Trainer(task, len(corpus), settings, accelerator)
     with contextlib.redirect_stderr(io.StringIO()):
@@ -106,7 +107,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--mixed_precision", default="auto")
     options = parser.parse_args()
-    multiprocessing.set_forkserver_preload(["dystress_text.simcse", "transformers.models.bert"])  # one import for all
+    multiprocessing.set_forkserver_preload(
+        ["dystress_text.simcse.task", "transformers.models.bert"]
+    )  # one import for all
     rates: dict[int, list[float]] = {processes: [] for processes in options.processes}
     for _ in range(options.repeats):
         for processes, found in rates.items():

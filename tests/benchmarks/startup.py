@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dystress_text.locate import CHECKOUT, embedded
+from dystress_text.files.places import CHECKOUT, embedded
 
 SENTENCES = [f"sentence number {i} of sixty-four" for i in range(64)]
 THEIRS = """

@@ -37,15 +37,16 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from dystress_text.accelerator import make_accelerator
-from dystress_text.batches import BatchOrder
-from dystress_text.build_loss import build_objective
-from dystress_text.corpus import CorpusReport, load_corpus, open_text, read_sentences
-from dystress_text.encoder import load_encoder
-from dystress_text.engine import Trainer, parameter_groups
-from dystress_text.locate import embedded
-from dystress_text.settings import EngineSettings, LossSettings
-from dystress_text.simcse import SimcseTask
+from dystress_text.encoders.encoder import load_encoder
+from dystress_text.files.places import embedded
+from dystress_text.simcse.corpus import CorpusReport, load_corpus, open_text, read_sentences
+from dystress_text.simcse.objective import TEXT
+from dystress_text.simcse.task import SimcseTask
+from dystress_text.training.accelerator import make_accelerator
+from dystress_text.training.batches import BatchOrder
+from dystress_text.training.build_loss import build_objective
+from dystress_text.training.settings import EngineSettings, LossSettings
+from dystress_text.training.trainer import Trainer, parameter_groups
 
 RATE, LENGTH = 3e-5, 32
 
@@ -78,7 +79,7 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
         )
         start = time.perf_counter()
         corpus = load_corpus(text, tokenizer, LENGTH, cache_dir=Path(folder) / "cache", progress=False)
-        task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings()))
+        task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT))
         task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
         trainer = Trainer(task, len(corpus), settings, make_accelerator(settings))
         trainer.fit()
@@ -117,7 +118,7 @@ def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
     assert device is not None
     encoder.to(device).train()
-    objective = build_objective(LossSettings())
+    objective = build_objective(LossSettings(), TEXT)
     optimizer = torch.optim.AdamW(parameter_groups(encoder, 0.0), lr=RATE, fused=True)
     order = BatchOrder(len(sentences), batch, 42).epoch(0)
     batches = [

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from dystress_text.encoder import POOLERS, SentenceEncoder, load_encoder
-from dystress_text.export import PROBES, export
-from dystress_text.locate import embedded
+from dystress_text.encoders.encoder import POOLERS, SentenceEncoder, load_encoder
+from dystress_text.export.copies import PROBES, export
+from dystress_text.files.places import embedded
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

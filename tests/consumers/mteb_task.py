@@ -16,7 +16,9 @@ from mteb.abstasks.task_metadata import TaskMetadata
 from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer, util
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "embedded" / "senteval" / "STS" / "MiniSTS" / "mini-sts.csv"
+DATA = (
+    Path(__file__).resolve().parents[2] / "dystress_text" / "embedded" / "senteval" / "STS" / "MiniSTS" / "mini-sts.csv"
+)
 
 
 def read_pairs():

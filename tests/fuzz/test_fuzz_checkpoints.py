@@ -13,13 +13,13 @@ from fuzz_cases import accepted, deep, inputs, places_apart, snapshot, spoiled, 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystress_text.arguments import parse
-from dystress_text.checkpoints import checkpoint_folders, newest_complete
 from dystress_text.errors import UserError
-from dystress_text.run_folder import RECORD, check_output
-from dystress_text.sealed import MANIFEST, damage_of, seal
-from dystress_text.settings import EngineSettings
+from dystress_text.files.sealed import MANIFEST, damage_of, seal
+from dystress_text.simcse.arguments import parse
 from dystress_text.train import main, train
+from dystress_text.training.checkpoints import newest_complete
+from dystress_text.training.run_folder import RECORD, check_output, checkpoint_folders
+from dystress_text.training.settings import EngineSettings
 
 PICKLES = ("optimizer.bin", "random_states_0.pkl", "pytorch_model.bin", "scheduler.bin", "custom_checkpoint_0.pkl")
 

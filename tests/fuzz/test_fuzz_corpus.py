@@ -17,10 +17,10 @@ from fuzz_cases import ODD_BYTES, accepted, deep, inputs, places_apart, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystress_text.corpus import MAX_LINE_BYTES, load_corpus
 from dystress_text.errors import UserError
-from dystress_text.records import sha256_of
-from dystress_text.tables import text_of_table
+from dystress_text.files.records import sha256_of
+from dystress_text.simcse.corpus import MAX_LINE_BYTES, load_corpus
+from dystress_text.simcse.training_text import text_of_table
 from dystress_text.train import main
 
 SENTENCES = make_sentences(30)

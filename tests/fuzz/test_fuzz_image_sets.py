@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dystress_text.errors import DataError, UserError
+from vision.data.sources import find_images
+from vision.pretraining.settings import VisionSettings
 from vision.resnet import build_encoder, load_encoder, save_encoder
-from vision.settings import VisionSettings
-from vision.sources import find_images
 
 
 def parquet(labels, metadata=None):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from vision.decoding import decode, decode_square, image_size
+from vision.data.decoding import decode, decode_square, image_size
 
 
 def picture(kind, mode):

@@ -13,11 +13,11 @@ from fuzz_cases import ODD_VALUES, accepted, deep, inputs, snapshot, spoiled, sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystress_text.encoder import SentenceEncoder, load_encoder
+from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
 from dystress_text.errors import UserError
-from dystress_text.settings import TextSettings
-from dystress_text.start import load_start
-from eval.embedder import load_model
+from dystress_text.evaluation.embedder import load_model
+from dystress_text.simcse.settings import TextSettings
+from dystress_text.simcse.start import load_start
 from vision.resnet import DESCRIPTION, build_encoder, save_encoder
 from vision.resnet import load_encoder as load_image_encoder
 

@@ -11,7 +11,7 @@ from fuzz_cases import accepted, deep, inputs, spoiled, spoiled_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystress_text.scored_pairs import read_scored_pairs
+from dystress_text.evaluation.scored_pairs import read_scored_pairs
 
 HEAD = ("sentence1", "sentence2", "score")
 ROWS = [("the cat sat", 'a "dog"', 1.5), ("rain again", "no é", 0), ("x", "y", -3), ("a line", "a line", 5.0)]

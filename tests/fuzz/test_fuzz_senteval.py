@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dystress_text.errors import DataError, UserError
-from dystress_text.image_folder import TRAIN_INDICES
-from dystress_text.locate import EMBEDDED, eval_pairs
-from dystress_text.long_tail import LongTail, long_tail_indices, read_long_tail, write_long_tail
-from dystress_text.manifest import MANIFEST, FileRecord, Manifest, read_manifest, variant_of, write_manifest
-from dystress_text.sts import StsPairs, spearman
-from eval.embedder import Embedder
-from eval.geometry import temperature_of
-from eval.tasks import STS_TASKS, SUITES, StsTask, checksums
+from dystress_text.evaluation.embedder import Embedder
+from dystress_text.evaluation.senteval_tasks import STS_TASKS, SUITES, StsTask, checksums
+from dystress_text.evaluation.sets import eval_pairs
+from dystress_text.evaluation.sts import StsPairs, spearman
+from dystress_text.files.image_folder import TRAIN_INDICES
+from dystress_text.files.long_tail import LongTail, long_tail_indices, read_long_tail, write_long_tail
+from dystress_text.files.places import EMBEDDED
+from dystress_text.files.prepared_data import MANIFEST, FileRecord, Manifest, read_manifest, variant_of, write_manifest
+from dystress_text.simcse.objective import temperature_of
 
 PAIR = "a cat sat\ta dog ran"
 CLASSES = {"TREC": ("NUM:date When ?", "ABBR:exp What is it ?"), "SST2": ("a fine film\t1", "bad\t0")}

@@ -10,19 +10,23 @@ from fuzz_cases import ODD_VALUES, accepted, deep, inputs, places_apart, snapsho
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystress_text.arguments import parse
-from dystress_text.build_loss import build_objective
-from dystress_text.command_line import exit_code
+from dystress_text.cli.command_line import exit_code
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.errors import UserError
-from dystress_text.settings import EngineSettings, LossSettings, RunSettings, TextSettings
-from dystress_text.simcse_options import REPLACED, TRANSLATED
-from eval.run import EvalSettings
-from eval.senteval import make_parser
-from vision.settings import PretrainSettings, VisionEngineSettings, VisionLossSettings, VisionSettings
+from dystress_text.evaluation.run import EvalSettings
+from dystress_text.evaluation.settings import EvaluationSettings
+from dystress_text.senteval import make_parser
+from dystress_text.simcse.arguments import parse
+from dystress_text.simcse.flags import REPLACED, TRANSLATED
+from dystress_text.simcse.settings import RunSettings, TextSettings
+from dystress_text.training.build_loss import build_objective
+from dystress_text.training.settings import EngineSettings, LossSettings
+from vision.pretraining.settings import PretrainSettings, VisionEngineSettings, VisionLossSettings, VisionSettings
 from vision.train import parse as parse_vision
 
-TEXT_NAMES = sorted({**vars(TextSettings()), **vars(LossSettings()), **vars(EngineSettings())})
+TEXT_NAMES = sorted(
+    {**vars(TextSettings()), **vars(EvaluationSettings()), **vars(LossSettings()), **vars(EngineSettings())}
+)
 VISION_NAMES = sorted({**vars(VisionSettings()), **vars(VisionLossSettings()), **vars(VisionEngineSettings())})
 LIKELY = (
     "true", "false", "no", "null", "~", "1", "-1", "0", "64", "1e-4", "nan", "inf", "-inf", "1e400", "1_000", "0x10",

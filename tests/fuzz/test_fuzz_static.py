@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import dystress_text
-
-ROOT = Path(dystress_text.__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for name in ("dystress_text", "eval", "vision", "data") for path in (ROOT / name).rglob("*.py"))
 MODULES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "imp", "code", "pty"}
 CALLS = {

@@ -12,8 +12,8 @@ from torch import nn
 from transformers import AutoImageProcessor, AutoModel
 
 from dystress_text.errors import UserError
-from vision.augment import evaluation_transform
-from vision.decoding import decode_square
+from vision.data.augment import evaluation_transform
+from vision.data.decoding import decode_square
 from vision.resnet import ImageInput, build_encoder, load_encoder, save_encoder, torchvision_names
 
 

@@ -1,1 +1,0 @@
-"""Preparing real data sets and corpora; the small embedded defaults."""

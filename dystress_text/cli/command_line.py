@@ -1,0 +1,68 @@
+"""What the programs share: how they read arguments and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+from typing import NoReturn
+
+from dystress_text.cli.access_tokens import without_tokens
+from dystress_text.errors import Interrupted, UserError
+
+
+class OneLineErrors:
+    """For a parser: raises a one-line error where argparse would print its whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the message."""
+        raise UserError(f"{message} (see --help)")
+
+
+class OneLineParser(OneLineErrors, argparse.ArgumentParser):
+    """A parser whose help is a program's docstring as it stands, and which takes no abbreviated options."""
+
+    def __init__(self, prog: str, description: str | None) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+
+def one_line(message: str) -> str:
+    """A message as a terminal may have it: on one line, no control characters, no access token."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in without_tokens(message))
+
+
+def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupted") -> int:
+    """Run a program's work: 0 when it is done, 1 where something is left, 2 after a one-line error, 128 + a signal.
+
+    Args:
+        prog: the program's name, which stands before every message.
+        work: does it and says whether all of it was done.
+        interrupted: what to say after Ctrl-C.
+    """
+    warnings.formatwarning = lambda message, *_, **__: f"{prog}: warning: {one_line(' '.join(str(message).split()))}\n"
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
+    try:
+        return 0 if work() else 1
+    except UserError as error:
+        print(f"{prog}: error: {one_line(str(error))}", file=sys.stderr, flush=True)
+        return 2
+    except Interrupted as stop:
+        print(f"{prog}: {stop}", file=sys.stderr, flush=True)
+        return 128 + stop.signal
+    except KeyboardInterrupt:
+        print(f"{prog}: {interrupted}", file=sys.stderr, flush=True)
+        return 130
+    except BrokenPipeError:  # ``| head``
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that nothing fails once more when Python ends
+        print(f"{prog}: stopped: what reads its output has ended", file=sys.stderr, flush=True)
+        return 128 + signal.SIGPIPE

@@ -1,0 +1,397 @@
+"""Sentence encoders: a transformer, a pooler and a head, which exists in training alone or is kept.
+
+Poolers have SimCSE's names and meanings. A vector is taken from the hidden states as they are; only ``cls`` has by
+default SimCSE's dense + tanh head on top while training, which is dropped afterwards (``--mlp_only_train``) or stays
+part of the model, as in SimCSE's supervised recipe.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from dystress_text.cli.progress import progress_bar
+from dystress_text.encoders.lora import merged, save_adapter
+from dystress_text.encoders.packed import Packing, can_pack, packed_states
+from dystress_text.encoders.pretrained import Pretrained, load_pretrained, pooler_dense, readable
+from dystress_text.errors import UserError
+from dystress_text.files.atomic import replaced_files
+from dystress_text.training.run_folder import ADAPTER
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+# the layers whose mean is averaged over the tokens; the other poolers take the first token of the last layer
+AVERAGED = {"avg": (-1,), "avg_top2": (-2, -1), "avg_first_last": (1, -1)}
+POOLERS = ("cls", "cls_before_pooler", *AVERAGED)
+
+
+def pool(hidden_states: Sequence[Tensor], attention_mask: Tensor, pooler_type: str) -> Tensor:
+    """One vector a sentence from the hidden states of all layers.
+
+    Args:
+        hidden_states: the embedding layer's output and each layer's after it, all (n, length, dim); ``cls`` and ``avg``
+            look at the last one alone.
+        attention_mask: (n, length), 1 at tokens.
+        pooler_type: ``cls`` and ``cls_before_pooler`` take the first token of the last layer; ``avg`` the mean over its
+            tokens; ``avg_top2`` that of the last two layers; ``avg_first_last`` that of the first and the last one.
+
+    Returns:
+        (n, dim).
+    """
+    if pooler_type in AVERAGED:
+        return mean_token(_mean_layer(hidden_states, pooler_type), attention_mask)
+    if pooler_type in POOLERS:
+        return hidden_states[-1][:, 0]
+    raise ValueError(f"unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
+
+
+def _mean_layer(hidden_states: Sequence[Tensor], pooler_type: str) -> Tensor:
+    states = [hidden_states[layer] for layer in AVERAGED[pooler_type]]
+    return states[0] if len(states) == 1 else (states[0] + states[1]) / 2
+
+
+def mean_token(states: Tensor, attention_mask: Tensor) -> Tensor:
+    """Mean of each row's tokens, (n, length, dim) and (n, length) -> (n, dim)."""
+    mask = attention_mask.unsqueeze(-1).to(states.dtype)  # (n, length, 1)
+    return (states * mask).sum(1) / mask.sum(1)
+
+
+class SentenceEncoder(nn.Module):
+    """A transformer with pooling, and a head.
+
+    Args:
+        transformer: any encoder of transformers whose output has ``last_hidden_state`` and ``hidden_states``.
+        pooler_type: one of :data:`POOLERS`.
+        mlp_head: add dense + tanh on top while training; None means SimCSE's rule, with ``cls`` only.
+        keep_head: the head is part of the model, in evaluation and in what is saved too.
+        normalize: give vectors of length 1.
+
+    Raises:
+        ValueError: unknown pooler.
+    """
+
+    def __init__(
+        self,
+        transformer: PreTrainedModel,
+        pooler_type: str = "cls",
+        mlp_head: bool | None = None,
+        keep_head: bool = False,
+        normalize: bool = False,
+    ) -> None:
+        super().__init__()
+        if pooler_type not in POOLERS:
+            raise ValueError(f"unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
+        self.transformer = transformer
+        self._no_split_modules = transformer._no_split_modules  # the layers that FSDP shards one by one
+        self.pooler_type = pooler_type
+        unused = getattr(transformer, "pooler", None)  # BERT's own, which no pooler here reads: kept for the file alone
+        if isinstance(unused, nn.Module):
+            unused.requires_grad_(False)
+        self.lm_head: nn.Module | None = None  # for --do_mlm
+        self.head: nn.Sequential | None = None
+        if mlp_head or (mlp_head is None and pooler_type == "cls"):
+            dim = transformer.config.hidden_size
+            dense = nn.Linear(dim, dim)
+            nn.init.normal_(dense.weight, std=getattr(transformer.config, "initializer_range", 0.02))
+            nn.init.zeros_(dense.bias)
+            self.head = nn.Sequential(dense, nn.Tanh())
+        self.keep_head = keep_head and self.head is not None
+        self.normalize = normalize
+        self._adapted: tuple[PeftModel, ...] = ()  # no submodule: its weights are the transformer's
+        self._keep_adapter = False
+
+    @property
+    def head_dense(self) -> nn.Linear:
+        """The head's dense layer, (dim, dim).
+
+        Raises:
+            ValueError: there is no head.
+        """
+        if self.head is None:
+            raise ValueError("this encoder has no head")
+        dense = self.head[0]
+        assert isinstance(dense, nn.Linear)
+        return dense
+
+    @torch.no_grad()
+    def start_head(self, dense: nn.Linear) -> None:
+        """Give the head the weights of another dense layer, (dim, dim)."""
+        self.head_dense.weight.copy_(dense.weight)
+        self.head_dense.bias.copy_(dense.bias)
+
+    def adapt(self, adapted: PeftModel, keep: bool = False) -> None:
+        """Take note that the transformer has got adapters (:func:`dystress_text.encoders.lora.add_lora`).
+
+        :meth:`save` merges them, and with ``keep`` writes them to a folder of their own as well.
+        """
+        self._adapted = (adapted,)
+        self._keep_adapter = keep
+
+    @property
+    def can_pack(self) -> bool:
+        """Whether :meth:`forward` takes ``places``."""
+        return can_pack(self.transformer)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        places: Tensor | None = None,
+        masked: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Token ids and mask, both (n, length), to sentence vectors (n, dim).
+
+        A head that is not kept applies in training alone.
+
+        With ``places`` (tokens,), the places of the mask's ones among all n * length positions, nothing is computed for
+        padding (see :mod:`dystress_text.encoders.packed`); the vectors are the same.
+
+        With ``masked``, places of hidden tokens among all positions and what they are, both (m,), the result is the sum
+        of their masked-language-model losses, (1,), instead.
+        """
+        if masked is not None:
+            return self._masked_lm_loss(input_ids, attention_mask, places, *masked)
+        if places is None:
+            vectors = pool(self._hidden_states(input_ids, attention_mask), attention_mask, self.pooler_type)
+        else:
+            packing = Packing(places, attention_mask)
+            averaged = self.pooler_type in AVERAGED
+            states = packed_states(self.transformer, input_ids, packing, first_only=not averaged)
+            vectors = states[-1]
+            if averaged:
+                vectors = mean_token(packing.pad(_mean_layer(states, self.pooler_type)), attention_mask)
+        return self._finished(vectors)
+
+    def _finished(self, vectors: Tensor) -> Tensor:
+        """Pooled vectors (n, dim) with what stands on top of them."""
+        if self.head is not None and (self.training or self.keep_head):
+            vectors = self.head(vectors)
+        return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
+
+    def _masked_lm_loss(
+        self, input_ids: Tensor, attention_mask: Tensor, places: Tensor | None, masked: Tensor, tokens: Tensor
+    ) -> Tensor:
+        assert self.lm_head is not None
+        if places is None:
+            states = self._hidden_states(input_ids, attention_mask)[-1].flatten(0, 1)[masked]  # (m, dim)
+        else:
+            packed = packed_states(self.transformer, input_ids, Packing(places, attention_mask))
+            states = packed[-1][torch.searchsorted(places, masked)]
+        logits = self.lm_head(states)  # (m, vocabulary)
+        return F.cross_entropy(logits.float(), tokens, reduction="sum").unsqueeze(0)
+
+    def _hidden_states(self, input_ids: Tensor, attention_mask: Tensor, all_layers: bool = False) -> Sequence[Tensor]:
+        all_layers = all_layers or len(AVERAGED.get(self.pooler_type, ())) > 1
+        output = self.transformer(input_ids, attention_mask=attention_mask, output_hidden_states=all_layers)
+        states: Sequence[Tensor] = output.hidden_states if all_layers else (output.last_hidden_state,)
+        return states
+
+    @torch.no_grad()
+    def encode(
+        self,
+        sentences: Sequence[str],
+        tokenizer: PreTrainedTokenizerBase,
+        batch_size: int = 64,
+        poolers: Sequence[str] | None = None,
+        progress: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor | dict[str, Tensor]:
+        """Vectors of sentences as evaluation uses them: no dropout, a head if it is kept, the encoder's length limit.
+
+        Args:
+            sentences: any number of them, encoded in the order of their length.
+            tokenizer: the encoder's.
+            batch_size: sentences at a time.
+            poolers: encode with each of these poolers, from one forward pass and without head and normalisation.
+            progress: show a progress bar.
+            dtype: of the forward pass; with another one than fp32, by autocast.
+
+        Returns:
+            (n, dim) fp32 on the CPU; with ``poolers`` one such tensor for each name.
+        """
+        wanted = tuple(poolers or (self.pooler_type,))
+        device = next(self.parameters()).device
+        limit = length_limit(tokenizer, self.transformer)
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+        vectors = {name: torch.empty(len(sentences), self.transformer.config.hidden_size) for name in wanted}
+        was_training = self.training
+        self.eval()
+        try:
+            for start in progress_bar(range(0, len(order), batch_size), progress, desc="encoding", unit=" batches"):
+                rows = order[start : start + batch_size]
+                batch = tokenizer(
+                    [sentences[i] for i in rows], padding=True, truncation=True, max_length=limit, return_tensors="pt"
+                ).to(device)
+                mask = batch["attention_mask"]
+                with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+                    states = self._hidden_states(batch["input_ids"], mask, all_layers=poolers is not None)
+                for name in wanted:
+                    pooled = pool(states, mask, name).float()
+                    vectors[name][rows] = (pooled if poolers is not None else self._finished(pooled)).cpu()
+        finally:
+            self.train(was_training)
+        return vectors if poolers is not None else vectors[self.pooler_type]
+
+    def save(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Write a native sentence-transformers model whose vectors are those of :meth:`encode`.
+
+        A head that is not kept is left out, and the length limit is the encoder's own. The files take their places
+        when all are complete. Adapters are merged.
+        """
+        from sentence_transformers import SentenceTransformer  # slow to import and needed here alone
+        from sentence_transformers.sentence_transformer.modules import (
+            Dense,
+            Normalize,
+            Pooling,
+            Transformer,
+            WeightedLayerPooling,
+        )
+
+        config = self.transformer.config
+        with tempfile.TemporaryDirectory() as staging:
+            plain = merged(self._adapted[0]) if self._adapted else self.transformer
+            plain.save_pretrained(staging)
+            tokenizer.save_pretrained(staging)
+            layers = AVERAGED.get(self.pooler_type, ())
+            transformer = Transformer(
+                staging,
+                max_seq_length=length_limit(tokenizer, self.transformer),
+                config_kwargs={"output_hidden_states": True} if len(layers) > 1 else None,
+            )
+        modules: list[Any] = [transformer]
+        if len(layers) > 1:
+            weights = torch.zeros(config.num_hidden_layers + 1)
+            weights[list(layers)] = 1.0
+            # the weights are part of the recipe, not of what further training may change
+            parameter = nn.Parameter(weights, requires_grad=False)
+            modules.append(WeightedLayerPooling(config.hidden_size, config.num_hidden_layers, 0, parameter))
+        modules.append(Pooling(config.hidden_size, "mean" if layers else "cls"))
+        if self.keep_head:
+            weight, bias = (parameter.detach().cpu() for parameter in self.head_dense.parameters())
+            modules.append(
+                Dense(len(bias), len(bias), activation_function=nn.Tanh(), init_weight=weight, init_bias=bias)
+            )
+        if self.normalize:
+            modules.append(Normalize())
+        with replaced_files(folder) as complete:
+            SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine").save(str(complete))
+            for adapted in self._adapted if self._keep_adapter else ():
+                save_adapter(adapted, complete / ADAPTER)
+
+
+def length_limit(tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> int:
+    """The most tokens that the encoder reads, special tokens included.
+
+    That is the smaller of the tokenizer's limit and the position table's.
+    """
+    return min(position_limit(transformer), tokenizer.model_max_length)
+
+
+def position_limit(transformer: PreTrainedModel) -> int:
+    """The tokens for which an encoder has positions; without a table of positions, any number.
+
+    RoBERTa and its kin number their positions from the padding index + 1, so those rows of the table are no positions.
+    """
+    limit = int(getattr(transformer.config, "max_position_embeddings", sys.maxsize))
+    for name, module in transformer.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            limit -= module.padding_idx + 1
+    return limit
+
+
+def check_length(max_seq_length: int, tokenizer: PreTrainedTokenizerBase, model: SentenceEncoder) -> None:
+    """See that the encoder has a position for every token of a training sentence.
+
+    Raises:
+        UserError: it has not.
+    """
+    limit = length_limit(tokenizer, model.transformer)
+    if max_seq_length > limit:
+        raise UserError(f"--max_seq_length: this encoder reads at most {limit} tokens, got {max_seq_length}")
+
+
+def check_views(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> None:
+    """See that dropout gives two views of a sentence that differ; the random state stays as it is.
+
+    Raises:
+        UserError: they do not, so that there would be nothing to learn from a positive pair.
+    """
+    device = next(model.parameters()).device
+    batch = tokenizer(["Two views of one sentence."] * 2, return_tensors="pt").to(device)
+    was_training = model.training
+    devices = [device] if device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices):
+        first, second = model.train()(batch["input_ids"], batch["attention_mask"])
+    model.train(was_training)
+    if torch.equal(first, second):
+        raise UserError(
+            "--dropout: this encoder has no dropout, so the two views of a sentence are the same; give a rate, such "
+            "as --dropout 0.1"
+        )
+
+
+def load_encoder(
+    name_or_path: str, pooler_type: str = "cls", mlp_head: bool | None = None, dropout: float | None = None
+) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
+    """An encoder and its tokenizer from a folder or from the hub, in fp32. Code that comes with a model is never run.
+
+    Args:
+        name_or_path: folder or hub name.
+        pooler_type: one of :data:`POOLERS`.
+        mlp_head: see :class:`SentenceEncoder`.
+        dropout: a rate for every dropout of the encoder, instead of its configuration's.
+
+    Raises:
+        UserError: nothing loads from there, the tokenizer and the encoder do not belong together, or the pooler is
+            unknown.
+    """
+    if pooler_type not in POOLERS:
+        raise UserError(f"--pooler_type: unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
+    found = load_pretrained(name_or_path, dropout)
+    return build_encoder(found, pooler_type, mlp_head), found.tokenizer
+
+
+def build_encoder(
+    found: Pretrained, pooler_type: str = "cls", mlp_head: bool | None = None, keep_head: bool = False
+) -> SentenceEncoder:
+    """A sentence encoder from loaded parts, tried once.
+
+    Args:
+        found: transformer and tokenizer.
+        pooler_type: one of :data:`POOLERS`.
+        mlp_head: see :class:`SentenceEncoder`.
+        keep_head: see :class:`SentenceEncoder`.
+
+    Raises:
+        UserError: it computes nothing.
+    """
+    with readable(found.name):
+        encoder = SentenceEncoder(found.transformer, pooler_type, mlp_head, keep_head)
+        with torch.random.fork_rng(devices=[]):
+            encoder.encode(["A configuration can name what shows itself in the forward pass alone."], found.tokenizer)
+    return encoder
+
+
+def pooler_encoder(found: Pretrained) -> SentenceEncoder:
+    """An encoder whose vectors are transformers' ``pooler_output``: the first token, then the pooler's dense + tanh.
+
+    Raises:
+        UserError: it has no such pooler, or no weights for it.
+    """
+    dense = pooler_dense(found.transformer)
+    if found.pooler is None or dense is None:
+        raise UserError(
+            f"--pooler_type pooler: {found.name!r} has no weights of a pooler (dense + tanh on the first token)"
+        )
+    encoder = build_encoder(found, "cls", mlp_head=True, keep_head=True)
+    encoder.start_head(dense)
+    return encoder

@@ -1,0 +1,108 @@
+"""A masked-language-model loss beside the contrastive one, on the same encoder (SimCSE's ``--do_mlm``).
+
+Some tokens of each sentence are hidden, and the encoder, in a pass of its own, has to name them (Devlin et al., NAACL
+2019: 80 % of them become the mask token, 10 % any token, 10 % stay). Only the hidden tokens go through the head.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from transformers import (
+    AutoModelForMaskedLM,
+    DataCollatorForLanguageModeling,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from dystress_text.errors import UserError
+from dystress_text.files.hub import hub_reachable
+from dystress_text.training.batches import Batch
+
+HEADS = {
+    "bert": "cls",
+    "camembert": "lm_head",
+    "roberta": "lm_head",
+    "xlm-roberta": "lm_head",
+}  # by type of the encoder
+
+
+class TokenMasking:
+    """Hides tokens of a batch; which ones follows from the seed and the batch's samples alone.
+
+    Args:
+        tokenizer: the encoder's.
+        probability: share of the tokens to hide, special tokens aside.
+        seed: of the run.
+
+    Raises:
+        UserError: the tokenizer has no mask token.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, probability: float = 0.15, seed: int = 0) -> None:
+        if tokenizer.mask_token is None:
+            raise UserError("--do_mlm: this encoder's tokenizer has no mask token")
+        self._collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
+        self._special = torch.tensor(sorted(set(tokenizer.all_special_ids)))
+        self._seed = seed
+
+    def __call__(self, batch: Batch, samples: NDArray[np.int64]) -> Batch:
+        """What the loss needs of a batch.
+
+        Args:
+            batch: ``input_ids`` and ``attention_mask``, (n, length).
+            samples: their numbers.
+
+        Returns:
+            ``masked_ids`` (n, length), the tokens with some of them hidden; ``masked_places`` (m,), where these stand
+            among all n * length positions; ``masked_tokens`` (m,), what they are; ``masked_count`` (1,), m.
+        """
+        ids = batch["input_ids"]
+        special = torch.isin(ids, self._special) | (batch["attention_mask"] == 0)  # (n, length)
+        draw = np.random.default_rng([self._seed, *samples.tolist()]).integers(2**63)
+        self._collator.generator = torch.Generator().manual_seed(int(draw))
+        masked, labels = self._collator.torch_mask_tokens(ids.clone(), special)
+        places = (labels.flatten() >= 0).nonzero().squeeze(1)  # what stays is -100
+        return {
+            "masked_ids": masked,
+            "masked_places": places,
+            "masked_tokens": labels.flatten()[places],
+            "masked_count": torch.tensor([len(places)]),
+        }
+
+
+def load_lm_head(name_or_path: str, transformer: PreTrainedModel) -> nn.Module:
+    """The head that turns hidden states (m, dim) into logits (m, vocabulary), its last layer tied to the embeddings.
+
+    Args:
+        name_or_path: where ``transformer`` came from.
+        transformer: the encoder that the head goes on.
+
+    Raises:
+        UserError: an encoder whose head is not known, or that cannot be loaded.
+    """
+    kind = transformer.config.model_type
+    if kind not in HEADS:
+        raise UserError(f"--do_mlm: no masked-language-model head is known for {kind!r}; known are {', '.join(HEADS)}")
+    try:
+        model, found = AutoModelForMaskedLM.from_pretrained(
+            name_or_path, dtype=torch.float32, output_loading_info=True, local_files_only=not hub_reachable(),
+            trust_remote_code=False,
+        )  # fmt: skip
+    except Exception as error:  # a damaged file shows itself as an error of any library underneath
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"--do_mlm: cannot load the head of {name_or_path!r}: {reason}") from error
+    prefix = HEADS[kind] + "."
+    if any(key.startswith(prefix) and "decoder" not in key for key in found["missing_keys"]):
+        warnings.warn(
+            f"{name_or_path!r} has no masked-language-model head: --do_mlm starts with a new one", stacklevel=2
+        )
+    head = cast(nn.Module, getattr(model, HEADS[kind]))
+    decoder: Any = head.get_submodule("predictions.decoder" if kind == "bert" else "decoder")
+    decoder.weight = transformer.get_input_embeddings().weight
+    return head

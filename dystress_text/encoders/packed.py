@@ -1,0 +1,157 @@
+"""The forward pass of BERT and its kin for training, on tokens packed without padding.
+
+It computes what transformers' own forward pass computes, with the same modules and weights, in less time: no position
+is padding (attention alone sees padded rows), where only the first token's vector is asked for the last layer computes
+nothing else, and dropout masks are drawn by :func:`dropout`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from dystress_text.encoders.dropout import dropout
+
+MODEL_TYPES = ("bert", "camembert", "roberta", "xlm-roberta")
+
+
+def can_pack(transformer: PreTrainedModel) -> bool:
+    """Whether :func:`packed_states` knows this encoder."""
+    config = transformer.config
+    return config.model_type in MODEL_TYPES and not config.is_decoder
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where packed tokens stand in padded rows.
+
+    Attributes:
+        places: (tokens,) indices into the rows * length positions, ascending, each row's from its first position on.
+        mask: (rows, length), 1 at tokens.
+    """
+
+    places: Tensor
+    mask: Tensor
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(rows, length, ...) -> (tokens, ...)."""
+        return cast(Tensor, _Pack.apply(x.flatten(0, 1), self.places))  # type: ignore[no-untyped-call]
+
+    def pad(self, x: Tensor) -> Tensor:
+        """(tokens, ...) -> (rows, length, ...), zeros at padding."""
+        flat = cast(Tensor, _Pad.apply(x, self.places, self.mask.numel()))  # type: ignore[no-untyped-call]
+        return flat.view(*self.mask.shape, *x.shape[1:])
+
+    def first(self, x: Tensor) -> Tensor:
+        """Each row's first token, (tokens, ...) -> (rows, ...)."""
+        lengths = self.mask.sum(dim=1)
+        return x[lengths.cumsum(0) - lengths]
+
+
+class _Pack(torch.autograd.Function):
+    """Rows at ``places``; autograd's own backward of an index adds row by row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.size = len(x)
+        return x[places]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (places,) = ctx.saved_tensors
+        return _spread(grads[0], places, ctx.size), None
+
+
+class _Pad(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, places: Tensor, size: int) -> Tensor:
+        ctx.save_for_backward(places)
+        return _spread(x, places, size)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (places,) = ctx.saved_tensors
+        return grads[0][places], None, None
+
+
+def _spread(x: Tensor, places: Tensor, size: int) -> Tensor:
+    return x.new_zeros(size, *x.shape[1:]).index_copy_(0, places, x)
+
+
+def packed_states(
+    transformer: PreTrainedModel, input_ids: Tensor, packing: Packing, first_only: bool = False
+) -> list[Tensor]:
+    """Hidden states of the embedding layer and of each layer after it.
+
+    Args:
+        transformer: an encoder for which :func:`can_pack` holds; its ``training`` flag decides on dropout.
+        input_ids: (rows, length), as padded for the encoder's own forward pass.
+        packing: where the tokens stand.
+        first_only: compute the last layer for each row's first token alone.
+
+    Returns:
+        Tensors (tokens, dim); with ``first_only`` the last one is (rows, dim).
+    """
+    layers = cast(Any, transformer).encoder.layer
+    states = [_embed(cast(Any, transformer).embeddings, input_ids, packing)]
+    for i, layer in enumerate(layers):
+        states.append(_layer(layer, states[-1], packing, first_only and i + 1 == len(layers)))
+    return states
+
+
+def _embed(embeddings: Any, input_ids: Tensor, packing: Packing) -> Tensor:
+    positions = packing.places % packing.mask.shape[1]
+    table: nn.Embedding = embeddings.position_embeddings
+    if table.padding_idx is not None:  # RoBERTa counts from there
+        positions = positions + table.padding_idx + 1
+    x = embeddings.word_embeddings(input_ids.flatten()[packing.places])  # (tokens, dim)
+    x = x + table(positions) + embeddings.token_type_embeddings.weight[0]
+    return _dropped(embeddings.LayerNorm(x), embeddings.dropout)
+
+
+def _layer(layer: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
+    attended = _attend(layer.attention.self, _for_products(x), packing, first_only)
+    x = _residual(layer.attention.output, attended, packing.first(x) if first_only else x)
+    return _residual(layer.output, layer.intermediate(_for_products(x)), x)
+
+
+def _for_products(x: Tensor) -> Tensor:
+    """``x`` in the precision of autocast: converted once, not by each linear layer that reads it."""
+    device = x.device.type
+    if x.dtype == torch.float32 and torch.is_autocast_enabled(device):
+        return x.to(torch.get_autocast_dtype(device))
+    return x
+
+
+def _residual(block: Any, x: Tensor, residual: Tensor) -> Tensor:
+    return cast(Tensor, block.LayerNorm(_dropped(block.dense(x), block.dropout) + residual))
+
+
+def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
+    """Self-attention of packed tokens (tokens, dim) -> (tokens, dim), or (rows, dim) for the first ones alone."""
+    query = block.query(packing.first(x)).unsqueeze(1) if first_only else packing.pad(block.query(x))
+    heads = (block.num_attention_heads, block.attention_head_size)
+    query, key, value = (  # (rows, heads, length, size); with first_only the query's length is 1
+        z.view(*z.shape[:2], *heads).transpose(1, 2)
+        for z in (query, packing.pad(block.key(x)), packing.pad(block.value(x)))
+    )
+    rate = block.dropout.p if block.training else 0.0
+    mask = packing.mask[:, None, None].bool()  # (rows, 1, 1, length)
+    if x.device.type == "cpu" and rate > 0:  # torch has no fused kernel for this
+        scores = query @ key.transpose(2, 3) * block.scaling  # (rows, heads, length, length)
+        attention = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
+        out = dropout(attention, rate) @ value
+    else:
+        out = F.scaled_dot_product_attention(query, key, value, mask, rate, scale=block.scaling)
+    out = out.transpose(1, 2).flatten(2)  # (rows, length, dim)
+    return out.squeeze(1) if first_only else packing.pack(out)
+
+
+def _dropped(x: Tensor, module: nn.Dropout) -> Tensor:
+    return dropout(x, module.p) if module.training else x

@@ -1,0 +1,298 @@
+"""What a saved model's folder says of itself, and the encoder in it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+from transformers.utils.hub import cached_file
+
+from dystress_text.encoders.encoder import AVERAGED, SentenceEncoder, build_encoder
+from dystress_text.encoders.pretrained import load_pretrained, readable
+from dystress_text.errors import UserError
+from dystress_text.files.hub import hub_reachable
+
+MODULES = "modules.json"
+
+_SETTINGS, _TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_config.json"
+_WEIGHTS, _OLD_WEIGHTS = "model.safetensors", "pytorch_model.bin"
+_ON_TOP = ("Dense", "Normalize")  # what may follow the pooling, in that order
+_TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+# what a Transformer module may say besides its length limit: that it does nothing but encode
+_PLAIN = {
+    "do_lower_case": False,
+    "transformer_task": "feature-extraction",
+    "modality_config": _TEXT,
+    "module_output_name": "token_embeddings",
+}
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """What there is to know of a saved model without its weights.
+
+    Attributes:
+        pooler_type: one of :data:`dystress_text.encoders.encoder.POOLERS`; ``cls_before_pooler`` is saved as ``cls``.
+        dimension: of the vectors.
+        max_seq_length: tokens that are read of a sentence; None where no limit is named.
+        transformer: the kind of encoder, such as ``bert``.
+        layers: of the encoder; None where its configuration has a name of its own for them.
+        dense: the folder of the head, dense + tanh on the pooled vector, inside the model's; None where there is none.
+        normalize: whether the vectors have length 1.
+    """
+
+    pooler_type: str
+    dimension: int
+    max_seq_length: int | None
+    transformer: str
+    layers: int | None
+    dense: str | None = None
+    normalize: bool = False
+
+
+def read_saved(folder: Path) -> SavedModel:
+    """What a sentence-transformers folder, ours or another that this package can train on, says of itself.
+
+    Raises:
+        UserError: it is no such folder, or does what a :class:`SentenceEncoder` does not.
+    """
+    if not (folder / MODULES).is_file():
+        raise UserError(
+            f"{str(folder)!r} is no model of dystress_text/train.py: a folder with {MODULES} is needed"
+            + (" (this one holds a vision model)" if (folder / "projector.safetensors").is_file() else "")
+        )
+    try:
+        modules = _modules(folder)
+        _check_plain(folder)
+        config = _json(folder / "config.json")
+        layers = config.get("num_hidden_layers") or config.get("n_layers")
+        pooling = _json(folder / modules["Pooling"] / "config.json")
+        weighted = modules.get("WeightedLayerPooling")
+        averaged = _averaged(folder / weighted, int(layers)) if weighted is not None else None
+        dimension = int(pooling.get("embedding_dimension") or pooling["word_embedding_dimension"])
+        dense = modules.get("Dense")
+        if dense is not None:
+            _check_dense(folder, _json(folder / dense / "config.json"), dimension)
+        named = _optional(folder / _TRANSFORMER).get("max_seq_length")
+        limit = int(named or _json(folder / "tokenizer_config.json").get("model_max_length") or 10**9)
+        if limit < 1:
+            raise ValueError(f"a length limit of {limit}")
+        return SavedModel(
+            pooler_type=_pooler(folder, pooling, averaged),
+            dimension=dimension,
+            max_seq_length=limit if limit < 10**9 else None,
+            transformer=str(config["model_type"]),
+            layers=int(layers) if layers else None,
+            dense=dense,
+            normalize="Normalize" in modules,
+        )
+    except (
+        OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError, SafetensorError
+    ) as error:  # fmt: skip
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{str(folder)!r} is damaged: {type(error).__name__}: {reason}") from error
+
+
+def find_saved(name_or_path: str) -> Path | None:
+    """The folder of a sentence-transformers model, of one on the hub its small files alone; None for another model.
+
+    Raises:
+        UserError: the hub fails.
+    """
+    if Path(name_or_path).is_dir():
+        return Path(name_or_path) if (Path(name_or_path) / MODULES).is_file() else None
+    found = _fetched(name_or_path, MODULES)
+    if found is None:
+        return None
+    for file in (_SETTINGS, _TRANSFORMER, "config.json", "tokenizer_config.json"):
+        _fetched(name_or_path, file)
+    with readable(name_or_path):
+        modules = _modules(found.parent)
+    for kind, path in modules.items():
+        for file in ("config.json", *((_WEIGHTS,) if kind in ("Dense", "WeightedLayerPooling") else ())):
+            if path and _fetched(name_or_path, f"{path}/{file}") is None and file == _WEIGHTS:
+                _fetched(name_or_path, f"{path}/{_OLD_WEIGHTS}")
+    return found.parent
+
+
+def load_saved(folder: Path) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
+    """The encoder of a folder, with its pooler and what stands on top of it, and its tokenizer.
+
+    Raises:
+        UserError: it is no folder of ours, or its files are damaged.
+    """
+    saved = read_saved(folder)
+    try:
+        found = load_pretrained(str(folder))
+        limit_length(found.tokenizer, saved)
+        encoder = build_encoder(found, saved.pooler_type, mlp_head=saved.dense is not None, keep_head=True)
+        if saved.dense is not None:
+            encoder.start_head(read_head(folder, saved))
+        encoder.normalize = saved.normalize
+        return encoder, found.tokenizer
+    except UserError as error:
+        raise UserError(str(error).removeprefix("--model_name_or_path: ")) from error
+
+
+def limit_length(tokenizer: PreTrainedTokenizerBase, saved: SavedModel) -> None:
+    """Give a tokenizer the model's limit: sentence-transformers has a place of its own for it."""
+    if saved.max_seq_length is not None:
+        tokenizer.model_max_length = saved.max_seq_length
+
+
+def read_head(folder: Path, saved: SavedModel) -> nn.Linear:
+    """The dense layer of a saved model's head, (dim, dim), in fp32.
+
+    Raises:
+        UserError: its file is missing, damaged or of another size.
+    """
+    place = folder / str(saved.dense)
+    try:
+        if (place / _WEIGHTS).is_file():
+            weights = load_file(place / _WEIGHTS)
+        else:
+            weights = torch.load(place / _OLD_WEIGHTS, map_location="cpu", weights_only=True)
+        weights = {name.removeprefix("linear."): tensor.float() for name, tensor in weights.items()}
+        dense = nn.Linear(saved.dimension, saved.dimension, device="meta")  # nothing is drawn for it
+        dense.load_state_dict(weights, assign=True)
+    except Exception as error:  # every reader has its own
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{str(folder)!r} is damaged: the head in {saved.dense}: {reason}") from error
+    return dense
+
+
+def _fetched(name: str, file: str) -> Path | None:
+    """A file of a model on the hub, in the local cache; None where the model has no such file.
+
+    Raises:
+        UserError: the hub fails, so that nobody knows.
+    """
+    reachable = hub_reachable()
+    with readable(name):
+        found = cached_file(
+            name,
+            file,
+            local_files_only=not reachable,
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=reachable,  # else a file that is not in the cache is one
+        )
+    return None if found is None else Path(found)
+
+
+def _json(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _optional(file: Path) -> dict[str, Any]:
+    content = _json(file) if file.is_file() else {}
+    if not isinstance(content, dict):
+        raise ValueError(f"{file.name} is no table")
+    return content
+
+
+def _modules(folder: Path) -> dict[str, str]:
+    """The folder of each module by its kind, in their order.
+
+    Raises:
+        UserError: they are not those of an encoder of ours.
+    """
+    entries = [(str(entry["type"]), str(entry["path"])) for entry in _json(folder / MODULES)]
+    kinds = [kind.rsplit(".", 1)[-1] for kind, _ in entries]
+    core = [kind for kind in kinds if kind not in _ON_TOP]
+    ours = core in (["Transformer", "Pooling"], ["Transformer", "WeightedLayerPooling", "Pooling"])
+    on_top = kinds[len(core) :]
+    if not (
+        ours
+        and on_top in ([], ["Dense"], ["Normalize"], ["Dense", "Normalize"])
+        and all(kind.startswith("sentence_transformers.") for kind, _ in entries)
+    ):
+        raise UserError(
+            f"{str(folder)!r} cannot be read: its modules are {', '.join(kinds)}; known are sentence-transformers' "
+            "Transformer, Pooling and on top of them one Dense and Normalize"
+        )
+    paths = [path for _, path in entries]
+    if paths[0] != "":
+        raise UserError(f"{str(folder)!r}: the transformer must lie in the folder itself, not in {paths[0]!r}")
+    if any(Path(path).name != path for path in paths):
+        raise UserError(f"{str(folder)!r}: {MODULES} names a path outside the folder")
+    return dict(zip(kinds, paths, strict=True))
+
+
+def _check_plain(folder: Path) -> None:
+    """See that a folder's settings ask for nothing that a :class:`SentenceEncoder` does not do.
+
+    Raises:
+        UserError: they do.
+    """
+    settings = _optional(folder / _SETTINGS)
+    if any((settings.get("prompts") or {}).values()):
+        raise UserError(f"{str(folder)!r} has prompts, which are not supported: {_SETTINGS} names them")
+    similarity = settings.get("similarity_fn_name")
+    if similarity not in (None, "cosine"):
+        raise UserError(f"{str(folder)!r} compares by {similarity!r} ({_SETTINGS}); only cosine is supported")
+    for name, value in _optional(folder / _TRANSFORMER).items():
+        if name != "max_seq_length" and value not in (_PLAIN.get(name), None):
+            raise UserError(f"{str(folder)!r}: {_TRANSFORMER} says {name}: {value}, which is not supported")
+
+
+def _check_dense(folder: Path, config: dict[str, Any], dimension: int) -> None:
+    """See that a Dense module is a head as ours.
+
+    Raises:
+        UserError: it is another one.
+    """
+    said = {
+        "in_features": config["in_features"],
+        "out_features": config["out_features"],
+        "bias": config.get("bias", True),
+        "activation_function": str(config.get("activation_function", "Tanh")).rsplit(".", 1)[-1],
+        "module_input_name": config.get("module_input_name", "sentence_embedding"),
+        "module_output_name": config.get("module_output_name") or "sentence_embedding",
+        "use_residual": config.get("use_residual", False),
+    }
+    ours = {
+        "in_features": dimension,
+        "out_features": dimension,
+        "bias": True,
+        "activation_function": "Tanh",
+        "module_input_name": "sentence_embedding",
+        "module_output_name": "sentence_embedding",
+        "use_residual": False,
+    }
+    for name, value in ours.items():
+        if said[name] != value:
+            raise UserError(f"{str(folder)!r}: its Dense has {name} {said[name]}; only {value} is supported")
+
+
+def _averaged(folder: Path, layers: int) -> str:
+    """The pooler that averages what a WeightedLayerPooling averages."""
+    weights = load_file(folder / _WEIGHTS)["layer_weights"]
+    for name, chosen in AVERAGED.items():
+        expected = torch.zeros(layers + 1)
+        expected[list(chosen)] = 1.0
+        if len(chosen) > 1 and torch.equal(weights, expected):
+            return name
+    raise ValueError("its weights of layers are those of no pooler")
+
+
+def _pooler(folder: Path, pooling: dict[str, Any], averaged: str | None) -> str:
+    """The pooler of a Pooling module, whose keys were others in sentence-transformers before 5.4.
+
+    Raises:
+        UserError: it is none of ours.
+    """
+    old = [name for name, value in pooling.items() if name.startswith("pooling_mode_") and value is True]
+    mode = pooling["pooling_mode"] if "pooling_mode" in pooling else ",".join(old)
+    if mode in ("cls", "pooling_mode_cls_token") and averaged is None:
+        return "cls"
+    if mode in ("mean", "pooling_mode_mean_tokens"):
+        return averaged or "avg"
+    raise UserError(f"{str(folder)!r}: pooling {mode!r} is that of no pooler of this package")

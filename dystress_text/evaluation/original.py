@@ -1,0 +1,102 @@
+"""A cross-check with the ``senteval`` package, where one is installed that runs (SimCSE's copy is the one to have)."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dystress_text.errors import UserError
+from dystress_text.evaluation.classifier import RECIPES, SEED
+from dystress_text.evaluation.senteval_tasks import Task
+from dystress_text.evaluation.sts import Embed
+
+NAMES = {"STS-B": "STSBenchmark", "SICK-R": "SICKRelatedness"}  # where the package's names differ
+
+
+def import_senteval() -> ModuleType:
+    """The installed package, not the program of that name beside this file.
+
+    Raises:
+        UserError: there is none, or it does not import on this Python.
+    """
+    here = Path(__file__).resolve().parent
+    kept = list(sys.path)
+    program = sys.modules.pop("senteval", None)
+    sys.path[:] = [entry for entry in kept if Path(entry or ".").resolve() != here]
+    try:
+        return importlib.import_module("senteval")
+    except ImportError as error:
+        raise UserError(f"--engine original: the package senteval is not importable here: {error}") from error
+    finally:
+        sys.path[:] = kept
+        if program is not None:
+            sys.modules["senteval"] = program
+
+
+@dataclass(frozen=True)
+class OriginalResult:
+    """What the package says.
+
+    Attributes:
+        figure: that of the published tables.
+    """
+
+    figure: float
+
+
+def run_original(task: Task, folder: Path, embed: Embed, mode: str) -> OriginalResult:
+    """Run a task by the package.
+
+    Args:
+        task: from :mod:`dystress_text.evaluation.senteval_tasks`; its files are checked first.
+        folder: SentEval's ``downstream`` folder.
+        embed: sentences to vectors.
+        mode: ``test`` or ``fast``.
+
+    Raises:
+        DataError: a file is missing or damaged.
+        UserError: no package, or one that fails on this Python.
+    """
+    task.read(folder)
+    senteval = import_senteval()
+    recipe = RECIPES[mode]
+    classifier = {
+        "nhid": 0, "optim": recipe.optimizer, "batch_size": recipe.batch_size, "tenacity": recipe.patience,
+        "epoch_size": recipe.check_every,
+    }  # fmt: skip
+
+    def batcher(_: Any, batch: list[list[str]]) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = embed([" ".join(words) for words in batch]).numpy()
+        return vectors
+
+    with tempfile.TemporaryDirectory() as root:
+        (Path(root) / "downstream").symlink_to(folder.resolve())
+        parameters = {"task_path": root, "usepytorch": True, "kfold": recipe.folds, "seed": SEED}
+        try:
+            engine = senteval.engine.SE({**parameters, "classifier": classifier}, batcher)
+            result = engine.eval(NAMES.get(task.name, task.name))
+        except Exception as error:  # whatever an unmaintained package says
+            raise UserError(f"--engine original: senteval failed on {task.name}: {error!r}") from error
+    return OriginalResult(_figure(task.name, result))
+
+
+def _figure(task: str, result: dict[str, Any]) -> float:
+    try:
+        if task in NAMES:
+            spearman = result["test"]["spearman"]
+            return round(100 * float(getattr(spearman, "correlation", spearman)), 2)
+        if task.startswith("STS"):
+            return round(100 * float(result["all"]["spearman"]["all"]), 2)
+        return round(float(result["acc"]), 2)
+    except KeyError as error:
+        raise UserError(
+            f"--engine original: this senteval reports no {error} for {task}; the copy that comes with SimCSE does"
+        ) from error

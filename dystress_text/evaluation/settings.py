@@ -1,0 +1,71 @@
+"""What a run is evaluated on while it trains: the options, as a dataclass."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from dystress_text.errors import UserError
+
+
+@dataclass
+class EvaluationSettings:
+    """Sets, files and tasks to evaluate on."""
+
+    _argument_group_name = "evaluation"
+
+    eval_set: list[str] = field(
+        default_factory=lambda: ["stsb_dev"],
+        metadata={
+            "help": "Evaluate on these: stsb_dev, mini_sts, sickr_dev, or the test sets sts12 to sts16, stsb_test and "
+            "sickr_test, which are to be looked at and not to choose a model by; none for no set."
+        },
+    )
+    eval_file: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Evaluate on scored pairs of your own too: .csv, .tsv, .jsonl or .parquet files with the columns "
+            "sentence1, sentence2 and score (or any three, in that order), or OWNER/NAME[:SPLIT] on the hub."
+        },
+    )
+    eval_columns: list[str] | None = field(
+        default=None, metadata={"help": "eval_file: names of the columns of first sentence, second sentence and score."}
+    )
+    eval_score_range: list[float] | None = field(
+        default=None, metadata={"help": "eval_file: lowest and highest score; one outside is refused; default any."}
+    )
+    eval_transfer: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Evaluate on the dev accuracy of these transfer tasks too (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC; "
+            "all seven if none is named), SentEval's fast mode. Needs a checkout."
+        },
+    )
+
+    @property
+    def has_several(self) -> bool:
+        """Whether there is more to evaluate on than one of the sets known by name."""
+        return len(self.eval_set) > 1 or self.eval_file is not None or self.eval_transfer is not None
+
+    def __post_init__(self) -> None:
+        given: Any = self.eval_set  # a preset's or a record's is one text
+        self.eval_set = " ".join([given] if isinstance(given, str) else given).split()
+        if len(set(self.eval_set)) < max(len(self.eval_set), 1) or ("none" in self.eval_set and len(self.eval_set) > 1):
+            raise UserError(
+                f"--eval_set: one or more sets, each once, or none alone; got {' '.join(self.eval_set) or 'nothing'}"
+            )
+        for name in ("eval_columns", "eval_score_range"):
+            if getattr(self, name) is not None and self.eval_file is None:
+                raise UserError(f"--{name}: says nothing without --eval_file")
+        if self.eval_columns is not None and (len(self.eval_columns) != 3 or len(set(self.eval_columns)) != 3):
+            raise UserError(
+                "--eval_columns: three names are needed, of the first sentence, the second and the score; got "
+                f"{', '.join(self.eval_columns)}"
+            )
+        limits = self.eval_score_range
+        if limits is not None and not (len(limits) == 2 and -math.inf < limits[0] < limits[1] < math.inf):
+            raise UserError(
+                "--eval_score_range: two numbers are needed, the lowest and the highest score; got "
+                f"{' '.join(f'{limit:g}' for limit in limits)}"
+            )

@@ -1,0 +1,61 @@
+"""Make a copy of a trained model that other tools load.
+
+    python -m dystress_text.export out/ --to legacy    # sentence-transformers from 2.2 on
+    python -m dystress_text.export out/ --to hf        # transformers alone; the card spells the pooling out
+    python -m dystress_text.export out/ --to onnx      # ONNX Runtime; pooling is part of the graph
+    python -m dystress_text.export out/ --to native --push_to_hub NAME/MODEL
+
+The copy lands in a folder of its own (``--output``, or ``out-legacy`` and so on) and is there only if its vectors, as
+the tool that it is for computes them, are those of the model (1e-4). ``native`` is the layout of the installed
+sentence-transformers, without the run's log and checkpoints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import transformers
+
+from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.errors import UserError
+from dystress_text.export.card import HERE, LAYOUTS
+from dystress_text.export.copies import PROBES, check_push, export, push
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The program's options."""
+    parser = OneLineParser("export.py", __doc__)
+    add = parser.add_argument
+    add("model", type=Path, help="folder of a trained model")
+    add("--to", required=True, metavar="{" + ",".join(LAYOUTS) + "}", help="layout of the copy")
+    add("--output", type=Path, metavar="FOLDER", help="where the copy goes; default beside the model, MODEL-LAYOUT")
+    add("--push_to_hub", metavar="OWNER/NAME", help="upload the copy to this repository of the hub")
+    add("--private", action="store_true", help="with --push_to_hub: a repository that is made is private")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+    def work() -> bool:
+        options = make_parser().parse_args(argv)
+        if options.private and options.push_to_hub is None:
+            raise UserError("--private: goes with --push_to_hub")
+        if options.push_to_hub is not None:
+            check_push(options.push_to_hub)
+        done = export(options.model, options.to, options.output, options.push_to_hub or HERE)
+        print(f"{done.folder}: vectors within {done.difference:.1g} of the model's, {len(PROBES)} probes", flush=True)
+        if options.push_to_hub is not None:
+            print(push(done.folder, options.push_to_hub, options.private), flush=True)
+        return True
+
+    return exit_code("export.py", work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,328 @@
+"""The model card: what a model is, how it came about, what it reaches, and how each consumer gets its vectors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dystress_text.cli.command_line import one_line
+from dystress_text.encoders.encoder import AVERAGED
+from dystress_text.encoders.saved_model import SavedModel, read_saved
+from dystress_text.export.card_code import usage
+from dystress_text.export.citation import CITATION
+from dystress_text.files.hub import hub_reachable
+from dystress_text.files.records import write_text
+from dystress_text.simcse.training_text import WIKI1M
+
+CARD = "README.md"
+HERE = "path/to/this/folder"
+LAYOUTS = ("native", "hf", "legacy", "onnx")
+
+_EVAL_SETS = {"stsb_dev": "STS-B dev", "mini_sts": "mini-STS"}
+_FORMATS = {"spearman": ".2f", "alignment": ".4f", "uniformity": ".4f"}
+_UNKNOWN = "unknown"
+
+
+def write_card(
+    folder: Path, record: Mapping[str, Any], model: SavedModel | None = None, layout: str = "native", at: str = HERE
+) -> None:
+    """Write a model folder's card under another name and rename it.
+
+    Args:
+        folder: where the card goes.
+        record: see :func:`model_card`.
+        model: see :func:`model_card`; None to read it from the folder.
+        layout: see :func:`model_card`.
+        at: see :func:`model_card`.
+
+    Raises:
+        OSError: it cannot be written.
+        UserError: the folder holds no model.
+    """
+    write_text(folder / CARD, model_card(record, model or read_saved(folder), layout, at))
+
+
+def describe_base(name_or_path: str) -> dict[str, Any]:
+    """An encoder's name, whether the hub has it under that name, and the licence that its card states (else None).
+
+    Of a folder the name alone is told, not where it lies.
+    """
+    folder = Path(name_or_path)
+    local = folder.is_dir()
+    return {
+        "name": folder.resolve().name if local else name_or_path,
+        "on_hub": not local,
+        "license": _stated_license(name_or_path, local),
+    }
+
+
+def _stated_license(name_or_path: str, local: bool) -> str | None:
+    from huggingface_hub import ModelCard, hf_hub_download
+
+    try:
+        file = os.path.join(name_or_path, CARD) if local else None
+        file = file or hf_hub_download(name_or_path, CARD, local_files_only=not hub_reachable())
+        stated = ModelCard.load(file).data.to_dict().get("license")
+    except Exception:  # no card, no network, a card that is no YAML: then nothing is stated
+        return None
+    return stated if isinstance(stated, str) and stated else None
+
+
+def model_card(record: Mapping[str, Any], model: SavedModel, layout: str = "native", at: str = HERE) -> str:
+    """The text of a model folder's README.md.
+
+    Args:
+        record: what ``run.json`` holds; what is missing there is left out of the card, and an empty one will do.
+        model: what the model is.
+        layout: one of :data:`LAYOUTS`: how the folder's files are laid out, and so who can read them.
+        at: the folder or hub name that stands in the code.
+    """
+    sections = [
+        _front_matter(record, layout),
+        f"# {_title(record)}",
+        _about(record, model),
+        "## How to use",
+        *usage(model, layout, at),
+        *_recipe(record),
+        *_results(record),
+        *_further_results(record),
+        "## Licences\n\n" + _licences(record),
+        "## Citation\n\n```bibtex\n" + CITATION + "\n```",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = record.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _plain(value: Any) -> str:
+    """A value on one line, without the characters that would end a cell of a table or a code span."""
+    text = one_line(" ".join(str(value).replace("`", "'").split()))
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _title(record: Mapping[str, Any]) -> str:
+    name = _part(record, "base_model").get("name")
+    return _plain(f"{name} as a sentence encoder" if name else "Sentence encoder")
+
+
+def _about(record: Mapping[str, Any], model: SavedModel) -> str:
+    limit = f" of up to {model.max_seq_length} tokens" if model.max_seq_length else ""
+    base = _part(record, "base_model").get("name")
+    return (
+        f"Maps sentences{limit} to vectors of {model.dimension} numbers, to be compared by cosine similarity. "
+        f"A {_plain(model.transformer)} encoder"
+        f"{f' with {model.layers} layers' if model.layers else ''}"
+        f"{f', {_plain(base)},' if base else ''} fine-tuned by contrastive learning "
+        "with dystress-text, an implementation of [this paper](https://arxiv.org/abs/2308.01140). "
+        f"Pooling: {_pooling_in_words(model)}. "
+        f"The vectors {'have length 1' if model.normalize else 'are not normalised'}.{_adapters_in_words(record)}"
+    )
+
+
+def _adapters_in_words(record: Mapping[str, Any]) -> str:
+    settings, parameters = _part(record, "settings"), _part(record, "parameters")
+    rank = settings.get("lora_rank")
+    if rank is None:
+        return ""
+    share = ""
+    if all(isinstance(parameters.get(name), int) for name in ("trained", "all")):
+        share = f", {parameters['trained']:,} of {parameters['all']:,} parameters,"
+    kept = (
+        "; the adapters' own files are in `adapter/` of the run's folder" if settings.get("merge_lora") is False else ""
+    )
+    return f" LoRA adapters of rank {_plain(rank)}{share} were trained and are merged into the weights{kept}."
+
+
+def _pooling_in_words(model: SavedModel) -> str:
+    return _tokens_in_words(model) + (", then a dense layer with tanh" if model.dense is not None else "")
+
+
+def _tokens_in_words(model: SavedModel) -> str:
+    if model.pooler_type not in AVERAGED:
+        return "the first token of the last layer"
+    layers = {
+        "avg": "the last layer",
+        "avg_top2": "the mean of the last two layers",
+        "avg_first_last": "the mean of the first and the last layer",
+    }
+    return f"the mean over the tokens of {layers[model.pooler_type]}"
+
+
+def _front_matter(record: Mapping[str, Any], layout: str) -> str:
+    settings, base = _part(record, "settings"), _part(record, "base_model")
+    sentence_transformers = layout in ("native", "legacy")
+    content: dict[str, Any] = {
+        "license": str(base.get("license") or _UNKNOWN),
+        "pipeline_tag": "sentence-similarity" if sentence_transformers else "feature-extraction",
+        "tags": ["sentence-similarity", "feature-extraction", "dystress", "simcse"],
+    }
+    if sentence_transformers:
+        content["library_name"] = "sentence-transformers"
+        content["tags"].insert(0, "sentence-transformers")
+    elif layout == "hf":
+        content["library_name"] = "transformers"
+    else:
+        content["tags"].insert(0, "onnx")
+    if base.get("on_hub"):
+        content["base_model"] = str(base["name"])
+    if settings.get("train_file") is None and "train_file" in settings and _variant(record, "train_file") is None:
+        content["datasets"] = ["princeton-nlp/datasets-for-simcse"]
+    return "---\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True) + "---"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *(tuple(_plain(cell) for cell in row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _recipe(record: Mapping[str, Any]) -> Iterable[str]:
+    settings, corpus = _part(record, "settings"), _part(record, "corpus")
+    if not settings:
+        return
+    batch = settings.get("train_batch_size")
+    if settings.get("per_device_train_batch_size") is not None:
+        batch = f"{settings['per_device_train_batch_size']} a process"
+    rows: list[tuple[str, Any]] = [
+        ("base model", _part(record, "base_model").get("name")),
+        ("data", _data(record)),
+        ("sentences", corpus.get("sentences")),
+        ("SHA-256 of the data", corpus.get("sha256")),
+        ("objective", record.get("objective")),
+        ("temperature", record.get("temperature")),
+        ("temperature as learned", _listed(_part(record, "learned_temperature"))),
+        ("temperature in the gradient", {True: "no", False: "yes"}.get(settings.get("detach_temperature", ""))),
+        ("pooling", settings.get("pooler_type")),
+        ("dense + tanh while training", _head(record)),
+        ("masked-language-model loss", f"weight {settings.get('mlm_weight')}" if settings.get("do_mlm") else None),
+        *((name.replace("_", " "), settings.get(name) or None) for name in (
+            "supervised", "bidirectional", "hard_negative_weight",
+        )),
+        ("LoRA", _lora(settings)),
+        ("dropout", settings.get("dropout") if settings.get("dropout") is not None else "the base model's"),
+        ("tokens a training sentence", settings.get("max_seq_length")),
+        ("batch", batch),
+        ("steps", record.get("steps")),
+        ("step of this model", record.get("best_step")),
+        *((name.replace("_", " "), settings.get(name)) for name in (
+            "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type", "warmup_ratio", "weight_decay",
+            "max_grad_norm", "seed", "preset",
+        )),
+        ("device", record.get("device")),
+        ("processes", record.get("processes")),
+        ("training time", f"{record['train_seconds']} s" if "train_seconds" in record else None),
+        ("versions", _listed(_part(record, "versions"))),
+    ]  # fmt: skip
+    yield "## Recipe\n\n" + _table(("", ""), (row for row in rows if row[1] is not None))
+
+
+def _lora(settings: Mapping[str, Any]) -> str | None:
+    """Options of LoRA in words; None where it was off."""
+    names = ("lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules")
+    return _listed({name.removeprefix("lora_"): settings.get(name) for name in names})
+
+
+def _head(record: Mapping[str, Any]) -> str:
+    """Whether there was a head; older records say what was asked for alone."""
+    if "head" in record:
+        return "yes" if record["head"] else "no"
+    return {True: "yes", False: "no"}.get(_part(record, "settings").get("mlp_head", ""), "with cls only")
+
+
+def _listed(values: Mapping[str, Any]) -> str | None:
+    """Names and values in a line; None where there are none."""
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None) or None
+
+
+def _variant(record: Mapping[str, Any], option: str) -> Any:
+    return _part(record, "data_variants").get(option)
+
+
+def _is_wikipedia(record: Mapping[str, Any]) -> bool:
+    train_file = _part(record, "settings").get("train_file", "")
+    return train_file is None or Path(str(train_file)).name == WIKI1M
+
+
+def _data(record: Mapping[str, Any]) -> str | None:
+    settings = _part(record, "settings")
+    if "train_file" not in settings:
+        return None
+    train_file = settings["train_file"]
+    if _is_wikipedia(record):
+        name = f"Wiki1M ({WIKI1M}), sentences of English Wikipedia"
+    elif train_file == "python-documentation":
+        name = "sentences of Python's documentation"
+    else:
+        name = f"{Path(str(train_file)).name}, the user's own"
+    variant = _variant(record, "train_file")
+    return f"{name}; not the published data but a variant: {variant}" if variant is not None else name
+
+
+def _licences(record: Mapping[str, Any]) -> str:
+    stated = _part(record, "base_model").get("license")
+    base = f"{_plain(stated)}, as its card states" if stated else f"{_UNKNOWN}: its card states none that could be read"
+    if _is_wikipedia(record):
+        data = "CC BY-SA 3.0 (text of Wikipedia)"
+    elif _part(record, "settings").get("train_file") == "python-documentation":
+        data = "PSF-2.0 (Python's documentation)"
+    else:
+        data = "the user's own; not recorded"
+    return (
+        f"- Base model: {base}.\n- Training data: {data}.\n\n"
+        "The `license` in the head of this card repeats the base model's; who publishes the model is to check it."
+    )
+
+
+def _results(record: Mapping[str, Any]) -> Iterable[str]:
+    trained, untrained = _part(record, "trained"), _part(record, "untrained")
+    slug = _first_set(trained)
+    if slug is None:
+        return
+    settings = _part(record, "settings")
+    pooler = str(settings.get("pooler_type"))
+    rows = []
+    best = next(iter(untrained), pooler)
+    for name in dict.fromkeys(name for name in (best, pooler) if name in untrained):
+        title = "untrained, best pooling" if name == best else "untrained"
+        rows.append((title, name, *_figures(_part(untrained, name), slug)))
+    rows.append(("this model", pooler, *_figures(trained, slug)))
+    eval_set = _EVAL_SETS.get(str(settings.get("eval_set")).partition(" ")[0], slug)
+    chosen_by = str(settings.get("metric_for_best_model") or f"{slug}_spearman")
+    chose = (
+        "which also chose the step" if chosen_by == f"{slug}_spearman" else f"the step chosen by {_plain(chosen_by)}"
+    )
+    variant = _variant(record, "eval_set")
+    note = f" The set is not the published one but a variant: {_plain(variant)}." if variant is not None else ""
+    yield (
+        f"## Results\n\nOn {_plain(eval_set)}, {chose}: Spearman's correlation x 100, alignment and "
+        f"uniformity (lower is better for both).{note}\n\n"
+    ) + _table(("", "pooling", "Spearman", "alignment", "uniformity"), rows)
+
+
+def _further_results(record: Mapping[str, Any]) -> Iterable[str]:
+    """What other evaluators measured than the first set of scored pairs."""
+    trained = _part(record, "trained")
+    slug = _first_set(trained)
+    told = {f"{slug}_{kind}" for kind in _FORMATS}
+    figures = [(n, format(value, ".2f")) for n, value in trained.items() if n not in told and _is_number(value)]
+    if figures:
+        yield "## Further results\n\nMeasured while training.\n\n" + _table(("metric", "this model"), figures)
+
+
+def _first_set(trained: Mapping[str, Any]) -> str | None:
+    return next((key.removesuffix("_spearman") for key in trained if key.endswith("_spearman")), None)
+
+
+def _figures(values: Mapping[str, Any], slug: str) -> tuple[str, ...]:
+    found = ((values.get(f"{slug}_{name}"), form) for name, form in _FORMATS.items())
+    return tuple(format(value, form) if _is_number(value) else "-" for value, form in found)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)

@@ -1,0 +1,43 @@
+"""Where data and caches live on this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dystress_text.errors import UserError
+
+PACKAGE = Path(__file__).resolve().parents[1]
+CHECKOUT = PACKAGE.parent
+EMBEDDED = PACKAGE / "embedded"
+
+
+def data_root(data_dir: str | Path | None = None) -> Path:
+    """Where prepared data lie: the argument, else ``$DYSTRESS_DATA``, else ``data/prepared`` of the checkout."""
+    return Path(data_dir or os.environ.get("DYSTRESS_DATA") or CHECKOUT / "data" / "prepared")
+
+
+def embedded(path: str) -> Path:
+    """A file or folder that comes with the package: the small model and the small evaluation sets.
+
+    Raises:
+        UserError: it is not there.
+    """
+    if not (EMBEDDED / path).exists():
+        raise UserError(f"{EMBEDDED / path} does not exist, although it is part of the package: install it again")
+    return EMBEDDED / path
+
+
+def cache_root() -> Path:
+    """``$DYSTRESS_CACHE``, else ``dystress-text`` in the user's cache folder."""
+    if configured := os.environ.get("DYSTRESS_CACHE"):
+        return Path(configured)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dystress-text"
+
+
+def cache_error(folder: Path, error: OSError) -> UserError:
+    """What to raise where a folder of the cache cannot be made or written."""
+    return UserError(
+        f"cannot write to the cache {str(folder)!r}: {error.strerror}; "
+        "the environment variable DYSTRESS_CACHE names another place"
+    )

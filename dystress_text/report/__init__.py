@@ -1,0 +1,4 @@
+"""Runs read and compared: statistics, tables, pages, curves, drawings, and the sweep.
+
+May import: simcse and all rooms below it. Program: ``python -m dystress_text.report``.
+"""

@@ -1,0 +1,206 @@
+"""What the figures draw, as numbers: no drawing here. Slopes and gradients are autograd's of the losses' own terms."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dystress_text.core.registry import Temperature
+from dystress_text.core.rows import Rows, info_nce_rows, scaled_logits
+from dystress_text.core.temperature import (
+    ConstantTemperature,
+    CosineTemperature,
+    EvenODETemperature,
+    ExponentialTemperature,
+    LinearTemperature,
+    MonotonicCosineTemperature,
+    OneSidedCosineTemperature,
+    ShiftedCosineTemperature,
+    ode_temperature,
+)
+from dystress_text.errors import UserError
+from dystress_text.training.run_folder import LOG
+from dystress_text.training.step_log import read_steps
+
+NEGATIVES = 63  # of an anchor, in the paper's text batch of 64
+ODE_TAU_MAX = 0.2  # what the constants of the ODE's figure aim at
+ODE_PRODUCTS = ((0.01, 50.0), (0.1, 50.0), (0.1, 200.0))  # delta and K; the paper does not name its own
+_BOOKKEEPING = ("learning_rate", "samples_per_second")
+_quiet = partial(warnings.catch_warnings, action="ignore")  # rows whose logit falls: the figure of logits shows it
+_ORDER = ("loss", "spearman", "alignment", "uniformity")
+
+
+def similarities(points: int = 1201) -> Tensor:
+    """An even grid over [-1, 1] in fp64, (points,)."""
+    return torch.linspace(-1, 1, points, dtype=torch.float64)
+
+
+def profiles() -> dict[str, Temperature]:
+    """Every function of the similarity, at the paper's range for ImageNet."""
+    return {
+        "cosine": CosineTemperature(0.1, 0.2),
+        "linear": LinearTemperature(0.1, 0.2),
+        "exponential": ExponentialTemperature(0.1, 0.2),
+        "monotonic cosine": MonotonicCosineTemperature(0.1, 0.2),
+        "even ODE": EvenODETemperature(0.1, 0.2),
+        "constant, 0.15": ConstantTemperature(0.15),
+    }
+
+
+def ranges() -> dict[str, dict[str, Temperature]]:
+    """The temperature ranges of the ImageNet100 ablation and of the text table, by panel and by label."""
+    images = [(0.07, 0.1), (0.07, 0.5), (0.07, 0.2), (0.1, 0.2)]
+    text = [(0.03, 0.05), (0.02, 0.05), (0.05, 0.07), (0.04, 0.05)]
+    with _quiet():
+        return {
+            "images: cosine": {f"{low} to {high}": CosineTemperature(low, high) for low, high in images},
+            "text: shifted cosine, $\\Delta s$ = -0.4": {
+                f"{low} to {high}": ShiftedCosineTemperature(low, high, shift=-0.4) for low, high in text
+            },
+        }
+
+
+def shifts() -> dict[str, Temperature]:
+    """The three versions of the shifted minimum, two shifts each, and two more; at the paper's range for ImageNet."""
+    with _quiet():
+        shifted = {s: ShiftedCosineTemperature(0.1, 0.2, shift=s) for s in (0.2, -0.2, 0.4, -0.4, 0.0, -0.6)}
+        sided = {shift: OneSidedCosineTemperature(0.1, 0.2, shift=shift) for shift in (0.2, 0.4)}
+    return {
+        "1a: $\\Delta s$ = 0.2, k = 0.6": shifted[0.2],
+        "1b: $\\Delta s$ = 0.4, k = 0.7": shifted[0.4],
+        "2a: $\\Delta s$ = -0.2, k = 0.6": shifted[-0.2],
+        "2b: $\\Delta s$ = -0.4, k = 0.7": shifted[-0.4],
+        "$\\Delta s$ = -0.6, k = 0.8": shifted[-0.6],
+        "3a: plateau from -0.2": sided[0.2],
+        "3b: plateau from -0.4": sided[0.4],
+        "$\\Delta s$ = 0, k = 0.5": shifted[0.0],
+    }
+
+
+def ode_solutions(delta: float, k: float, s: Tensor) -> dict[str, Tensor]:
+    """Solutions of the paper's ODE over the similarity, by the name of their constant; NaN where there is none.
+
+    The constants are those that meet ``ODE_TAU_MAX`` at s = -1 and at s = +1, and the paper's end of the interval,
+    whose sign of delta K is a slip, with two of the values between.
+    """
+    product = delta * k
+    low, high = math.exp(-1 / ODE_TAU_MAX), math.exp(1 / ODE_TAU_MAX)
+    constants = {
+        "$c^-$: meets $\\tau_{max}$ at s = -1": -product - low,
+        "$c = -\\delta K - 2$": -product - 2,
+        "$c = -\\delta K - 20$": -product - 20,
+        "$c^+$ as the paper prints it": -product - high,
+        "$c^+$: meets $\\tau_{max}$ at s = 1": product - high,
+    }
+    return {name: ode_temperature(s, product, c) for name, c in constants.items()}
+
+
+def logits() -> dict[str, Temperature]:
+    """Three of the paper's rows: one whose logit rises everywhere, two whose logit falls somewhere."""
+    with _quiet():
+        return {
+            "text default\nshifted 0.05 to 0.07": ShiftedCosineTemperature(0.05, 0.07, shift=-0.4),
+            "text, widest\nshifted 0.02 to 0.05": ShiftedCosineTemperature(0.02, 0.05, shift=-0.4),
+            "images, widest\ncosine 0.07 to 0.5": CosineTemperature(0.07, 0.5),
+        }
+
+
+def logit(temperature: Temperature, s: Tensor) -> Tensor:
+    """``s / tau(s)``, the same shape as ``s``."""
+    return scaled_logits(s, temperature).detach()
+
+
+def gradient_factor(temperature: Temperature, s: Tensor, detached: bool) -> Tensor:
+    """Slope of the logit by the similarity: (tau - s tau') / tau^2, or 1 / tau with the temperature detached."""
+    s = s.detach().requires_grad_()
+    (slope,) = torch.autograd.grad(scaled_logits(s, temperature, detached).sum(), s)
+    return slope
+
+
+def gradient_fields() -> dict[str, tuple[Temperature, bool]]:
+    """Temperatures of the gradient field, and whether each is detached."""
+    shifted = ShiftedCosineTemperature(0.03, 0.05, shift=-0.4)
+    return {
+        "constant 0.05": (ConstantTemperature(0.05), True),
+        "shifted 0.03 to 0.05,\n$\\tau$ detached": (shifted, True),
+        "shifted 0.03 to 0.05,\nthrough $\\tau(s)$": (shifted, False),
+    }
+
+
+def gradient_field(
+    temperature: Temperature, detached: bool, positive: Tensor, negative: Tensor, negatives: int = NEGATIVES
+) -> tuple[Tensor, Tensor]:
+    """Gradient of an anchor's InfoNCE whose negatives all have one similarity.
+
+    Args:
+        temperature: of all pairs.
+        detached: whether it stays out of the gradient.
+        positive: similarity of the positive, any shape.
+        negative: similarity of the negatives, same shape.
+        negatives: how many there are.
+
+    Returns:
+        ``-dL/ds_positive``, the pull on the positive, and the sum of ``dL/ds_negative`` over the negatives, the push.
+    """
+    positive, negative = positive.detach().requires_grad_(), negative.detach().requires_grad_()
+    rows = Rows(
+        scaled_logits(positive, temperature, detached),
+        scaled_logits(negative, temperature, detached) + math.log(negatives),
+    )
+    pull, push = torch.autograd.grad(info_nce_rows(rows).sum(), [positive, negative])
+    return -pull, push
+
+
+@dataclass(frozen=True)
+class RunCurves:
+    """What a run wrote while training.
+
+    Attributes:
+        name: of its folder.
+        metrics: by name, steps and values; a value that was no number is NaN.
+    """
+
+    name: str
+    metrics: dict[str, tuple[list[float], list[float]]]
+
+
+def read_curves(folder: Path) -> RunCurves:
+    """Loss and metrics over the steps of a run.
+
+    Raises:
+        UserError: the folder holds no run, or its log is damaged or empty.
+    """
+    log = folder / LOG
+    if not log.is_file():
+        raise UserError(f"no run in {str(folder)!r}: it has no {LOG}")
+    metrics: dict[str, tuple[list[float], list[float]]] = {}
+    for values in read_steps(log):
+        step = float(values.pop("step"))
+        try:
+            found = {k: math.nan if v is None else float(v) for k, v in values.items() if k not in _BOOKKEEPING}
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{log}: the line of step {step:g} holds more than numbers") from error
+        for name, value in found.items():
+            steps, column = metrics.setdefault(name, ([], []))
+            steps.append(step)
+            column.append(value)
+    if not metrics:
+        raise UserError(f"{log} has no step yet")
+    return RunCurves(folder.resolve().name, metrics)
+
+
+def metrics_of(runs: list[RunCurves]) -> list[str]:
+    """The metrics that any of the runs has: loss, Spearman, alignment, uniformity, then others."""
+    names = list(dict.fromkeys(name for run in runs for name in run.metrics))
+
+    def place(name: str) -> int:
+        kind = name.rpartition("_")[2]
+        return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
+
+    return sorted(names, key=place)

@@ -1,0 +1,136 @@
+"""Search in many sentences by the similarity of their vectors, with an index that is saved and loaded.
+
+    python -m dystress_text.search build --model out --file sentences.txt --index idx
+    python -m dystress_text.search add --model out --file more.txt --index idx
+    python -m dystress_text.search query --index idx --model out "A man plays a guitar." --top_k 5
+    python -m dystress_text.search query --index idx --model out --file questions.txt --json
+
+The file of sentences is UTF-8, one a line (.gz, .xz and .bz2 too; - is standard input), and is never held in memory.
+``add`` puts sentences behind those of an index, which stays as it was until the new one is complete. Search is exact;
+``build --approximate`` adds a graph (the ``search`` extra) for corpora where exact search is too slow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.errors import UserError
+from dystress_text.search.index_folder import check_index, check_new_folder
+from dystress_text.search.loading import load_model, read_lines
+from dystress_text.search.nearest_rows import usearch
+from dystress_text.search.sentence_index import SentenceIndex, add_to_index, build_index
+from dystress_text.search.stored_vectors import DTYPES
+
+
+def positive(text: str) -> int:
+    """A number from 1, for a parser."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a number from 1 is needed, got {text!r}")
+    return int(text)
+
+
+def finite(text: str) -> float:
+    """A number that is neither infinite nor NaN, for a parser."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"a finite number is needed, got {text!r}")
+    return number
+
+
+class _CommandParser(OneLineParser):
+    """For argparse, which passes more to a command's parser from version to version."""
+
+    def __init__(self, prog: str, **_: Any) -> None:
+        super().__init__(prog, __doc__)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The program's options."""
+    parser = OneLineParser("search", __doc__)
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=_CommandParser)
+    build, add, query = (commands.add_parser(name) for name in ("build", "add", "query"))
+    for command in (build, add, query):
+        command.add_argument("--model", required=True, help="sentence-transformers folder or name")
+        command.add_argument("--index", required=True, type=Path, help="folder of the index")
+        command.add_argument("--batch_size", type=positive, default=64, help="sentences at a time (default 64)")
+    for command in (build, add):
+        command.add_argument("--file", required=True, help="sentences, one a line; - is standard input")
+    build.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="fp32",
+        help="of stored vectors; fp16 takes half the space, int8 a quarter, binary 1/32",
+    )
+    build.add_argument("--approximate", action="store_true", help="add a graph for approximate search")
+    query.add_argument("queries", nargs="*", help="texts to search for")
+    query.add_argument("--file", help="queries, one a line; - is standard input")
+    query.add_argument("--top_k", type=positive, default=5, help="matches a query (default 5)")
+    query.add_argument("--threshold", type=finite, help="leave out matches with a lower score")
+    query.add_argument("--json", action="store_true", help="a line of JSON for each query")
+    return parser
+
+
+def _build(options: argparse.Namespace) -> bool:
+    check_new_folder(options.index)  # first, as the work may take hours
+    if options.approximate:
+        usearch()
+    sentences = read_lines(options.file)
+    model = load_model(options.model)
+    index = build_index(model, sentences, options.index, options.batch_size, True, options.dtype)
+    if options.approximate:
+        index.approximate().save(options.index, overwrite=True)
+    _describe(index, options.index)
+    return True
+
+
+def _add(options: argparse.Namespace) -> bool:
+    check_index(options.index)
+    sentences = read_lines(options.file)
+    index = add_to_index(load_model(options.model), sentences, options.index, options.batch_size, True)
+    _describe(index, options.index)
+    return True
+
+
+def _describe(index: SentenceIndex, folder: Path) -> None:
+    stored = index.stored
+    print(f"{str(folder)!r}: {len(stored):,} sentences, {stored.dim} dimensions, {stored.dtype}")
+
+
+def _query(options: argparse.Namespace) -> bool:
+    queries = options.queries + (list(read_lines(options.file)) if options.file else [])
+    if not queries or not all(query.strip() for query in queries):
+        raise UserError("no query: give a text, or --file with one a line" if not queries else "a query is empty")
+    check_index(options.index)
+    index = SentenceIndex.load(options.index, load_model(options.model))
+    found = index.search(queries, options.top_k, options.threshold, options.batch_size)
+    for query, matches in zip(queries, found, strict=True):
+        if options.json:
+            record = {"query": query, "matches": [match._asdict() for match in matches]}
+            print(json.dumps(record, ensure_ascii=False))
+        else:
+            print(query, *(f"  {m.score:.4f}  {m.row:>9}  {' '.join(m.sentence.split())}" for m in matches), sep="\n")
+    return True
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program; returns its exit code."""
+
+    def work() -> bool:
+        options = make_parser().parse_args(argv)
+        return {"build": _build, "add": _add, "query": _query}[options.command](options)
+
+    return exit_code("search", work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

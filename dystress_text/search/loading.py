@@ -1,0 +1,66 @@
+"""What a search needs from outside: the sentences of a file, and a model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from dystress_text.errors import UserError
+from dystress_text.search.sentence_vectors import Encoder
+from dystress_text.simcse.corpus import UNPACK_ERRORS, CorpusReport, open_text, read_sentences
+
+
+def read_lines(file: str) -> Iterator[str]:
+    """The sentences of a text file, one a line, as they are read, with a report on standard error at the end.
+
+    Args:
+        file: its name; - is standard input.
+
+    Returns:
+        An iterator whose first sentence has been read, so that an empty file shows itself at once.
+
+    Raises:
+        UserError: it cannot be read, or has no sentence; also while the rest is read.
+    """
+    lines = _lines(file)
+    first = next(lines, None)
+    if first is None:
+        raise UserError(f"--file: no usable sentence in {file!r}")
+    return chain([first], lines)
+
+
+def _lines(file: str) -> Iterator[str]:
+    report = CorpusReport()
+    try:
+        with sys.stdin.buffer if file == "-" else open_text(Path(file)) as stream:
+            yield from read_sentences(stream, report)
+    except (OSError, *UNPACK_ERRORS) as error:
+        raise UserError(f"--file: cannot read {file!r}: {getattr(error, 'strerror', None) or error}") from error
+    print(f"{file}: {report.summary()}", file=sys.stderr)
+
+
+def load_model(name_or_path: str, option: str = "--model") -> Encoder:
+    """A sentence-transformers model from a folder, the cache or the hub.
+
+    Args:
+        name_or_path: of the model.
+        option: that names it, for the message.
+
+    Raises:
+        UserError: nothing loads from there.
+    """
+    if Path(name_or_path).is_dir() and not (Path(name_or_path) / "modules.json").is_file():
+        raise UserError(f"{option}: {name_or_path!r} is no sentence-transformers folder")
+    from sentence_transformers import SentenceTransformer  # slow to import
+    from transformers.utils import logging
+
+    from dystress_text.files.hub import hub_reachable
+
+    logging.disable_progress_bar()  # of the weights
+    try:
+        return SentenceTransformer(name_or_path, local_files_only=not hub_reachable(), trust_remote_code=False)
+    except Exception as error:  # a damaged file shows itself as an error of any library underneath
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{option}: cannot load {name_or_path!r}: {reason}") from error

@@ -1,0 +1,69 @@
+"""The objective and the temperature of a text run: its defaults, and what its record says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from dystress_text.core.gather import Gather
+from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.registry import Temperature
+from dystress_text.errors import UserError
+from dystress_text.simcse.settings import RunSettings
+from dystress_text.training.build_loss import LossDefaults, build_objective, build_temperature
+from dystress_text.training.run_folder import RECORD
+from dystress_text.training.settings import LossSettings
+
+TEXT = LossDefaults(
+    "shifted_cosine",
+    {"tau_min": 0.05, "tau_max": 0.07},  # the paper's best STS row
+    {"unit": "run", "half_period": 0.1},  # five swings a run: fine-tuning has one epoch, not hundreds
+    {},
+)
+
+
+def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
+    """The temperature of a text run, from what its ``run.json`` holds: as it was before the first step, or as learned.
+
+    Options that are younger than the record have their defaults.
+
+    Raises:
+        KeyError, TypeError: it is no such record.
+        UserError: its options do not fit.
+    """
+    options = {**record["settings"]}
+    learned = record.get("learned_temperature", {})
+    if learned:  # and is trained no further: rounded, its end points may stand on the bounds
+        for name in ("learn_temperature", "temperature_bounds", "temperature_learning_rate"):
+            options.pop(name, None)
+    for name, value in learned.items():
+        options["temp" if name == "tau" else name] = value
+    return build_temperature(
+        LossSettings(**{f.name: options[f.name] for f in fields(LossSettings) if f.name in options}), TEXT
+    )
+
+
+def objective_of(settings: RunSettings, gather: Gather | None = None) -> ContrastiveLoss:
+    """The objective of a text run.
+
+    Raises:
+        UserError: as :func:`build_objective`.
+    """
+    text = settings.text
+    return build_objective(
+        settings.loss, TEXT, gather, hard_negative_weight=text.hard_negative_weight, bidirectional=text.bidirectional
+    )
+
+
+def temperature_of(model: str) -> tuple[Temperature, str]:
+    """The temperature that a model was trained with, from its folder's ``run.json``; else the default one."""
+    record = Path(model) / RECORD
+    if not record.is_file():
+        return build_temperature(LossSettings(), TEXT), "default"
+    try:
+        return temperature_of_record(json.loads(record.read_text(encoding="utf-8"))), "of this run"
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"--plot: {record} is no record of a run: {error}") from error

@@ -1,0 +1,91 @@
+"""The quickstart's corpus: English sentences from the interpreter's own documentation, no network needed.
+
+Docstrings are read from the standard library's source files, which are parsed and never imported, and from the language
+reference's topics in ``pydoc_data``: about 15,000 sentences. They differ from one Python version to the next, so a run
+records the file's hash.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from dystress_text.files.places import cache_error, cache_root
+
+FORMAT = 1  # of the cached file; a change of what counts as a sentence raises it
+
+_LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib2to3"}
+_SENTENCE_END = re.compile(r"(?<=[a-z0-9)'\"`][.!?])\s+(?=[A-Z])")
+_MARKUP = re.compile(r"[`*|]+")
+_WORD = re.compile(r"[A-Za-z][a-z']*[,.;:!?]*")
+
+
+def documentation_sentences() -> list[str]:
+    """Distinct English sentences of 4 to 60 words, in the order of the files' names."""
+    found: dict[str, None] = {}
+    for text in _documentation():
+        for paragraph in re.split(r"\n\s*\n", text):
+            found.update(dict.fromkeys(split_sentences(paragraph)))
+    return list(found)
+
+
+def split_sentences(paragraph: str) -> list[str]:
+    """The English sentences of a paragraph, white space collapsed and light markup removed."""
+    text = " ".join(_MARKUP.sub("", paragraph).split())
+    return [sentence for sentence in _SENTENCE_END.split(text) if _is_english(sentence)]
+
+
+def write_documentation_corpus() -> Path:
+    """Write the sentences into the cache, one a line, unless they are there, and return the file.
+
+    Raises:
+        UserError: the cache cannot be made or written.
+    """
+    path = cache_root() / "quickstart" / f"python-{sysconfig.get_config_var('py_version')}-format-{FORMAT}.txt"
+    try:
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            staging = path.with_suffix(f".{os.getpid()}")
+            staging.write_text("".join(f"{sentence}\n" for sentence in documentation_sentences()), encoding="utf-8")
+            staging.replace(path)
+    except OSError as error:
+        raise cache_error(path.parent, error) from error
+    return path
+
+
+def _documentation() -> Iterator[str]:
+    library = Path(sysconfig.get_path("stdlib"))
+    for file in sorted(library.rglob("*.py")):
+        if _LEFT_OUT.isdisjoint(file.relative_to(library).parts):
+            yield from _documentation_of(file)
+
+
+def _documentation_of(file: Path) -> Iterator[str]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of invalid escapes in other people's strings
+            tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, OSError):  # samples of broken source are part of some libraries
+        return
+    if file.name == "topics.py":  # pydoc_data: a dictionary of long texts
+        yield from (
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        )
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield ast.get_docstring(node) or ""
+
+
+def _is_english(sentence: str) -> bool:
+    words = sentence.split()
+    return (
+        4 <= len(words) <= 60
+        and sentence[0].isupper()
+        and sentence[-1] in ".!?"
+        and sum(bool(_WORD.fullmatch(word)) for word in words) >= 0.7 * len(words)
+    )

@@ -1,0 +1,152 @@
+"""What a run starts from: an encoder, a SimCSE checkpoint, or a sentence-transformers model that is trained further."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from dystress_text.encoders.encoder import AVERAGED, POOLERS, SentenceEncoder, build_encoder
+from dystress_text.encoders.lora import add_lora
+from dystress_text.encoders.masked_lm import load_lm_head
+from dystress_text.encoders.pretrained import Pretrained, load_pretrained, pooler_dense
+from dystress_text.encoders.saved_model import SavedModel, find_saved, limit_length, read_head, read_saved
+from dystress_text.errors import UserError
+from dystress_text.simcse.settings import TextSettings
+
+
+@dataclass(frozen=True)
+class Start:
+    """An encoder before its first step.
+
+    Attributes:
+        model: the encoder; its ``pooler_type`` may be that of the model that is trained further.
+        tokenizer: the encoder's.
+        notes: lines that say what of a checkpoint was taken and what was not, and what trains.
+        about: the same for the run's record.
+    """
+
+    model: SentenceEncoder
+    tokenizer: PreTrainedTokenizerBase
+    notes: tuple[str, ...]
+    about: dict[str, Any]
+
+    @property
+    def has_head(self) -> bool:
+        """Whether a head that was trained before is part of the model, so that its vectors are those behind it."""
+        return self.model.keep_head and self.about["head"]["starts"] != "new"
+
+
+def load_start(name: str, text: TextSettings, given: Collection[str] = ()) -> Start:
+    """The encoder that a run starts from.
+
+    Args:
+        name: folder or hub name.
+        text: what the run was told.
+        given: the options that the user named; ``pooler_type`` among them must be that of a model with its own.
+
+    Raises:
+        UserError: nothing loads from there, or an option contradicts what is there.
+    """
+    if text.pooler_type not in POOLERS:
+        raise UserError(f"--pooler_type: unknown pooler {text.pooler_type!r}; known are {', '.join(POOLERS)}")
+    folder, saved = _saved(name)
+    pooler_type = _pooler_type(text, given, saved)
+    found = load_pretrained(name, text.dropout)
+    if saved is not None:
+        limit_length(found.tokenizer, saved)
+    own_head = saved is not None and saved.dense is not None
+    if own_head and text.mlp_head is False:
+        raise UserError("--mlp_head no: this model has a head of its own, dense + tanh, which stays part of it")
+    keep = own_head or (text.supervised and pooler_type == "cls")  # SimCSE has a head with cls alone
+    drop = not keep if text.mlp_only_train is None else text.mlp_only_train
+    model = build_encoder(found, pooler_type, True if own_head else text.mlp_head, keep_head=not drop)
+    model.normalize = saved is not None and saved.normalize
+    source = _start_head(model, found, text, folder if own_head else None, saved)
+    notes = [] if saved is None else [_said_of(saved, model)]
+    notes += _said_of_head(model, found, source)
+    about: dict[str, Any] = {"head": None if model.head is None else {"starts": source, "kept": model.keep_head}}
+    if text.do_mlm:
+        model.lm_head = load_lm_head(name, model.transformer)
+    if text.lora_rank is not None:
+        model.adapt(
+            add_lora(
+                model.transformer, text.lora_rank, text.lora_alpha, text.lora_dropout or 0.0, text.lora_target_modules
+            ),
+            keep=text.merge_lora is False,
+        )
+        about["parameters"] = {
+            "trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
+            "all": sum(p.numel() for p in model.parameters()),
+        }
+        notes.append("LoRA: {trained:,} of {all:,} parameters train".format(**about["parameters"]))
+    return Start(model, found.tokenizer, tuple(notes), about)
+
+
+def _saved(name: str) -> tuple[Path, SavedModel] | tuple[None, None]:
+    try:
+        folder = find_saved(name)
+        return (None, None) if folder is None else (folder, read_saved(folder))
+    except UserError as error:
+        raise UserError(f"--model_name_or_path: {str(error).removeprefix('--model_name_or_path: ')}") from error
+
+
+def _pooler_type(text: TextSettings, given: Collection[str], saved: SavedModel | None) -> str:
+    if saved is None or (saved.pooler_type not in AVERAGED and text.pooler_type not in AVERAGED):
+        return text.pooler_type  # cls and cls_before_pooler are saved as the same one
+    if "pooler_type" in given and text.pooler_type != saved.pooler_type:
+        raise UserError(
+            f"--pooler_type: {text.pooler_type} was given, but this sentence-transformers model has "
+            f"{saved.pooler_type}; leave the option out"
+        )
+    return saved.pooler_type
+
+
+def _start_head(
+    model: SentenceEncoder, found: Pretrained, text: TextSettings, folder: Path | None, saved: SavedModel | None
+) -> str:
+    """Give the head its first weights, and say whose they are."""
+    if model.head is None:
+        if text.mlp_only_train is False:
+            raise UserError("--mlp_only_train no: there is no head to keep; --mlp_head yes adds one")
+        if text.mlp_init is not None:
+            raise UserError("--mlp_init: there is no head; --mlp_head yes adds one")
+        return "none"
+    dense = pooler_dense(found.transformer)
+    if text.mlp_init == "pooler":
+        if found.pooler is None or dense is None:
+            raise UserError(f"--mlp_init pooler: {found.name!r} has no weights of a pooler of dense + tanh")
+        model.start_head(dense)
+        return "SimCSE's MLP" if found.pooler == "mlp" else "the encoder's pooler"
+    if text.mlp_init is None and folder is not None and saved is not None:
+        model.start_head(read_head(folder, saved))
+        return "the model's own"
+    if text.mlp_init is None and found.pooler == "mlp" and dense is not None:
+        model.start_head(dense)
+        return "SimCSE's MLP"
+    return "new"
+
+
+def _said_of(saved: SavedModel, model: SentenceEncoder) -> str:
+    parts = [f"pooling {model.pooler_type}", *(["a head"] if saved.dense else [])]
+    parts += [*(["normalised vectors"] if saved.normalize else [])]
+    parts += [f"at most {saved.max_seq_length} tokens"] if saved.max_seq_length else []
+    return f"sentence-transformers model: {', '.join(parts)}"
+
+
+def _said_of_head(model: SentenceEncoder, found: Pretrained, source: str) -> list[str]:
+    """What happens to a head that the files hold, and of a SimCSE folder to what else they hold."""
+    said = []
+    fate = "kept" if model.keep_head else "dropped after training"
+    if model.head is not None and source != "new":
+        said.append(f"the head starts as {source} and is {fate}")
+    elif model.head is not None and model.keep_head:
+        said.append("the head is new and is kept")
+    if found.pooler == "mlp":
+        taken = "encoder and MLP" if source == "SimCSE's MLP" else "encoder"
+        left = [*([] if source == "SimCSE's MLP" else ["mlp"]), *found.left]
+        said.insert(0, f"SimCSE checkpoint: {taken} taken" + (f"; left: {', '.join(left)}" if left else ""))
+    return said

@@ -1,0 +1,161 @@
+"""The accelerator of a run: devices, precision, and what its processes say to each other."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
+from accelerate.utils import broadcast_object_list, set_seed
+
+from dystress_text.core.gather import ProcessGather
+from dystress_text.errors import TrainingError, UserError
+from dystress_text.training.distributed import check_launch
+from dystress_text.training.run_folder import TRACKER_FOLDER
+from dystress_text.training.settings import EngineSettings
+
+
+def make_accelerator(settings: EngineSettings) -> Accelerator:
+    """The accelerator for these settings.
+
+    Raises:
+        UserError: the precision or the tracker is not available here.
+    """
+    trackers = [str(tracker.value) for tracker in get_available_trackers()]
+    if settings.report_to not in ("none", *trackers):
+        raise UserError(
+            f"--report_to: {settings.report_to!r} is no tracker that is installed here; known are "
+            f"{', '.join(['none', *trackers])}"
+        )
+    precision = resolve_precision(settings.mixed_precision)
+    if precision == "fp16" and not torch.accelerator.is_available():
+        raise UserError("--mixed_precision: fp16 needs an accelerator device; use bf16 or no on a CPU")
+    try:
+        accelerator = Accelerator(
+            mixed_precision=precision,
+            gradient_accumulation_steps=settings.gradient_accumulation_steps,
+            log_with=None if settings.report_to == "none" else settings.report_to,
+            project_dir=str(Path(settings.output_dir) / TRACKER_FOLDER),
+        )
+    except (ValueError, RuntimeError, OSError) as error:
+        raise UserError(f"accelerate cannot start here: {' '.join(str(error).split())}") from error
+    check_launch(accelerator, settings)
+    return accelerator
+
+
+def resolve_precision(name: str) -> str:
+    """``auto`` to what the launcher says, else to what this machine is fast in.
+
+    Raises:
+        UserError: the launcher says something else than no, bf16 or fp16.
+    """
+    if name != "auto":
+        return name
+    said = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
+    if said not in ("", "no", "bf16", "fp16"):
+        raise UserError(f"ACCELERATE_MIXED_PRECISION: {said!r} is no precision of this program; use no, bf16 or fp16")
+    if said not in ("", "no"):  # the launcher says "no" where nobody said anything
+        return said
+    use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1", "yes")
+    if torch.cuda.is_available() and not use_cpu:
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    fast = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # private, so they may go: then fp32
+    return "bf16" if any(getattr(torch.cpu, name, bool)() for name in fast) else "no"
+
+
+def global_batch_size(settings: EngineSettings, world_size: int) -> int:
+    """Samples a batch over all processes.
+
+    Raises:
+        UserError: less than 2, or not divisible by the number of processes.
+    """
+    if settings.per_device_train_batch_size is not None:
+        option, size = "per_device_train_batch_size", settings.per_device_train_batch_size * world_size
+    else:
+        option, size = "train_batch_size", settings.train_batch_size
+    if size < 2:
+        raise UserError(
+            f"--{option}: must be at least 2 over all processes (a pair alone has no negatives, and an image alone no "
+            f"batch statistics), got {size}"
+        )
+    if size % world_size:
+        raise UserError(
+            f"--{option}: {size} does not divide among {world_size} processes; use a multiple of {world_size}, or "
+            "--per_device_train_batch_size"
+        )
+    return size
+
+
+def on_main_process(accelerator: Accelerator, work: Callable[[], None]) -> None:
+    """Run ``work`` on the main process while the others wait; its error ends all of them, and none is left waiting.
+
+    Raises:
+        TrainingError: in the other processes, with the main process's message.
+    """
+    caught: Exception | None = None
+    if accelerator.is_main_process:
+        try:
+            work()
+        except Exception as error:  # to be raised below, when the others know
+            caught = error
+    if accelerator.num_processes > 1:
+        message = broadcast_object_list([None if caught is None else f"the main process failed: {caught}"])[0]
+        if message is not None and caught is None:
+            raise TrainingError(message)
+    if caught is not None:
+        raise caught
+
+
+def gather_of(accelerator: Accelerator) -> ProcessGather | None:
+    """What gives a loss the other processes' rows; None where there are none."""
+    processes = accelerator.num_processes
+    return ProcessGather(accelerator.process_index, processes) if processes > 1 else None
+
+
+def describe(accelerator: Accelerator) -> str:
+    """Devices and precision, for people."""
+    return f"{accelerator.num_processes} x {accelerator.device.type}, precision {accelerator.mixed_precision}"
+
+
+def seed_process(seed: int, rank: int) -> None:
+    """Give each process its own stream of random numbers, for dropout and augmentation."""
+    set_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
+
+
+class Agreement:
+    """The largest of the numbers that the processes hold, without a word to the devices.
+
+    Make it on all processes at the same time, and call it on all of them.
+    """
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        # the devices' own backend would have to wait for their work
+        self._group = dist.new_group(backend="gloo") if accelerator.num_processes > 1 else None
+
+    def __call__(self, number: int) -> int:
+        if self._group is None:
+            return number
+        held = torch.tensor(number)
+        dist.all_reduce(held, dist.ReduceOp.MAX, self._group)
+        return int(held)
+
+
+def is_lost_process(error: Exception) -> bool:
+    """Whether an error says that another process of the run is gone."""
+    said = str(error)
+    return isinstance(error, dist.DistError) or "onnection closed by peer" in said or "onnection reset by peer" in said
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak memory in bytes: allocated on a CUDA device, else resident in this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

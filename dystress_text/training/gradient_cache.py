@@ -1,0 +1,95 @@
+"""The exact gradient of a large batch on a small device: gradient caching (Gao et al., RepL4NLP 2021).
+
+The batch is embedded in chunks without a graph, the loss of all embeddings gives the gradient of each of them, and each
+chunk is embedded again, with the same random numbers, to carry that gradient to the weights. Memory is that of one
+chunk and of the embeddings, the price a second forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import Protocol
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from dystress_text.errors import UserError
+from dystress_text.training.batches import Batch
+
+
+class Embedder(Protocol):
+    """The part of a task that gradient caching needs."""
+
+    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]: ...
+
+    def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor: ...
+
+
+def check_no_batch_statistics(model: nn.Module) -> None:
+    """See that a sample's embedding does not depend on the chunk it is in.
+
+    Raises:
+        UserError: the network has batch normalisation.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm):
+            raise UserError(
+                f"--grad_cache_chunk: {name} ({type(module).__name__}) uses the statistics of its batch, which a chunk "
+                "does not have; leave the option out"
+            )
+
+
+def backward_in_chunks(task: Embedder, model: nn.Module, chunks: Sequence[Batch], accelerator: Accelerator) -> Tensor:
+    """Add the gradient of the chunks' common loss to the weights, and return the loss.
+
+    Processes exchange gradients once, in the last chunk's backward pass. To be called within
+    ``accelerator.accumulate(model)``.
+    """
+    cache, states = _embed_without_graph(task, model, chunks, accelerator.device)
+    parts = list(zip(*cache, strict=True))  # of each embedding those of all chunks, (rows, ...)
+    views = tuple(torch.cat(part).requires_grad_(part[0].is_floating_point()) for part in parts)
+    loss = task.loss(views)
+    accelerator.backward(loss)  # to the embeddings; scales as accumulation and fp16 demand
+    gradients = [  # for each embedding one a chunk
+        torch.split(_gradient(view), [len(rows) for rows in part])
+        for view, part in zip(views, parts, strict=True)
+        if view.requires_grad
+    ]
+    for i, (batch, *gradient) in enumerate(zip(chunks, *gradients, strict=True)):
+        _set_random_state(states[i], accelerator.device)
+        last = i + 1 == len(chunks)
+        with nullcontext() if last else accelerator.no_sync(model):
+            embeddings = [x for x in task.embed(model, batch) if x.is_floating_point()]
+            torch.autograd.backward(embeddings, gradient)
+    return loss.detach()
+
+
+@torch.no_grad()
+def _embed_without_graph(
+    task: Embedder, model: nn.Module, chunks: Sequence[Batch], device: torch.device
+) -> tuple[list[tuple[Tensor, ...]], list[list[Tensor]]]:
+    """Embeddings of each chunk and the random state that each began with."""
+    cache, states = [], []
+    for batch in chunks:
+        states.append(_get_random_state(device))
+        cache.append(task.embed(model, batch))
+    return cache, states
+
+
+def _get_random_state(device: torch.device) -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+
+
+def _set_random_state(states: list[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)
+
+
+def _gradient(view: Tensor) -> Tensor:
+    assert view.grad is not None
+    return view.grad

@@ -1,0 +1,116 @@
+"""The folder of a run: whether it may be used, and what of an older run goes away.
+
+A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
+``similarity.jsonl``, ``report.html``, ``checkpoint-STEP/``, ``failure/``, ``adapter/``, the trackers'
+``tracker-logs/dystress/``, the model, and what evaluations of it have left (``senteval-SUITE-MODE.json``,
+``vision-DATASET.json``), which are of no other model. All else is the user's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dystress_text.errors import UserError
+from dystress_text.files.atomic import MODEL_STAGING
+from dystress_text.files.records import write_json
+from dystress_text.training.settings import EngineSettings
+
+RECORD, PAGE = "run.json", "report.html"
+LOG, SIMILARITY_LOG = "metrics.jsonl", "similarity.jsonl"
+ADAPTER = "adapter"  # the folder of the adapter's own files, inside a model's
+FAILURE = "failure"  # the state and the samples of a step whose loss is not finite
+TRACKER_FOLDER = "tracker-logs"
+STAGING = ".checkpoint-writing"
+EVALUATIONS = ("senteval-*.json", "vision-*.json")
+PROGRAMS = ("dystress_text/train.py", "vision/train.py")
+MODEL_FILES = (  # without them nothing loads
+    "modules.json", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json",
+    "projector.safetensors",
+)  # fmt: skip
+_STEP = re.compile(r"checkpoint-(\d+)")
+
+
+def check_output(output: Path, engine: EngineSettings) -> None:
+    """See whether the folder may be written, before anything is.
+
+    Raises:
+        UserError: it cannot be written, is occupied, or holds nothing to replace or resume.
+    """
+    existing = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"--output_dir: cannot write to {str(output)!r}: {str(existing)!r} is no folder to write to")
+    occupied = output.is_dir() and any(output.iterdir())
+    if engine.resume_from_checkpoint:
+        if not _is_run(output):
+            raise UserError(f"--resume_from_checkpoint: {str(output)!r} holds no run of this program")
+    elif occupied and not engine.overwrite_output_dir:
+        raise UserError(
+            f"--output_dir: {str(output)!r} is not empty and may hold another run; name another folder, or add "
+            "--overwrite_output_dir or --resume_from_checkpoint"
+        )
+    elif occupied and not _is_run(output):
+        raise UserError(f"--overwrite_output_dir: {str(output)!r} holds no run of this program: nothing touched")
+
+
+def prepare_output(output: Path, engine: EngineSettings, record: Mapping[str, Any]) -> None:
+    """Make the folder, with --overwrite_output_dir take the old run away, and write the record of the new one.
+
+    A run that was interrupted before its first checkpoint begins anew.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        if engine.overwrite_output_dir or (engine.resume_from_checkpoint and not checkpoint_folders(output)):
+            _remove_run(output)
+        write_record(output, record)
+    except OSError as error:
+        raise UserError(f"--output_dir: cannot write to {str(output)!r}: {error.strerror}") from error
+
+
+def write_record(output: Path, record: Mapping[str, Any]) -> None:
+    """Write ``run.json``; ``record["program"]`` is one of :data:`PROGRAMS`."""
+    write_json(output / RECORD, record)
+
+
+def read_record(output: Path) -> dict[str, Any]:
+    """What ``run.json`` holds; nothing where there is none that can be read."""
+    try:
+        record = json.loads((output / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _is_run(output: Path) -> bool:
+    return read_record(output).get("program") in PROGRAMS
+
+
+def _remove_run(output: Path) -> None:
+    for pattern in (LOG, SIMILARITY_LOG, PAGE, *EVALUATIONS, *MODEL_FILES):
+        for path in output.glob(pattern):
+            path.unlink()
+    for folder in (
+        *checkpoint_folders(output),
+        *(output / name for name in (STAGING, MODEL_STAGING, FAILURE, ADAPTER)),
+    ):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(output / TRACKER_FOLDER / "dystress", ignore_errors=True)
+
+
+def checkpoint_folder(output: Path, step: int) -> Path:
+    """Where the checkpoint of a step lies."""
+    return output / f"checkpoint-{step}"
+
+
+def checkpoint_folders(output: Path) -> list[Path]:
+    """A run's checkpoints, complete or not, the newest one first."""
+    found = [(int(match[1]), path) for path in output.glob("checkpoint-*") if (match := _STEP.fullmatch(path.name))]
+    return [path for _, path in sorted(found, reverse=True) if path.is_dir()]

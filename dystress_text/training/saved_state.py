@@ -1,0 +1,216 @@
+"""All that a run is made of, written to a checkpoint and taken up again."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.utils import DistributedType, broadcast_object_list, load
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from dystress_text.errors import UserError
+from dystress_text.files.records import write_json
+from dystress_text.files.sealed import seal
+from dystress_text.training.accelerator import on_main_process
+from dystress_text.training.checkpoints import newest_complete
+from dystress_text.training.run_folder import STAGING
+
+_STATE, _TASK = "training_state.json", "task.safetensors"
+
+
+@dataclass
+class TrainingState:
+    """What a checkpoint must know besides tensors.
+
+    Attributes:
+        step: optimiser steps done.
+        best_metric: of the model kept.
+        best_step: its step.
+        metrics: of the model kept.
+        train_seconds: spent in steps.
+        losses: read from the device and not logged yet.
+        skipped_steps: by fp16, for gradients that overflowed.
+        skipped_in_row: the last so many of them without a step between.
+    """
+
+    step: int = 0
+    best_metric: float | None = None
+    best_step: int | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    train_seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    skipped_steps: int = 0
+    skipped_in_row: int = 0
+
+    def __post_init__(self) -> None:
+        counts = (self.step, self.skipped_steps, self.skipped_in_row, self.best_step or 0)
+        numbers = (self.train_seconds, self.best_metric or 0.0, *self.losses, *self.metrics.values())
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise ValueError("a count is no count")
+        if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
+            raise ValueError("a number is none")
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """Where a run's state comes from and goes to.
+
+    That is the weights, the optimiser's, the loss scale, the random states, the schedule and what the task adds.
+
+    Attributes:
+        output: the run's folder.
+        accelerator: it has the prepared model.
+        optimizer: as the accelerator has prepared it.
+        scheduler: of the learning rate.
+        task: what the task has beside the model, such as the objective.
+        identity: what must be the same for a resumed run to be the run that was interrupted.
+    """
+
+    output: Path
+    accelerator: Accelerator
+    optimizer: AcceleratedOptimizer
+    scheduler: LRScheduler
+    task: nn.Module
+    identity: Mapping[str, Any]
+
+    def write(self, final: Path, state: TrainingState, report: Mapping[str, Any] | None = None) -> None:
+        """Write everything to a new folder, with ``report.json`` if there is a report; called on all processes.
+
+        Raises:
+            OSError, RuntimeError, SafetensorError: something cannot be written.
+        """
+        staging = self.output / STAGING
+
+        def finish() -> None:
+            tensors = {name: tensor.contiguous() for name, tensor in self.task.state_dict().items()}
+            save_file(tensors, staging / _TASK)
+            content = {"state": asdict(state), "scheduler": self.scheduler.state_dict(), "identity": self.identity}
+            (staging / _STATE).write_text(json.dumps(content), encoding="utf-8")
+            if report is not None:
+                write_json(staging / "report.json", report)
+            seal(staging, final)
+
+        on_main_process(self.accelerator, lambda: shutil.rmtree(staging, ignore_errors=True))
+        self.accelerator.save_state(str(staging))
+        self.accelerator.wait_for_everyone()  # every process writes its own random state
+        on_main_process(self.accelerator, finish)
+
+    def find(self, last_step: int) -> tuple[Path, TrainingState] | None:
+        """The newest complete checkpoint and its state, the same on all processes; None where there is none yet.
+
+        Raises:
+            UserError: all are damaged, the newest cannot be read, is of another run or goes beyond ``last_step``.
+        """
+        found: list[Path | None] = [None]
+
+        def look() -> None:
+            found[0] = newest_complete(self.output)
+
+        on_main_process(self.accelerator, look)
+        folder = broadcast_object_list(found)[0]
+        if folder is None:
+            return None
+        try:
+            stored = _read(folder)
+            state, then, now = (
+                TrainingState(**stored["state"]),
+                stored["identity"],
+                json.loads(json.dumps(self.identity)),
+            )
+            changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+            if not changed and not 0 < state.step <= last_step:
+                raise ValueError(f"step {state.step} of {last_step}")
+            if state.best_step is not None and now.get("metric_for_best_model") not in {None, *state.metrics}:
+                raise ValueError("no metrics of the best model")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise UserError(f"--resume_from_checkpoint: {folder / _STATE} cannot be read: {error}") from error
+        if changed:
+            differences = "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}" for name in changed)
+            raise UserError(
+                f"--resume_from_checkpoint: the run in {str(self.output)!r} had other settings ({differences}); "
+                "give those of its run.json, or another --output_dir"
+            )
+        return folder, state
+
+    def take_up(self, folder: Path) -> None:
+        """Load everything but the :class:`TrainingState`.
+
+        Raises:
+            UserError: these versions of the libraries cannot read it.
+        """
+        try:
+            self._take_up_schedule(_read(folder))
+            groups = [dict(group) for group in self.optimizer.param_groups]
+            self.accelerator.load_state(str(folder))
+            if self.accelerator.distributed_type not in (DistributedType.FSDP, DistributedType.DEEPSPEED):
+                check_optimizer(self.optimizer.optimizer, groups)
+            if type(self.accelerator.step) is not int or not 0 <= self.accelerator.step < 2**63:
+                raise ValueError("the count of batches is none")
+            self.task.load_state_dict(load_file(folder / _TASK))
+            # accelerate goes on without a random state that it cannot read
+            drawn = load(folder / f"random_states_{self.accelerator.process_index}.pkl")["torch_manual_seed"]
+            if not torch.equal(torch.get_rng_state(), drawn):
+                raise ValueError("the random state was not taken up")
+        except Exception as error:  # every library underneath has its own
+            reason = " ".join(str(error).split())
+            raise UserError(f"--resume_from_checkpoint: {folder} cannot be taken up: {reason}") from error
+
+    def _take_up_schedule(self, stored: Mapping[str, Any]) -> None:
+        """All of a schedule's state but its place follows from the settings."""
+        step, schedule = stored["state"]["step"], stored["scheduler"]
+        own = json.loads(json.dumps(self.scheduler.state_dict())) | {"last_epoch": step, "_step_count": step + 1}
+        if {**schedule, "_last_lr": own["_last_lr"]} != own:
+            raise ValueError("the learning rate's schedule is another one")
+        if not all(isinstance(rate, float) for rate in schedule["_last_lr"]):
+            raise ValueError("a learning rate is no number")
+        self.scheduler.load_state_dict(schedule)
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer, before: Sequence[Mapping[str, Any]]) -> None:
+    """See that what an optimizer has taken up fits its parameters; its fused step would not look.
+
+    Args:
+        optimizer: with the state of a checkpoint.
+        before: its parameter groups as they were made.
+
+    Raises:
+        ValueError: other options than before, or a state of another form.
+    """
+    for group, own in zip(optimizer.param_groups, before, strict=True):
+        for name in own.keys() | group.keys():
+            fits = isinstance(group.get(name), float) if name == "lr" else group.get(name) == own.get(name)
+            if name != "params" and not fits:
+                raise ValueError(f"the optimizer's {name} is {group.get(name)!r}")
+        states = [optimizer.state[parameter] for parameter in group["params"] if parameter in optimizer.state]
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            if states and state.keys() != states[0].keys():
+                raise ValueError("the optimizer's state is not of one form")
+            for name, entry in state.items():
+                if isinstance(entry, torch.Tensor):
+                    fits = entry.is_floating_point() and (entry.ndim == 0 or entry.shape == parameter.shape)
+                else:
+                    fits = entry is None or isinstance(entry, int | float)
+                if not fits:
+                    raise ValueError(f"the optimizer's {name} does not fit its parameter")
+        if (
+            states
+            and isinstance(optimizer, torch.optim.AdamW)
+            and not {"step", "exp_avg", "exp_avg_sq"} <= states[0].keys()
+        ):
+            raise ValueError("the optimizer's state is not whole")
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    stored: dict[str, Any] = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+    return stored

@@ -1,0 +1,94 @@
+"""``--log_similarity``: what the temperature does to the pairs of each training step, written to ``similarity.jsonl``.
+
+A line a step, over all processes:
+
+- ``positive``, ``negative``: mean similarity of the positive pairs and of the negatives;
+- ``tau_positive``, ``tau_negative``: the mean temperature that they meet;
+- ``tau_effective``: the mean temperature of the negatives, each as heavy as its gradient;
+- ``high_share``, ``high_gradient``: the share of the negatives with a similarity above ``--high_similarity``, and the
+  share of all negatives' gradient (the sum of ``|dL / ds|``) that they get.
+
+The last line before each log line of the run also holds ``histograms`` over the steps since the one before: counts of
+positives and of negatives and the negatives' gradient by similarity, in equal bins over [-1, 1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from dystress_text.core.diagnosis import PairSums, pair_sums
+from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.rows import Negatives, Rows
+from dystress_text.training.settings import EngineSettings
+
+
+@dataclass
+class SimilarityWatch:
+    """Watches an objective's batches; nothing is read from the device before :meth:`read`.
+
+    Attributes:
+        objective: what is watched from now on.
+        threshold: where the high-similarity region begins.
+    """
+
+    objective: ContrastiveLoss
+    threshold: float
+    _step: Tensor | None = field(default=None, init=False)
+    _steps: list[Tensor] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self.objective.watch = self._note
+
+    def _note(self, z: Sequence[Tensor], rows: Rows, negatives: Sequence[Negatives]) -> None:
+        objective, views = self.objective, [view.detach() for view in z]
+        sums = pair_sums(
+            views, rows, negatives, lambda rows: objective.row_loss(rows, views[0], views[1]),
+            objective.temperature, objective.detach_temperature, self.threshold,
+        ).packed()  # fmt: skip
+        self._step = sums if self._step is None else self._step + sums
+
+    def end_step(self) -> None:
+        """The batches since the last call were one step."""
+        assert self._step is not None
+        self._steps.append(self._step)
+        self._step = None
+
+    def read(self, accelerator: Accelerator) -> list[dict[str, Any]]:
+        """The steps since the last call, over all processes; a call of all of them."""
+        if not self._steps:
+            return []
+        sums: Tensor = accelerator.reduce(torch.stack(self._steps), "sum").double().cpu()  # (steps, sums)
+        self._steps.clear()
+        lines: list[dict[str, Any]] = [_figures(PairSums.unpacked(step)) for step in sums]
+        histograms = PairSums.unpacked(sums.sum(0)).histograms.tolist()
+        names = ("positives", "negatives", "gradient")
+        lines[-1]["histograms"] = {
+            name: [round(value, 6) for value in counts] for name, counts in zip(names, histograms, strict=True)
+        }
+        return lines
+
+
+def _figures(sums: PairSums) -> dict[str, float]:
+    """A step's figures; NaN where there is no negative, or no gradient to share."""
+    positives, negatives, high = sums.counts
+    figures = {
+        "positive": sums.similarities[0] / positives,
+        "negative": sums.similarities[1] / negatives,
+        "tau_positive": sums.temperatures[0] / positives,
+        "tau_negative": sums.temperatures[1] / negatives,
+        "tau_effective": sums.temperatures[2] / sums.gradients[0],
+        "high_share": high / negatives,
+        "high_gradient": sums.gradients[1] / sums.gradients[0],
+    }
+    return {name: float(value) for name, value in figures.items()}
+
+
+def watch_of(settings: EngineSettings, objective: ContrastiveLoss) -> SimilarityWatch | None:
+    """What ``--log_similarity`` asks for."""
+    return SimilarityWatch(objective, settings.high_similarity) if settings.log_similarity else None

@@ -1,0 +1,56 @@
+"""Logs with a JSON object a line, each with its ``step``: appended while a run trains, read by reports and figures."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dystress_text.errors import UserError
+from dystress_text.files.records import to_json, write_text
+
+
+def append(log: Path, step: int, values: Mapping[str, Any]) -> None:
+    """Add a line.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with log.open("a", encoding="utf-8") as file:
+        file.write(to_json({"step": step, **values}) + "\n")
+
+
+def shorten(log: Path, step: int) -> None:
+    """Leave out the lines of later steps, and one that was torn when the run was killed.
+
+    Raises:
+        OSError: the log cannot be written.
+    """
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    write_text(log, "".join(line + "\n" for line in lines if (_step_of(line) or math.inf) <= step))
+
+
+def read_steps(log: Path) -> Iterator[dict[str, Any]]:
+    """The lines, in order; a number that was none is None.
+
+    Raises:
+        UserError: the log cannot be read, or a line is no record of a step.
+    """
+    try:
+        lines = log.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{log} cannot be read: {error}") from error
+    for number, line in enumerate(lines, 1):
+        if _step_of(line) is None:
+            raise UserError(f"{log}: line {number} is no record of a step")
+        yield json.loads(line)
+
+
+def _step_of(line: str) -> int | None:
+    try:
+        step: int = json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return step if isinstance(step, int) else None

@@ -1,0 +1,481 @@
+"""The one training loop, on accelerate, for text and vision.
+
+A task says how a batch becomes embeddings, what their loss is, and how the model is evaluated and saved. The engine has
+all the rest: devices and precision, the order of the samples, accumulation, clipping, the learning rate, progress,
+trackers, the best model, checkpoints, and the stop on a signal or on a loss that is no number.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from transformers import get_scheduler
+
+from dystress_text.cli.progress import progress_bar
+from dystress_text.core.temperature import TemperatureError
+from dystress_text.errors import Interrupted, TrainingError, UserError
+from dystress_text.training.accelerator import (
+    Agreement,
+    global_batch_size,
+    is_lost_process,
+    on_main_process,
+    peak_memory,
+    seed_process,
+)
+from dystress_text.training.batches import Batch, BatchOrder, load_ahead
+from dystress_text.training.checkpoints import remove_old
+from dystress_text.training.distributed import check_whole, collect_weights, network_to_train, tell_deepspeed
+from dystress_text.training.gradient_cache import backward_in_chunks, check_no_batch_statistics
+from dystress_text.training.run_folder import FAILURE, LOG, SIMILARITY_LOG, checkpoint_folder
+from dystress_text.training.saved_state import SavedState, TrainingState
+from dystress_text.training.settings import EngineSettings
+from dystress_text.training.similarity_log import SimilarityWatch
+from dystress_text.training.step_log import append, shorten
+from dystress_text.training.stop_signals import StopSignals
+
+_OVERFLOWS = 50  # steps in a row that fp16 may skip
+
+# what may differ between a run and its continuation
+FREE_OPTIONS = (
+    "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_total_limit", "logging_steps",
+    "report_to", "log_similarity", "high_similarity", "train_file", "text_column", "eval_file", "dataset", "data_dir",
+    "preset",
+)  # fmt: skip
+
+
+class Task(Protocol):
+    """What is trained."""
+
+    @property
+    def state(self) -> nn.Module:
+        """What a checkpoint holds beside the model, such as the objective."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The bare network; the engine passes the prepared one to :meth:`embed`."""
+
+    def load(self, indices: NDArray[np.int64]) -> Batch:
+        """The samples at ``indices`` as tensors on the CPU."""
+
+    def begin_step(self, epoch: float, run_fraction: float) -> None:
+        """Take note of the progress: epochs done, and the fraction of the run in [0, 1]."""
+
+    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+        """Embeddings of a batch, one tensor a view, and behind them what else the loss needs."""
+
+    def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor:
+        """Scalar loss of :meth:`embed`'s result."""
+
+    def evaluate(self) -> Mapping[str, float]:
+        """Metrics of ``model``, by name. Must leave the random state alone."""
+
+    def save(self, folder: Path) -> None:
+        """Write ``model`` as users load it."""
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """What a run was like.
+
+    Attributes:
+        steps: optimiser steps of the whole run.
+        seconds: spent in training steps, evaluation and saving left out.
+        samples_per_second: training samples over ``seconds``, all processes together.
+        peak_memory_gb: of the device on CUDA, else of the process (resident), in 10^9 bytes.
+        best_step: of the model kept; None if nothing was evaluated.
+        skipped_steps: steps that fp16 skipped, for gradients that overflowed.
+        metrics: of the model kept.
+    """
+
+    steps: int
+    seconds: float
+    samples_per_second: float
+    peak_memory_gb: float
+    best_step: int | None
+    skipped_steps: int
+    metrics: dict[str, float]
+
+
+class Trainer:
+    """Trains a task. Build it, then :meth:`fit`.
+
+    Args:
+        task: what is trained.
+        data_size: number of training samples.
+        settings: of the loop.
+        accelerator: from :func:`make_accelerator`.
+        options: all options of the run, for trackers and for the check that a resumed run is the same run; those of
+            ``settings`` if none are given.
+        data_id: names the data's content, such as a checksum.
+        make_optimizer: the optimizer of a network's trainable parameters; None is AdamW with the settings' rate.
+        watch: of the task's objective; its figures go to ``similarity.jsonl``.
+        beside: a parameter group that is trained beside the network, such as a temperature's: its gradient is averaged
+            over the processes, takes no part in clipping, and has the group's own learning rate.
+
+    Raises:
+        UserError: settings that do not fit each other or the data, or a checkpoint to resume that is damaged or of
+            another run.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        data_size: int,
+        settings: EngineSettings,
+        accelerator: Accelerator,
+        options: Mapping[str, Any] | None = None,
+        data_id: str = "",
+        make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None,
+        watch: SimilarityWatch | None = None,
+        beside: dict[str, Any] | None = None,
+    ) -> None:
+        self.task = task
+        self._beside: list[nn.Parameter] = [] if beside is None else beside["params"]
+        self.watch = watch
+        self.settings = settings
+        self.options = dict(vars(settings) if options is None else options)
+        self.accelerator = accelerator
+        self.order = BatchOrder(
+            data_size,
+            global_batch_size(settings, accelerator.num_processes),
+            settings.seed,
+            accelerator.process_index,
+            accelerator.num_processes,
+        )
+        self.steps_per_epoch = len(self.order) // settings.gradient_accumulation_steps
+        if self.steps_per_epoch == 0:
+            raise UserError(
+                f"--gradient_accumulation_steps: {settings.gradient_accumulation_steps} batches a step, "
+                f"but an epoch has {len(self.order)}"
+            )
+        self.total_steps = (
+            settings.max_steps if settings.max_steps > 0 else settings.num_train_epochs * self.steps_per_epoch
+        )
+        if settings.grad_cache_chunk is not None:
+            check_no_batch_statistics(task.model)
+        seed_process(settings.seed, accelerator.process_index)
+        network = network_to_train(accelerator, task.model)
+        optimizer = make_optimizer(network) if make_optimizer else adamw(network, settings)
+        if beside is not None:
+            check_whole(accelerator, "--learn_temperature")
+            optimizer.add_param_group(beside)
+        tell_deepspeed(accelerator, self.order.batch_size // accelerator.num_processes, settings)
+        self.model, self.optimizer = accelerator.prepare(network, optimizer)
+        rising = settings.lr_scheduler_type == "constant" and settings.warmup_ratio > 0
+        self.scheduler = get_scheduler(
+            "constant_with_warmup" if rising else settings.lr_scheduler_type,
+            self.optimizer,
+            num_warmup_steps=math.ceil(settings.warmup_ratio * self.total_steps),
+            num_training_steps=self.total_steps,
+        )
+        self.state = TrainingState()
+        self.folder = Path(settings.output_dir)
+        fixed = {name: value for name, value in self.options.items() if name not in FREE_OPTIONS}
+        identity = fixed | {
+            "mixed_precision": accelerator.mixed_precision,
+            "number of processes": accelerator.num_processes,
+            "training data": data_id,
+        }
+        self._saved = SavedState(self.folder, accelerator, self.optimizer, self.scheduler, task.state, identity)
+        self._checkpointed = self._saved.find(self.total_steps) if settings.resume_from_checkpoint else None
+        self._agree = Agreement(accelerator)
+        self._pending: list[Tensor] = []  # (loss, gradient norm) of each batch that was not read from the device yet
+
+    @property
+    def first_step(self) -> int:
+        """The steps that the checkpoint to go on from has behind it; 0 for a run from the beginning."""
+        return 0 if self._checkpointed is None else self._checkpointed[1].step
+
+    def fit(self) -> TrainingSummary:
+        """Train to the end, keeping the best model in ``output_dir``, and return the summary.
+
+        The caller calls :meth:`close` when it has no more to say to the other processes.
+
+        Raises:
+            TrainingError: the loss, the gradient or the weights are no numbers, a temperature reached zero, a file
+                cannot be written, or another process is gone.
+            Interrupted: SIGTERM or Ctrl-C, after a checkpoint.
+        """
+        try:
+            return self._fit()
+        except TemperatureError as error:
+            raise TrainingError(f"--alpha, --a_0: {error}") from error
+        except RuntimeError as error:
+            if self.accelerator.num_processes > 1 and is_lost_process(error):
+                raise TrainingError(
+                    f"another process of this run is gone after step {self.state.step} of {self.total_steps}; what it "
+                    f"printed last says why. {self._kept()}"
+                ) from error
+            raise
+
+    def _fit(self) -> TrainingSummary:
+        if self._checkpointed is not None:
+            folder, self.state = self._checkpointed
+            self._saved.take_up(folder)
+            with self._writing():
+                on_main_process(self.accelerator, self._shorten_logs)
+        settings, state, main = self.settings, self.state, self.accelerator.is_main_process
+        if settings.report_to != "none":
+            self.accelerator.init_trackers("dystress", config=_trackable(self.options))
+        self.model.train()
+        bar = progress_bar(show=main, total=self.total_steps, initial=state.step, desc="training", unit=" steps")
+        with StopSignals(main) as stop, bar:
+            mark = time.perf_counter()
+            for micro_batches in self._batches(state.step):
+                self._step(micro_batches)
+                state.step += 1
+                last = state.step == self.total_steps
+                evaluating = last or (settings.eval_steps > 0 and state.step % settings.eval_steps == 0)
+                logging = evaluating or state.step % settings.logging_steps == 0
+                stopping = 0 if last else self._agree(stop.requested)
+                saving = stopping or (settings.save_steps > 0 and state.step % settings.save_steps == 0 and not last)
+                if logging or saving:
+                    self._read_losses()
+                    self._log_similarities()
+                    state.train_seconds += time.perf_counter() - mark
+                    mark = time.perf_counter()
+                if logging:
+                    bar.set_postfix_str(self._log_losses(), refresh=False)
+                if evaluating:
+                    self._evaluate()
+                if saving:
+                    self._checkpoint()
+                if stopping:
+                    raise Interrupted(
+                        stopping,
+                        f"stopped by {signal.Signals(stopping).name} after step {state.step} of {self.total_steps}; "
+                        "--resume_from_checkpoint goes on from there",
+                    )
+                if evaluating or saving:
+                    mark = time.perf_counter()
+                bar.update()
+        return TrainingSummary(
+            steps=self.total_steps,
+            seconds=state.train_seconds,
+            samples_per_second=self._samples(state.step) / max(state.train_seconds, 1e-9),
+            peak_memory_gb=peak_memory(self.accelerator.device) / 1e9,
+            best_step=state.best_step,
+            skipped_steps=state.skipped_steps,
+            metrics=state.metrics,
+        )
+
+    def close(self) -> None:
+        """Let go of the prepared model and end the process group; the last call on every process.
+
+        Distributed training's own objects must go before the group does: gloo's destructor, run by the interpreter
+        while gloo still frees the tensors of a finished call, waits for ever.
+        """
+        self.model = self.task.model
+        self.accelerator.free_memory()
+        gc.collect()
+        self.accelerator.end_training()
+
+    def _samples(self, steps: int) -> int:
+        return steps * self.settings.gradient_accumulation_steps * self.order.batch_size
+
+    def _batches(self, start: int) -> Iterator[list[list[Batch]]]:
+        """What each step from ``start`` on is made of: micro-batches, each in the chunks that are embedded at once."""
+        accumulation, chunk = self.settings.gradient_accumulation_steps, self.settings.grad_cache_chunk
+
+        def chunks() -> Iterator[NDArray[np.int64]]:
+            for step in range(start, self.total_steps):
+                epoch, i = divmod(step, self.steps_per_epoch)
+                if i == 0 or step == start:
+                    batches = self.order.epoch(epoch)
+                for batch in batches[i * accumulation : (i + 1) * accumulation]:
+                    yield from np.split(batch, range(chunk, len(batch), chunk)) if chunk else [batch]
+
+        loaded = load_ahead(self.task.load, chunks(), self.accelerator.device)
+        per_batch = -(-(self.order.batch_size // self.order.world_size) // chunk) if chunk else 1
+        for _ in range(start, self.total_steps):
+            yield [list(islice(loaded, per_batch)) for _ in range(accumulation)]
+
+    def _step(self, micro_batches: list[list[Batch]]) -> None:
+        self.task.begin_step(self.state.step / self.steps_per_epoch, self.state.step / self.total_steps)
+        clip = self.settings.max_grad_norm or (math.inf if self._fp16 else 0)  # an overflow shows in the norm
+        for chunks in micro_batches:
+            norm: Tensor | None = None
+            with self.accelerator.accumulate(self.model):
+                if len(chunks) == 1:
+                    loss = self.task.loss(self.task.embed(self.model, chunks[0]))
+                    self.accelerator.backward(loss)
+                else:
+                    loss = backward_in_chunks(self.task, self.model, chunks, self.accelerator)
+                if self.accelerator.sync_gradients:
+                    for parameter in self._beside:  # before an overflow is looked for, so that all processes find it
+                        parameter.grad = self.accelerator.reduce(parameter.grad, "mean")
+                if self.accelerator.sync_gradients and clip > 0:
+                    norm = self.accelerator.clip_grad_norm_(self.model.parameters(), clip)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            loss = loss.detach()
+            self._pending.append(torch.stack([loss, loss.new_zeros(()) if norm is None else _local(norm).to(loss)]))
+        if self.watch is not None:
+            self.watch.end_step()
+        self.scheduler.step()  # also when fp16 overflowed: the fused optimizer skips on the device and tells nobody
+
+    @property
+    def _fp16(self) -> bool:
+        return self.accelerator.scaler is not None
+
+    def _read_losses(self) -> None:
+        """Read the losses since the last call, their mean over all processes; the loop's only read from the device.
+
+        Raises:
+            TrainingError: a loss or gradient is not finite, or fp16 skips step after step.
+        """
+        if not self._pending:
+            return
+        state, batches = self.state, self.settings.gradient_accumulation_steps
+        read: list[list[float]] = self.accelerator.reduce(torch.stack(self._pending), "mean").tolist()
+        self._pending.clear()
+        steps = [read[i : i + batches] for i in range(0, len(read), batches)]
+        for step, rows in enumerate(steps, start=state.step - len(steps) + 1):
+            losses, norm = [loss for loss, _ in rows], rows[-1][1]
+            if self._fp16 and not math.isfinite(norm):
+                state.skipped_steps += 1
+                state.skipped_in_row += 1
+                if state.skipped_in_row >= _OVERFLOWS:
+                    self._fail(step, losses, norm, f"fp16 has skipped {_OVERFLOWS} steps in a row")
+                continue
+            state.skipped_in_row = 0
+            odd = next((loss for loss in losses if not math.isfinite(loss)), None)
+            if odd is not None:
+                self._fail(step, losses, norm, f"the loss is {odd}")
+            if not math.isfinite(norm):
+                self._fail(step, losses, norm, f"the gradient's norm is {norm}")
+            state.losses += losses
+
+    def _fail(self, step: int, losses: list[float], norm: float, what: str) -> NoReturn:
+        """Leave the state and the batches of a step behind, and stop."""
+        epoch, i = divmod(step - 1, self.steps_per_epoch)
+        batches = self.settings.gradient_accumulation_steps
+        samples = self.order.whole_epoch(epoch)[i * batches : (i + 1) * batches]
+        rate = self.scheduler.base_lrs[0] * self.scheduler.lr_lambdas[0](step - 1)
+        report = {
+            "step": step, "losses": losses, "gradient_norm": norm, "learning_rate": rate, "samples": samples.tolist()
+        }  # fmt: skip
+        with self._writing():
+            self._saved.write(self.folder / FAILURE, self.state, report)
+        raise TrainingError(
+            f"{what} at step {step} of {self.total_steps} (epoch {epoch}, batch {i}, learning rate {rate:.3g}); lower "
+            "--learning_rate, raise --tau_min or use --mixed_precision bf16 or no. The state and the batch's samples "
+            f"are in {self.folder / FAILURE}. {self._kept()}"
+        )
+
+    def _kept(self) -> str:
+        if self.state.best_step is None:
+            return "This run has saved no model"
+        return f"The model of step {self.state.best_step} is kept in {self.folder}"
+
+    def _log_losses(self) -> str:
+        """Log the mean loss since the last log line, and say it in a few words."""
+        losses = self.state.losses
+        loss = sum(losses) / len(losses) if losses else math.nan
+        losses.clear()
+        rate = self._samples(self.state.step) / self.state.train_seconds
+        self._log({"loss": loss, "learning_rate": self.scheduler.get_last_lr()[0], "samples_per_second": rate})
+        return f"loss {loss:.4f}, {rate:,.0f} samples/s"
+
+    def _evaluate(self) -> None:
+        collect_weights(self.accelerator, self.model, self.task.model)
+        on_main_process(self.accelerator, self._evaluate_and_keep)
+
+    def _evaluate_and_keep(self) -> None:
+        metrics = dict(self.task.evaluate())
+        if metrics:
+            self._log(metrics)
+        name = self.settings.metric_for_best_model
+        value = metrics[name] if name and metrics else None
+        best = self.state.best_metric
+        if value is None or (not math.isnan(value) and (best is None or value > best)):
+            if not all(bool(parameter.isfinite().all()) for parameter in self.task.model.parameters()):
+                raise TrainingError(f"the weights are no numbers at step {self.state.step}; lower --learning_rate")
+            with self._writing():
+                self.task.save(self.folder)
+            self.state.best_metric, self.state.best_step = value, self.state.step
+            self.state.metrics = metrics
+        elif best is None:
+            raise TrainingError(f"{name} is {value} at step {self.state.step}: the vectors are all equal or no numbers")
+
+    def _log(self, values: Mapping[str, float]) -> None:
+        if self.accelerator.is_main_process:
+            with self._writing():
+                self.accelerator.log(dict(values), step=self.state.step)
+                append(self.folder / LOG, self.state.step, values)
+
+    def _log_similarities(self) -> None:
+        lines = [] if self.watch is None else self.watch.read(self.accelerator)
+        if self.accelerator.is_main_process:
+            with self._writing():
+                for step, line in enumerate(lines, self.state.step - len(lines) + 1):
+                    plain = {f"similarity/{name}": value for name, value in line.items() if name != "histograms"}
+                    self.accelerator.log(plain, step=step)
+                    append(self.folder / SIMILARITY_LOG, step, line)
+
+    def _shorten_logs(self) -> None:
+        for log in (LOG, SIMILARITY_LOG):
+            if (self.folder / log).is_file():
+                shorten(self.folder / log, self.state.step)
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    def _checkpoint(self) -> None:
+        with self._writing():
+            self._saved.write(checkpoint_folder(self.folder, self.state.step), self.state)
+        if self.accelerator.is_main_process:
+            remove_old(self.folder, self.settings.save_total_limit)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What cannot be written ends the run with one line."""
+        try:
+            yield
+        except (OSError, RuntimeError, SafetensorError) as error:
+            if is_lost_process(error):
+                raise
+            raise TrainingError(
+                f"cannot write to {str(self.folder)!r} after step {self.state.step}: {' '.join(str(error).split())}. "
+                f"{self._kept()}; checkpoints that were complete stay as they are"
+            ) from error
+
+
+def _local(norm: Tensor) -> Tensor:
+    """A norm over shards, which is the same on every process, as a plain tensor."""
+    whole: Tensor = norm.full_tensor() if isinstance(norm, DTensor) else norm
+    return whole
+
+
+def adamw(model: nn.Module, settings: EngineSettings) -> torch.optim.Optimizer:
+    """Fused AdamW."""
+    groups = parameter_groups(model, settings.weight_decay)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Trainable parameters, those of biases and normalisation layers (one dimension) without weight decay."""
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def _trackable(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if isinstance(value, (int, float, str, bool))}

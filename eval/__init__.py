@@ -1,1 +1,0 @@
-"""Evaluation of sentence encoders: SentEval's protocol, geometry, tables."""

@@ -1,0 +1,198 @@
+"""The masked-language-model loss beside the contrastive one, against transformers' own model."""
+
+import json
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from conftest import build_tokenizer, build_transformer
+from processes import in_threads
+from transformers import BertForMaskedLM, RobertaForMaskedLM
+
+from dystress_text.core import InfoNCELoss
+from dystress_text.encoders.encoder import load_encoder
+from dystress_text.encoders.masked_lm import TokenMasking, load_lm_head
+from dystress_text.errors import UserError
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.settings import TextSettings
+from dystress_text.simcse.start import load_start
+from dystress_text.simcse.task import SimcseTask
+from dystress_text.train import main
+
+ROWS = np.arange(12)
+MASK = "three"  # a word of the tokenizer, which has no token of its own for it
+MLM_LOSS = {"bert": BertForMaskedLM, "roberta": RobertaForMaskedLM}
+
+
+@pytest.fixture(scope="module", params=MLM_LOSS)
+def checkpoint(request, tmp_path_factory):
+    """A model with a head of its own, and its tokenizer, in a folder."""
+    folder = tmp_path_factory.mktemp(request.param)
+    torch.manual_seed(3)
+    model = MLM_LOSS[request.param](build_transformer(request.param).config)
+    for parameter in model.parameters():  # no head is as it was made
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(folder)
+    tokenizer = build_tokenizer()
+    tokenizer.mask_token = MASK
+    tokenizer.save_pretrained(folder)
+    return folder, model.eval()
+
+
+def task_of(folder, text_file, packing, weight=0.3, probability=0.4):
+    encoder, tokenizer = load_encoder(str(folder), "avg", mlp_head=False, dropout=0.0)
+    encoder.lm_head = load_lm_head(str(folder), encoder.transformer)
+    corpus = load_corpus(text_file, tokenizer, 16, progress=False)
+    masking = TokenMasking(tokenizer, probability, seed=5)
+    return SimcseTask(
+        encoder.train(), tokenizer, corpus, InfoNCELoss(0.05), None, packing, masking=masking, mlm_weight=weight
+    )
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_the_loss_is_that_of_transformers(checkpoint, text_file, packing):
+    folder, model = checkpoint
+    task = task_of(folder, text_file, packing)
+    assert task.packing == packing
+    batch = task.load(ROWS)
+    labels = torch.full_like(batch["input_ids"], -100)
+    labels.view(-1)[batch["masked_places"]] = batch["masked_tokens"]
+    with torch.no_grad():
+        theirs = model(batch["masked_ids"], attention_mask=batch["attention_mask"], labels=labels).loss
+    embeddings = task.embed(task.model, batch)
+    contrast = task.objective(*embeddings[:2], ids=(batch["sample_ids"],) * 2)
+    torch.testing.assert_close(task.loss(embeddings) - contrast, 0.3 * theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_encoder_and_head_learn_from_it_and_share_the_embeddings(checkpoint, text_file):
+    task = task_of(checkpoint[0], text_file, packing=True, weight=1.0)
+    table = task.model.transformer.get_input_embeddings().weight
+    assert any(p is table for p in task.model.lm_head.parameters())
+    batch = task.load(ROWS)
+    total, count = task.embed(task.model, batch)[-2:]
+    (total.sum() / count).backward()
+    for name, parameter in task.model.named_parameters():
+        if "pooler" not in name and "token_type" not in name:
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().sum() > 0, name
+
+
+def test_hidden_tokens_are_those_that_the_batch_has_there(text_file, tiny_bert):
+    _, tokenizer = load_encoder(str(tiny_bert), "avg")
+    tokenizer.mask_token = MASK
+    corpus = load_corpus(text_file, tokenizer, 16, progress=False)
+    batch = corpus.batch(np.arange(200))
+    masking = TokenMasking(tokenizer, 0.15, seed=1)
+    found = masking(batch, np.arange(200))
+    ids, hidden = batch["input_ids"].flatten(), found["masked_places"]
+    assert torch.equal(ids[hidden], found["masked_tokens"])
+    special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
+    assert not special[hidden].any()
+    usable = int((~special).sum())
+    assert len(hidden) == int(found["masked_count"])
+    assert abs(len(hidden) / usable - 0.15) < 4 * math.sqrt(0.15 * 0.85 / usable)
+    became = found["masked_ids"].flatten()
+    others = torch.ones_like(ids, dtype=torch.bool)
+    others[hidden] = False
+    assert torch.equal(became[others], ids[others])
+    masked = (became[hidden] == tokenizer.mask_token_id).float().mean()
+    assert abs(float(masked) - 0.8) < 4 * math.sqrt(0.8 * 0.2 / len(hidden))
+    assert torch.equal(masking(batch, np.arange(200))["masked_ids"], found["masked_ids"])  # as after a resumption
+    assert not torch.equal(masking(batch, np.arange(1, 201))["masked_ids"], found["masked_ids"])
+
+
+def test_processes_share_the_mean_over_all_hidden_tokens(tiny_bert, text_file):
+    encoder, tokenizer = load_encoder(str(tiny_bert), "avg")
+    tokenizer.mask_token = MASK
+    corpus = load_corpus(text_file, tokenizer, 16, progress=False)
+    z = torch.randn(2, 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    totals, counts = torch.tensor([3.0, 5.0], dtype=torch.float64), torch.tensor([2, 9])
+
+    def work(gather):
+        masking = TokenMasking(tokenizer)
+        objective = InfoNCELoss(0.1, gather=gather)
+        task = SimcseTask(encoder, tokenizer, corpus, objective, None, True, 1, False, masking, 0.5)
+        rows = slice(2 * gather.rank, 2 * gather.rank + 2)
+        own = slice(gather.rank, gather.rank + 1)
+        return task.loss((z[0][rows], z[1][rows], totals[own], counts[own]))
+
+    both = sum(in_threads(2, work)) / 2
+    assert float(both) == pytest.approx(float(InfoNCELoss(0.1)(*z)) + 0.5 * 8 / 11, rel=1e-12)
+
+
+@pytest.mark.parametrize("more", [(), ("--grad_cache_chunk=3", "--gradient_accumulation_steps=2"), ("--supervised",)])
+def test_the_program_trains_with_it(checkpoint, flags, text_file, tmp_path, more):
+    given = [flag for flag in flags if not flag.startswith("--model_name")]
+    if "--supervised" in more:
+        lines = text_file.read_text().splitlines()
+        table = tmp_path / "pairs.jsonl"
+        table.write_text("".join(json.dumps({"a": a, "b": b}) + "\n" for a, b in pairwise(lines)))
+        given = [flag for flag in given if not flag.startswith("--train_file")] + [f"--train_file={table}"]
+    command = [*given, f"--model_name_or_path={checkpoint[0]}", "--do_mlm", "--mlm_weight=0.2", *more]
+    assert main([*command, "--save_steps=3"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert all(math.isfinite(line["loss"]) for line in lines if "loss" in line)
+    assert not list((tmp_path / "out").glob("**/lm_head*"))
+    encoder, _ = load_encoder(str(tmp_path / "out"), "cls")
+    assert encoder.lm_head is None  # the model that is left has none
+
+
+def test_a_resumed_run_is_the_run(checkpoint, flags, tmp_path):
+    given = [f for f in flags if not f.startswith(("--model_name", "--output_dir", "--max_steps"))]
+    given += [
+        f"--model_name_or_path={checkpoint[0]}",
+        "--do_mlm",
+        "--logging_steps=1",
+        "--save_steps=3",
+        "--max_steps=6",
+    ]
+    assert main([*given, f"--output_dir={tmp_path / 'whole'}"]) == 0
+    assert main([*given, f"--output_dir={tmp_path / 'parts'}"]) == 0
+    for newer in (tmp_path / "parts").glob("checkpoint-*"):
+        if newer.name != "checkpoint-3":
+            for file in sorted(newer.rglob("*"), reverse=True):
+                file.unlink()
+            newer.rmdir()
+    assert main([*given, f"--output_dir={tmp_path / 'parts'}", "--resume_from_checkpoint"]) == 0
+    curves = [
+        [json.loads(line).get("loss") for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("whole", "parts")
+    ]
+    assert curves[0] == curves[1]
+
+
+def test_a_head_that_is_missing_is_new_and_said_to_be(tiny_bert):
+    encoder, _ = load_encoder(str(tiny_bert), "cls")
+    with pytest.warns(UserWarning, match="has no masked-language-model head: --do_mlm starts with a new one"):
+        load_lm_head(str(tiny_bert), encoder.transformer)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--mlm_weight=0.2"], "--mlm_weight: says nothing without --do_mlm"),
+        (["--mlm_probability=0.2"], "--mlm_probability: says nothing without --do_mlm"),
+        (["--do_mlm", "--mlm_weight=-1"], "--mlm_weight: must be a number from 0"),
+        (["--do_mlm", "--mlm_probability=1"], "--mlm_probability: must lie in (0, 1)"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_line(flags, capsys, options, message):
+    assert main([*flags, *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_encoder_without_a_known_head_is_refused():
+    transformer = build_transformer("mpnet")
+    with pytest.raises(UserError, match="--do_mlm: no masked-language-model head is known for 'mpnet'; known are bert"):
+        load_lm_head("nowhere", transformer)
+
+
+def test_beside_adapters_what_trains_of_the_head_is_counted(tiny_bert):
+    with pytest.warns(UserWarning, match="starts with a new one"):
+        start = load_start(str(tiny_bert), TextSettings(do_mlm=True, lora_rank=2))
+    assert start.model.lm_head is not None
+    own = {id(p): p for part in (start.model.lm_head, start.model) for p in part.parameters() if p.requires_grad}
+    assert start.about["parameters"]["trained"] == sum(p.numel() for p in own.values())
+    assert start.about["parameters"]["all"] == sum(p.numel() for p in start.model.parameters())

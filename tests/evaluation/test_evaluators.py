@@ -1,0 +1,288 @@
+"""What a run is evaluated on: several evaluators beside each other, and a run that takes no notice of them."""
+
+import csv
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_sentences, reset_accelerator
+from processes import free_port
+from safetensors.torch import load_file
+from scipy import stats
+from sentence_transformers import SentenceTransformer
+
+from dystress_text import train as program
+from dystress_text.errors import UserError
+from dystress_text.evaluation.evaluators import EncodedOnce, Evaluation, build_evaluation, random_state_kept
+from dystress_text.evaluation.sets import EVAL_SETS, eval_pairs
+from dystress_text.evaluation.settings import EvaluationSettings
+from dystress_text.simcse.arguments import parse
+from dystress_text.train import main
+
+TRAIN = Path(program.__file__)
+MINI_TASKS = ["--eval_transfer", "MiniQuestions", "MiniParaphrase"]
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A file of 30 scored pairs."""
+    sentences = make_sentences(60, seed=5)
+    file = tmp_path / "My Pairs.csv"
+    with file.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["sentence1", "sentence2", "score"])
+        writer.writerows(
+            [a, b, round(7 * i % 11 - 3.5, 1)]
+            for i, (a, b) in enumerate(zip(sentences[::2], sentences[1::2], strict=True))
+        )
+    return file
+
+
+def run(flags, folder, *more):
+    """Run the program to a folder; its record and the lines of its log."""
+    reset_accelerator()
+    assert main([*(f for f in flags if not f.startswith("--output_dir")), f"--output_dir={folder}", *more]) == 0
+    log = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return json.loads((folder / "run.json").read_text()), log
+
+
+def spearman_of(model, first, second, scores):
+    a, b = (model.encode(list(side)).astype(np.float64) for side in (first, second))
+    cosine = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    return 100 * stats.spearmanr(cosine, scores).statistic
+
+
+def test_one_set_is_evaluated_as_ever(flags, tmp_path):
+    """The keys that reports, cards and resumed runs of before know."""
+    record, log = run(flags, tmp_path / "out")
+    names = ["sts_b_dev_spearman", "sts_b_dev_alignment", "sts_b_dev_uniformity"]
+    assert list(record["trained"]) == names
+    assert [list(line) for line in log if "loss" not in line] == [["step", *names]] * 2
+    assert record["settings"]["eval_set"] == "stsb_dev"
+    assert record["settings"]["metric_for_best_model"] == "sts_b_dev_spearman"
+    assert set(record["similarities"]) == {"set", "before", "after"}
+    assert "evaluators" not in record
+
+
+def test_a_run_takes_no_notice_of_further_evaluators(flags, own, tmp_path, capsys):
+    """Dropout, order and the first set's figures: all to the last bit."""
+    flags = [*flags, "--pooler_type=avg"]  # the first token's vectors all but agree in this encoder
+    alone, _ = run(flags, tmp_path / "alone")
+    more = ["--eval_set", "stsb_dev", "mini_sts", "--eval_file", str(own), *MINI_TASKS]
+    beside, log = run(flags, tmp_path / "beside", *more)
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("alone", "beside"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert beside["best_step"] == alone["best_step"]
+    assert beside["trained"].items() >= alone["trained"].items()
+    assert list(beside["untrained"]) == list(alone["untrained"])
+    sets = ("sts_b_dev", "mini_sts", "my_pairs")
+    names = [f"{s}_{kind}" for s in sets for kind in ("spearman", "alignment", "uniformity")]
+    names += ["miniquestions_dev_accuracy", "miniparaphrase_dev_accuracy", "avg_transfer_dev", "avg_spearman"]
+    assert list(beside["trained"]) == names
+    assert all(set(line) == {"step", *names} for line in log if "loss" not in line)
+
+    model = SentenceTransformer(str(tmp_path / "beside"), device="cpu")
+    with own.open(newline="") as file:
+        first, second, scores = zip(*list(csv.reader(file))[1:], strict=True)
+    assert beside["trained"]["my_pairs_spearman"] == pytest.approx(
+        spearman_of(model, first, second, [float(score) for score in scores]), abs=1e-4
+    )
+    found = [beside["trained"][f"{s}_spearman"] for s in sets]
+    assert beside["trained"]["avg_spearman"] == pytest.approx(sum(found) / 3)
+
+    assert {n: e.get("pairs") for n, e in beside["evaluators"].items()} == {
+        "STS-B dev": 40, "mini-STS": 526, "my_pairs": 30, "transfer": None
+    }  # fmt: skip
+    assert all(each["seconds"] >= 0 for each in beside["evaluators"].values())
+    printed = capsys.readouterr().out
+    for name in ("mini_sts", "my_pairs"):
+        assert f"{beside['trained'][f'{name}_spearman']:8.2f}" in printed
+    assert f"avg_spearman{'':29} {sum(found) / 3:8.2f}" in printed
+    page = (tmp_path / "beside" / "report.html").read_text()
+    assert all(name in page for name in names)
+
+
+def test_a_model_may_be_kept_by_another_metric(flags, own, tmp_path):
+    tasks = ["--eval_transfer", "MiniQuestions"]
+    for name, metric, more in (
+        ("avg", "avg_spearman", []), ("miniquestions_dev_accuracy", "miniquestions_dev_accuracy", tasks)
+    ):  # fmt: skip
+        more = ["--eval_file", str(own), f"--metric_for_best_model={name}", *more]
+        record, log = run(flags, tmp_path / name, *more, "--eval_steps=2", "--max_steps=4")
+        assert record["settings"]["metric_for_best_model"] == metric
+        assert record["trained"][metric] == max(line[metric] for line in log if metric in line)
+
+
+def test_names_of_metrics(data_dir, own):
+    def best(name, *sets, files=None):
+        settings = EvaluationSettings(eval_set=list(sets), eval_file=files)
+        return build_evaluation(settings, data_dir).best_metric(name)
+
+    both = ("mini_sts", "stsb_dev")
+    assert best(None, *both) == best("mini_sts_spearman", *both) == "mini_sts_spearman"
+    assert best("stsb_spearman", *both) == "sts_b_dev_spearman"
+    assert best("stsb_spearman", "mini_sts") == "mini_sts_spearman"
+    assert best("avg", *both) == best("avg_sts", *both) == best("avg_spearman", *both) == "avg_spearman"
+    assert best("avg", "stsb_dev") == "sts_b_dev_spearman"
+    assert best(None, "none", files=[str(own)]) == "my_pairs_spearman"
+    assert best(None, "none") is None
+    with pytest.raises(UserError, match=r"known: mini_sts_spearman, sts_b_dev_spearman, avg$"):
+        best("my_pairs_spearman", *both)
+    with pytest.raises(UserError, match="evaluates nothing"):
+        best("avg", "none")
+
+
+def test_each_distinct_sentence_is_encoded_once():
+    asked = []
+
+    def encode(sentences):
+        asked.append(list(sentences))
+        return torch.tensor([[len(s), ord(s[0])] for s in sentences], dtype=torch.float32)
+
+    embed = EncodedOnce(encode)
+    assert embed(["b", "aa", "b"]).tolist() == [[1, 98], [2, 97], [1, 98]]
+    assert embed(["aa"]).tolist() == [[2, 97]]
+    assert embed(["c", "b", "dd"]).tolist() == [[1, 99], [1, 98], [2, 100]]
+    assert asked == [["b", "aa"], ["c", "dd"]]
+
+
+def test_an_evaluator_that_draws_numbers_does_not_move_the_run():
+    class Careless:
+        name, best_metrics = "careless", ("x",)
+
+        def __call__(self, embed):
+            random.seed(0)
+            np.random.seed(0)
+            torch.manual_seed(0)
+            return {"x": random.random() + np.random.rand() + float(torch.rand(()))}
+
+    def drawn():
+        return random.random(), np.random.rand(), torch.rand(()).item()
+
+    random.seed(7), np.random.seed(7), torch.manual_seed(7)
+    expected = drawn()
+    random.seed(7), np.random.seed(7), torch.manual_seed(7)
+    assert Evaluation([Careless()])(lambda s: torch.zeros(len(s), 2)).keys() == {"x"}
+    assert drawn() == expected
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_devices_random_state_stays_too():
+    torch.cuda.manual_seed(7)
+    before = torch.cuda.get_rng_state()
+    with random_state_kept():
+        torch.manual_seed(0)
+        torch.rand(3, device="cuda")
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+
+
+BAD = [
+    (["--eval_set", "stsb_dev", "stsb_dev"], ["--eval_set", "each once"]),
+    (["--eval_set", "stsb_dev", "none"], ["--eval_set", "none alone"]),
+    (["--eval_set="], ["--eval_set", "nothing"]),
+    (["--eval_set", "stsb_dev", "sts13"], ["--eval_set", "no sts13", "data/prepare.py senteval"]),
+    (["--eval_set", "stsb_dev", "sts99"], ["--eval_set", "'sts99'", "sickr_dev"]),
+    (["--eval_file", "/no/such.csv"], ["--eval_file", "/no/such.csv"]),
+    (["--eval_file", "{own}", "{own}"], ["--eval_file", "my_pairs_spearman", "rename"]),
+    (["--eval_file", "{own}", "--eval_set", "mini_sts", "--metric_for_best_model=x"], ["x", "my_pairs_spearman, avg"]),
+    (["--eval_file", "{own}", "--eval_score_range", "0", "5"], ["--eval_score_range", "row 1", "-3.5", "0 to 5"]),
+    (["--eval_file", "{own}", "--eval_score_range", "5", "0"], ["--eval_score_range", "5 0"]),
+    (["--eval_file", "{own}", "--eval_score_range", "0"], ["--eval_score_range", "two numbers"]),
+    (["--eval_file", "{own}", "--eval_score_range", "0", "nan"], ["--eval_score_range", "nan"]),
+    (["--eval_file", "{own}", "--eval_columns", "a", "b"], ["--eval_columns", "three names"]),
+    (["--eval_file", "{own}", "--eval_columns", "a", "b", "c"], ["--eval_columns", "'a'", "sentence1"]),
+    (["--eval_columns", "a", "b", "c"], ["--eval_columns", "--eval_file"]),
+    (["--eval_score_range", "0", "5"], ["--eval_score_range", "--eval_file"]),
+    (["--eval_transfer", "MR", "MARS"], ["--eval_transfer", "'MARS'", "MRPC"]),
+    (["--eval_transfer", "MR"], ["--eval_transfer", "no files of MR", "data/prepare.py senteval"]),
+    (["--eval_transfer"], ["--eval_transfer", "MR, CR, SUBJ, MPQA, SST2, TREC, MRPC"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "words"), BAD, ids=[" ".join(wrong) for wrong, _ in BAD])
+def test_bad_evaluations_are_one_line_and_write_nothing(flags, own, wrong, words, tmp_path, capsys):
+    assert main([*flags, *(word.format(own=own) for word in wrong)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("train.py: error: ")
+    assert all(word in line for word in words), line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_name_that_a_set_has_is_refused(own, data_dir):
+    for name, taken in (("mini-sts", "mini-STS"), ("Avg", "mean over all")):
+        file = own.with_name(f"{name}.csv")
+        file.write_bytes(own.read_bytes())
+        with pytest.raises(UserError, match=f"--eval_file: .*{taken}.*rename"):
+            build_evaluation(EvaluationSettings(eval_set=["mini_sts"], eval_file=[str(file)]))
+
+
+def test_settings_from_files_and_simcses_flag(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text(
+        "eval_set: [stsb_dev, mini_sts]\neval_file: mine.csv\neval_score_range: [-1, 1]\neval_transfer: true\n"
+    )
+    text = parse([str(file)]).evaluation
+    assert (text.eval_set, text.eval_file) == (["stsb_dev", "mini_sts"], ["mine.csv"])
+    assert (text.eval_score_range, text.eval_transfer) == ([-1.0, 1.0], ["all"])
+    assert parse(["--eval_set=stsb_dev mini_sts"]).options()["eval_set"] == "stsb_dev mini_sts"
+    assert parse(["--eval_transfer", "--seed=1"]).text.eval_transfer == ["all"]
+    assert parse(["--eval_transfer", "MR", "CR", "--seed=1"]).text.eval_transfer == ["MR", "CR"]
+    assert parse([]).options()["eval_set"] == "stsb_dev"
+    for wrong in ("eval_set: [-h]", "eval_set: [a, --seed]", "eval_set: []", "eval_set: [[a]]", 'eval_file: [a, ""]'):
+        file.write_text(wrong)
+        with pytest.raises(UserError, match=r"settings\.yaml: "):
+            parse([str(file)])
+
+
+def test_a_resumed_run_is_evaluated_on_the_same_pairs(flags, own, tmp_path, capsys):
+    run(flags, tmp_path / "out", "--eval_file", str(own), "--save_steps=4")
+    moved = tmp_path / "elsewhere" / own.name
+    moved.parent.mkdir()
+    moved.write_bytes(own.read_bytes())
+    run(flags, tmp_path / "out", "--eval_file", str(moved), "--save_steps=4", "--resume_from_checkpoint")
+    moved.write_text(moved.read_text().replace("-3.5", "-3.6"))
+    reset_accelerator()
+    assert main([*flags, "--eval_file", str(moved), "--save_steps=4", "--resume_from_checkpoint"]) == 2
+    assert "--eval_file" in capsys.readouterr().err
+
+
+def test_the_sets_of_sts_are_read(shared, tmp_path):
+    """Against the numbers of pairs that the sets are known to have."""
+    (tmp_path / "senteval").symlink_to(shared / "data" / "senteval")
+    counts = {"stsb_dev": 1500, "sickr_dev": 500, "sts12": 3108, "stsb_test": 1379, "sickr_test": 4927, "mini_sts": 526}
+    for name in EVAL_SETS:
+        if name in counts:
+            assert len(eval_pairs(name, tmp_path)) == counts[name]
+    settings = EvaluationSettings(eval_set=list(counts))
+    assert len({metric for e in build_evaluation(settings, tmp_path).evaluators for metric in e.best_metrics}) == len(
+        counts
+    )
+
+
+@pytest.mark.slow
+def test_two_processes_measure_as_one(flags, own, tmp_path):
+    """The first evaluation is of the same global batches; dropout off."""
+    more = ["--eval_set", "stsb_dev", "mini_sts", "--eval_file", str(own), *MINI_TASKS]
+    more += ["--dropout=0", "--max_steps=2", "--eval_steps=1", "--pooler_type=avg"]
+    _, one = run(flags, tmp_path / "one", *more)
+    launch = ["-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
+    done = subprocess.run(
+        [sys.executable, *launch, str(TRAIN), *flags, *more, f"--output_dir={tmp_path / 'two'}"],
+        capture_output=True, text=True, timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    two = [json.loads(line) for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
+    measured = [[line for line in log if "loss" not in line] for log in (one, two)]
+    assert len(measured[0]) == len(measured[1]) == 2
+    for line, other in zip(*measured, strict=True):
+        assert line.keys() == other.keys()
+        for name in line:
+            # a correlation of ranks and an accuracy jump where a rounding turns a pair or a text around
+            assert line[name] == pytest.approx(other[name], abs=0.05), name

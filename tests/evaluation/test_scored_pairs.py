@@ -1,0 +1,209 @@
+"""Scored pairs from tables of one's own: every format, the score against others' libraries, every wrong row."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hub_server import hub_environment, hub_server
+from scipy import stats
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+
+from dystress_text.errors import UserError
+from dystress_text.evaluation.scored_pairs import read_scored_pairs, slug_of
+from dystress_text.evaluation.sts import evaluate_sts
+
+ROWS = [
+    ("the cat sat", "the dog ran", 0.5), ('a man, "old"', "a  woman\nswam", -2.0),
+    ("the bird flew", "a bird flew", 3.0), ("café 3", "007", 2.25), ("a child saw a fish", "the child ate", 1.0),
+]  # fmt: skip
+HEAD = ("sentence1", "sentence2", "score")
+
+
+def write(folder, kind, head=HEAD, rows=ROWS, name="mine"):
+    path = folder / f"{name}.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.table({key: [row[i] for row in rows] for i, key in enumerate(head)}), path)
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(dict(zip(head, row, strict=True))) + "\n\n" for row in rows))
+    elif kind == "json":
+        path.write_text(json.dumps([dict(zip(head, row, strict=True)) for row in rows], indent=1))
+    else:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, delimiter="\t" if kind == "tsv" else ",")
+            writer.writerows([head, *rows])
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "json", "parquet"])
+def test_every_format_gives_the_same_pairs(tmp_path, kind):
+    pairs = read_scored_pairs(write(tmp_path, kind))
+    assert pairs.first == ("the cat sat", 'a man, "old"', "the bird flew", "café 3", "a child saw a fish")
+    assert pairs.second == ("the dog ran", "a woman swam", "a bird flew", "007", "the child ate")
+    assert pairs.scores.tolist() == [row[2] for row in ROWS]
+    assert (pairs.name, pairs.slug) == ("mine", "mine")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_columns_by_name_and_by_place(tmp_path, kind):
+    expected = read_scored_pairs(write(tmp_path, kind))
+    wider = [(i, row[2], row[1], row[0]) for i, row in enumerate(ROWS)]
+    by_standard = write(tmp_path, kind, ("id", "score", "sentence2", "sentence1"), wider, "a")
+    by_name = write(tmp_path, kind, ("id", "gold", "b", "a"), wider, "b")
+    by_place = write(tmp_path, kind, ("premise", "hypothesis", "label"), ROWS, "c")
+    for found in (
+        read_scored_pairs(by_standard), read_scored_pairs(by_name, ["a", "b", "gold"]), read_scored_pairs(by_place),
+        read_scored_pairs(by_place, ["premise", "hypothesis", "label"]),
+    ):  # fmt: skip
+        assert (found.first, found.second) == (expected.first, expected.second)
+        assert found.scores.tolist() == expected.scores.tolist()
+
+
+def test_the_score_is_sentence_transformers_and_scipys(tmp_path, tiny_bert):
+    pairs = read_scored_pairs(write(tmp_path, "csv"))
+    model = SentenceTransformer(str(tiny_bert), device="cpu")
+    result = evaluate_sts(pairs, lambda s: model.encode(list(s), convert_to_tensor=True))
+    theirs = EmbeddingSimilarityEvaluator(
+        list(pairs.first), list(pairs.second), pairs.scores.tolist(), main_similarity="cosine", write_csv=False
+    )
+    assert result.spearman / 100 == pytest.approx(theirs(model)["spearman_cosine"], abs=1e-6)
+    a, b = (model.encode(list(side)).astype(np.float64) for side in (pairs.first, pairs.second))
+    cosine = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    assert result.spearman == pytest.approx(100 * stats.spearmanr(cosine, pairs.scores).statistic, abs=1e-6)
+    assert result.alignment == pytest.approx(2 - 2 * cosine[2:4].mean(), abs=1e-5)  # above 2 of -2 to 3
+
+
+@pytest.mark.parametrize(
+    ("scores", "limits", "above"),
+    [((0, 5, 4), None, 4.0), ((0, 1, 1), None, 0.8), ((1, 2, 3), (0, 5), 4.0), ((-1e308, 0, 1e308), None, 6e307)],
+)
+def test_alignment_is_of_the_top_fifth(tmp_path, scores, limits, above):
+    rows = [(*row[:2], score) for row, score in zip(ROWS, scores, strict=False)]
+    assert read_scored_pairs(write(tmp_path, "csv", rows=rows), None, limits).positive_above == pytest.approx(above)
+
+
+def with_row(*row):
+    """Good rows, and one that may be none as the third."""
+    return [*ROWS[:2], row, *ROWS[2:]]
+
+
+WRONG = {
+    "empty score": (with_row("a cat", "a dog", ""), "row 3 .*empty cell in 'score'"),
+    "empty sentence": (with_row("a cat", " ", 1.0), "row 3 .*empty cell in 'sentence2'"),
+    "no number": (with_row("a cat", "a dog", "high"), "row 3 .*holds 'high' in 'score', which is no number"),
+    "two numbers": (with_row("a cat", "a dog", "1,5"), "row 3 .*holds '1,5' in 'score', which is no number"),
+    "NaN": (with_row("a cat", "a dog", "nan"), "row 3 .*no finite number"),
+    "infinite": (with_row("a cat", "a dog", "-inf"), "row 3 .*no finite number"),
+    "beyond floats": (with_row("a cat", "a dog", "9" * 400), "row 3 .*no finite number"),
+    "too few columns": (with_row("a cat", "a dog"), "row 3 .*has 2 columns, 3 expected"),
+    "too many columns": (with_row("a cat", "a dog", 1.0, ""), "row 3 .*has 4 columns, 3 expected"),
+    "NUL": (with_row("a\0cat", "a dog", 1.0), "row 3 .*NUL"),
+    "one pair": (ROWS[:1], "has 1 pairs; at least 2"),
+    "no pair": ([], "has 0 pairs; at least 2"),
+    "constant": ([(*row[:2], 1.0) for row in ROWS], "all 5 pairs .*have the score 1; .*scores that differ"),
+    "one pair again": ([("a cat", "a dog", 1.0), ("a dog", "a cat", 2.0)], "one pair of sentences"),
+    "beside themselves": ([("a cat", "a cat", 1.0), ("a dog", "a dog", 2.0)], "beside themselves"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("kind", ["csv", "tsv"])
+def test_a_wrong_row_is_named(tmp_path, kind, name):
+    rows, said = WRONG[name]
+    with pytest.raises(UserError, match=f"--eval_file: .*{said}") as caught:
+        read_scored_pairs(write(tmp_path, kind, rows=rows))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([{"score": "x"}], "row 3 .*'x' in 'score', which is no number"),
+        ([{"score": None}], "row 3 .*empty cell in 'score'"),
+        ([{"score": True}], "row 3 .*True in 'score', which is no number"),
+        ([{"score": [1]}], "row 3 .*no number"),
+        ([{"score": float("nan")}], "row 3 .*no finite number"),
+        ([{"score": 10**400}], "row 3 .*no number"),
+        ([{"sentence1": 7}], "row 3 .*holds 7 in 'sentence1', which is no text"),
+        ([{"sentence1": "\ud800"}], "row 3 .*no Unicode"),
+        ([[1, 2]], "row 3 .*no object"),
+        (["{"], "cannot read .*row 3"),
+        (["[" * 100_000], "cannot read .*row 3"),
+    ],
+    ids=lambda x: x[:24] if isinstance(x, str) else "",
+)
+def test_a_wrong_row_of_jsonl_is_named(tmp_path, lines, said):
+    good = [dict(zip(HEAD, row, strict=True)) for row in ROWS]
+    rows = [good[0], good[1], *({**good[2], **line} if isinstance(line, dict) else line for line in lines)]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    with pytest.raises(UserError, match=f"--eval_file: .*{said}") as caught:
+        read_scored_pairs(str(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("mine.csv", b"", "is empty"),
+        ("mine.csv", b"a,b\n1,2\n", "--eval_columns: .*has the columns a, b; name"),
+        ("mine.csv", b"a cat,a dog,1.5\nx,y,2\n", "no header: its first row has '1.5'"),
+        ("mine.csv", b"a,a,score\nx,y,2\n", "two columns of one name"),
+        ("mine.csv", b"a,b,c\n\xff,y,2\n", "not UTF-8"),
+        ("mine.csv", b'a,b,c\nx,y,2\n"x"y,z,1\n', "cannot read .*line 3"),
+        ("mine.csv", b'a,b,c\nx,y,2\n"x,z,1\n', "cannot read .*line 3"),
+        ("mine.json", b"[1, 2]", "row 1 .*no object"),
+        ("mine.jsonl", b"", "--eval_columns: "),
+        ("mine.parquet", b"PAR1", "cannot read"),
+        ("mine.txt", b"a\n", "no table .*csv"),
+        ("!!.csv", b"a,b,c\nx,y,2\nx,z,1\n", "no letter or digit"),
+        ("folder.csv", None, "no file"),
+        ("none.csv", ..., "no file"),
+    ],
+)
+def test_a_wrong_file_is_one_line(tmp_path, name, content, said):
+    path = tmp_path / name
+    if content is None:
+        path.mkdir()
+    elif content is not ...:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=said) as caught:
+        read_scored_pairs(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_score_outside_its_range_is_named(tmp_path):
+    file = write(tmp_path, "csv")
+    assert len(read_scored_pairs(file, None, (-2, 3))) == 5
+    with pytest.raises(UserError, match=r"--eval_score_range: row 2 of .* has the score -2, outside 0 to 5"):
+        read_scored_pairs(file, None, (0, 5))
+    with pytest.raises(UserError, match=r"--eval_columns: .* no column 'gold'; it has sentence1, sentence2, score"):
+        read_scored_pairs(file, ["sentence1", "sentence2", "gold"])
+
+
+def test_names_in_metrics():
+    assert slug_of("a/b c/My Pairs-2.csv") == "my_pairs_2"
+    assert slug_of("owner/Their-Set") == slug_of("owner/Their-Set:test") == "their_set"
+    assert slug_of("数据.tsv") == "数据"
+
+
+def test_a_data_set_of_the_hub(tmp_path):
+    splits = {}
+    for split, rows in (("train", ROWS[:2]), ("validation", ROWS), ("test", ROWS[1:])):
+        with open(write(tmp_path, "jsonl", rows=rows, name=split), "rb") as file:
+            splits[f"data/{split}.jsonl"] = file.read()
+    code = "import sys\nfrom dystress_text.evaluation.scored_pairs import read_scored_pairs\n"
+    code += "for name in sys.argv[1:]: print(len(read_scored_pairs(name)))"
+    with hub_server() as (address, files, _):
+        files["someone/pairs"] = splits
+        environment = {**hub_environment(address, tmp_path / "hf"), "DYSTRESS_CACHE": str(tmp_path / "cache")}
+        named = ["someone/pairs", "someone/pairs:test", "someone/pairs:nope"]
+        done = subprocess.run([sys.executable, "-c", code, *named], capture_output=True, text=True, env=environment)
+    assert done.stdout.split() == ["5", "4"], done.stderr
+    assert "UserError: --eval_file: cannot read 'someone/pairs'" in done.stderr
+    assert "nope" in done.stderr.splitlines()[-1]

@@ -1,0 +1,293 @@
+"""The program: its figures against SciPy, its files, and every message."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import VOCABULARY
+from scipy import stats
+from test_page import a_run
+
+from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
+from dystress_text.errors import UserError
+from dystress_text.evaluation import run as runner
+from dystress_text.evaluation.original import import_senteval
+from dystress_text.evaluation.run import EvalSettings, run
+from dystress_text.evaluation.senteval_tasks import STS_TASKS
+from dystress_text.evaluation.sts_tasks import evaluate_sts_task
+from dystress_text.files.places import EMBEDDED
+from dystress_text.report.page import write_page
+from dystress_text.senteval import main
+
+ROOT = Path(__file__).resolve().parents[2]
+MINI = ("MiniSTS", "MiniSentiment", "MiniSubjectivity", "MiniQuestions", "MiniParaphrase")
+
+
+@pytest.fixture
+def arguments(tiny_bert, tmp_path):
+    return [f"--model={tiny_bert}", "--pooler_type=avg", f"--output={tmp_path / 'results.json'}"]
+
+
+@pytest.fixture
+def sts_folder(tmp_path):
+    """A data folder with a small STS-B and SICK of the right counts, and STS12 without one subset."""
+    folder = tmp_path / "data" / "senteval"
+    draw = np.random.default_rng(0)
+    words = VOCABULARY.split()
+
+    def sentence():
+        return " ".join(draw.choice(words, size=draw.integers(3, 9)))
+
+    (folder / "STS" / "STSBenchmark").mkdir(parents=True)
+    for split, count in (("dev", 50), ("test", 1379)):
+        lines = [f"m\tx\t1\t{i}\t{draw.random() * 5:.2f}\t{sentence()}\t{sentence()}\n" for i in range(count)]
+        (folder / "STS" / "STSBenchmark" / f"sts-{split}.csv").write_text("".join(lines))
+    (folder / "SICK").mkdir()
+    lines = ["h\n", *(f"{i}\t{sentence()}\t{sentence()}\t{1 + 4 * draw.random():.1f}\tN\n" for i in range(4927))]
+    (folder / "SICK" / "SICK_test_annotated.txt").write_text("".join(lines))
+    return folder
+
+
+def literal_spearman(file, model):
+    encoder, tokenizer = load_encoder(str(model), "avg")
+    with open(file, newline="") as stream:
+        rows = list(csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
+    first, second = (encoder.encode([row[k] for row in rows], tokenizer).double().numpy() for k in (5, 6))
+    cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+    return 100 * stats.spearmanr(cosines, [float(row[4]) for row in rows]).statistic
+
+
+def test_the_mini_suite_runs_anywhere(tmp_path, capsys):
+    states = np.random.get_state()[1].copy(), torch.get_rng_state()
+    model = EMBEDDED / "bert-mini-wiki"
+    arguments = [f"--model={model}", "--pooler_type=avg", f"--output={tmp_path / 'results.json'}"]
+    assert main([*arguments, "--suite=mini", "--mode=fast", "--format=markdown"]) == 0
+    assert np.array_equal(np.random.get_state()[1], states[0])
+    assert torch.equal(torch.get_rng_state(), states[1])
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert tuple(results["tasks"]) == MINI
+    assert results["complete"]
+    assert results["left_out"] == {}
+    spearman = literal_spearman(EMBEDDED / "senteval/STS/MiniSTS/mini-sts.csv", model)
+    assert results["tasks"]["MiniSTS"]["spearman"] == pytest.approx(spearman, abs=0.006)  # two decimals
+    assert results["geometry"]["spearman"] == pytest.approx(spearman, abs=1e-3)
+    assert results["geometry"]["set"] == "mini-STS"
+    accuracies = [results["tasks"][name]["accuracy"] for name in MINI[1:]]
+    assert results["averages"]["transfer"] == pytest.approx(np.mean(accuracies), abs=0.006)
+    assert len(results["tasks"]["MiniQuestions"]["sha256"]["MiniQuestions/train.label"]) == 64
+    assert set(results["versions"]) >= {"python", "torch", "transformers", "scipy"}
+    printed = capsys.readouterr().out
+    assert f"{accuracies[0]:.2f}" in printed
+    assert "| MiniSentiment |" in printed
+
+
+def test_the_cosine_of_every_pair_is_kept(arguments, sts_folder, tiny_bert, tmp_path):
+    file = tmp_path / "new" / "pairs.npz"
+    flags = [*arguments, f"--data_dir={sts_folder.parent}", f"--pairs={file}", "--geometry=none"]
+    assert main([*flags, "--tasks", "STS12", "STS-B", "SICK-R"]) == 1  # no STS12 there
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["asked"] == ["STS12", "STS-B", "SICK-R"]
+    with np.load(file, allow_pickle=False) as stored:
+        pairs = {task: stored[task] for task in stored.files}
+    assert {task: array.shape for task, array in pairs.items()} == {"STS-B": (2, 1379), "SICK-R": (2, 4927)}
+    for task, (cosines, gold) in pairs.items():
+        spearman = 100 * stats.spearmanr(cosines, gold).statistic
+        assert results["tasks"][task]["spearman"] == pytest.approx(spearman, abs=0.006)
+    assert literal_spearman(sts_folder / "STS/STSBenchmark/sts-test.csv", tiny_bert) == pytest.approx(
+        100 * stats.spearmanr(*pairs["STS-B"]).statistic, abs=1e-2
+    )
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_batched_and_literal_print_the_same(arguments, tmp_path):
+    found = []
+    for engine in ("batched", "literal"):
+        assert main([*arguments, "--suite=mini", "--mode=fast", "--tasks=MiniQuestions", f"--engine={engine}"]) == 0
+        found.append(json.loads((tmp_path / "results.json").read_text())["tasks"]["MiniQuestions"]["accuracy"])
+    assert found[0] == found[1]
+
+
+def test_missing_tasks_are_marked_and_nothing_is_averaged(arguments, sts_folder, tmp_path, capsys):
+    (sts_folder / "STS" / "STS13-en-test").mkdir()
+    flags = [*arguments, f"--data_dir={sts_folder.parent}", "--tasks", "STS13", "STS-B", "SICK-R"]
+    assert main([*flags, "--compare"]) == 1
+    captured = capsys.readouterr()
+    header, mine, simcse, *_ = (line.split() for line in captured.out.strip().split("\n"))
+    assert header == ["STS13", "STS-B", "SICK-R", "avg", "of", "3"]
+    assert mine[1] == "missing"
+    assert mine[-1] == "-"
+    assert simcse == ["SimCSE", "(published)", "82.41", "76.85", "72.23", "77.16"]
+    assert "STS13 left out: cannot read" in captured.err
+    assert "STS-B dev, " in captured.out
+    assert captured.out.endswith("results.json: results but for STS13\n")
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert (results["complete"], results["averages"]["sts"]) == (False, None)
+    assert set(results["tasks"]) == {"STS-B", "SICK-R"}
+
+
+def test_the_page_of_a_run_takes_the_results_up(tiny_bert, sts_folder, tmp_path, capsys):
+    out = a_run(tmp_path, tasks=())
+    load = load_encoder(str(tiny_bert), "avg")
+    load[0].save(out, load[1])
+    page = write_page(out)
+    assert "<th>STS-B</th>" not in page.read_text()
+    assert main([f"--model={out}", f"--data_dir={sts_folder.parent}", "--tasks", "STS-B"]) == 0
+    assert f"{page} shows the run." in capsys.readouterr().out
+    figure = json.loads((out / "senteval-senteval-test.json").read_text())["tasks"]["STS-B"]["spearman"]
+    assert "<th>STS-B</th>" in page.read_text()
+    assert f"<td>{figure:.2f}</td>" in page.read_text()
+
+
+def test_finished_tasks_are_kept_when_a_later_one_fails(arguments, sts_folder, tmp_path, monkeypatch, capsys):
+    whole = runner.evaluate_task
+
+    def interrupted(task, *rest):
+        if task.name == "SICK-R":
+            raise KeyboardInterrupt
+        return whole(task, *rest)
+
+    monkeypatch.setattr(runner, "evaluate_task", interrupted)
+    assert main([*arguments, f"--data_dir={sts_folder.parent}", "--tasks", "STS-B", "SICK-R"]) == 130
+    assert "interrupted" in capsys.readouterr().err
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert list(results["tasks"]) == ["STS-B"]
+    assert not results["complete"]
+
+
+def test_the_picture_shows_the_runs_temperature(tiny_bert, tmp_path, capsys):
+    encoder, tokenizer = load_encoder(str(tiny_bert), "avg")
+    encoder.save(tmp_path / "out", tokenizer)
+    flags = [f"--model={tmp_path / 'out'}", "--suite=mini", "--tasks=sts", f"--plot={tmp_path / 'picture.png'}"]
+    assert main(flags) == 0
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "out" / "senteval-mini-test.json").is_file()
+    (tmp_path / "out" / "run.json").write_text("{}")
+    assert main(flags) == 2
+    assert "run.json is no record" in capsys.readouterr().err
+
+
+def test_the_cache_spares_the_encoder(arguments, monkeypatch, capsys):
+    flags = [*arguments, "--suite=mini", "--tasks=MiniSTS", "--cache"]
+    assert main(flags) == 0
+    encode = SentenceEncoder.encode
+
+    def loading_alone(self, sentences, *more, **options):
+        assert len(sentences) == 1  # with which loading tries an encoder
+        return encode(self, sentences, *more, **options)
+
+    monkeypatch.setattr(SentenceEncoder, "encode", loading_alone)
+    assert main(flags) == 0
+
+
+BAD = [
+    (["--tasks", "STS99"], ["--tasks", "STS12", "transfer"]),
+    (["--suite", "mini", "--tasks", "MR"], ["--tasks", "MiniSentiment"]),
+    (["--suite", "tiny"], ["--suite", "mini"]),
+    (["--pooler_type", "max"], ["--pooler_type", "avg_top2"]),
+    (["--suite", "mini", "--model", "/no/such"], ["--model", "/no/such"]),
+    (["--data_dir", "/no/such"], ["/no/such", "--data_dir", "--suite mini"]),
+    (["--batch_size", "0"], ["--batch_size", "at least 1"]),
+    (["--geometry", "none", "--plot", "x.png"], ["--plot", "--geometry"]),
+    (["--suite", "mini", "--output", "/proc/no/results.json"], ["--output", "/proc/no"]),
+    (["--no_such"], ["--no_such"]),
+    (["--suite", "mini", "--engine", "original"], ["--engine original", "senteval"]),
+]
+
+
+@pytest.mark.parametrize(("wrong", "words"), BAD, ids=lambda x: " ".join(x) if x[0].startswith("--") else "")
+def test_bad_input_is_one_line(arguments, wrong, words, capsys):
+    assert main([*arguments, *wrong]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("senteval.py: error: ")
+    assert all(word in line for word in words), line
+
+
+def test_a_model_without_meaning_is_one_line(tmp_path, tiny_bert, capsys):
+    encoder, tokenizer = load_encoder(str(tiny_bert), "avg")
+    torch.nn.init.constant_(encoder.transformer.encoder.layer[-1].output.LayerNorm.weight, 0.0)
+    encoder.save(tmp_path / "out", tokenizer)
+    assert main([f"--model={tmp_path / 'out'}", "--suite=mini"]) == 2
+    assert "same vector for every sentence" in capsys.readouterr().err
+
+
+def test_the_package_is_not_mistaken_for_the_program(tmp_path, monkeypatch):
+    """A script's folder comes first on the path, and a program named senteval lies in it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(ROOT / "eval"))
+    with pytest.raises(UserError, match="not importable"):
+        import_senteval()
+    (tmp_path / "senteval").mkdir()
+    (tmp_path / "senteval" / "__init__.py").write_text("engine = 'the package'\n")
+    assert import_senteval().engine == "the package"
+    sys.modules.pop("senteval")
+
+
+def test_an_evaluation_needs_no_matplotlib(tmp_path):
+    """It is an extra; the program must start without it and say so when a picture is asked for."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n")
+    code = "from eval.run import EvalSettings; EvalSettings('x'); print('started')\n"
+    code += "import dystress_text.cli.extras as x; x.find_spec = lambda name: None\nEvalSettings('x', plot='x.png')"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.stdout == "started\n", done.stderr
+    assert "UserError: --plot needs matplotlib" in done.stderr
+
+
+def test_the_script_starts_by_its_path(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "eval" / "senteval.py"), "--model", "/no/such", "--suite", "mini"],
+        capture_output=True, text=True, cwd=tmp_path, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+
+
+def test_real_sts_equals_scipy(shared):
+    """STS12 by a reader of its own: all subsets together, mean, weighted mean; unscored pairs are left out."""
+    folder = shared / "data" / "senteval"
+    if not (folder / "STS" / "STS12-en-test").is_dir():
+        pytest.skip("no STS12")
+
+    def embed(sentences):
+        letters = np.array([[s.lower().count(chr(97 + k)) + 0.01 * len(s) for k in range(26)] for s in sentences])
+        return torch.from_numpy(letters)
+
+    result = evaluate_sts_task(STS_TASKS[0], folder, embed)
+    every, figures, sizes = [], [], []
+    for file in sorted((folder / "STS" / "STS12-en-test").glob("STS.input.*.txt")):
+        golds = file.with_name(file.name.replace("input", "gs")).read_text().split("\n")
+        pairs = [line.split("\t") for line in file.read_text().split("\n")]
+        rows = [(p, float(g)) for p, g in zip(pairs, golds, strict=False) if g.strip()]
+        u, v = (embed([" ".join(p[k].split()) for p, _ in rows]).numpy() for k in (0, 1))
+        cosines = (u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
+        gold = [g for _, g in rows]
+        every += list(zip(cosines, gold, strict=True))
+        figures.append(100 * stats.spearmanr(cosines, gold).statistic)
+        sizes.append(len(rows))
+    assert sum(sizes) == 3108
+    assert result.spearman == round(100 * stats.spearmanr(*zip(*every, strict=True)).statistic, 2)
+    assert result.mean == round(np.mean(figures), 2)
+    assert result.weighted_mean == round(np.average(figures, weights=sizes), 2)
+
+
+def test_years_have_rows_for_the_other_aggregations(shared, tiny_bert, tmp_path, capsys):
+    data = shared / "data"
+    if not (data / "senteval" / "STS" / "STS12-en-test").is_dir():
+        pytest.skip("no STS12")
+    settings = EvalSettings(
+        str(tiny_bert), "avg", ["STS12"], data_dir=str(data), geometry="none", output=tmp_path / "results.json"
+    )
+    result = run(settings).tasks["STS12"]
+    rows = [line.split() for line in capsys.readouterr().out.strip().split("\n")]
+    assert rows[2] == ["mean", "of", "subsets", f"{result.mean:.2f}", f"{result.mean:.2f}"]
+    assert rows[3] == ["weighted", "mean", f"{result.weighted_mean:.2f}", f"{result.weighted_mean:.2f}"]
+
+
+def test_settings_are_a_notebooks_too(tiny_bert, tmp_path):
+    settings = EvalSettings(str(tiny_bert), "cls", tasks=["MiniSTS"], suite="mini", output=tmp_path / "x.json")
+    assert run(settings).row("sts")["MiniSTS"] is not None

@@ -1,0 +1,274 @@
+"""Copies of a model for other tools: same vectors, readable layout, one line for every refusal, and the upload."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from conftest import build_tokenizer, build_transformer, make_sentences
+from hub_server import hub_environment
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from upload_server import upload_server
+
+from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
+from dystress_text.export import export as program
+from dystress_text.export.__main__ import main
+
+FAMILIES = ("bert", "roberta", "distilbert", "mpnet", "modernbert")
+SENTENCES = [*make_sentences(7), " ".join(["cat"] * 100)]  # the last one is longer than the 40 positions
+
+
+def saved(folder, family="bert", pooler="cls"):
+    """A saved model and the vectors that every copy must give."""
+    encoder, tokenizer = SentenceEncoder(build_transformer(family), pooler), build_tokenizer()
+    encoder.save(folder, tokenizer)
+    return encoder.encode(SENTENCES, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """The folder of a run with a checkpoint, a log and a record beside the model."""
+    folder = tmp_path_factory.mktemp("export") / "out"
+    saved(folder)
+    record = {"program": "dystress_text/train.py", "settings": {"seed": 5, "data_dir": "/home/someone"}, "steps": 9}
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "metrics.jsonl").write_text("{}\n")
+    (folder / "checkpoint").mkdir()
+    (folder / "checkpoint" / "task.safetensors").write_text("x")
+    return folder
+
+
+def one_line(capsys):
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("export.py: error: ")
+    assert "\n" not in error
+    return error
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("pooler", ["cls", "avg", "avg_top2", "avg_first_last"])
+def test_the_legacy_copy_gives_the_models_vectors(family, pooler, tmp_path):
+    expected = saved(tmp_path / "out", family, pooler)
+    assert main([str(tmp_path / "out"), "--to", "legacy"]) == 0
+    copy = tmp_path / "out-legacy"
+    loaded = SentenceTransformer(str(copy), device="cpu")
+    torch.testing.assert_close(loaded.encode(SENTENCES, convert_to_tensor=True), expected, rtol=0, atol=1e-6)
+    assert loaded.max_seq_length == 40
+    modules = json.loads((copy / "modules.json").read_text())
+    weighted = pooler in ("avg_top2", "avg_first_last")
+    kinds = ["Transformer", *(["WeightedLayerPooling"] if weighted else []), "Pooling"]
+    assert [module["type"] for module in modules] == [f"sentence_transformers.models.{kind}" for kind in kinds]
+    pooling = json.loads((copy / modules[-1]["path"] / "config.json").read_text())
+    assert [name for name, value in pooling.items() if value is True] == [
+        "pooling_mode_cls_token" if pooler == "cls" else "pooling_mode_mean_tokens"
+    ]
+    assert json.loads((copy / "sentence_bert_config.json").read_text())["max_seq_length"] == 40
+    assert "TokenizersBackend" not in (copy / "tokenizer_config.json").read_text()
+    if weighted:  # 2.2 reads the .bin file alone
+        weights = torch.load(copy / modules[1]["path"] / "pytorch_model.bin", weights_only=True)["layer_weights"]
+        assert torch.equal(weights, load_file(copy / modules[1]["path"] / "model.safetensors")["layer_weights"])
+        assert weights.sum() == 2
+    again = tmp_path / "again"
+    assert main([str(copy), "--to", "native", "--output", str(again)]) == 0
+    vectors = SentenceTransformer(str(again), device="cpu").encode(SENTENCES, convert_to_tensor=True)
+    torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooler", ["cls", "avg", "avg_top2", "avg_first_last"])
+def test_the_copy_for_transformers_spells_its_pooling_out(pooler, tmp_path):
+    expected = saved(tmp_path / "out", "roberta", pooler)
+    assert main([str(tmp_path / "out"), "--to", "hf"]) == 0
+    copy = tmp_path / "out-hf"
+    (code,) = re.findall(r"```python\n(.*?)```", (copy / "README.md").read_text(), re.DOTALL)
+    code = code.replace('"path/to/this/folder"', repr(str(copy)))
+    found = {"given": SENTENCES}
+    exec(re.sub(r"^sentences = .*$", "sentences = given", code, flags=re.MULTILINE), found)
+    torch.testing.assert_close(found["embeddings"], expected, rtol=0, atol=1e-6)
+    said = json.loads((copy / "config.json").read_text())["sentence_embedding"]
+    layers = {"avg_top2": [-2, -1], "avg_first_last": [1, -1]}.get(pooler, [-1])
+    assert (said["pooler_type"], said["mean_of_hidden_states"], said["normalize"]) == (pooler, layers, False)
+    assert not (copy / "modules.json").exists()
+
+
+def test_the_native_copy_leaves_the_run_behind(model, tmp_path, capsys):
+    assert main([str(model), "--to", "native", "--output", str(tmp_path / "copy")]) == 0
+    assert "vectors within" in capsys.readouterr().out
+    files = {file.name for file in (tmp_path / "copy").iterdir()}
+    assert {"model.safetensors", "modules.json", "README.md"} <= files
+    assert not files & {"run.json", "metrics.jsonl", "checkpoint"}
+    assert "| seed | 5 |" in (tmp_path / "copy" / "README.md").read_text()
+    assert (tmp_path / "copy" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
+    modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "copy").rglob("*") if file.is_file()}
+    assert modes == {(tmp_path / "copy" / "README.md").stat().st_mode & 0o777}
+    assert os.listdir(tmp_path) == ["copy"]
+
+
+@pytest.mark.slow  # torch's exporter
+@pytest.mark.parametrize(("family", "pooler"), [("bert", "avg_first_last"), ("modernbert", "cls"), ("mpnet", "avg")])
+def test_the_onnx_graph_gives_the_models_vectors(family, pooler, tmp_path):
+    import onnx
+    import onnxruntime
+
+    saved(tmp_path / "out", family, pooler)
+    assert main([str(tmp_path / "out"), "--to", "onnx"]) == 0
+    copy = tmp_path / "out-onnx"
+    (code,) = re.findall(r"```python\n(.*?)```", (copy / "README.md").read_text(), re.DOTALL)
+    exec(code.replace('"path/to/this/folder"', repr(str(copy))), {})
+    graph = onnx.load(copy / "model.onnx")
+    assert [entry.version for entry in graph.opset_import if entry.domain == ""] == [program.OPSET]
+    session = onnxruntime.InferenceSession(str(copy / "model.onnx"), providers=["CPUExecutionProvider"])
+    assert [entry.name for entry in session.get_inputs()] == ["input_ids", "attention_mask"]
+    assert [entry.name for entry in session.get_outputs()] == ["sentence_embedding"]
+    encoder, tokenizer = load_encoder(str(tmp_path / "out"), pooler, mlp_head=False)
+    encoder.eval()
+    generator = torch.Generator().manual_seed(0)
+    for shape in ((1, 2), (1, 40), (2, 3), (5, 17), (13, 5), (33, 31)):
+        ids = torch.randint(4, len(tokenizer), shape, generator=generator)
+        mask = (torch.arange(shape[1]) < torch.randint(1, shape[1] + 1, (shape[0], 1), generator=generator)).long()
+        found = session.run(None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})[0]
+        with torch.no_grad():
+            np.testing.assert_allclose(found, encoder(ids, mask).numpy(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("to", ["legacy", "hf"])
+@pytest.mark.parametrize("fault", [1e-3, float("nan")])
+def test_a_copy_whose_vectors_differ_is_not_left(to, fault, model, tmp_path, capsys, monkeypatch):
+    write, embed = program._LAYOUTS[to]
+
+    def write_another(encoder, tokenizer, folder):
+        write(encoder, tokenizer, folder)
+        weights = load_file(folder / "model.safetensors")
+        weights["encoder.layer.2.output.LayerNorm.bias"] += fault
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    monkeypatch.setitem(program._LAYOUTS, to, (write_another, embed))
+    assert main([str(model), "--to", to, "--output", str(tmp_path / "copy")]) == 2
+    assert "vectors differ" in one_line(capsys)
+    assert os.listdir(tmp_path) == []
+
+
+def test_folders_that_are_no_model_of_ours(model, tmp_path, capsys):
+    def refused(folder, *said):
+        assert main([str(folder), "--to", "legacy", "--output", str(tmp_path / "copy")]) == 2
+        error = one_line(capsys)
+        assert all(words in error for words in said), error
+        assert not (tmp_path / "copy").exists()
+
+    def changed(file, content):
+        folder = tmp_path / f"{len(os.listdir(tmp_path))}"
+        shutil.copytree(model, folder)
+        (folder / file).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+        return folder
+
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", "is no model of dystress_text/train.py")
+    refused(tmp_path / "nowhere", "is no model of dystress_text/train.py")
+    (tmp_path / "vision").mkdir()
+    (tmp_path / "vision" / "config.json").write_text('{"model_type": "resnet"}')
+    (tmp_path / "vision" / "projector.safetensors").touch()
+    refused(tmp_path / "vision", "vision model")
+    weights = (model / "model.safetensors").read_bytes()
+    refused(changed("model.safetensors", weights[: len(weights) // 2]), "cannot load")
+    refused(changed("modules.json", b"[{"), "is damaged")
+    refused(changed("modules.json", {"a": 1}), "is damaged")
+    modules = json.loads((model / "modules.json").read_text())
+    refused(changed("modules.json", [*modules, {"type": "x.Normalize", "path": "2"}]), "its modules are", "Normalize")
+    modules[1]["path"] = "../1_Pooling"
+    refused(changed("modules.json", modules), "outside the folder")
+    refused(changed("1_Pooling/config.json", {"embedding_dimension": 16, "pooling_mode": "max"}), "pooling 'max'")
+    refused(changed("run.json", b"{"), "run.json", "is damaged")
+    refused(changed("run.json", [1]), "run.json", "is damaged")
+    refused(changed("tokenizer_config.json", [1]), "is damaged")
+
+
+def test_weights_of_layers_that_are_no_poolers(tmp_path, capsys):
+    saved(tmp_path / "out", pooler="avg_top2")
+    file = tmp_path / "out" / "1_WeightedLayerPooling" / "model.safetensors"
+    for weights in (torch.tensor([0, 0, 1.0, 0.5]), torch.tensor([1.0, 0, 0, 1.0]), torch.ones(3)):
+        save_file({"layer_weights": weights}, file)
+        assert main([str(tmp_path / "out"), "--to", "hf"]) == 2
+        assert "damaged" in one_line(capsys)
+
+
+def test_an_output_that_is_occupied(model, tmp_path, capsys):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    for output in (tmp_path / "full", tmp_path / "full" / "mine.txt"):
+        assert main([str(model), "--to", "hf", "--output", str(output)]) == 2
+        assert "is not an empty folder; nothing was written" in one_line(capsys)
+    assert os.listdir(tmp_path / "full") == ["mine.txt"]
+    assert main([str(model), "--to", "hf", "--output", str(tmp_path / "full" / "mine.txt" / "below")]) == 2
+    assert "--output: cannot write" in one_line(capsys)
+    (tmp_path / "empty").mkdir()
+    assert main([str(model), "--to", "hf", "--output", str(tmp_path / "empty")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--to", "coreml"], "--to: unknown layout 'coreml'; known are native, hf, legacy, onnx"),
+        ([], "--to"),
+        (["--to", "hf", "--private"], "--private: goes with --push_to_hub"),
+        (["--to", "hf", "--push_to_hub", "name"], "--push_to_hub: OWNER/NAME"),
+        (["--to", "hf", "--push_to_hub", "../x/y"], "--push_to_hub: OWNER/NAME"),
+    ],
+)
+def test_options_that_are_none(flags, said, model, tmp_path, capsys):
+    assert main([str(model), *flags, "--output", str(tmp_path / "copy")]) == 2
+    assert said in one_line(capsys)
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_missing_extra_names_its_install(model, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(program, "find_spec", lambda name: None if name == "onnxscript" else name)
+    assert main([str(model), "--to", "onnx", "--output", str(tmp_path / "copy")]) == 2
+    error = one_line(capsys)
+    assert "not installed: onnxscript" in error
+    assert "pip install -c constraints.txt -e '.[onnx]'" in error
+
+
+def push(model, copy, address, home, *flags, token="hf_secret"):
+    command = [sys.executable, "-m", "dystress_text.export", str(model), "--to", "hf", "--output", str(copy), *flags]
+    environment = hub_environment(address, home) | ({"HF_TOKEN": token} if token else {})
+    if token is None:
+        environment.pop("HF_TOKEN", None)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert "hf_secret" not in done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.slow  # a program of its own
+def test_a_copy_is_uploaded(model, tmp_path):
+    with upload_server() as (address, made, files, tokens):
+        copy = tmp_path / "copy"
+        done = push(model, copy, address, tmp_path / "home", "--push_to_hub", "someone/model", "--private")
+    assert done.returncode == 0, done.stderr
+    assert f"{address}/someone/model" in done.stdout
+    assert (made[0]["organization"], made[0]["name"], made[0]["visibility"]) == ("someone", "model", "private")
+    assert set(tokens) == {"Bearer hf_secret"}
+    assert files == {str(f.relative_to(copy)): f.read_bytes() for f in copy.rglob("*") if f.is_file()}
+    assert not any(b"hf_secret" in content for content in files.values())
+    card = files["README.md"].decode()
+    assert 'from_pretrained("someone/model")' in card
+    assert ModelCard(card).data.library_name == "transformers"
+
+
+@pytest.mark.slow  # a program of its own
+def test_an_upload_that_fails_is_one_line(model, tmp_path):
+    with upload_server(status=403) as (address, _, files, _):
+        done = push(model, tmp_path / "copy", address, tmp_path / "home", "--push_to_hub", "someone/model")
+    assert done.returncode == 2
+    assert re.fullmatch(r"export.py: error: --push_to_hub: .*\n", done.stderr)
+    assert "The copy is in" in done.stderr
+    assert files == {}
+    assert (tmp_path / "copy" / "model.safetensors").exists()
+    done = push(model, tmp_path / "other", address, tmp_path / "home", "--push_to_hub", "someone/model", token=None)
+    assert (done.returncode, "no token" in done.stderr) == (2, True)
+    assert not (tmp_path / "other").exists()

@@ -1,0 +1,104 @@
+"""Training text from tables: every kind of file, every wrong one."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hub_server import hub_environment, hub_server
+
+from dystress_text.errors import UserError
+from dystress_text.files.tables import is_table
+from dystress_text.simcse.training_text import text_of_table
+
+SENTENCES = ['the cat, it "sat"', "a line\nand another", "plain", "", "caf\u00e9 \U0001f600"]
+LINES = ['the cat, it "sat"', "a line and another", "plain", "", "caf\u00e9 \U0001f600"]
+
+
+def write(folder, kind, columns):
+    path = folder / f"table.{kind}"
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if kind == "parquet":
+        pq.write_table(pa.table(columns), path)
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(columns), delimiter="\t" if kind == "tsv" else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
+def test_a_column_becomes_lines(tmp_path, kind):
+    table = write(tmp_path, kind, {"id": [1, 2, 3, 4, 5], "sentence": SENTENCES, "other": ["x"] * 5})
+    text = text_of_table(table, None, progress=False)
+    assert text.read_text().split("\n") == [*LINES, ""]
+    assert text_of_table(table, "sentence", progress=False) == text
+    other = text_of_table(table, "other", progress=False)
+    assert other != text
+    assert other.read_text() == "x\n" * 5
+
+
+def test_a_text_without_an_ending_is_no_data_set(tmp_path, monkeypatch):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "mine").write_text("a line\n")
+    monkeypatch.chdir(tmp_path)
+    assert not is_table("texts/mine")
+    assert is_table("texts/yours")
+
+
+def test_a_changed_table_is_read_anew(tmp_path):
+    first = text_of_table(write(tmp_path, "csv", {"text": ["a", "b"]}), None, progress=False).read_text()
+    second = text_of_table(write(tmp_path, "csv", {"text": ["a", "c"]}), None, progress=False).read_text()
+    assert (first, second) == ("a\nb\n", "a\nc\n")
+
+
+def test_what_is_a_table():
+    assert [name for name in ("a.csv", "b.TSV", "c.jsonl", "d.parquet", "owner/name") if not is_table(name)] == []
+    assert [name for name in ("a.txt", "a.txt.gz", "./x", "/a/b", "x", "a/b.txt", "a/b/c") if is_table(name)] == []
+
+
+BAD = [
+    ({"text": ["a"]}, "no_such", ["--text_column", "no column 'no_such'", "it has text"]),
+    ({"a": ["x"], "b": ["y"]}, None, ["--text_column", "columns a, b"]),
+    ({"text": [[1], [2]]}, None, ["--train_file", "row 1", "no text"]),
+]
+
+
+@pytest.mark.parametrize(("columns", "column", "words"), BAD)
+def test_wrong_columns_are_one_line(tmp_path, columns, column, words):
+    with pytest.raises(UserError) as caught:
+        text_of_table(write(tmp_path, "jsonl", columns), column, progress=False)
+    assert all(word in str(caught.value) for word in words)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("bad.parquet", b"PAR1 no"), ("bad.jsonl", b'{"text": "a"\n{'), ("none.csv", None), ("empty.csv", b"")],
+)
+def test_damaged_tables_are_one_line(tmp_path, name, content):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match="--train_file: ") as caught:
+        text_of_table(str(tmp_path / name), None, progress=False)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_data_set_of_the_hub(tmp_path):
+    rows = "".join(json.dumps({"sentence": f"number {i}", "id": i}) + "\n" for i in range(5))
+    code = "import sys\nfrom dystress_text.files.tables import text_of_table\n"
+    code += "print(text_of_table(sys.argv[1], None, progress=False).read_text())"
+    with hub_server() as (address, files, _):
+        files["someone/texts"] = {"data/train.jsonl": rows.encode()}
+        environment = {**hub_environment(address, tmp_path / "hf"), "DYSTRESS_CACHE": str(tmp_path / "cache")}
+        done = subprocess.run(
+            [sys.executable, "-c", code, "someone/texts"], capture_output=True, text=True, env=environment, timeout=60
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:5] == [f"number {i}" for i in range(5)]

@@ -1,0 +1,438 @@
+"""Preparing data sets from a hub on loopback and from local copies: first time, again, broken in every way."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hub_server import hub_environment, hub_server
+
+from dystress_text.errors import DataError
+from dystress_text.evaluation.sets import eval_pairs
+from dystress_text.files.prepared_data import MANIFEST, read_manifest, variant_of
+from dystress_text.preparation import prepare as preparation
+from dystress_text.preparation.__main__ import main
+from dystress_text.preparation.catalog import CATALOG
+from dystress_text.preparation.prepare import Request, prepare, verify
+from dystress_text.simcse.training_text import wiki1m
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = b"YMCA in South Australia\none line\nanother line\n"
+
+
+def stsb_files():
+    """STS-B's three files at their real sizes."""
+    sizes = {"train": 20, "dev": 1500, "test": 1379}
+    return {
+        f"STS/STSBenchmark/sts-{split}.csv": "".join(
+            f"m\tf\t1\t{i}\t{i % 6}\tsentence {i} of {split}\tother {i * 7 % 11}\n" for i in range(size)
+        ).encode()
+        for split, size in sizes.items()
+    }
+
+
+def write_files(folder, files):
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def tar_of(files, prefix="SentEval/data/downstream/", kind=tarfile.REGTYPE):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(prefix + name)
+            info.size, info.type, info.linkname = (len(content) if kind == tarfile.REGTYPE else 0), kind, "/etc/passwd"
+            tar.addfile(info, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def images_of(count, classes, label="label", magic=b"\x89PNG rest"):
+    """A parquet file of the hub's layout."""
+    images = pa.array([{"bytes": magic, "path": None}] * count)
+    table = pa.table({"img": images, label: np.arange(count) % classes})
+    stream = io.BytesIO()
+    pq.write_table(table, stream)
+    return stream.getvalue()
+
+
+def state_of(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "prepared"
+
+
+def left_behind(root):
+    """What lies in the root besides sets and locks."""
+    return [path.name for path in root.iterdir() if path.name.startswith(".") and not path.name.endswith(".lock")]
+
+
+# ---- from local copies ----------------------------------------------------------------------------------------------
+
+
+def test_a_variant_must_be_named_and_is_remembered(tmp_path, root, capsys):
+    (tmp_path / "wiki1m_mine.txt").write_bytes(b"my line\n" * 5)
+    arguments = ["wiki1m", f"--from={tmp_path}", f"--data_dir={root}"]
+    assert main(arguments) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "5 lines (1,000,000 expected)" in line
+    assert "--variant" in line
+    assert not (root / "wiki1m").exists()
+    assert main([*arguments, "--variant=my own sample"]) == 0
+    assert wiki1m(root).read_bytes() == b"my line\n" * 5
+    assert variant_of(wiki1m(root)) == "my own sample"
+    assert "variant: my own sample" in capsys.readouterr().out
+    assert left_behind(root) == []
+
+
+def test_the_published_text_is_known_by_its_lines(tmp_path, root, monkeypatch):
+    monkeypatch.setattr("dystress_text.preparation.texts.WIKI1M_LINES", 3)
+    file = tmp_path / "wiki1m_for_simcse.txt"
+    file.write_bytes(TEXT)
+    assert prepare("wiki1m", Request(root, file)).variant is None
+    file.write_bytes(TEXT.replace(b"YMCA", b"ACMY"))
+    with pytest.raises(DataError, match="does not begin as SimCSE's text"):
+        prepare("wiki1m", Request(root, file))
+    assert wiki1m(root).read_bytes() == TEXT  # what was ready stays
+
+
+@pytest.mark.parametrize("kind", ["gz", "xz", "bz2"])
+def test_compressed_texts_are_unpacked_and_damaged_ones_refused(tmp_path, root, kind):
+    import bz2
+    import gzip
+    import lzma
+
+    file = tmp_path / f"wiki1m.txt.{kind}"
+    packed = {"gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress}[kind](TEXT * 5000)
+    file.write_bytes(packed)
+    prepare("wiki1m", Request(root, file, "x"))
+    assert wiki1m(root).read_bytes() == TEXT * 5000
+    file.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(DataError, match="damaged"):
+        prepare("wiki1m", Request(root, file, "x"))
+    assert left_behind(root) == []
+
+
+def test_tasks_are_ready_one_by_one_and_kept(tmp_path, root, capsys):
+    write_files(tmp_path / "one", stsb_files())
+    assert main(["senteval", f"--from={tmp_path / 'one'}", f"--data_dir={root}"]) == 0
+    assert "but for STS12" in capsys.readouterr().out
+    manifest = read_manifest(root / "senteval")
+    assert "STS-B" not in manifest.not_ready
+    assert "STS13-en-test" in manifest.not_ready["STS13"]
+    assert len(eval_pairs("stsb_dev", root)) == 1500
+    lines = "".join(f"{i}\ta {i}\tb {i}\t{1 + i % 5}\tX\n" for i in range(4927))
+    write_files(tmp_path / "two", {"SICK/SICK_test_annotated.txt": b"h\n" + lines.encode(), "STS/x": b""})
+    prepare("senteval", Request(root, tmp_path / "two"))
+    not_ready = read_manifest(root / "senteval").not_ready
+    assert {"STS-B", "SICK-R"} & set(not_ready) == set()
+    assert len(eval_pairs("stsb_dev", root)) == 1500
+
+
+def test_a_short_dev_split_is_not_ready(tmp_path, root):
+    files = stsb_files()
+    files["STS/STSBenchmark/sts-dev.csv"] = files["STS/STSBenchmark/sts-dev.csv"][:5000].rsplit(b"\n", 1)[0]
+    write_files(tmp_path / "short", files)
+    with pytest.raises(DataError, match=r"stsb: nothing usable.*sts-dev.csv has \d+ pairs, 1,500 expected"):
+        prepare("stsb", Request(root, tmp_path / "short"))
+
+
+@pytest.mark.parametrize("prefix", ["SentEval/data/downstream/", "", "./senteval/"])
+def test_archives_are_unpacked_wherever_the_tasks_lie(tmp_path, root, prefix):
+    (tmp_path / "senteval.tar").write_bytes(tar_of(stsb_files(), prefix))
+    manifest = prepare("stsb", Request(root, tmp_path))
+    assert "STS-B" not in manifest.not_ready
+    assert left_behind(root) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [tar_of(stsb_files())[:30_000], b"no archive at all", tar_of({"../../x": b"y"}), tar_of({"a": b""}, "/tmp/"),
+     tar_of({"STS": b""}, kind=tarfile.SYMTYPE), tar_of({"STS": b""}, kind=tarfile.CHRTYPE), tar_of({"other": b""})],
+    ids=["truncated", "no archive", "dots", "absolute", "link", "device", "no STS"],
+)  # fmt: skip
+def test_hostile_and_damaged_archives_leave_everything_as_it_was(tmp_path, root, content, capsys):
+    write_files(tmp_path / "good", stsb_files())
+    prepare("stsb", Request(root, tmp_path / "good"))
+    before = state_of(root)
+    (tmp_path / "senteval.tar").write_bytes(content)
+    assert main(["stsb", f"--from={tmp_path / 'senteval.tar'}", f"--data_dir={root}"]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert state_of(root) == before
+
+
+def cifar(folder, magic=b"\x89PNG rest", train=50_000, label="label", classes=10):
+    write_files(
+        folder,
+        {"train-00000-of-00001.parquet": images_of(train, classes, label, magic),
+         "test-00000-of-00001.parquet": images_of(10_000, classes, label, magic)},
+    )  # fmt: skip
+
+
+def test_images_and_their_long_tail(tmp_path, root, capsys):
+    cifar(tmp_path / "cifar10" / "plain_text")
+    assert prepare("cifar10", Request(root, tmp_path)).variant is None
+    assert prepare("cifar10-lt", Request(root)).counts == {"train": 12_406}
+    cifar(tmp_path / "cifar100" / "cifar100", b"\xff\xd8\xff\xe0", label="fine_label", classes=100)
+    assert prepare("cifar100", Request(root, tmp_path)).variant == "JPEG copy"
+    lt = prepare("cifar100-lt", Request(root, seed=1))
+    assert (lt.counts, lt.variant) == ({"train": 10_847}, "JPEG copy")
+    first = (root / "cifar100-lt" / "train-indices.txt").read_bytes()
+    prepare("cifar100-lt", Request(root, seed=1, again=True))
+    assert (root / "cifar100-lt" / "train-indices.txt").read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"train": 40_000}, "40000"), ({"label": "klass"}, "layout"), ({"classes": 12}, "class outside 0 to 9"),
+     ({"magic": b"GIF89a"}, "neither PNG nor JPEG"), ({"train": 50_003}, "not of one size")],
+)  # fmt: skip
+def test_other_images_are_refused(tmp_path, root, options, words):
+    cifar(tmp_path / "cifar10" / "plain_text", **options)
+    with pytest.raises(DataError, match=words) as caught:
+        prepare("cifar10", Request(root, tmp_path))
+    assert "\n" not in str(caught.value)
+    assert not (root / "cifar10").exists()
+
+
+def test_imagenet_stays_where_it_is(tmp_path, root):
+    for split in ("train", "val"):
+        for name in ("n1", "n2", "n3"):
+            write_files(tmp_path / "in" / split / name, {f"{i}.JPEG": b"" for i in range(200)})
+    with pytest.raises(DataError, match="600"):
+        prepare("imagenet1k", Request(root, tmp_path / "in"))
+    with pytest.raises(DataError, match="imagenet1k must be prepared first"):
+        prepare("imagenet100", Request(root, classes=tmp_path / "classes.txt"))
+    prepare("imagenet1k", Request(root, tmp_path / "in", "toy"))
+    (tmp_path / "classes.txt").write_text("n1\nn9\n")
+    with pytest.raises(DataError, match="'n9', which is no class"):
+        prepare("imagenet100", Request(root, classes=tmp_path / "classes.txt"))
+    (tmp_path / "classes.txt").write_text("n1\nn3\n")
+    with pytest.raises(DataError, match="2 classes, 100 expected"):
+        prepare("imagenet100", Request(root, classes=tmp_path / "classes.txt"))
+    chosen = prepare("imagenet100", Request(root, classes=tmp_path / "classes.txt", variant="toy"))
+    assert chosen.counts == {"train": 400, "val": 400}
+    assert prepare("imagenet100-lt", Request(root)).counts == {"train": 200 + 2}
+
+
+# ---- what can go wrong on this machine ------------------------------------------------------------------------------
+
+
+def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(tmp_path, root, monkeypatch, capsys):
+    (tmp_path / "wiki1m.txt").write_bytes(TEXT)
+    arguments = ["wiki1m", f"--from={tmp_path / 'wiki1m.txt'}", "--variant=x", f"--data_dir={root}"]
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "_swap", interrupted)
+        assert main(arguments) == 130
+    assert left_behind(root) == []
+    assert not (root / "wiki1m").exists()
+    (root / ".wiki1m.preparing-killed").mkdir()  # what a SIGKILL leaves
+    (root / ".wiki1m.before").mkdir()
+    (root / ".wiki1m.before" / "old").write_text("old")
+    assert main(arguments) == 0
+    assert sorted(path.name for path in (root / "wiki1m").iterdir()) == [MANIFEST, "wiki1m_for_simcse.txt"]
+    assert left_behind(root) == []
+
+
+def test_a_terminated_run_leaves_nothing(tmp_path, root):
+    os.mkfifo(tmp_path / "wiki1m.txt")  # a source that does not end
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "data" / "prepare.py"), "wiki1m", f"--from={tmp_path / 'wiki1m.txt'}",
+         f"--data_dir={root}"], stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with (tmp_path / "wiki1m.txt").open("wb") as pipe:
+        pipe.write(TEXT)
+        pipe.flush()
+        process.terminate()
+        assert process.wait(timeout=30) == 143
+    assert left_behind(root) == []
+
+
+def test_a_full_disk_is_one_line(tmp_path, root):
+    file = tmp_path / "wiki1m.txt"
+    file.write_bytes(b"x\n" * 2_000_000)
+    code = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+        "from data.program import main\nsys.exit(main(sys.argv[1:]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "wiki1m", f"--from={file}", "--variant=x", f"--data_dir={root}"],
+        capture_output=True, text=True, cwd=ROOT, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert "File too large" in done.stderr
+    assert left_behind(root) == []
+
+
+def test_two_at_once_prepare_once(tmp_path, root):
+    file = tmp_path / "wiki1m.txt"
+    file.write_bytes(TEXT * 1000)
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(prepare("wiki1m", Request(root, file, "x")))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    assert len({json.dumps(result.counts) for result in results}) == 1
+    assert verify("wiki1m", root) == []
+    assert left_behind(root) == []
+
+
+def test_changes_are_found(tmp_path, root, capsys):
+    file = tmp_path / "wiki1m.txt"
+    file.write_bytes(TEXT)
+    prepare("wiki1m", Request(root, file, "x"))
+    prepared = wiki1m(root)
+    assert main(["verify", "wiki1m", f"--data_dir={root}"]) == 0
+    prepared.write_bytes(TEXT.replace(b"another", b"Another"))
+    assert main(["verify", "wiki1m", f"--data_dir={root}"]) == 1
+    assert "its content has changed" in capsys.readouterr().out
+    prepared.write_bytes(b"")
+    assert verify("wiki1m", root) == ["wiki1m_for_simcse.txt: 0 bytes, 46 expected"]
+    prepared.unlink()
+    assert verify("wiki1m", root) == ["wiki1m_for_simcse.txt: missing"]
+    (root / "wiki1m" / MANIFEST).write_text("{")
+    assert main(["verify", "wiki1m", f"--data_dir={root}"]) == 2
+
+
+def test_a_corpus_of_ones_own(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text(
+        "The old bridge was closed in May. Nobody knows why it was closed.\n\nToo short.\n"
+    )
+    output = tmp_path / "corpus.txt"
+    arguments = ["corpus", str(tmp_path / "notes.txt"), f"--output={output}", "--workers=1"]
+    assert main(arguments) == 0
+    assert output.read_text() == "The old bridge was closed in May.\nNobody knows why it was closed.\n"
+    assert "too few words" in capsys.readouterr().out
+    assert main(arguments) == 2
+    assert main([*arguments, "--overwrite"]) == 0
+
+
+def test_list_and_path(root, capsys):
+    assert main(["list", f"--data_dir={root}"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in CATALOG)
+    assert main(["path", "wiki1m", f"--data_dir={root}"]) == 2
+    assert "has not been prepared" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["imagenet"], "no data set 'imagenet'; known are wiki1m"), (["verify"], "name a data set"),
+     (["list", "x"], "takes no"), (["corpus"], "--output"), ([], "NAME"), (["wiki1m", "--form", "x"], "--form"),
+     (["path", "nope"], "no data set 'nope'")],
+)  # fmt: skip
+def test_wrong_commands_are_one_line(arguments, words, capsys):
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+@pytest.mark.parametrize("name", ["wiki1m", "senteval", "cifar10"])
+def test_nothing_there_is_one_line(tmp_path, root, name):
+    for source in (tmp_path / "none", tmp_path):
+        with pytest.raises(DataError, match="--from: "):
+            prepare(name, Request(root, source))
+
+
+# ---- from the hub ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hub():
+    with hub_server() as server:
+        yield server
+
+
+def run_program(hub, tmp_path, *arguments):
+    environment = hub_environment(hub[0], tmp_path / "hf")
+    return subprocess.run(
+        [sys.executable, str(ROOT / "data" / "prepare.py"), *arguments, f"--data_dir={tmp_path / 'prepared'}"],
+        capture_output=True, text=True, env=environment, timeout=100, cwd=tmp_path,
+    )  # fmt: skip
+
+
+SIMCSE = "princeton-nlp/datasets-for-simcse"
+
+
+def test_the_first_download_is_checked_and_not_made_twice(hub, tmp_path):
+    hub[1][SIMCSE] = {"senteval.tar": tar_of(stsb_files()), "wiki1m_for_simcse.txt": TEXT}
+    done = run_program(hub, tmp_path, "stsb", "wiki1m", "--variant=short")
+    assert done.returncode == 0, done.stderr
+    assert "terms: " in done.stdout
+    assert len(eval_pairs("stsb_dev", tmp_path / "prepared")) == 1500
+    downloads = len(hub[2]["starts"])
+    assert run_program(hub, tmp_path, "stsb", "wiki1m", "--variant=short").returncode == 0
+    assert len(hub[2]["starts"]) == downloads
+
+
+def test_a_cut_connection_is_taken_up_again(hub, tmp_path):
+    hub[1][SIMCSE] = {"wiki1m_for_simcse.txt": TEXT * 600_000}
+    hub[2]["cut"] = True
+    done = run_program(hub, tmp_path, "wiki1m", "--variant=long")
+    if done.returncode:  # where the library does not try again itself
+        done = run_program(hub, tmp_path, "wiki1m", "--variant=long")
+    assert done.returncode == 0, done.stderr
+    assert wiki1m(tmp_path / "prepared").read_bytes() == TEXT * 600_000
+    assert len(hub[2]["starts"]) > 1
+    assert hub[2]["starts"][-1] > 0
+
+
+@pytest.mark.parametrize(("status", "words"), [(404, "404"), (401, "401")])
+def test_an_answer_that_is_none_is_one_line(hub, tmp_path, status, words):
+    hub[2]["status"] = status
+    done = run_program(hub, tmp_path, "wiki1m")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert words in done.stderr
+    assert left_behind(tmp_path / "prepared") == []
+
+
+def test_content_that_is_not_what_the_hub_says_is_refused_and_forgotten(hub, tmp_path):
+    hub[1][SIMCSE] = {"wiki1m_for_simcse.txt": TEXT}
+    hub[2]["swap"] = True
+    done = run_program(hub, tmp_path, "wiki1m", "--variant=x")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert "not what the hub says" in done.stderr
+    hub[2].pop("swap")
+    assert run_program(hub, tmp_path, "wiki1m", "--variant=x").returncode == 0
+    assert wiki1m(tmp_path / "prepared").read_bytes() == TEXT
+
+
+def test_without_a_network_the_local_way_is_named(tmp_path):
+    done = run_program(("http://no.such.host.invalid", {}, {}), tmp_path, "cifar10")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert "--from" in done.stderr
+
+
+# ---- real files -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_real_copies_are_prepared_and_marked(shared, root, capsys):
+    arguments = ["senteval", "wiki1m", "cifar10", f"--from={shared / 'data'}", f"--data_dir={root}"]
+    assert main(arguments) == 0
+    assert read_manifest(root / "cifar10").variant == "JPEG copy"
+    assert read_manifest(root / "wiki1m").counts == {"lines": 1_000_000}
+    assert variant_of(wiki1m(root)) is not None
+    assert main(["verify", "senteval", "wiki1m", "cifar10", f"--data_dir={root}"]) == 1  # some tasks are not there
+    assert "STS13" in capsys.readouterr().out

@@ -1,0 +1,502 @@
+"""Archives, friendly, damaged and hostile: everything within the target, or one line and nothing."""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import random
+import stat
+import struct
+import subprocess
+import sys
+import tarfile
+import zipfile
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dystress_text.errors import DataError, UserError
+from dystress_text.preparation.unpack import UnpackLimits, unpack
+
+LIMITS = UnpackLimits(total_bytes=1 << 20, file_bytes=1 << 19, members=100, ratio=100)
+NOISE = random.Random(0).randbytes(70_000)  # more than one piece
+CONTENT = {"set/one.txt": b"one\n", "set/deep/two.bin": NOISE, "set/empty": b""}
+PACKERS = {"tar": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+KINDS = [*PACKERS, "zip"]
+
+
+def tar_of(*entries, form=tarfile.PAX_FORMAT):
+    """A tar archive of (name, content) or (name, content, attributes of the header)."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=form) as tar:
+        for name, content, *attributes in entries:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            for key, value in attributes[0].items() if attributes else ():
+                setattr(info, key, value)
+            tar.addfile(info, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def zip_of(*entries, method=zipfile.ZIP_DEFLATED):
+    """A zip archive of (name, content) or (name, content, attributes of the entry)."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        for name, content, *attributes in entries:
+            info = zipfile.ZipInfo("x")
+            info.filename, info.compress_type = name, method
+            for key, value in attributes[0].items() if attributes else ():
+                setattr(info, key, value)
+            archive.writestr(info, content)
+    return stream.getvalue()
+
+
+def archive_of(kind, *entries):
+    return zip_of(*entries) if kind == "zip" else PACKERS[kind](tar_of(*entries))
+
+
+def checksummed(block):
+    """A tar header with its checksum put right."""
+    total = sum(block[:148]) + 8 * 32 + sum(block[156:])
+    return block[:148] + b"%06o\0 " % total + block[156:]
+
+
+def placed(tmp_path, content):
+    (tmp_path / "the archive").write_bytes(content)
+    return tmp_path / "the archive"
+
+
+def tree(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def refused(tmp_path, content, words, limits=LIMITS, **options):
+    """The archive is refused in one line that names it, and nothing is left."""
+    archive = placed(tmp_path, content)
+    with pytest.raises(UserError, match=words) as caught:
+        unpack(archive, tmp_path / "target", limits, **options)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+    assert list(tmp_path.iterdir()) == [archive]
+    return caught.value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_archive_is_unpacked(tmp_path, kind):
+    archive = placed(tmp_path, archive_of(kind, *CONTENT.items()))
+    files = unpack(archive, tmp_path / "target", LIMITS)
+    assert files == [tmp_path / "target" / name for name in CONTENT]
+    assert tree(tmp_path / "target") == dict(sorted(CONTENT.items()))
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "target", archive]
+
+
+@pytest.mark.parametrize("form", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize("name", ["short", "a" * 90 + "/" + "b" * 60, "very/" * 40 + "caf\xe9"])
+def test_long_names_of_every_format(tmp_path, form, name):
+    unpack(placed(tmp_path, tar_of((name, b"x"), ("after", b"y"), form=form)), tmp_path / "target", LIMITS)
+    assert tree(tmp_path / "target") == {name: b"x", "after": b"y"}
+
+
+def test_pax_sizes_and_shared_comments(tmp_path):
+    shared = tarfile.TarInfo.create_pax_global_header({"comment": "a commit"})
+    body = tar_of(("a", b"four", {"pax_headers": {"size": "4"}}))
+    unpack(placed(tmp_path, shared + body), tmp_path / "target", LIMITS)
+    assert tree(tmp_path / "target") == {"a": b"four"}
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
+def test_compressed_streams_may_follow_one_another(tmp_path, kind):
+    whole = tar_of(*CONTENT.items())
+    parts = [PACKERS[kind](part) for part in (whole[:5000], b"", whole[5000:])]
+    unpack(placed(tmp_path, b"".join(parts) + bytes(8)), tmp_path / "target", LIMITS)
+    assert tree(tmp_path / "target") == dict(sorted(CONTENT.items()))
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_modes_are_ours(tmp_path, kind, umask):
+    entries = {
+        "tar": [("d/", b"", {"type": tarfile.DIRTYPE, "mode": 0}), ("d/f", b"", {"mode": 0o6777}), ("e/g", b"")],
+        "zip": [("d/", b"", {"external_attr": 0o40000 << 16}), ("d/f", b"", {"external_attr": 0o106777 << 16}),
+                ("e/g", b"")],
+    }  # fmt: skip
+    archive = placed(tmp_path, archive_of(kind, *entries[kind]))
+    before = os.umask(umask)
+    try:
+        unpack(archive, tmp_path / "target", LIMITS)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "target").rglob("*")}
+    assert modes == {"d": 0o755, "e": 0o755, "f": 0o644, "g": 0o644}
+    assert stat.S_IMODE((tmp_path / "target").stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_members_are_chosen_and_names_stripped(tmp_path, kind):
+    asked = []
+    archive = placed(tmp_path, archive_of(kind, *((f"./{name}", content) for name, content in CONTENT.items())))
+    keep = lambda name: asked.append(name) or "two" not in name  # noqa: E731
+    files = unpack(archive, tmp_path / "target", LIMITS, keep=keep, strip=1)
+    assert asked == list(CONTENT)
+    assert files == [tmp_path / "target" / name for name in ("one.txt", "empty")]
+    assert tree(tmp_path / "target") == {"one.txt": b"one\n", "empty": b""}
+    assert not (tmp_path / "target" / "deep").exists()
+
+
+def test_folders_stand_for_themselves_and_are_stripped(tmp_path):
+    folder = {"type": tarfile.DIRTYPE}
+    content = tar_of(("./", b"", folder), ("a", b"", folder), ("a/b/", b"", folder), ("a/c", b"c"))
+    assert unpack(placed(tmp_path, content), tmp_path / "target", LIMITS, strip=1) == [tmp_path / "target" / "c"]
+    assert sorted(path.name for path in (tmp_path / "target").iterdir()) == ["b", "c"]
+
+
+def test_stripping_never_loses_or_merges_files(tmp_path):
+    refused(tmp_path, tar_of(("a/b", b""), ("readme", b"")), "'readme' lies above the 1 leading", strip=1)
+    refused(tmp_path, tar_of(("a/x", b"1"), ("b/x", b"2")), "'x' stands in it twice", strip=1)
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_litter_is_left_out(tmp_path, kind):
+    litter = ["._set", "set/._one.txt", "__MACOSX/set/._one.txt", "__MACOSX/x", "set/.DS_Store"]
+    entries = [("set/one.txt", b"1"), *((name, b"litter") for name in litter)]
+    assert len(unpack(placed(tmp_path, archive_of(kind, *entries)), tmp_path / "target", LIMITS)) == 1
+    assert tree(tmp_path / "target") == {"set/one.txt": b"1"}
+
+
+HOSTILE_NAMES = [
+    "../x", "a/../../x", "a/..", "..", "/x", "//x", "a//x", "C:/x", "c:x", "a/C:x", "a\\x", "..\\x", "", "a\nx",
+    "a\x7fx", "a\x1b[2Jx", "\x85", "/", ".", "d/" * 65 + "x", "__MACOSX/../../x", "../._x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "not kept"])
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_hostile_names_are_refused(tmp_path, kind, name, kept):
+    words = "lead out|is no name|levels deep|without a name|with content"
+    content = archive_of(kind, ("a good one", b"x"), (name, b"x"))
+    assert isinstance(refused(tmp_path, content, words, keep=lambda _: kept), DataError)
+
+
+def test_names_with_a_nul_are_refused(tmp_path):
+    refused(tmp_path, zip_of(("a-b", b"x")).replace(b"a-b", b"a\0b"), r"'a\\x00b' is no name")
+    refused(tmp_path, tar_of(("x", b"", {"pax_headers": {"path": "a\0b"}})), r"'a\\x00b' is no name")
+    refused(tmp_path, tar_of(("x" * 120 + "\0b", b""), form=tarfile.GNU_FORMAT), "is no name")
+
+
+def test_names_that_are_not_utf8_are_refused(tmp_path):
+    refused(tmp_path, checksummed(b"\xff" + tar_of(("a", b""))[1:512]) + bytes(1024), "not UTF-8")
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["a", "a"], "twice"), (["a", "./a"], "twice"), (["d/", "d/"], "twice"), (["a", "A"], "case only"),
+        (["d/x", "D/y"], "case only"), (["stra\xdfe", "STRASSE"], "case only"), (["\xe9", "e\u0301"], "case only"),
+        (["\u1fb4", "\u03b1\u0345\u0301"], "case only"),
+        (["a", "a/b"], "below a file"), (["a/b", "a"], "a file and a folder"), (["a", "a/"], "twice|below"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_names_that_collide_are_refused(tmp_path, kind, names, words):
+    entries = [(name, b"", {"type": tarfile.DIRTYPE} if name[-1] == "/" and kind == "tar" else {}) for name in names]
+    content = archive_of(kind, *entries)
+    refused(tmp_path, content, words)
+    refused(tmp_path, content, words, keep=lambda _: False)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "not kept"])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [(tarfile.SYMTYPE, "symbolic link"), (tarfile.LNKTYPE, "hard link"), (tarfile.CHRTYPE, "device"),
+     (tarfile.BLKTYPE, "device"), (tarfile.FIFOTYPE, "FIFO"), (tarfile.GNUTYPE_SPARSE, "sparse"),
+     (b"M", "unknown kind"), (b"V", "unknown kind")],
+)  # fmt: skip
+def test_what_is_no_file_is_refused_in_tar(tmp_path, kind, words, kept):
+    content = tar_of(("ok", b"x"), ("a", b"", {"type": kind, "linkname": "/etc/passwd"}), ("a/b", b"x"))
+    refused(tmp_path, content, words, keep=lambda _: kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "words"),
+    [("a", 0o120777, "symbolic link"), ("a/", 0o120777, "symbolic link"), ("a", 0o20666, "device"),
+     ("a", 0o60666, "device"), ("a", 0o10666, "FIFO"), ("a", 0o140666, "socket"), ("a", 0o40755, "contradictory"),
+     ("a/", 0o100644, "contradictory")],
+)  # fmt: skip
+def test_what_is_no_file_is_refused_in_zip(tmp_path, name, mode, words):
+    refused(tmp_path, zip_of(("ok", b"x"), (name, b"", {"external_attr": mode << 16})), words)
+
+
+def test_methods_that_unpack_without_bound_and_secrets_are_refused(tmp_path):
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        refused(tmp_path, zip_of(("a", bytes(9999)), method=method), "a method other than deflate")
+    content = bytearray(zip_of(("a", b"x")))
+    content[content.index(b"PK\1\2") + 8] |= 1
+    refused(tmp_path, bytes(content), "'a' is encrypted")
+    content = bytearray(zip_of(("a", b"x")))
+    content[content.index(b"PK\1\2") + 6] = 99  # the version of the format that is needed
+    refused(tmp_path, bytes(content), "damaged or cut short .zip file version 9.9")
+
+
+def test_folders_with_content_are_refused(tmp_path):
+    refused(tmp_path, zip_of(("a/", b"x")), "folder with content")
+    refused(tmp_path, tar_of(("a/", b"x")), "folder with content")
+    header = tar_of(("a/", b"", {"type": tarfile.DIRTYPE}))[:512]
+    refused(tmp_path, checksummed(header[:124] + b"00000001000\0" + header[136:]) + bytes(2048), "folder with content")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_limits_are_exact(tmp_path, kind):
+    content = archive_of(kind, ("a", NOISE), ("b", NOISE[:1000]))
+    total = len(NOISE) + 1000
+    fitting = UnpackLimits(total_bytes=total, file_bytes=len(NOISE), members=2)
+    unpack(placed(tmp_path, content), tmp_path / "fits", fitting)
+    for path in (tmp_path / "fits").iterdir():
+        path.unlink()
+    (tmp_path / "fits").rmdir()
+    none = {"keep": lambda _: False}
+    for options in ({}, none):
+        refused(tmp_path, content, f"more than the allowed {total - 1} bytes",
+                UnpackLimits(total_bytes=total - 1, file_bytes=len(NOISE), members=2), **options)  # fmt: skip
+        refused(tmp_path, content, f"'a' is larger than the allowed {len(NOISE) - 1} bytes",
+                UnpackLimits(total_bytes=total, file_bytes=len(NOISE) - 1, members=2), **options)  # fmt: skip
+        refused(tmp_path, content, "more than the allowed 1 members",
+                UnpackLimits(total_bytes=total, file_bytes=len(NOISE), members=1), **options)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zip"])
+def test_a_bomb_is_refused_by_its_ratio(tmp_path, kind):
+    content = archive_of(kind, ("zeros", bytes(30 << 20)))
+    generous = UnpackLimits(total_bytes=1 << 40, file_bytes=1 << 40)
+    refused(tmp_path, content, "multiple of its own size", generous)
+    refused(tmp_path, content, "multiple of its own size", generous, keep=lambda _: False)
+
+
+def test_zeros_after_the_end_count_too(tmp_path):
+    content = gzip.compress(tar_of(("a", b"x")) + bytes(30 << 20))
+    refused(tmp_path, content, "multiple of its own size", UnpackLimits())
+
+
+def test_entries_of_a_zip_that_share_content_are_counted_each(tmp_path):
+    content = zip_of(("a", bytes(1 << 20)))
+    start = content.index(b"PK\1\2")
+    entry, end = content[start : content.index(b"PK\5\6")], content[content.index(b"PK\5\6") :]
+    many = entry * 90
+    end = end[:8] + struct.pack("<HHII", 90, 90, len(many), start) + end[20:]
+    refused(tmp_path, content[:start] + many + end, "multiple|twice", UnpackLimits(ratio=1000))
+
+
+def test_a_zips_header_is_not_trusted(tmp_path):
+    content = bytearray(zip_of(("a", bytes(5000))))
+    for signature, at in ((b"PK\3\4", 22), (b"PK\1\2", 24)):
+        where = content.index(signature) + at
+        content[where : where + 4] = struct.pack("<I", 6000)
+    refused(tmp_path, bytes(content), "5000 bytes instead of 6000")
+    for signature, at in ((b"PK\3\4", 22), (b"PK\1\2", 24)):
+        where = content.index(signature) + at
+        content[where : where + 4] = struct.pack("<I", 10)
+    refused(tmp_path, bytes(content), "damaged")
+
+
+def test_offsets_before_the_beginning_are_damage(tmp_path):
+    content = bytearray(zip_of(("a", b"x")))
+    where = content.index(b"PK\5\6") + 16
+    content[where : where + 4] = struct.pack("<I", 5000)
+    assert isinstance(refused(tmp_path, bytes(content), "damaged or cut short"), DataError)
+
+
+def test_a_zips_directory_is_not_read_whatever_its_size(tmp_path):
+    content = zip_of(*((f"{i}" * 40, b"") for i in range(2000)))
+    refused(tmp_path, content, "directory of members is larger", UnpackLimits(members=10))
+
+
+def test_a_tars_extensions_are_bounded(tmp_path):
+    def header(kind, size):
+        name = tar_of(("x", b""))[:512]
+        return checksummed(name[:124] + b"%011o\0" % size + name[136:156] + kind + name[157:])
+
+    packed = zlib.compressobj(wbits=31)
+    huge = packed.compress(header(b"L", 1 << 32)) + packed.compress(bytes(1 << 20)) + packed.flush()
+    for kind in (b"L", b"x", b"g", b"K"):
+        refused(tmp_path, header(kind, 1 << 32) + bytes(1024), "headers without bound")
+        refused(tmp_path, header(kind, 0) * 2 + tar_of(("a", b"")), "headers without bound")
+    refused(tmp_path, huge, "headers without bound")
+    refused(tmp_path, header(b"L", 0) + bytes(1024), "its end is damaged")
+
+
+@pytest.mark.parametrize("records", [
+    {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": str(1 << 40)},
+    {"GNU.sparse.size": str(1 << 40), "GNU.sparse.map": f"{1 << 39},1"},
+])  # fmt: skip
+def test_sparse_files_are_refused(tmp_path, records):
+    refused(tmp_path, tar_of(("a", b"1\n0\n1\n", {"pax_headers": records})), "sparse")
+
+
+@pytest.mark.parametrize(
+    "payload", [b"x", b"0 a=b\n", b"99 a=b\n", b"6 a=bc", b"5 ab\n", b"-6 a=b\n", b"6a=b\n", b" a=b\n"]
+)
+def test_damaged_pax_records_are_refused(tmp_path, payload):
+    content = tar_of(("x", payload, {"type": tarfile.XHDTYPE}), ("a", b""), form=tarfile.USTAR_FORMAT)
+    refused(tmp_path, content, "pax header is damaged")
+
+
+def test_bad_numbers_and_names_for_all_are_refused(tmp_path):
+    refused(tmp_path, tarfile.TarInfo.create_pax_global_header({"path": "x"}) + tar_of(("a", b"")), "for all members")
+    refused(tmp_path, tar_of(("a", b"", {"pax_headers": {"size": "-1"}})), "bad number")
+    header = tar_of(("a", b""))[:512]
+    for number in (b"-0000000001\0", b"00000000009\0", b"\xff" * 12):
+        refused(tmp_path, checksummed(header[:124] + number + header[136:]) + bytes(1024), "bad number")
+    endless = checksummed(header[:124] + b"\x80" + b"\xff" * 11 + header[136:])
+    refused(tmp_path, endless + bytes(1024), "cut short")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"text\n", b"text\n" * 500, b"PK", gzip.compress(b"text" * 500, mtime=0), bytes(100)]
+)
+def test_other_files_are_refused(tmp_path, content):
+    refused(tmp_path, content, "neither a tar nor a zip archive")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_archive_cut_short_anywhere_is_refused(tmp_path, kind):
+    content = archive_of(kind, *((name, data[:3000]) for name, data in CONTENT.items()))
+    end = len(content) if kind != "tar" else len(content.rstrip(b"\0")) // 512 * 512 + 1536  # what follows is padding
+    for size in sorted({*range(0, min(end, 600), 7), *range(0, end, 97), *range(512, end, 512), end - 1}):
+        refused(tmp_path, content[:size], "cut short|damaged|neither")
+
+
+@pytest.mark.parametrize("kind", ["gz", "xz"])
+def test_content_that_fails_its_checksum_is_refused(tmp_path, kind):
+    content = bytearray(archive_of(kind, *CONTENT.items()))
+    content[-6 if kind == "gz" else len(content) // 2] ^= 1
+    refused(tmp_path, bytes(content), "damaged")
+
+
+def test_garbage_after_the_compressed_data_is_refused(tmp_path):
+    for kind in ("gz", "bz2", "xz"):
+        refused(tmp_path, archive_of(kind, ("a", b"x")) + b"garbage", "damaged")
+
+
+def test_nothing_is_overwritten(tmp_path):
+    archive = placed(tmp_path, tar_of(("a", b"x")))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("folder", "file", "link"):
+        with pytest.raises(UserError, match="exists already"):
+            unpack(archive, tmp_path / name, LIMITS)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert not list((tmp_path / "folder").iterdir())
+    with pytest.raises(UserError, match="is no folder"):
+        unpack(archive, tmp_path / "none" / "target", LIMITS)
+    with pytest.raises(UserError, match="is no file"):
+        unpack(tmp_path, tmp_path / "target", LIMITS)
+
+
+def test_an_error_of_the_callers_is_the_callers(tmp_path):
+    archive = placed(tmp_path, tar_of(("a", b"x"), ("b", b"x")))
+    with pytest.raises(ZeroDivisionError):
+        unpack(archive, tmp_path / "target", LIMITS, keep=lambda name: name == "a" or 1 // 0)
+    assert list(tmp_path.iterdir()) == [archive]
+
+
+def test_a_name_too_long_for_the_disk_is_one_line(tmp_path):
+    refused(tmp_path, tar_of(("ok", b"x"), ("n" * 300, b"x")), "File name too long")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_limit_on_file_sizes_is_one_line(tmp_path, kind):
+    archive = placed(tmp_path, archive_of(kind, *CONTENT.items()))
+    code = (
+        "import resource, sys\nfrom pathlib import Path\nfrom data.unpack import UnpackLimits, unpack\n"
+        "from dystress_text.errors import UserError\nresource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))\n"
+        "try: unpack(Path(sys.argv[1]), Path(sys.argv[2]), UnpackLimits())\nexcept UserError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, archive, tmp_path / "target"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"cannot unpack {archive} into {tmp_path / 'target'}: File too large\n"
+    assert list(tmp_path.iterdir()) == [archive]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=32k", "none", str(disk)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True).returncode == 0
+    except OSError:
+        mounted = False
+    if not mounted:
+        pytest.skip("no file system of its own size can be mounted here")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_is_one_line(tmp_path, small_disk):
+    archive = placed(tmp_path, tar_of(*CONTENT.items()))
+    with pytest.raises(UserError, match=r"cannot unpack .* into .*: No space left on device"):
+        unpack(archive, small_disk / "target", LIMITS)
+    assert list(small_disk.iterdir()) == []
+
+
+def judged(folder, content):
+    """Unpack in a folder of its own: the files, or None for a refusal; nothing else may happen."""
+    archive = placed(folder, content)
+    said = None
+    try:
+        files = unpack(archive, folder / "target", LIMITS)
+    except UserError as error:
+        said = str(error)
+    if said is not None:
+        assert "\n" not in said
+        assert list(folder.iterdir()) == [archive]
+        return None
+    assert sorted(folder.iterdir()) == [folder / "target", archive]
+    inside = [path for path in (folder / "target").rglob("*") if not path.is_dir()]
+    assert sorted(files) == sorted(inside)
+    assert all(path.is_file() and not path.is_symlink() for path in inside)
+    return tree(folder / "target")
+
+
+PIECES = st.sampled_from(
+    ["..", ".", "", "a", "A", "b", "C:", "\\", "\0", "\n", "._x", "__MACOSX", "\xe9", "e\u0301", "/"]
+)
+NAMES = st.one_of(st.lists(PIECES, max_size=5).map("/".join), st.text(max_size=12))
+
+
+@settings(max_examples=150, deadline=None)
+@given(kind=st.sampled_from(["tar", "gnu", "zip"]), names=st.lists(NAMES, min_size=1, max_size=4))
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_names_that_nobody_thought_of(tmp_path_factory, kind, names):
+    entries = [(name, b"content") for name in names]
+    try:
+        content = zip_of(*entries) if kind == "zip" else tar_of(
+            *entries, form=tarfile.GNU_FORMAT if kind == "gnu" else tarfile.PAX_FORMAT
+        )  # fmt: skip
+    except ValueError:  # a name that cannot be packed, such as half a surrogate pair
+        return
+    outer = tmp_path_factory.mktemp("outer")
+    (outer / "inner").mkdir()
+    judged(outer / "inner", content)
+    assert list(outer.iterdir()) == [outer / "inner"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=120, deadline=None)
+@given(st.data())
+def test_damage_that_nobody_thought_of(tmp_path_factory, kind, data):
+    files = {"set/one.txt": b"one\n" * 50, "set/two": NOISE[:700]}
+    content = bytearray(archive_of(kind, *files.items()))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at] = data.draw(st.integers(0, 255))
+    found = judged(tmp_path_factory.mktemp("damage"), bytes(content))
+    if kind != "tar" and found is not None:  # plain tar has no checksum of its content
+        assert found == files

@@ -1,0 +1,195 @@
+"""The page of a run: what stands in it, that it needs nothing else, and that a browser shows it."""
+
+import base64
+import html
+import json
+import re
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_sweep_report import write_run
+
+from dystress_text.core.temperature import CosineTemperature
+from dystress_text.report.__main__ import main
+from dystress_text.report.page import leave_page, write_page
+
+STUDY = Path(__file__).resolve().parents[2] / "docs" / "study"
+PRESET = "sts-shifted-0.4-0.05-0.07"
+HISTOGRAM = [0] * 50 + [3] * 30 + [0] * 20
+NAMES = ("positive", "negative", "tau_positive", "tau_negative", "tau_effective", "high_share", "high_gradient")
+
+
+def a_run(folder, seed=0, watched=True, similarities=True, name=PRESET, **more):
+    """A finished run with all that a page shows."""
+    kinds = dict.fromkeys(("alike", "others", "random"), HISTOGRAM)
+    record = {"train_seconds": 12.5, "untrained": {"cls": {"sts_b_dev_spearman": 31.25}}, "versions": {"torch": "2.13"}}
+    if similarities:
+        record["similarities"] = {"set": "STS-B dev", "before": kinds, "after": kinds}
+    run = write_run(folder, name, seed, 70.0, **record | more)
+    metrics = [{"step": s, "loss": 1 / s, "sts_b_dev_spearman": 60.0 + s} for s in (10, 20)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    if watched:
+        steps = [{"step": s, **dict.fromkeys(NAMES, 0.05 * s)} for s in (1, 2)]
+        steps[-1]["histograms"] = dict.fromkeys(("positives", "negatives", "gradient"), HISTOGRAM)
+        (run / "similarity.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
+    return run
+
+
+def pictures(page):
+    """What each picture shows, and its SVG."""
+    found = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="([^"]+)">', page)
+    return {html.unescape(alt): base64.b64decode(source).decode() for source, alt in found}
+
+
+def cells(page):
+    return [html.unescape(cell) for cell in re.findall(r"<t[hd]>(.*?)</t[hd]>", page)]
+
+
+def test_a_page_holds_settings_tables_curves_and_similarities(tmp_path):
+    page = write_page(a_run(tmp_path)).read_text()
+    found = cells(page)
+    line = found[found.index("untrained") :]
+    assert line[1:3] == ["31.25", "-"]  # the metric that was not measured before training
+    assert line[3:5] == ["trained", "75.00"]
+    assert {"STS12", "70.00", "76.37", "learning_rate", "versions: torch", "2.13"} <= set(found)  # 76.37: the paper's
+    assert "One seed: no interval" in page
+    assert list(pictures(page)) == [
+        "loss over the steps",
+        "sts_b_dev_spearman over the steps",
+        "Similarities of scored pairs before and after training",
+        "Similarities of the pairs of the first and the last training batches",
+        *(f"{n} over the steps" for n in ("tau_effective", "high_gradient", "high_share", "positive", "negative")),
+    ]
+
+
+def test_a_page_loads_nothing_and_runs_nothing(tmp_path):
+    page = write_page(a_run(tmp_path)).read_text()
+    assert "default-src 'none'" in page
+    assert not re.search(r"<script|<link|<iframe|javascript:|\son\w+=|@import|url\(", page)
+    assert set(re.findall(r'(?:src|href)="([^:"]*:?)', page)) == {"data:"}
+    for svg in pictures(page).values():
+        links = set(re.findall(r'(?:href|src)="([^"]*)"', svg))
+        assert all(link.startswith("#") for link in links)
+
+
+def test_names_and_values_are_escaped(tmp_path):
+    run = a_run(tmp_path, device="1 x <b>cpu</b> & more caf\udce9")
+    place = run.rename(tmp_path / "<script>alert(1)<script>")
+    page = write_page(place).read_text()
+    assert "<script" not in page
+    assert "<b>" not in page
+    assert "caf\\udce9" in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+def test_without_log_of_similarities_or_development_set_a_page_has_the_rest(tmp_path):
+    page = write_page(a_run(tmp_path, watched=False, similarities=False)).read_text()
+    assert list(pictures(page)) == ["loss over the steps", "sts_b_dev_spearman over the steps"]
+    assert "Similarities and temperature" not in page
+
+
+def test_a_temperature_that_is_no_function_of_the_similarity_has_no_curve(tmp_path):
+    """The picture is lower by a panel."""
+    heights = []
+    for name in (PRESET, "sts-macl"):
+        svg = pictures(write_page(a_run(tmp_path, name=name)).read_text())
+        svg = svg["Similarities of scored pairs before and after training"]
+        heights.append(float(re.search(r'height="([0-9.]+)pt"', svg).group(1)))
+    assert heights[1] == pytest.approx(heights[0] - 1.25 * 72, abs=0.1)
+
+
+def test_runs_side_by_side_say_where_they_differ(tmp_path, capsys):
+    first, second = a_run(tmp_path), a_run(tmp_path, name="sts-constant-0.05")
+    second = second.rename(tmp_path / "_of $x_{")  # no formula
+    assert main([str(first), str(second), "--format=html"]) == 0
+    page = capsys.readouterr().out
+    differing = page[page.index("<h2>Settings") : page.index("All settings")]
+    rows = re.findall(r"<tr><td>(\w+)</td><td>(.*?)</td><td>(.*?)</td>", differing)
+    assert ("temperature", "shifted_cosine", "constant") in rows
+    assert not {"learning_rate", "seed"} & {row[0] for row in rows}
+    assert page.count(f"<figcaption>{first.name}</figcaption>") == 2
+    assert len(pictures(page)) == 9  # curves and watch once for both; similarities by run
+    assert "differences over seeds" in page
+
+
+def test_records_that_older_options_made_have_their_page(capsys):
+    """Those of the committed study know nothing of later options."""
+    runs = [str(STUDY / f"{name}-seed-0") for name in ("sts-macl", PRESET)]
+    assert main([*runs, "--format=html", "--resamples=0"]) == 0
+    assert "<h1>2 runs</h1>" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("temperature", [CosineTemperature(0.07, 0.2), None], ids=["contrastive", "no negatives"])
+def test_a_run_of_images_has_a_page_without_the_tables_of_text(tmp_path, temperature):
+    (tmp_path / "run.json").write_text(
+        json.dumps(
+            {"program": "vision/train.py", "settings": {"dataset": "shapes"}, "objective": "NTXentLoss", "steps": 2,
+             "temperature": temperature and repr(temperature), "train_seconds": 1.0, "device": "1 x cpu",
+             "untrained": {"knn20": 50.0}, "trained": {"knn20": 60.0}}
+        )
+    )  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    page = write_page(tmp_path, temperature).read_text()
+    assert ("NTXentLoss with CosineTemperature(" in page) == (temperature is not None)
+    assert ("NTXentLoss. 2 steps" in page) == (temperature is None)
+    assert cells(page)[:6] == ["", "knn20", "untrained", "50.00", "trained", "60.00"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("run.json", "{}", "holds no finished run"),
+        ("run.json", '{"program": "dystress_text/train.py"}', "holds no finished run"),
+        ("metrics.jsonl", "no log", "metrics.jsonl: line 1 is no record of a step"),
+        ("metrics.jsonl", None, "it has no metrics.jsonl"),
+        ("similarity.jsonl", "{", "similarity.jsonl: line 1 is no record of a step"),
+    ],
+)
+def test_a_page_that_cannot_be_made_is_a_line_and_fails_no_run(tmp_path, file, content, message):
+    run = a_run(tmp_path)
+    if content is None:
+        (run / file).unlink()
+    else:
+        (run / file).write_text(content)
+    line = leave_page(run)
+    assert line.startswith("no report.html: ")
+    assert message in line
+    assert not (run / "report.html").exists()
+
+
+def browser():
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no Chromium to show the page in")
+    return found
+
+
+def look(program, page, width, folder, *options):
+    command = [
+        program, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync", f"--user-data-dir={folder}/profile",
+        f"--window-size={width},2400", *options, page.as_uri(),
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_browser_shows_it_within_its_width(tmp_path, width):
+    """The screenshot stays with the test's files. The measuring script is added to a copy, whose policy allows it."""
+    program = browser()
+    page = write_page(a_run(tmp_path))
+    shot = tmp_path / f"page-{width}.png"
+    look(program, page, width, tmp_path, f"--screenshot={shot}")
+    assert struct.unpack(">2I", shot.read_bytes()[16:24]) == (width, 2400)
+    script = (
+        "<script>const e = document.documentElement; document.title = [e.scrollWidth <= e.clientWidth, "
+        "...Array.from(document.images, i => i.complete && i.naturalWidth > 0)].join()</script></body>"
+    )
+    text = page.read_text().replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'")
+    copy = Path(tmp_path / "measured.html")
+    copy.write_text(text.replace("</body>", script))
+    dom = look(program, copy, width, tmp_path, "--dump-dom")
+    assert re.search("<title>(.*?)</title>", dom).group(1) == ",".join(["true"] * 10)

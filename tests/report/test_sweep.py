@@ -1,0 +1,264 @@
+"""Sweeps: what is planned, what is refused, what is run, left, resumed and evaluated."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from dystress_text.report import sweep as program
+from dystress_text.report.sweep import Evaluation, Run, evaluation_of, plan
+from dystress_text.simcse.presets import TABLES
+from dystress_text.sweep import main, make_parser
+from dystress_text.train import main as train
+
+# stands for train.py: fails for seed 9, is interrupted where a file says so, else trains in no time
+TRAINER = """
+    import json, os, signal, sys, time
+    from pathlib import Path
+    given = dict(word[2:].split("=", 1) for word in sys.argv[1:] if "=" in word)
+    out = Path(given["output_dir"])
+    resumed = "--resume_from_checkpoint" in sys.argv
+    assert resumed == (out / "run.json").exists()
+    out.mkdir(parents=True, exist_ok=True)
+    settings = json.loads(Path(os.environ["SETTINGS"]).read_text())[out.name]
+    record = {"program": "dystress_text/train.py", "settings": settings}
+    (out / "run.json").write_text(json.dumps(record))
+    if given["seed"] == "9":
+        sys.exit("train.py: error: seed 9 is not liked")
+    if Path(os.environ["SETTINGS"]).with_name("wait").exists() and not resumed:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("train.py: stopped by SIGTERM"))
+        (out / "up").touch()
+        time.sleep(60)
+    (out / "run.json").write_text(json.dumps(record | {"trained": {"sts_b_dev_spearman": 1.0}, "resumed": resumed}))
+"""
+EVALUATOR = """
+    import json, sys
+    from pathlib import Path
+    words = sys.argv[1:]
+    model, suite = (words[words.index(name) + 1] for name in ("--model", "--suite"))
+    tasks = words[words.index("--tasks") + 1:]
+    with (Path(model) / "evaluations").open("a") as file:
+        print(*tasks, file=file)
+    complete = "nowhere" not in tasks
+    (Path(model) / f"senteval-{suite}-test.json").write_text(json.dumps({"asked": tasks, "complete": complete}))
+    sys.exit(0 if complete else "nowhere left out: no such file")
+"""
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch):
+    """Programs that stand for the real ones, and a sweep of four runs as a function of more options."""
+    for name, source in (("TRAIN", TRAINER), ("EVALUATE", EVALUATOR)):
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+        monkeypatch.setattr(program, name, tmp_path / f"{name}.py")
+    monkeypatch.setenv("SETTINGS", str(tmp_path / "settings.json"))
+    folder = tmp_path / "sweep"
+
+    def run(*more, seeds=(0, 1), extra=("--max_steps=3",)):
+        argv = ["--presets", "sts-macl", "paper", "--seeds", *map(str, seeds), f"--output_dir={folder}", *more]
+        runs = plan(make_parser().parse_args(argv), extra)
+        settings = {each.name: program.parse(each.options).options() for each in runs}
+        (tmp_path / "settings.json").write_text(json.dumps(settings))
+        return main([*argv, "--", *extra])
+
+    run.folder = folder
+    return run
+
+
+def test_a_sweep_trains_and_evaluates_each_run_once(stage, capsys):
+    assert stage("--jobs=3") == 0
+    names = [f"{name}-seed-{seed}" for seed in (0, 1) for name in ("sts-macl", "paper")]
+    assert sorted(os.listdir(stage.folder)) == sorted([*names, "logs"])
+    assert [(stage.folder / name / "evaluations").read_text() for name in names] == ["sts\n"] * 4
+    assert "4 done" in capsys.readouterr().out
+    assert stage() == 0
+    assert [(stage.folder / name / "evaluations").read_text() for name in names] == ["sts\n"] * 4
+    assert stage("--tasks", "transfer") == 0
+    assert (stage.folder / names[0] / "evaluations").read_text() == "sts\nsts transfer\n"
+    assert stage("--tasks", "sts") == 0
+    assert (stage.folder / names[0] / "evaluations").read_text() == "sts\nsts transfer\n"
+
+
+def test_a_failed_run_is_named_and_the_others_go_on(stage, capsys):
+    assert stage("--tasks=none", seeds=(9, 0)) == 1
+    printed = capsys.readouterr()
+    log = stage.folder / "logs" / "paper-seed-9.log"
+    assert (
+        f"failed: paper-seed-9: training: exit code 1, train.py: error: seed 9 is not liked; log: {log}" in printed.err
+    )
+    assert "2 done, 2 failed" in printed.out
+    assert "trained" in json.loads((stage.folder / "paper-seed-0" / "run.json").read_text())
+    assert not (stage.folder / "paper-seed-0" / "evaluations").exists()
+
+
+def test_an_incomplete_evaluation_is_a_failure_and_is_tried_again(stage, capsys):
+    assert stage("--tasks", "nowhere", seeds=(0,)) == 1
+    assert "evaluation: exit code 1, nowhere left out: no such file; log: " in capsys.readouterr().err
+    assert stage("--tasks", "nowhere", seeds=(0,)) == 1
+    assert (stage.folder / "paper-seed-0" / "evaluations").read_text() == "nowhere\n" * 2
+
+
+def test_a_stopped_sweep_goes_on(stage, capsys, tmp_path):
+    import threading
+
+    (tmp_path / "wait").touch()
+
+    def stop():
+        while not list(stage.folder.glob("*/up")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    assert stage("--tasks=none") == 128 + signal.SIGTERM
+    stopper.join()
+    printed = capsys.readouterr()
+    assert "stopped by SIGTERM: 1 stopped, 3 waiting; the same line goes on from there" in printed.err
+    (tmp_path / "wait").unlink()
+    assert stage("--tasks=none") == 0
+    resumed = {f.parent.name: json.loads(f.read_text())["resumed"] for f in stage.folder.glob("*/run.json")}
+    assert resumed == {"sts-macl-seed-0": True, "paper-seed-0": False, "sts-macl-seed-1": False, "paper-seed-1": False}
+
+
+def test_a_dry_run_says_what_would_be_done(stage, capsys):
+    stage("--tasks=none", seeds=(0,))
+    capsys.readouterr()
+    (stage.folder / "paper-seed-0" / "run.json").write_text("{}")
+    assert stage("--dry_run") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == [
+        "sts-macl-seed-0: trained", "paper-seed-0: begun", "sts-macl-seed-1: missing", "paper-seed-1: missing",
+    ]  # fmt: skip
+    assert "--model" in shlex.split(lines[1])
+    assert shlex.split(lines[3])[-1] == "--resume_from_checkpoint"
+    assert f"--output_dir={stage.folder / 'paper-seed-1'}" in shlex.split(lines[7])
+    assert not (stage.folder / "paper-seed-1").exists()
+
+
+def test_a_finished_run_with_other_settings_is_neither_redone_nor_taken(stage, capsys):
+    assert stage("--tasks=none", seeds=(0,)) == 0
+    argv = ["--presets", "paper", "--seeds", "0", f"--output_dir={stage.folder}", "--tasks=none"]
+    assert main([*argv, "--", "--max_steps=4"]) == 1
+    assert "finished run with other settings (max_steps was 3, is 4): another --output_dir" in capsys.readouterr().err
+    assert main([*argv, "--", "--max_steps=3", "--logging_steps=7"]) == 0
+
+
+# ---- plans ---------------------------------------------------------------------------------------------------------
+
+
+def planned(*argv, extra=()):
+    return plan(make_parser().parse_args(argv), extra)
+
+
+def test_a_table_has_every_row_with_every_seed():
+    runs = planned("--table", "sts", "--seeds", "0", "1", "2", "1")
+    assert len(runs) == len(TABLES["sts"]) * 3
+    assert runs[0].name == "sts-constant-0.05-seed-0"
+    assert runs[len(TABLES["sts"])].name == "sts-constant-0.05-seed-1"  # a whole table before the next seed
+    assert "--preset=sts-macl" in runs[1].options
+
+
+def test_a_grid_is_all_combinations_that_are_ranges():
+    argv = ["--temperature", "shifted_cosine", "--shift", "-0.4", "--seeds", "5"]
+    argv += ["--tau_min", "0.03", "0.05", "--tau_max", "0.04", "0.07"]
+    names = [run.name for run in planned(*argv)]
+    assert names == [
+        f"grid-shifted_cosine-tau_min={low}-tau_max={high}-shift=-0.4-seed-5"
+        for low, high in ((0.03, 0.04), (0.03, 0.07), (0.05, 0.07))
+    ]
+    loss = program.parse(planned(*argv)[0].options).loss
+    assert (loss.temperature, loss.tau_min, loss.tau_max, loss.shift) == ("shifted_cosine", 0.03, 0.04, -0.4)
+
+
+def test_constants_are_a_grid_too_and_stand_beside_a_table():
+    names = [run.name for run in planned("--table", "controls", "--temp", "0.02", "0.1", "--seeds", "0")]
+    assert names[-2:] == ["grid-temp=0.02-seed-0", "grid-temp=0.1-seed-0"]
+    assert len(names) == len(TABLES["controls"]) + 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "nothing to run: name a --table, --presets, or a --temperature with its values"),
+        (["--presets", "stss"], "--preset: unknown preset 'stss'; known are paper, "),
+        (["--table", "sts", "--jobs", "0"], "--jobs: must be at least 1, got 0"),
+        (["--table", "sts", "--tasks", "none", "sts"], "--tasks: none stands alone"),
+        (["--table", "sts", "--", "--seed=3"], "--seed=3: not behind --, the sweep sets it"),
+        (["--table", "sts", "--", "--output_dir", "x"], "--output_dir: not behind --"),
+        (["--table", "sts", "--", "--preset", "small"], "--preset: not behind --, each row is a preset of its own"),
+        (["--table", "sts", "--", "--max_stepps=3"], "unknown option --max_stepps=3"),
+        (
+            ["--temperature", "cosine", "--shift", "-0.4"],
+            "--shift: temperature 'cosine' takes --tau_min, --tau_max only",
+        ),
+        (["--temp", "-1"], "--temperature constant: --temp "),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(argv, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"sweep: error: {message}")
+    assert error.count("\n") == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_a_checkout_evaluation_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(program, "EVALUATE", tmp_path / "eval" / "senteval.py")
+    assert main(["--table", "sts", f"--output_dir={tmp_path / 'out'}"]) == 2
+    assert "evaluation comes with a checkout, --tasks none trains alone" in capsys.readouterr().err
+    assert evaluation_of(make_parser().parse_args(["--tasks", "none"])).tasks == ()
+
+
+# ---- the real programs ---------------------------------------------------------------------------------------------
+
+
+def test_the_state_of_a_real_run(flags, tmp_path):
+    options = tuple(flag for flag in flags if not flag.startswith("--output_dir"))
+    run = Run("out", tmp_path / "out", options)
+    assert run.state() == "missing"
+    assert train(flags) == 0
+    assert run.state() == "trained"
+    assert run.train_command() is None
+    with pytest.raises(program.UserError, match="seed was 42, is 1"):
+        Run("out", tmp_path / "out", (*options, "--seed=1")).state()
+    assert run.evaluate_command(Evaluation(("MiniSTS",), "mini", None))[-2:] == ["--tasks", "MiniSTS"]
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    del record["trained"]
+    (tmp_path / "out" / "run.json").write_text(json.dumps(record))
+    assert (run.state(), run.train_command()[-1]) == ("begun", "--resume_from_checkpoint")
+
+
+@pytest.mark.slow
+def test_real_runs_stopped_by_ctrl_c_go_on_and_are_evaluated(flags, tmp_path):
+    own = [flag for flag in flags if not flag.startswith(("--output_dir", "--max_steps", "--data_dir"))]
+    data = [flag for flag in flags if flag.startswith("--data_dir")]
+    command = [
+        sys.executable, "-m", "dystress_text.sweep", "--presets", "sts-constant-0.05", "paper", "--seeds", "0",
+        "--jobs=2", "--suite=mini", "--tasks", "MiniSTS", *data, f"--output_dir={tmp_path / 'sweep'}",
+        "--", *own, "--max_steps=350",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    deadline = time.monotonic() + 240
+    while len(list((tmp_path / "sweep").glob("*/metrics.jsonl"))) < 2:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=240)[0]
+    assert process.returncode == 130, said
+    assert "stopped by SIGINT: 2 stopped" in said
+    assert len(list((tmp_path / "sweep").glob("*/checkpoint-*"))) == 2
+    done = subprocess.run(command, capture_output=True, text=True, timeout=480)
+    assert done.returncode == 0, done.stdout + done.stderr
+    logs = [file.read_text() for file in (tmp_path / "sweep" / "logs").iterdir()]
+    assert all("going on after step" in log for log in logs)
+    for name in ("sts-constant-0.05-seed-0", "paper-seed-0"):
+        assert json.loads((tmp_path / "sweep" / name / "senteval-mini-test.json").read_text())["complete"]
+        assert (tmp_path / "sweep" / name / "sts-pairs.npz").is_file()

@@ -1,0 +1,112 @@
+"""Supervised training: rows of sentences that belong together, and every row that is none."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
+from dystress_text.encoders.encoder import load_encoder
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.task import SimcseTask
+from dystress_text.simcse.training_text import text_of_rows
+from dystress_text.train import main
+
+WORDS = zip(("cat", "dog", "bird", "fish", "man", "woman") * 4, ("dog", "bird", "fish") * 8, strict=True)
+ROWS = [(f"the {a} sat", f"a {a} was on the mat", f"the {b} ran", f"the {b} saw a {a}") for a, b in WORDS]
+NAMES = ("sent0", "sent1", "hard_neg", "more")
+
+
+def table(folder, columns=3, rows=ROWS, names=NAMES):
+    file = folder / "rows.csv"
+    with file.open("w", newline="") as stream:
+        csv.writer(stream).writerows([names[:columns], *(row[:columns] for row in rows)])
+    return str(file)
+
+
+def task_of(tiny_bert, folder, columns, objective, packing=True):
+    encoder, tokenizer = load_encoder(str(tiny_bert), "avg", mlp_head=False, dropout=0.0)
+    text, found = text_of_rows(table(folder, columns), None, progress=False)
+    assert found == columns
+    return SimcseTask(
+        encoder, tokenizer, load_corpus(text, tokenizer, 32, progress=False), objective, None, packing, columns
+    )
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("columns", [2, 3, 4])
+def test_a_batch_is_anchors_positives_and_hard_negatives_of_its_rows(tiny_bert, tmp_path, columns, packing):
+    objective = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4), hard_negative_weight=0.5)
+    task = task_of(tiny_bert, tmp_path, columns, objective, packing)
+    assert len(task) == len(ROWS)
+    rows = np.array([5, 0, 7])
+    vectors = task.embed(task.model.train(), task.load(rows))
+    expected = [task.model.encode([ROWS[i][k] for i in rows], task.tokenizer) for k in range(columns)]
+    assert len(vectors) == 2 * columns  # and behind them the numbers of their samples
+    for found, one in zip(vectors, expected, strict=False):
+        torch.testing.assert_close(found, one, rtol=0, atol=1e-6)
+    torch.testing.assert_close(task.loss(vectors), objective(*expected), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        ("--grad_cache_chunk=3",),
+        ("--objective=macl", "--text_columns", "sent0", "sent1"),
+        ("--objective=dclw", "--log_similarity"),
+        ("--bidirectional", "--log_similarity"),
+    ],
+)
+def test_the_program_trains_on_rows(flags, tmp_path, more):
+    given = [flag for flag in flags if not flag.startswith("--train_file")]
+    pairs = "--text_columns" in more
+    weight = [] if pairs else ["--hard_negative_weight=0.5"]
+    file = table(tmp_path)
+    assert main([*given, "--supervised", f"--train_file={file}", *weight, "--max_train_samples=20", *more]) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["corpus"]["sentences"] == 20 * (2 if pairs else 3)
+    assert record["steps"] == 6
+
+
+def test_columns_are_taken_in_the_order_that_is_named(tmp_path):
+    text, columns = text_of_rows(table(tmp_path, 4), ["sent1", "sent0"], progress=False)
+    assert columns == 2
+    assert text.read_text().splitlines()[:2] == [ROWS[0][1], ROWS[0][0]]
+
+
+def test_cells_that_say_none_are_texts(tmp_path):
+    text, _ = text_of_rows(table(tmp_path, 2, [("NA", "None"), ("null", "nan")]), None, progress=False)
+    assert text.read_text().splitlines() == ["NA", "None", "null", "nan"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "options", "message"),
+    [
+        (1, ROWS, ["--supervised"], "--supervised: a row is an anchor, a positive"),
+        (3, [*ROWS, ("a", "", "b")], ["--supervised"], "empty cell in 'sent1'"),
+        (3, [*ROWS, ("a", "b", " ")], ["--supervised"], "empty cell in 'hard_neg'"),
+        (3, [("a", "b", "c" * 70_000), *ROWS], ["--supervised"], "row 1 has more than 65,536 bytes in column 3"),
+        (3, ROWS, ["--supervised", "--text_columns", "sent0", "nope"], "--text_columns: "),
+        (3, ROWS, ["--supervised", "--text_columns", "sent0", "sent0"], "gives sent0, sent0"),
+        (3, ROWS, ["--supervised", "--text_column=sent0"], "--text_column: --supervised takes several"),
+        (3, ROWS, ["--supervised", "--objective=ntxent", "--bidirectional"], "--bidirectional: objective 'ntxent' has"),
+        (2, ROWS, ["--supervised", "--hard_negative_weight=1"], "--hard_negative_weight: there are no hard negatives"),
+        (3, ROWS, ["--supervised", "--hard_negative_weight=nan"], "--hard_negative_weight: must be a number"),
+        (3, ROWS, [], "has hard negatives (sent0, sent1, hard_neg): add --supervised"),
+        (2, ROWS, ["--text_columns", "sent0", "sent1"], "--text_columns: says nothing without --supervised"),
+    ],
+)  # fmt: skip
+def test_rows_that_do_not_fit_are_one_line(flags, tmp_path, capsys, columns, rows, options, message):
+    given = [flag for flag in flags if not flag.startswith(("--train_file", "--objective"))]
+    assert main([*given, f"--train_file={table(tmp_path, columns, rows)}", *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_text_has_no_rows(flags, tmp_path, capsys):
+    assert main([*flags, "--supervised"]) == 2
+    assert "--supervised: needs a table as --train_file" in capsys.readouterr().err

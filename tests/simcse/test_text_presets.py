@@ -1,0 +1,121 @@
+"""Every row of the paper's text table is a preset that builds the row's temperature; the list is one line each."""
+
+import subprocess
+import sys
+import warnings
+from dataclasses import fields
+
+import pytest
+
+from dystress_text.core.objectives import InfoNCELoss, MACLLoss
+from dystress_text.files.places import CHECKOUT
+from dystress_text.simcse.arguments import parse
+from dystress_text.simcse.objective import TEXT
+from dystress_text.simcse.paper import ROWS
+from dystress_text.simcse.presets import CONTROLS, PRESETS, STS_ROWS, TABLES
+from dystress_text.simcse.settings import TextSettings
+from dystress_text.training.build_loss import build_objective
+from dystress_text.training.presets import listing
+from dystress_text.training.settings import EngineSettings, LossSettings
+
+OPTIONS = {field.name for group in (TextSettings, LossSettings, EngineSettings) for field in fields(group)}
+
+TEMPERATURES = {
+    "sts-constant-0.05": "ConstantTemperature(tau=0.05)",
+    "sts-cosine-0.03-0.05": "CosineTemperature(tau_min=0.03, tau_max=0.05)",
+    "sts-shifted-0.2-0.03-0.05": "ShiftedCosineTemperature(tau_min=0.03, tau_max=0.05, shift=-0.2, scale=0.6)",
+    "sts-shifted-0.6-0.03-0.05": "ShiftedCosineTemperature(tau_min=0.03, tau_max=0.05, shift=-0.6, scale=0.8)",
+    "sts-shifted-0.4-0.02-0.05": "ShiftedCosineTemperature(tau_min=0.02, tau_max=0.05, shift=-0.4, scale=0.7)",
+    "sts-shifted-0.4-0.05-0.07": "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)",
+    "sts-constant-0.07": "ConstantTemperature(tau=0.07)",
+}
+
+
+def objective(name, *more):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # several of the paper's profiles have a falling logit
+        return build_objective(parse([f"--preset={name}", *more]).loss, TEXT)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_options_exist_and_fit_each_other(name):
+    assert set(PRESETS[name].settings) <= OPTIONS
+    assert parse([f"--preset={name}"]).preset == name
+    objective(name)
+
+
+def test_every_row_is_a_preset_and_named_in_it():
+    assert list(STS_ROWS.values()) == [row.name for row in ROWS]
+    for name, row in zip(STS_ROWS, ROWS, strict=True):
+        assert PRESETS[name].about == row.about()
+    assert set(TABLES["sts"]) == set(STS_ROWS)
+    assert set(TABLES["controls"]) == set(CONTROLS)
+
+
+@pytest.mark.parametrize("name", TEMPERATURES)
+def test_the_temperature_is_the_names(name):
+    assert repr(objective(name).temperature) == TEMPERATURES[name]
+    assert type(objective(name)) is InfoNCELoss
+
+
+PUBLISHED = {  # the README of SimCSE's repository: batch, learning rate, average
+    "unsupervised-bert-base": ("bert-base-uncased", 64, 3e-5, "76.25"),
+    "unsupervised-bert-large": ("bert-large-uncased", 64, 1e-5, "78.41"),
+    "unsupervised-roberta-base": ("roberta-base", 512, 1e-5, "76.57"),
+    "unsupervised-roberta-large": ("roberta-large", 512, 3e-5, "78.90"),
+    "supervised-bert-base": ("bert-base-uncased", 512, 5e-5, "81.57"),
+    "supervised-bert-large": ("bert-large-uncased", 512, 1e-5, "82.21"),
+    "supervised-roberta-base": ("roberta-base", 512, 5e-5, "82.52"),
+    "supervised-roberta-large": ("roberta-large", 512, 1e-5, "83.76"),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_simcses_models_have_their_recipes(name):
+    encoder, batch, rate, average = PUBLISHED[name]
+    settings = parse([f"--preset={name}"])
+    text, engine = settings.text, settings.engine
+    assert (text.model_name_or_path, engine.train_batch_size, engine.learning_rate) == (encoder, batch, rate)
+    assert average in PRESETS[name].about
+    supervised = name.startswith("supervised")
+    assert (text.supervised, engine.num_train_epochs) == ((True, 3) if supervised else (False, 1))
+    assert repr(objective(name).temperature) == "ConstantTemperature(tau=0.05)"
+    assert (text.pooler_type, text.max_seq_length, text.mask_duplicates) == ("cls", 32, False)
+
+
+def test_macl_is_the_reweighting_with_the_adaptive_temperature():
+    macl = objective("sts-macl")
+    assert isinstance(macl, MACLLoss)
+    assert repr(macl.temperature) == repr(objective("paper", "--objective=macl").temperature)
+
+
+def test_the_default_is_the_best_row():
+    assert repr(objective("paper").temperature) == TEMPERATURES["sts-shifted-0.4-0.05-0.07"]
+
+
+def test_a_temperature_on_the_command_line_replaces_the_rows():
+    assert repr(objective("sts-shifted-0.2-0.03-0.05", "--temp=0.1").temperature) == "ConstantTemperature(tau=0.1)"
+
+
+@pytest.mark.slow  # programs of their own
+def test_the_list_has_a_line_for_each_and_vision_lists_its_own():
+    from vision.pretraining.presets import PRESETS as IMAGES
+
+    done = subprocess.run([sys.executable, "-m", "dystress_text.presets"], capture_output=True, text=True, cwd=CHECKOUT)
+    assert done.returncode == 0, done.stderr
+    text, images = done.stdout.removesuffix("\n").split("\n\n")
+    assert text.split("\n")[1:] == listing(PRESETS).split("\n")
+    assert images.split("\n")[1:] == listing(IMAGES).split("\n")
+    assert len(listing(PRESETS).split("\n")) == len(PRESETS)
+
+
+def test_help_says_the_defaults_of_the_preset(capsys):
+    for preset, shown in (("paper", "Default 3e-05."), ("supervised-bert-base", "Default 5e-05.")):
+        with pytest.raises(SystemExit):
+            parse([f"--preset={preset}", "--help"])
+        told = " ".join(capsys.readouterr().out.split())
+        assert f"Peak learning rate of AdamW. {shown}" in told
+        assert "Of AdamW; not on biases and normalisation layers. Default 0.0." in told
+        assert "Turns --packing off." in told
+        for group in ("encoder, data and evaluation:", "objective and temperature:", "training loop:"):
+            assert group in told

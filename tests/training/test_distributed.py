@@ -1,0 +1,330 @@
+"""Several processes against one, through the real engine: the same batches, losses and weights."""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from accelerate import DeepSpeedPlugin, FullyShardedDataParallelPlugin, PartialState
+from accelerate.commands import launch
+from accelerate.commands.config.config_args import load_config_from_file
+from accelerate.utils import DistributedType
+from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+from conftest import build_tokenizer, build_transformer, reset_accelerator
+from processes import free_port, spawn
+from sentence_transformers import SentenceTransformer
+
+from dystress_text.core import (
+    AlignmentAdaptiveTemperature,
+    CosineTemperature,
+    InfoNCELoss,
+    LearnableTemperature,
+    MACLLoss,
+    NTXentLoss,
+    ProcessGather,
+    ShiftedCosineTemperature,
+)
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.errors import UserError
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.task import SimcseTask
+from dystress_text.train import main
+from dystress_text.training.accelerator import make_accelerator
+from dystress_text.training.distributed import check_launch, tell_deepspeed
+from dystress_text.training.settings import EngineSettings
+from dystress_text.training.similarity_log import watch_of
+from dystress_text.training.trainer import Trainer
+
+STEPS, BATCH, SENTENCES = 20, 8, 67  # 8 batches an epoch and 3 sentences that sit it out: two and a half epochs
+
+OBJECTIVES = {
+    "InfoNCE, shifted cosine": lambda gather: InfoNCELoss(ShiftedCosineTemperature(), gather=gather),
+    "NT-Xent, cosine in the gradient": lambda gather: NTXentLoss(
+        CosineTemperature(0.05, 0.1), detach_temperature=False, gather=gather
+    ),
+    "MACL": lambda gather: MACLLoss(temperature=AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), gather=gather),
+    "learned temperature": lambda gather: InfoNCELoss(
+        LearnableTemperature(CosineTemperature(0.05, 0.1)).double(), gather=gather
+    ),
+}
+CASES = {name: (name, {}) for name in OBJECTIVES}
+CASES["accumulation"] = ("InfoNCE, shifted cosine", {"gradient_accumulation_steps": 2})
+CASES["gradient cache"] = ("MACL", {"grad_cache_chunk": 1})
+
+
+class Task(SimcseTask):
+    """Its model is saved as it is in memory, in fp64; it is evaluated by using it."""
+
+    def evaluate(self):
+        return {"norm": float(self.encode(["the cat sat", "a dog ran"]).norm())}
+
+    def save(self, folder):
+        torch.save(self.model.state_dict(), folder / "weights.pt")
+
+
+def make_task(corpus, objective, world_size, rank):
+    transformer = build_transformer("bert")
+    for module in transformer.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    torch.manual_seed(1)
+    encoder = SentenceEncoder(transformer, "cls").double()
+    gather = ProcessGather(rank, world_size) if world_size > 1 else None
+    return Task(encoder, build_tokenizer(), corpus, OBJECTIVES[objective](gather))
+
+
+def shard(accelerator):
+    """Sharded training on the CPU, which torch can do, and for which accelerate has no name."""
+    accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
+        fsdp_version=2, auto_wrap_policy="transformer_based_wrap"
+    )
+    if accelerator.mixed_precision != "no":
+        accelerator.state.fsdp_plugin.set_mixed_precision(accelerator.mixed_precision)
+    accelerator.state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
+
+
+def train(folder, text, case, sharded=False, precision="no", **options):
+    """One run of a case; leaves metrics.jsonl and weights.pt in the folder."""
+    objective, own = CASES[case]
+    defaults = {"max_steps": STEPS, "train_batch_size": BATCH, "learning_rate": 1e-3, "max_grad_norm": 0.5}
+    defaults |= {"logging_steps": 1, "eval_steps": 10, "weight_decay": 0.1, "log_similarity": True}
+    settings = EngineSettings(output_dir=str(folder), mixed_precision=precision, **defaults | own | options)
+    accelerator = make_accelerator(settings)
+    if sharded:
+        shard(accelerator)
+    if accelerator.is_main_process:
+        folder.mkdir(parents=True, exist_ok=True)
+    accelerator.wait_for_everyone()
+    corpus = load_corpus(text, build_tokenizer(), 16, SENTENCES, progress=False)
+    task = make_task(corpus, objective, accelerator.num_processes, accelerator.process_index)
+    if precision != "no":
+        task.model.float()
+    learned = list(task.objective.temperature.parameters())
+    beside = {"params": learned, "lr": 0.05, "weight_decay": 0.0} if learned else None
+    trainer = Trainer(task, len(corpus), settings, accelerator, watch=watch_of(settings, task.objective), beside=beside)
+    trainer.fit()
+    types = {type(module).__name__ for module in trainer.model.modules()}
+    trainer.model = task.model
+    accelerator.free_memory()
+    del trainer
+    gc.collect()
+    reset_accelerator()
+    return types
+
+
+def train_all(folder, text):
+    """What each of several processes runs, one case after another in one process group."""
+    with pytest.raises(UserError, match=f"--train_batch_size: {BATCH + 1} does not divide among"):
+        train(folder, text, "MACL", train_batch_size=BATCH + 1)
+    reset_accelerator()
+    for case in CASES:
+        assert "DistributedDataParallel" in train(folder / case, text, case)
+
+
+def train_sharded(folder, text):
+    """The same with shards; one case is interrupted, as it were, and resumed."""
+    for case in ("InfoNCE, shifted cosine", "accumulation", "gradient cache"):
+        types = train(folder / case, text, case, sharded=True)
+        assert {"FSDPSentenceEncoder", "FSDPBertLayer", "FSDPBertEmbeddings"} <= types
+    options = {"case": "InfoNCE, shifted cosine", "sharded": True, "save_steps": 12}
+    train(folder / "resumed", text, **options)
+    if dist.get_rank() == 0:
+        (folder / "resumed" / "weights.pt").unlink()
+    dist.barrier()
+    train(folder / "resumed", text, **options, resume_from_checkpoint=True)
+    train(folder / "bf16", text, "InfoNCE, shifted cosine", sharded=True, precision="bf16")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, text_file):
+    """The runs of one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    for case in CASES:
+        train(folder / case, text_file, case)
+    return folder
+
+
+def results(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    losses = torch.tensor([line["loss"] for line in lines if "loss" in line], dtype=torch.float64)
+    norms = torch.tensor([line["norm"] for line in lines if "norm" in line], dtype=torch.float64)
+    return losses, norms, torch.cat([w.flatten() for w in torch.load(folder / "weights.pt").values()])
+
+
+def similarities(folder):
+    """The log of similarities as one vector."""
+    lines = [json.loads(line) for line in (folder / "similarity.jsonl").read_text().splitlines()]
+    figures = [[line[name] for name in line if name != "histograms"] for line in lines]
+    return torch.tensor(figures, dtype=torch.float64)
+
+
+def apart(a, b):
+    return float((a - b).norm() / b.norm())
+
+
+def compare(folder, reference):
+    losses, norms, weights = results(folder)
+    expected_losses, expected_norms, expected_weights = results(reference)
+    assert len(losses) == len(expected_losses) == STEPS
+    assert float(expected_losses[-5:].mean() / expected_losses[:5].mean()) < 0.95  # it learns something
+    assert weights.dtype == torch.float64
+    assert apart(losses, expected_losses) < 1e-10
+    assert apart(weights, expected_weights) < 1e-10
+    assert apart(norms, expected_norms) < 1e-5  # evaluation rounds to fp32
+    assert apart(similarities(folder), similarities(reference)) < 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_several_processes_equal_one(alone, tmp_path, text_file, world_size):
+    """20 steps over two and a half epochs of 67 sentences in batches of 8: 3 sit out each epoch, in any number."""
+    spawn(world_size, train_all, tmp_path, text_file)
+    for case in CASES:
+        compare(tmp_path / case, alone / case)
+
+
+@pytest.mark.slow
+def test_shards_equal_one_process(alone, tmp_path, text_file):
+    spawn(2, train_sharded, tmp_path, text_file)
+    for run in ("InfoNCE, shifted cosine", "accumulation", "gradient cache", "resumed"):
+        compare(tmp_path / run, alone / run.replace("resumed", "InfoNCE, shifted cosine"))
+    losses, _, weights = results(tmp_path / "bf16")
+    expected, _, _ = results(alone / "InfoNCE, shifted cosine")
+    assert weights.dtype == torch.float32
+    assert bool(weights.isfinite().all())
+    assert 1e-6 < apart(losses[:5], expected[:5]) < 1e-3  # later ones part ways: Adam blows roundings up
+    assert losses[-1] < 0.7 * losses[0]
+
+
+# ---- launching ------------------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGURATIONS = sorted((ROOT / "docs" / "accelerate").glob("*.yaml"))
+
+
+def launcher_arguments(file, *flags):
+    """What ``accelerate launch`` makes of a configuration file."""
+    given = ["--config_file", str(file), "--main_process_ip", "127.0.0.1", *flags, "train.py"]
+    return launch._validate_launch_command(launch.launch_command_parser().parse_args(given))
+
+
+@pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: file.stem)
+def test_configuration_files_are_accelerates(file, monkeypatch):
+    """Its own classes refuse unknown keys at the top; those within a section must be options of its launcher."""
+    configuration = load_config_from_file(str(file))
+    options = vars(launch.launch_command_parser().parse_args(["train.py"]))
+    for section in (configuration.fsdp_config, configuration.deepspeed_config):
+        assert set(section) <= set(options)
+    arguments, *_ = launcher_arguments(file)
+    assert arguments.num_processes == configuration.num_processes
+    assert arguments.num_processes % configuration.num_machines == 0
+    several = configuration.num_processes > 1
+    assert several == bool(arguments.multi_gpu or arguments.use_fsdp or arguments.use_deepspeed)
+    comment = file.read_text().partition("compute_environment")[0]
+    assert f"accelerate launch --config_file docs/accelerate/{file.name}" in comment
+
+
+def test_the_list_of_configurations():
+    assert {file.stem for file in CONFIGURATIONS} == {
+        "one_gpu", "ddp", "two_machines", "cpu", "fsdp", "deepspeed"
+    }  # fmt: skip
+
+
+def test_what_the_launcher_tells_fsdp(monkeypatch):
+    arguments, *_ = launcher_arguments(ROOT / "docs" / "accelerate" / "fsdp.yaml", "--main_process_port", "0")
+    for name, value in prepare_multi_gpu_env(arguments).items():
+        monkeypatch.setenv(name, value)
+    plugin = FullyShardedDataParallelPlugin()
+    assert plugin.fsdp_version == 2
+    assert plugin.reshard_after_forward is True
+    plugin.set_auto_wrap_policy(build_transformer("bert"))
+    assert plugin.auto_wrap_policy is not None
+
+
+def test_what_the_launcher_and_the_engine_tell_deepspeed(monkeypatch):
+    arguments, configuration, _ = launcher_arguments(ROOT / "docs" / "accelerate" / "deepspeed.yaml")
+    arguments.deepspeed_fields_from_accelerate_config = ",".join(configuration.deepspeed_config)
+    for name, value in prepare_deepspeed_cmd_env(arguments)[1].items():
+        monkeypatch.setenv(name, value)
+    plugin = DeepSpeedPlugin()
+    assert plugin.zero_stage == 2
+    accelerator = stand_in(DistributedType.DEEPSPEED, deepspeed_plugin=plugin)
+    check_launch(accelerator, EngineSettings())
+    tell_deepspeed(accelerator, 16, EngineSettings(max_grad_norm=0.5))
+    assert not plugin.is_auto("train_micro_batch_size_per_gpu")  # accelerate would ask for a data loader
+    assert plugin.get_value("train_micro_batch_size_per_gpu") == 16
+    assert plugin.get_value("gradient_clipping") == 0.5
+    assert plugin.get_value("gradient_accumulation_steps") == 1
+
+
+def stand_in(kind, is_fsdp2=False, **state):
+    return SimpleNamespace(
+        distributed_type=kind, is_fsdp2=is_fsdp2, num_processes=2, gradient_accumulation_steps=1,
+        state=SimpleNamespace(**state),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "words"),
+    [(stand_in(DistributedType.FSDP), "fsdp_version: 2"),
+     (stand_in(DistributedType.DEEPSPEED, deepspeed_plugin=SimpleNamespace(zero_stage=3)), "stage 3.*zero_stage: 2")],
+)  # fmt: skip
+def test_what_cannot_work_is_refused(accelerator, words):
+    with pytest.raises(UserError, match=words):
+        check_launch(accelerator, EngineSettings())
+
+
+def test_processes_that_do_not_find_each_other_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"started 2 processes.*ACCELERATE_USE_CPU=true"):
+        make_accelerator(EngineSettings())
+
+
+def test_another_accumulation_of_the_launcher_is_refused(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    with pytest.raises(UserError, match=r"--gradient_accumulation_steps.*says 4.*program 1"):
+        make_accelerator(EngineSettings())
+    reset_accelerator()
+    assert make_accelerator(EngineSettings(gradient_accumulation_steps=4)).gradient_accumulation_steps == 4
+
+
+@pytest.mark.slow
+def test_two_machines_train_as_one_process(tiny_bert, text_file, tmp_path):
+    """Two launchers, as on two machines, with the configuration file of the documentation; on the loopback network."""
+    flags = [
+        f"--model_name_or_path={tiny_bert}", f"--train_file={text_file}", "--eval_set=none", "--max_steps=6",
+        "--train_batch_size=8", "--mixed_precision=no", "--learning_rate=1e-3", "--dropout=0", "--logging_steps=1",
+    ]  # fmt: skip
+    assert main([*flags, f"--output_dir={tmp_path / 'one'}"]) == 0
+    launch_line = [
+        sys.executable, "-m", "accelerate.commands.launch", "--config_file", ROOT / "docs/accelerate/two_machines.yaml",
+        "--num_processes=2", "--main_process_ip=127.0.0.1", f"--main_process_port={free_port()}",
+    ]  # fmt: skip
+    program = [ROOT / "dystress_text" / "train.py", *flags, f"--output_dir={tmp_path / 'two'}"]
+    machines = [
+        subprocess.Popen(
+            [*map(str, [*launch_line, f"--machine_rank={rank}", *program])],
+            env={**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    printed = [machine.communicate(timeout=180)[0] for machine in machines]
+    assert [machine.returncode for machine in machines] == [0, 0], printed
+    assert "loads the model" in printed[0]  # the first machine has the main process
+    assert "loads the model" not in printed[1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+    assert json.loads((tmp_path / "two" / "run.json").read_text())["processes"] == 2
+    logs = [[json.loads(line) for line in (tmp_path / f / "metrics.jsonl").open()] for f in ("one", "two")]
+    one, two = ([line["loss"] for line in log] for log in logs)
+    assert len(one) == 6
+    assert two == pytest.approx(one, rel=1e-5)
+    assert SentenceTransformer(str(tmp_path / "two"), device="cpu").encode("the cat").shape == (16,)

@@ -1,0 +1,87 @@
+"""Gradient caching: the whole batch's gradient from chunks of it."""
+
+import pytest
+import torch
+from test_engine import log_of, make_task, run, weights
+
+from dystress_text.core import MACLLoss, NTXentLoss
+from dystress_text.errors import UserError
+from dystress_text.training.gradient_cache import check_no_batch_statistics
+
+
+def train(corpus, folder, chunk, dropout=0.0, objective=None, **options):
+    task = make_task(corpus, dropout)
+    if options.get("mixed_precision") != "bf16":
+        task.model.double()
+    if objective is not None:
+        task.objective = objective
+    options = {"train_batch_size": 12, "max_steps": 5, "logging_steps": 1, "grad_cache_chunk": chunk, **options}
+    run(task, corpus, folder, **options)
+    return weights(task), log_of(folder, "loss")
+
+
+@pytest.mark.parametrize("objective", [None, NTXentLoss(0.1), MACLLoss(0.05, 0.2, 0.8)])
+@pytest.mark.parametrize(("chunk", "accumulation"), [(4, 1), (5, 1), (4, 3), (1, 1)])
+def test_chunks_train_as_the_whole_batch(chunk, accumulation, objective, tmp_path, corpus):
+    options = {"objective": objective, "gradient_accumulation_steps": accumulation}
+    expected, curve = train(corpus, tmp_path / "whole", None, **options)
+    found, chunked = train(corpus, tmp_path / "chunks", chunk, **options)
+    assert chunked == pytest.approx(curve, rel=1e-10)
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, rtol=1e-8, atol=1e-10)
+
+
+def test_dropout_is_replayed(tmp_path, corpus):
+    """With one chunk's random numbers as seen by a plain pass over the same chunks, the gradient is the plain one."""
+    task = make_task(corpus, dropout=0.3)
+    task.model.double().train()
+    chunks = [task.load(torch.arange(i, i + 4).numpy()) for i in range(0, 12, 4)]
+    torch.manual_seed(5)
+    views = [task.embed(task.model, chunk) for chunk in chunks]
+    loss = task.loss(tuple(torch.cat(view) for view in zip(*views, strict=True)))
+    loss.backward()
+    expected = {name: p.grad.clone() for name, p in task.model.named_parameters() if p.grad is not None}
+    task.model.zero_grad()
+
+    from dystress_text.training.accelerator import make_accelerator
+    from dystress_text.training.gradient_cache import backward_in_chunks
+    from dystress_text.training.settings import EngineSettings
+
+    accelerator = make_accelerator(EngineSettings(output_dir=str(tmp_path), mixed_precision="no"))
+    torch.manual_seed(5)
+    cached = backward_in_chunks(task, task.model, chunks, accelerator)
+    after = torch.get_rng_state()
+    assert cached.item() == pytest.approx(loss.item(), rel=1e-12)
+    for name, p in task.model.named_parameters():
+        if p.grad is not None:
+            torch.testing.assert_close(p.grad, expected[name], rtol=1e-9, atol=1e-12)
+    torch.manual_seed(5)
+    for chunk in chunks:
+        task.embed(task.model, chunk)
+    assert torch.equal(after, torch.get_rng_state())  # as if the batch had been embedded once
+
+
+def test_bf16(tmp_path, corpus):
+    _, curve = train(corpus, tmp_path / "whole", None, mixed_precision="bf16")
+    _, chunked = train(corpus, tmp_path / "chunks", 4, mixed_precision="bf16")
+    assert chunked == pytest.approx(curve, rel=0.02)
+
+
+def test_a_chunk_as_large_as_the_batch_is_no_chunk(tmp_path, corpus):
+    expected, _ = train(corpus, tmp_path / "whole", None, dropout=0.1)
+    found, _ = train(corpus, tmp_path / "chunks", 12, dropout=0.1)
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+def test_batch_statistics_are_refused():
+    network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    with pytest.raises(UserError, match=r"--grad_cache_chunk: 1 \(BatchNorm1d\) uses the statistics of its batch"):
+        check_no_batch_statistics(network)
+    check_no_batch_statistics(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)))
+
+
+def test_a_chunk_of_none_is_refused():
+    from dystress_text.training.settings import EngineSettings
+
+    with pytest.raises(UserError, match="--grad_cache_chunk: must be at least 1, got 0"):
+        EngineSettings(grad_cache_chunk=0)

@@ -1,0 +1,315 @@
+"""What docs/reliability.md promises, on real processes: killed, told to stop, left by their launcher, out of space."""
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from processes import forkserver, free_port
+
+from dystress_text import train as program
+from dystress_text.files.atomic import MODEL_STAGING
+from dystress_text.train import main
+from dystress_text.training.run_folder import STAGING, checkpoint_folders
+
+ROOT = Path(__file__).resolve().parents[2]
+KILLS, RUNS, STEPS = 20, 4, 24
+TIMINGS = ("samples_per_second",)
+
+
+def run_main(arguments, errors):
+    """In a new process: the program with its standard error in a file."""
+    torch.set_num_threads(1)
+    sys.stdout = sys.stderr = Path(errors).open("w", buffering=1)  # noqa: SIM115  # for the life of the process
+    sys.exit(main(arguments))
+
+
+def start(arguments, errors):
+    process = forkserver().Process(target=run_main, args=(arguments, str(errors)))
+    process.start()
+    return process
+
+
+def finish(process, seconds=120):
+    process.join(seconds)
+    if process.is_alive():
+        process.kill()
+        pytest.fail("the process does not end")
+    return process.exitcode
+
+
+def with_output(flags, folder, *more):
+    return [*(flag for flag in flags if not flag.startswith(("--output_dir", "--max_steps"))), f"--output_dir={folder}",
+            f"--max_steps={STEPS}", "--save_steps=2", "--logging_steps=3", "--eval_steps=8", *more]  # fmt: skip
+
+
+def outcome(folder):
+    """The model's bytes, and the log and the record without timings."""
+    log = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    record = json.loads((folder / "run.json").read_text())
+    kept = {name: record[name] for name in ("untrained", "trained", "best_step", "steps", "skipped_steps")}
+    lines = [{name: value for name, value in line.items() if name not in TIMINGS} for line in log]
+    return (folder / "model.safetensors").read_bytes(), lines, kept
+
+
+def timed(flags, out, errors):
+    """A run left alone: seconds to its first line in the log, and to its end."""
+    begin = time.monotonic()
+    process = start(with_output(flags, out), errors)
+    wait_for(lambda: logged(out), process)
+    first = time.monotonic() - begin
+    assert finish(process) == 0, errors.read_text()
+    return first, time.monotonic() - begin
+
+
+@pytest.mark.slow
+def test_runs_that_are_killed_end_as_if_nothing_had_happened(flags, tmp_path):
+    errors = tmp_path / "errors"
+    timed(flags, tmp_path / "warm", errors)
+    first, seconds = timed(flags, tmp_path / "whole", errors)
+    expected = outcome(tmp_path / "whole")
+    chance, kills, in_a_save, early = random.Random(7), 0, 0, 0
+    for number in range(RUNS):
+        out = tmp_path / f"killed-{number}"
+        resume, here = [], 0
+        while here < KILLS // RUNS:
+            newest = next(iter(checkpoint_folders(out)), None)
+            done = int(newest.name.removeprefix("checkpoint-")) / STEPS if newest else 0
+            process = start(with_output(flags, out, *resume), errors)
+            process.join(chance.random() * (first + (seconds - first) * (1 - done)))
+            if not process.is_alive():  # done before its time came: once more from the start
+                early += 1
+                assert early < 10 * KILLS
+                assert process.exitcode == 0, errors.read_text()
+                assert outcome(out) == expected
+                shutil.rmtree(out)
+                resume = []
+                continue
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            here += 1
+            in_a_save += any((out / name).exists() for name in (STAGING, MODEL_STAGING))
+            resume = ["--resume_from_checkpoint"] if (out / "run.json").exists() else []
+        kills += here
+        assert finish(start(with_output(flags, out, *resume), errors)) == 0, errors.read_text()
+        assert outcome(out) == expected
+        assert not list(out.glob(".*"))
+    assert kills == KILLS
+    print(f"{kills} kills, {in_a_save} of them in the middle of a save")
+
+
+def wait_for(condition, process=None, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process is None or process.is_alive(), "the process has ended"
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.01)
+
+
+def logged(out):
+    log = out / "metrics.jsonl"
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_the_run_goes_on_from_there(number, code, flags, tmp_path):
+    out, errors = tmp_path / "out", tmp_path / "errors"
+    endless = with_output(flags, out, "--save_steps=0", "--eval_steps=7")
+    process = start(endless, errors)
+    wait_for(lambda: logged(out) >= 3, process)
+    os.kill(process.pid, number)
+    assert finish(process) == code, errors.read_text()
+    [checkpoint] = checkpoint_folders(out)
+    step = int(checkpoint.name.removeprefix("checkpoint-"))
+    said = errors.read_text().splitlines()[-1]
+    assert said == (
+        f"train.py: stopped by {number.name} after step {step} of 24; --resume_from_checkpoint goes on from there"
+    )
+    assert finish(start([*endless, "--resume_from_checkpoint"], errors)) == 0, errors.read_text()
+    assert f"going on after step {step}" in errors.read_text()
+    assert finish(start(with_output(flags, tmp_path / "whole", "--save_steps=0", "--eval_steps=7"), errors)) == 0
+    assert outcome(out) == outcome(tmp_path / "whole")
+
+
+def test_a_second_ctrl_c_ends_at_once(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import time\n"
+        "from dystress_text.training.stop_signals import StopSignals\n"
+        "with StopSignals() as stop:\n"
+        "    print('ready', flush=True)\n"
+        "    while True:\n        time.sleep(0.1)\n"
+    )
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    assert "Ctrl-C once more stops at once" in process.stderr.readline() + process.stderr.readline()
+    process.send_signal(signal.SIGINT)  # a launcher's echo
+    time.sleep(1.1)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.wait(5) == 130
+
+
+def test_without_a_launcher_the_parents_death_means_nothing(tmp_path):
+    """A shell that is closed leaves nohup's programs running."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import time\n"
+        "from dystress_text.training.stop_signals import StopSignals\n"
+        "with StopSignals() as stop:\n    print('ready', flush=True)\n    time.sleep(3)\n    print(stop.requested)\n"
+    )
+    for name, requested in (("shell.py", 0), ("torchrun", signal.SIGTERM)):
+        parent = tmp_path / name
+        parent.write_text(
+            f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, {str(script)!r}])\ntime.sleep(60)\n"
+        )
+        process = subprocess.Popen([sys.executable, parent], stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "ready\n"
+        process.kill()
+        assert process.stdout.read() == f"{int(requested)}\n"
+        process.wait()
+
+
+def launched(arguments, *launcher):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    return subprocess.Popen(
+        [sys.executable, "-m", *launcher, str(ROOT / "dystress_text" / "train.py"), *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True,
+    )  # fmt: skip
+
+
+def workers(process):
+    """The training processes below a launcher."""
+    found = psutil.Process(process.pid).children(recursive=True)
+    return [child for child in found if any(word.endswith("train.py") for word in child.cmdline())]
+
+
+@contextlib.contextmanager
+def cleaned_up(process):
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+ENDLESS = ["--max_steps=100000", "--save_steps=0", "--eval_steps=0", "--logging_steps=1"]
+
+
+@pytest.mark.slow
+def test_workers_do_not_outlive_their_launcher(flags, tmp_path):
+    process = launched(with_output(flags, tmp_path / "out", *ENDLESS), "accelerate.commands.launch", "--cpu")
+    with cleaned_up(process):
+        wait_for(lambda: logged(tmp_path / "out") >= 2)
+        [worker] = workers(process)
+        process.kill()
+        process.wait()
+        worker.wait(20)
+        assert len(checkpoint_folders(tmp_path / "out")) == 1
+
+
+TORCHRUN = ("torch.distributed.run", "--nproc_per_node=2")
+
+
+@pytest.mark.slow
+def test_one_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
+    arguments = with_output(flags, tmp_path / "out", *ENDLESS)
+    process = launched(arguments, *TORCHRUN, f"--master_port={free_port()}", "--monitor-interval=300")
+    with cleaned_up(process):
+        wait_for(lambda: logged(tmp_path / "out") >= 2)
+        first, second = workers(process)
+        victim = second if second.environ()["RANK"] == "1" else first
+        other = first if victim is second else second
+        victim.kill()
+        wait_for(lambda: other.status() == psutil.STATUS_ZOMBIE)  # by itself: the launcher looks every five minutes
+        process.kill()
+        said = process.stdout.read()
+    assert "train.py: error: another process of this run is gone after step" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_several_processes_stop_and_go_on_together(flags, tmp_path):
+    """One of them alone is told to stop."""
+    arguments = with_output(flags, tmp_path / "out", *ENDLESS[:1])
+    process = launched(arguments, *TORCHRUN, f"--master_port={free_port()}")
+    with cleaned_up(process):
+        wait_for(lambda: logged(tmp_path / "out") >= 5)
+        workers(process)[1].send_signal(signal.SIGTERM)
+        process.wait(60)
+        said = process.stdout.read()
+    assert said.count("stopped by SIGTERM after step") == 2
+    newest = checkpoint_folders(tmp_path / "out")[0]
+    assert {"random_states_0.pkl", "random_states_1.pkl"} < {path.name for path in newest.iterdir()}
+    step = int(newest.name.removeprefix("checkpoint-"))
+    more = [flag for flag in arguments if flag != ENDLESS[0]]
+    refused = launched([*more, "--resume_from_checkpoint"], *TORCHRUN, f"--master_port={free_port()}")
+    assert "max_steps was 100000, is 24" in refused.communicate(timeout=60)[0]
+    assert f"checkpoint-{step}" == newest.name
+
+
+# ---- files that cannot be written -----------------------------------------------------------------------------------
+
+
+def limited(bytes_):
+    return (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_}, {bytes_}))\n"
+        "from dystress_text.train import main\nsys.exit(main(sys.argv[1:]))\n"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [3_000, 20_000, 60_000])
+def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(room, flags, tmp_path):
+    """At different files, by a limit on the size of each."""
+    out, script = tmp_path / "out", tmp_path / "script.py"
+    assert main(with_output(flags, out, "--max_steps=6")) == 0
+    shutil.rmtree(out / "checkpoint-4")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.parent.name != "out"}
+    script.write_text(limited(room))
+    done = subprocess.run(
+        [sys.executable, script, *with_output(flags, out, "--max_steps=6", "--resume_from_checkpoint")],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("train.py: error: ")
+    assert "cannot write" in last
+    assert str(out) in last
+    for path, content in before.items():
+        if path.parent.name == "checkpoint-2":
+            assert path.read_bytes() == content
+    assert main(with_output(flags, out, "--max_steps=6", "--resume_from_checkpoint")) == 0
+
+
+def test_an_output_folder_that_goes_away_is_one_line(flags, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "out"
+    step = program.SimcseTask.begin_step
+
+    def removing(self, epoch, run_fraction):
+        if epoch > 0.3:
+            shutil.rmtree(out, ignore_errors=True)
+        step(self, epoch, run_fraction)
+
+    monkeypatch.setattr(program.SimcseTask, "begin_step", removing)
+    assert main(with_output(flags, out, "--save_steps=0", "--eval_steps=0")) == 2
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"cannot write to {str(out)!r} after step" in last
+    assert "No such file or directory" in last

@@ -1,0 +1,438 @@
+"""The training loop against plain loops, and what it promises: order, seeds, best model, resume, a clear stop."""
+
+import copy
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import build_tokenizer, build_transformer, reset_accelerator
+
+from dystress_text.core import InfoNCELoss, ScheduledTemperature, ShiftedCosineTemperature
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.errors import TrainingError, UserError
+from dystress_text.files.sealed import damage_of
+from dystress_text.simcse.task import SimcseTask
+from dystress_text.training.accelerator import global_batch_size, make_accelerator, resolve_precision, seed_process
+from dystress_text.training.batches import BatchOrder
+from dystress_text.training.checkpoints import newest_complete
+from dystress_text.training.settings import EngineSettings
+from dystress_text.training.similarity_log import watch_of
+from dystress_text.training.trainer import Trainer, parameter_groups
+
+
+class ScriptedTask(SimcseTask):
+    """A real task whose evaluations return given values; remembers the steps at which it was saved."""
+
+    scores = iter(())
+    saved = 0
+
+    def evaluate(self):
+        return {"score": next(self.scores)} if self.scores else {}
+
+    def save(self, folder):
+        self.saved += 1
+
+
+def make_task(corpus, dropout=0.0, temperature=None, pooler="cls"):
+    torch.manual_seed(1)
+    transformer = build_transformer("bert")
+    for module in transformer.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = dropout
+    transformer.config.attention_probs_dropout_prob = dropout
+    for layer in transformer.encoder.layer:
+        layer.attention.self.dropout.p = dropout
+    encoder = SentenceEncoder(transformer, pooler)
+    loss = InfoNCELoss(temperature or ShiftedCosineTemperature())
+    task = ScriptedTask(encoder, build_tokenizer(), corpus, loss)
+    task.scores = None
+    return task
+
+
+def run(task, corpus, folder, **options):
+    folder.mkdir(parents=True, exist_ok=True)
+    defaults = {"train_batch_size": 8, "learning_rate": 1e-2, "mixed_precision": "no", "max_steps": 6, "eval_steps": 0}
+    settings = EngineSettings(output_dir=str(folder), **{**defaults, **options})
+    watch = watch_of(settings, task.objective)
+    trainer = Trainer(task, len(corpus), settings, make_accelerator(settings), watch=watch)
+    return trainer.fit(), trainer
+
+
+def weights(task):
+    return {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
+
+
+def flat(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def equal(a, b):
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def log_of(folder, key):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line[key] for line in lines if key in line]
+
+
+# ---- batches --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "processes", "message"),
+    [({"train_batch_size": 1}, 1, "--train_batch_size: must be at least 2"),
+     ({"per_device_train_batch_size": 1}, 1, "--per_device_train_batch_size: must be at least 2"),
+     ({"train_batch_size": 9}, 2, "--train_batch_size: 9 does not divide among 2")],
+)  # fmt: skip
+def test_impossible_batches_name_the_option(options, processes, message):
+    with pytest.raises(UserError, match=message):
+        global_batch_size(EngineSettings(**options), processes)
+
+
+def test_the_batch_is_global_unless_given_per_device():
+    assert global_batch_size(EngineSettings(train_batch_size=64), 4) == 64
+    assert global_batch_size(EngineSettings(per_device_train_batch_size=64), 4) == 256
+
+
+# ---- the loop against a plain one -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_losses_and_weights_equal_a_plain_loop(tmp_path, corpus, accumulation, schedule):
+    task = make_task(corpus)
+    plain, untouched = copy.deepcopy(task.model), copy.deepcopy(task.model)
+    options = {"gradient_accumulation_steps": accumulation, "lr_scheduler_type": schedule, "weight_decay": 0.1}
+    options |= {"logging_steps": 1, "warmup_ratio": 0.3, "max_grad_norm": 0.5, "learning_rate": 1e-3}
+    run(task, corpus, tmp_path, **options)
+
+    decayed = [p for p in plain.parameters() if p.requires_grad and p.ndim > 1]
+    others = [p for p in plain.parameters() if p.requires_grad and p.ndim <= 1]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0}])
+    tau = ShiftedCosineTemperature()
+    batches = BatchOrder(len(corpus), 8, 42).epoch(0)
+    losses = []
+    for step in range(6):
+        warm = math.ceil(0.3 * 6)
+        through = (step - warm) / (6 - warm)
+        fall = 1 - through if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * through))
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * (step / warm if step < warm else fall)
+        optimizer.zero_grad()
+        total = 0.0
+        for indices in batches[step * accumulation : (step + 1) * accumulation]:
+            batch = corpus.batch(indices)
+            z1, z2 = (torch.nn.functional.normalize(plain(**batch), dim=-1) for _ in range(2))
+            s = z1 @ z2.T
+            loss = torch.nn.functional.cross_entropy(s / tau(s.detach()), torch.arange(8))
+            (loss / accumulation).backward()
+            total += loss.item() / accumulation
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+        optimizer.step()
+        losses.append(total)
+    assert log_of(tmp_path, "loss") == pytest.approx(losses, rel=1e-4)
+    reached, expected, start = (flat(model) for model in (task.model, plain, untouched))
+    assert (reached - expected).norm() < 0.01 * (start - expected).norm()
+
+
+def test_no_weight_decay_on_biases_and_norms(corpus):
+    model = make_task(corpus).model
+    decayed, others = parameter_groups(model, 0.1)
+    names = {id(p): n for n, p in model.named_parameters()}
+    assert decayed["weight_decay"] == 0.1
+    assert others["weight_decay"] == 0
+    assert all("LayerNorm" in names[id(p)] or names[id(p)].endswith("bias") for p in others["params"])
+    assert not any("pooler" in names[id(p)] for p in [*decayed["params"], *others["params"]])
+
+
+def test_the_schedule_of_a_temperature_advances_in_epochs(tmp_path, corpus):
+    temperature = ScheduledTemperature(0.1, 1.0, half_period=2)
+    run(make_task(corpus, temperature=temperature), corpus, tmp_path, max_steps=30)
+    assert float(temperature.time) == pytest.approx(29 / 25)  # 200 sentences in batches of 8: 25 steps an epoch
+
+
+# ---- seeds ----------------------------------------------------------------------------------------------------------
+
+
+def test_processes_have_streams_of_their_own():
+    drawn = []
+    for seed, rank in [(1, 0), (1, 1), (2, 0), (1, 0)]:
+        seed_process(seed, rank)
+        drawn.append(float(torch.rand(())))
+    assert drawn[0] == drawn[3]
+    assert len(set(drawn)) == 3
+
+
+def test_one_seed_one_result_and_evaluation_does_not_disturb_it(tmp_path, corpus):
+    results = []
+    for i, (seed, eval_steps) in enumerate([(1, 0), (1, 0), (1, 2), (2, 0)]):
+        task = make_task(corpus, dropout=0.1)
+        run(task, corpus, tmp_path / str(i), seed=seed, eval_steps=eval_steps)
+        results.append(weights(task))
+    assert equal(results[0], results[1])
+    assert equal(results[0], results[2])
+    assert not equal(results[0], results[3])
+
+
+# ---- evaluation and the best model ----------------------------------------------------------------------------------
+
+
+def test_the_best_model_is_kept(tmp_path, corpus):
+    task = make_task(corpus)
+    task.scores = iter([1.0, 3.0, float("nan"), 2.0, 3.0, 2.5])
+    summary, _ = run(task, corpus, tmp_path, eval_steps=1, metric_for_best_model="score")
+    assert task.saved == 2
+    assert (summary.best_step, summary.metrics) == (2, {"score": 3.0})
+    assert log_of(tmp_path, "score")[:2] == [1.0, 3.0]
+
+
+def test_without_evaluation_the_last_model_is_kept(tmp_path, corpus):
+    task = make_task(corpus)
+    summary, _ = run(task, corpus, tmp_path)
+    assert task.saved == 1
+    assert summary.steps == summary.best_step == 6
+
+
+def test_vectors_that_are_no_numbers_stop_the_run(tmp_path, corpus):
+    task = make_task(corpus)
+    task.scores = iter([float("nan")] * 6)
+    with pytest.raises(TrainingError, match="score is nan at step 2"):
+        run(task, corpus, tmp_path, eval_steps=2, metric_for_best_model="score")
+
+
+# ---- precision, numbers, trackers -----------------------------------------------------------------------------------
+
+
+def test_bf16_trains_with_fp32_weights_and_loss(tmp_path, corpus):
+    task = make_task(corpus)
+    seen = []
+    inner = task.loss
+    task.loss = lambda z: seen.append((z[0].dtype, inner(z).dtype)) or inner(z)
+    _, trainer = run(task, corpus, tmp_path, mixed_precision="bf16", logging_steps=1, learning_rate=1e-3)
+    assert trainer.accelerator.mixed_precision == "bf16"
+    assert {dtype for _, dtype in seen} == {torch.float32}
+    assert {p.dtype for p in task.model.parameters()} == {torch.float32}
+    reset_accelerator()
+    exact = make_task(corpus)
+    run(exact, corpus, tmp_path / "fp32", logging_steps=1, learning_rate=1e-3)
+    difference = np.subtract(log_of(tmp_path, "loss"), log_of(tmp_path / "fp32", "loss"))
+    assert 0 < np.abs(difference).max() < 0.2  # bf16 is at work, and close
+
+
+def test_a_loss_that_is_no_number_stops_with_its_step(tmp_path, corpus):
+    task = make_task(corpus)
+    inner, calls = task.loss, []
+    task.loss = lambda z: calls.append(1) or inner(z) * (float("nan") if len(calls) == 4 else 1.0)
+    with pytest.raises(TrainingError, match="loss is nan at step 4 of 6") as caught:
+        run(task, corpus, tmp_path, logging_steps=3)
+    assert "--learning_rate" in str(caught.value)
+    assert task.saved == 0
+
+
+def test_tensorboard_gets_the_log(tmp_path, corpus):
+    pytest.importorskip("tensorboard")
+    _, trainer = run(make_task(corpus), corpus, tmp_path, report_to="tensorboard", logging_steps=2)
+    trainer.accelerator.end_training()
+    assert list((tmp_path / "tracker-logs").rglob("events.*"))
+
+
+@pytest.mark.parametrize("tracker", ["nonsense", "clearml"])
+def test_a_tracker_that_is_not_installed_is_refused(tracker):
+    with pytest.raises(UserError, match=f"--report_to: '{tracker}' is no tracker.*none"):
+        make_accelerator(EngineSettings(report_to=tracker))
+
+
+@pytest.mark.parametrize("said", ["bogus", "fp8", "bf17"])
+def test_a_launchers_odd_precision_is_refused(said, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", said)
+    with pytest.raises(UserError, match="ACCELERATE_MIXED_PRECISION"):
+        make_accelerator(EngineSettings())
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "BF16")
+    assert resolve_precision("auto") == "bf16"
+
+
+def test_a_gradient_that_is_no_number_stops_the_run_and_leaves_its_state(tmp_path, corpus):
+    task = make_task(corpus)
+    inner, calls = task.loss, []
+
+    def loss(z):
+        calls.append(1)
+        rooted = torch.sqrt(0 * z[0].sum()) if len(calls) == 10 else 0  # finite, with an infinite slope
+        return inner(z) + rooted
+
+    task.loss = loss
+    options = {"gradient_accumulation_steps": 2, "logging_steps": 3, "learning_rate": 1e-3, "max_steps": 20}
+    told = r"the gradient's norm is nan at step 5 of 20 \(epoch 0, batch 4, learning rate 0\.0008\); lower"
+    with pytest.raises(TrainingError, match=told) as caught:
+        run(task, corpus, tmp_path, **options)
+    report = json.loads((tmp_path / "failure" / "report.json").read_text())
+    assert (report["step"], report["gradient_norm"]) == (5, None)
+    assert report["learning_rate"] == pytest.approx(8e-4)
+    assert report["samples"] == BatchOrder(len(corpus), 8, 42).epoch(0)[8:10].tolist()
+    assert all(math.isfinite(loss) for loss in report["losses"])
+    assert str(tmp_path / "failure") in str(caught.value)
+    assert damage_of(tmp_path / "failure") is None
+    assert newest_complete(tmp_path) is None  # nothing goes on from there
+
+
+def scaled(corpus, folder, scale, backoff=0.5, **options):
+    """A run in fp16, which torch's CPU part can do though accelerate refuses to, at a scale of one's own."""
+    folder.mkdir()
+    settings = EngineSettings(
+        output_dir=str(folder), train_batch_size=8, mixed_precision="no", eval_steps=0, learning_rate=1e-3, **options
+    )
+    accelerator = make_accelerator(settings)
+    accelerator.native_amp, accelerator.state._mixed_precision = True, "fp16"
+    accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=scale, backoff_factor=backoff, growth_interval=10**6)
+    try:
+        return Trainer(make_task(corpus), len(corpus), settings, accelerator).fit()
+    finally:
+        reset_accelerator()
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+def test_steps_that_overflow_in_fp16_are_skipped_and_counted(clip, tmp_path, corpus):
+    options = {"max_steps": 12, "logging_steps": 4, "max_grad_norm": clip}
+    assert scaled(corpus, tmp_path / "calm", 2.0**6, **options).skipped_steps == 0
+    wild = scaled(corpus, tmp_path / "wild", 2.0**36, backoff=0.05, **options)
+    assert 4 <= wild.skipped_steps < 11
+    losses = log_of(tmp_path / "wild", "loss")
+    assert losses[0] is None  # no step was taken
+    assert math.isfinite(losses[-1])
+
+
+def test_steps_that_overflow_again_and_again_stop_the_run(tmp_path, corpus):
+    with pytest.raises(TrainingError, match="fp16 has skipped 50 steps in a row at step 50 of 80"):
+        scaled(corpus, tmp_path / "out", 2.0**36, backoff=0.9999, max_steps=80, logging_steps=1)
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="fp16 works here")
+def test_fp16_on_a_cpu_names_the_option():
+    with pytest.raises(UserError, match="--mixed_precision: fp16 needs"):
+        make_accelerator(EngineSettings(mixed_precision="fp16"))
+
+
+def test_a_constant_rate_warms_up(tmp_path, corpus):
+    run(make_task(corpus), corpus, tmp_path, lr_scheduler_type="constant", warmup_ratio=0.5, logging_steps=1)
+    assert log_of(tmp_path, "learning_rate") == pytest.approx([1e-2 * min(1, step / 3) for step in range(1, 7)])
+
+
+def test_the_log_is_json_for_other_programs_too(tmp_path, corpus):
+    task = make_task(corpus)
+    task.evaluate = lambda: {"score": 1.0, "alignment": float("nan")}
+    run(task, corpus, tmp_path, metric_for_best_model="score")
+    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
+    assert log_of(tmp_path, "alignment") == [None]
+
+
+# ---- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, corpus, precision):
+    options = {"max_steps": 30, "save_steps": 4, "mixed_precision": precision, "logging_steps": 1}
+    whole = make_task(corpus, dropout=0.1)
+    run(whole, corpus, tmp_path / "whole", **options)
+
+    broken = make_task(corpus, dropout=0.1)
+    inner, calls = broken.loss, []
+    broken.loss = lambda z: calls.append(1) or inner(z) * (float("nan") if len(calls) == 27 else 1.0)  # in epoch 2
+    with pytest.raises(TrainingError):
+        run(broken, corpus, tmp_path / "broken", **options)
+    _fresh = make_task(corpus, dropout=0.5)  # other weights and random state than at the interruption
+    resumed = make_task(corpus, dropout=0.1)
+    summary, _ = run(resumed, corpus, tmp_path / "broken", resume_from_checkpoint=True, **options)
+    assert equal(weights(whole), weights(resumed))
+    assert log_of(tmp_path / "broken", "loss") == log_of(tmp_path / "whole", "loss")
+    assert summary.steps == 30
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [({"seed": 43}, "seed was 42, is 43"), ({"learning_rate": 1e-3}, "learning_rate was 0.01, is 0.001"),
+     ({"max_steps": 4}, "max_steps was 6, is 4"), ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps")],
+)  # fmt: skip
+def test_another_run_is_not_continued(tmp_path, corpus, changed, words):
+    run(make_task(corpus), corpus, tmp_path, save_steps=4)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    with pytest.raises(UserError, match=f"--resume_from_checkpoint: .*{words}"):
+        run(make_task(corpus), corpus, tmp_path, resume_from_checkpoint=True, save_steps=4, **changed)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    run(make_task(corpus), corpus, tmp_path, resume_from_checkpoint=True, save_steps=3, logging_steps=1)  # its own
+
+
+def test_without_a_checkpoint_a_run_begins_anew(tmp_path, corpus):
+    whole, again = make_task(corpus), make_task(corpus)
+    run(whole, corpus, tmp_path / "whole")
+    run(again, corpus, tmp_path / "again", resume_from_checkpoint=True)
+    assert equal(weights(whole), weights(again))
+
+
+# ---- the log of similarities ----------------------------------------------------------------------------------------
+
+
+def similarities_of(folder):
+    return [json.loads(line) for line in (folder / "similarity.jsonl").read_text().splitlines()]
+
+
+def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpus):
+    plain, task, batches = make_task(corpus), make_task(corpus), []
+    run(plain, corpus, tmp_path / "plain", max_steps=5)
+    assert not (tmp_path / "plain" / "similarity.jsonl").exists()
+    inner = task.loss
+    task.loss = lambda z: batches.append([view.detach().clone() for view in z]) or inner(z)
+    run(task, corpus, tmp_path / "out", max_steps=5, logging_steps=2, log_similarity=True, high_similarity=0.9)
+    assert equal(weights(plain), weights(task))
+    lines = similarities_of(tmp_path / "out")
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
+    counts = [sum(line["histograms"]["negatives"]) for line in lines if "histograms" in line]
+    assert counts == [2 * 8 * 7, 2 * 8 * 7, 8 * 7]  # steps 1 and 2, 3 and 4, 5
+    for line, (z1, z2, _) in zip(lines, batches, strict=True):
+        s = torch.nn.functional.cosine_similarity(z1[:, None], z2[None], dim=-1)
+        others = s[~torch.eye(8, dtype=torch.bool)]
+        assert line["positive"] == pytest.approx(s.diagonal().mean().item(), rel=1e-5)
+        assert line["negative"] == pytest.approx(others.mean().item(), rel=1e-5)
+        assert line["high_share"] == pytest.approx((others > 0.9).float().mean().item(), abs=1e-6)
+        assert line["tau_negative"] == pytest.approx(ShiftedCosineTemperature()(others).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("how", [{"gradient_accumulation_steps": 2}, {"grad_cache_chunk": 3}])
+def test_similarities_of_accumulated_and_cached_batches(tmp_path, corpus, how):
+    run(make_task(corpus), corpus, tmp_path, max_steps=4, log_similarity=True, **how)
+    lines = similarities_of(tmp_path)
+    assert len(lines) == 4
+    assert sum(lines[-1]["histograms"]["positives"]) == 4 * 8 * how.get("gradient_accumulation_steps", 1)
+
+
+def test_a_resumed_log_of_similarities_has_no_gap_and_no_double(tmp_path, corpus):
+    options = {"max_steps": 9, "save_steps": 4, "log_similarity": True, "logging_steps": 3}
+    whole, broken = make_task(corpus, dropout=0.1), make_task(corpus, dropout=0.1)
+    run(whole, corpus, tmp_path / "whole", **options)
+    inner, calls = broken.loss, []
+    broken.loss = lambda z: calls.append(1) or inner(z) * (float("nan") if len(calls) == 6 else 1.0)
+    with pytest.raises(TrainingError):
+        run(broken, corpus, tmp_path / "broken", **options)
+    run(make_task(corpus, dropout=0.1), corpus, tmp_path / "broken", resume_from_checkpoint=True, **options)
+    for one, other in zip(*(similarities_of(tmp_path / name) for name in ("whole", "broken")), strict=True):
+        assert {**one, "histograms": None} == {**other, "histograms": None}
+
+
+# ---- settings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("seed", -1), ("seed", 2**32),
+     ("learning_rate", 0), ("learning_rate", float("nan")), ("max_steps", 0), ("warmup_ratio", 1.5), ("eval_steps", -1),
+     ("gradient_accumulation_steps", 0), ("max_grad_norm", -1.0), ("num_train_epochs", 0), ("logging_steps", 0)],
+)  # fmt: skip
+def test_settings_out_of_range_name_the_option(option, value):
+    with pytest.raises(UserError, match=f"--{option}"):
+        EngineSettings(**{option: value})
+
+
+def test_accumulation_beyond_an_epoch(tmp_path, corpus):
+    with pytest.raises(UserError, match="--gradient_accumulation_steps"):
+        run(make_task(corpus), corpus, tmp_path, gradient_accumulation_steps=26)

@@ -1,0 +1,174 @@
+"""Duplicates in a batch and a learned temperature, in runs of the program."""
+
+import csv
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from conftest import WORDS
+from test_engine import make_task
+
+from dystress_text.encoders.encoder import load_encoder
+from dystress_text.simcse.arguments import parse
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.objective import TEXT, temperature_of_record
+from dystress_text.simcse.task import SimcseTask
+from dystress_text.train import main
+from dystress_text.training.accelerator import make_accelerator
+from dystress_text.training.batches import BatchOrder
+from dystress_text.training.build_loss import build_objective, learned_end_points, learned_group
+from dystress_text.training.settings import EngineSettings, LossSettings
+from dystress_text.training.trainer import Trainer
+
+SENTENCES = [" ".join(WORDS[i : i + 4]) for i in range(10)] * 2 + [" ".join(WORDS[i : i + 5]) for i in range(20)]
+
+
+def record_of(folder):
+    return json.loads((folder / "out" / "run.json").read_text())
+
+
+def losses_of(folder):
+    lines = (folder / "out" / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines if "loss" in json.loads(line)]
+
+
+@pytest.fixture
+def repeated(tmp_path, flags):
+    """Options of a run on sentences of which some stand twice."""
+    file = tmp_path / "repeated.txt"
+    file.write_text("\n".join(SENTENCES))
+    return [*(flag for flag in flags if not flag.startswith("--train_file")), f"--train_file={file}"]
+
+
+@pytest.mark.parametrize("chunk", [(), ("--grad_cache_chunk=3",)])
+@pytest.mark.parametrize(("objective", "each"), [("infonce", 2), ("ntxent", 8)])
+def test_equal_sentences_of_a_batch_are_counted(repeated, tmp_path, objective, each, chunk):
+    assert main([*repeated, f"--objective={objective}", *chunk]) == 0
+    order = BatchOrder(len(SENTENCES), 8, 42)
+    batches = [batch for epoch in range(2) for batch in order.epoch(epoch)][:6]
+    twice = sum(
+        n * (n - 1) // 2 for batch in batches for n in Counter(SENTENCES[i] for i in batch).values()
+    )  # pairs of sentences
+    assert twice > 0
+    assert record_of(tmp_path)["duplicate_pairs"] == each * twice
+
+
+def test_without_the_mask_nothing_is_counted_and_the_loss_is_higher(repeated, tmp_path):
+    assert main([*repeated, "--logging_steps=1"]) == 0
+    masked = losses_of(tmp_path)
+    assert main([*repeated, "--logging_steps=1", "--mask_duplicates=no", "--overwrite_output_dir"]) == 0
+    assert record_of(tmp_path)["duplicate_pairs"] is None
+    assert sum(losses_of(tmp_path)) > sum(masked)
+
+
+def test_digests_are_equal_for_equal_tokens_alone(tmp_path, tiny_bert):
+    _, tokenizer = load_encoder(str(tiny_bert), "cls")
+    (tmp_path / "a.txt").write_text("\n".join([*SENTENCES, "the   cat", "the cat", "cat the"]))
+    corpus = load_corpus(tmp_path / "a.txt", tokenizer, 16, progress=False)
+    digests = corpus.digests(np.arange(len(corpus))).tolist()
+    tokens = [tuple(corpus.batch(np.array([i]))["input_ids"][0].tolist()) for i in range(len(corpus))]
+    for i in range(len(corpus)):
+        for j in range(len(corpus)):
+            assert (digests[i] == digests[j]) == (tokens[i] == tokens[j])
+
+
+@pytest.mark.parametrize(
+    ("options", "names"), [(["--temp=0.05"], {"tau"}), (["--tau_min=0.05", "--tau_max=0.2"], {"tau_min", "tau_max"})]
+)
+def test_a_learned_temperature_moves_and_is_recorded(flags, tmp_path, options, names):
+    assert main([*flags, *options, "--learn_temperature", "--temperature_learning_rate=0.05", "--save_steps=3"]) == 0
+    record = record_of(tmp_path)
+    learned = record["learned_temperature"]
+    assert learned.keys() == names
+    starts = {"tau": 0.05, "tau_min": 0.05, "tau_max": 0.2}
+    assert all(abs(value - starts[name]) > 1e-4 for name, value in learned.items())
+    assert all(0.01 < value < 1 for value in learned.values())
+    rebuilt = temperature_of_record(record)
+    assert {name: getattr(rebuilt, name) for name in names} == learned
+    before = {**learned}
+    for folder in (tmp_path / "out").glob("checkpoint-6"):
+        assert not folder.exists()
+    assert main([*flags, *options, "--learn_temperature", "--temperature_learning_rate=0.05", "--save_steps=3",
+                 "--resume_from_checkpoint"]) == 0  # fmt: skip
+    assert record_of(tmp_path)["learned_temperature"] == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "learned"), [(["--temp=0.05"], {"tau": 0.01}), (["--tau_max=0.2"], {"tau_min": 0.01, "tau_max": 0.01})]
+)
+def test_one_that_went_to_its_bound_can_be_read_back(flags, learned):
+    settings = parse([*flags, "--learn_temperature", "--temperature_learning_rate=0.05"])
+    rebuilt = temperature_of_record({"settings": settings.options(), "learned_temperature": learned})
+    assert float(rebuilt(torch.tensor(0.5))) == pytest.approx(0.01)
+
+
+def test_it_is_recorded_as_the_kept_model_had_it(corpus, tmp_path):
+    """The first of three models is the best one."""
+    loss, found = LossSettings(temp=0.05, learn_temperature=True, temperature_learning_rate=0.05), []
+    for steps in (3, 1):
+        engine = EngineSettings(
+            output_dir=str(tmp_path), max_steps=steps, train_batch_size=8, eval_steps=1, mixed_precision="no",
+            lr_scheduler_type="constant", metric_for_best_model="score",
+        )  # fmt: skip
+        task, scores = make_task(corpus), iter([3.0, 2.0, 1.0])
+        task.objective = build_objective(loss, TEXT)
+        task.evaluate = lambda scores=scores: {"score": next(scores)}
+        task.save = lambda folder, task=task: SimcseTask.save(task, folder)
+        group = learned_group(task.objective, loss)
+        trainer = Trainer(task, len(corpus), engine, make_accelerator(engine), beside=group)
+        assert trainer.fit().best_step == 1
+        trainer.close()
+        moved = task.objective.temperature.end_points()
+        found.append((learned_end_points(task.objective.temperature), moved))
+    assert found[0][0] == found[1][0] == {"learned_temperature": found[1][1]}
+    assert found[0][1] != found[1][1]
+
+
+def test_its_step_is_that_of_adam_alone(corpus, tmp_path):
+    """Clipping and weight decay of the network do not reach it."""
+    loss = LossSettings(temp=0.05, learn_temperature=True, temperature_learning_rate=0.01)
+    engine = EngineSettings(
+        output_dir=str(tmp_path), max_steps=1, train_batch_size=8, weight_decay=0.5, max_grad_norm=1e-6,
+        mixed_precision="no", learning_rate=1e-9, lr_scheduler_type="constant",
+    )  # fmt: skip
+    task = make_task(corpus)
+    task.objective = build_objective(loss, TEXT)
+    before = task.objective.temperature.free.detach().clone()
+    trainer = Trainer(task, len(corpus), engine, make_accelerator(engine), beside=learned_group(task.objective, loss))
+    trainer.fit()
+    trainer.close()
+    moved = (task.objective.temperature.free.detach() - before).abs()
+    torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=1e-3, atol=0)  # Adam's first step is its rate
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--temperature_bounds", "0.01", "0.1"], "--temperature_bounds: says nothing without --learn_temperature"),
+        (["--temperature_learning_rate=0.1"], "--temperature_learning_rate: says nothing without --learn_temperature"),
+        (["--learn_temperature", "--temperature_bounds", "0.1"], "--temperature_bounds: two positive numbers"),
+        (["--learn_temperature", "--temperature_bounds", "0.06", "0.1"], "--learn_temperature: 0.05 and 0.07 must lie"),
+        (["--learn_temperature", "--temperature=scheduled"], "--learn_temperature: ScheduledTemperature has nothing"),
+        (["--learn_temperature", "--temperature_learning_rate=0"], "--temperature_learning_rate: must be positive"),
+        (["--objective=dcl", "--bidirectional"], "--bidirectional: objective 'dcl' has its own directions"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_line(flags, capsys, options, message):
+    assert main([*flags, *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_the_same_anchor_twice_has_two_positives(flags, tmp_path):
+    """A table whose rows share their anchor: what is masked are the pairs across those rows."""
+    file = tmp_path / "rows.csv"
+    rows = [(SENTENCES[i // 2], " ".join(WORDS[i : i + 6])) for i in range(20)]
+    with file.open("w", newline="") as stream:
+        csv.writer(stream).writerows([("sent0", "sent1"), *rows])
+    given = [flag for flag in flags if not flag.startswith("--train_file")]
+    assert main([*given, "--supervised", f"--train_file={file}", "--max_steps=2", "--train_batch_size=10"]) == 0
+    order = BatchOrder(20, 10, 42).epoch(0)
+    expected = sum(rows[i][0] == rows[j][0] and i != j for batch in order for i in batch for j in batch)
+    assert record_of(tmp_path)["duplicate_pairs"] == expected > 0

@@ -1,0 +1,89 @@
+"""Fine-tuning: its schedule, its first step by hand, what it learns and what it leaves alone."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from encoder_cases import as_float, colour_images, tiny_encoder
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+
+from dystress_text.errors import TrainingError, UserError
+from vision.evaluation.features import evaluating
+from vision.evaluation.fine_tuning import Classifier, TransferRecipe, fine_tune, score_classifier
+
+SHORT = TransferRecipe(epochs=4, batch_size=16)
+
+
+def test_the_recipe_is_the_papers():
+    recipe = TransferRecipe()
+    assert (recipe.epochs, recipe.batch_size) == (50, 128)
+    for classes, start in ((10, 0.1), (2, 1.0)):
+        rates = [recipe.rate(epoch, classes) for epoch in range(50)]
+        assert rates == pytest.approx([start] * 30 + [start / 10] * 10 + [start / 100] * 10)
+    assert TransferRecipe(learning_rate=0.5).rate(0, 2) == 0.5
+    assert [TransferRecipe(epochs=5).rate(epoch, 3) for epoch in range(5)] == pytest.approx([0.1] * 3 + [0.01, 0.001])
+
+
+@pytest.mark.parametrize(("classes", "weights"), [(3, (1.0, 3.0, 0.5)), (2, (2.45,))])
+def test_a_step_is_plain_gradient_descent_on_the_weighted_loss(classes, weights):
+    encoder, train = tiny_encoder(), colour_images(12, classes)
+    recipe = TransferRecipe(epochs=1, batch_size=12)
+    model, loss = fine_tune(encoder, train, as_float, weights, recipe, seed=5)
+
+    truth = Classifier(encoder, classes, seed=5).train()
+    log_odds = truth(as_float(train.images)).double()
+    each = torch.tensor(weights)[train.labels] if classes == 3 else torch.where(train.labels == 1, weights[0], 1.0)
+    if classes == 2:
+        log_odds = torch.cat([torch.zeros_like(log_odds), log_odds], 1)
+    terms = -log_odds.log_softmax(1)[torch.arange(12), train.labels] * each
+    expected = terms.sum() / (each.sum() if classes == 3 else 12)
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-4)
+    rate = 0.1 if classes == 3 else 1.0
+    for (name, parameter), stepped in zip(truth.named_parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(stepped, parameter - rate * parameter.grad, rtol=1e-3, atol=2e-4, msg=name)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_it_learns_and_its_figures_are_scikit_learns(classes):
+    train, test = colour_images(60, classes), colour_images(31, classes, seed=1)
+    model, loss = fine_tune(tiny_encoder(), train, as_float, (), TransferRecipe(8, 8, learning_rate=0.05))
+    found = score_classifier(model, test, as_float, loss, batch_size=7)
+    assert found.accuracy.top1 > 90
+    with evaluating(model), torch.no_grad():
+        logits = model(as_float(test.images))
+    if classes == 3:
+        assert found.accuracy.top1 == pytest.approx(100 * (logits.argmax(1) == test.labels).double().mean().item())
+        assert (found.balanced_accuracy, found.auc) == (None, None)
+    else:
+        predicted = (logits[:, 0] > 0).long()
+        assert found.balanced_accuracy == pytest.approx(100 * balanced_accuracy_score(test.labels, predicted))
+        assert found.auc == pytest.approx(100 * roc_auc_score(test.labels, logits[:, 0]))
+
+
+def test_the_encoder_and_the_random_state_stay_and_the_seed_decides():
+    encoder, train = tiny_encoder(), colour_images(33)  # the last step of an epoch would be of one image
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    state = torch.get_rng_state()
+    models = [fine_tune(encoder, train, as_float, (), SHORT, seed)[0] for seed in (1, 1, 2)]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in encoder.state_dict().items())
+    weights = [model.layer.weight for model in models]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+    assert not torch.equal(
+        models[0].encoder.backbone.embedder.embedder.convolution.weight,
+        encoder.backbone.embedder.embedder.convolution.weight,
+    )
+
+
+def test_errors_are_one_line():
+    encoder, train = tiny_encoder(), colour_images(12)
+    with pytest.raises(
+        UserError, match="--class_weights: got 2 numbers, but these classes need 3, one for each of a, b"
+    ):
+        fine_tune(encoder, train, as_float, (1.0, 2.0), SHORT)
+    with pytest.raises(UserError, match="at least two images a step"):
+        fine_tune(encoder, train, as_float, (), replace(SHORT, batch_size=1))
+    with pytest.raises(TrainingError, match=r"fine-tuning diverged in epoch \d: .*; lower --transfer_lr"):
+        fine_tune(encoder, train, as_float, (), TransferRecipe(epochs=4, batch_size=4, learning_rate=1e30))

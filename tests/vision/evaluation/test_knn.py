@@ -1,0 +1,139 @@
+"""Nearest neighbours: against scikit-learn, explicit loops in fp64, and cases worked by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+
+from dystress_text.errors import UserError
+from vision.evaluation import knn
+from vision.evaluation.knn import cosine_knn, cosine_votes, l2_knn, l2_votes
+
+
+def clouds(n, m, dim=12, classes=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(classes, dim, generator=generator)
+    labels = torch.randint(classes, (n + m,), generator=generator)
+    x = centres[labels] + 1.5 * torch.randn(n + m, dim, generator=generator)
+    return x[:n], labels[:n], x[n:], labels[n:]
+
+
+def lattice(n, m, seed=0):
+    """Whole numbers from a small cube: exact matches and many ties."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(0, 3, (n + m, 4), generator=generator).float()
+    return x[:n], torch.randint(3, (n,), generator=generator), x[n:]
+
+
+@pytest.fixture(params=[None, 7], ids=["one block", "blocks of 7"])
+def blocks(request, monkeypatch):
+    if request.param is not None:
+        monkeypatch.setattr(knn, "QUERIES", request.param)
+        monkeypatch.setattr(knn, "BANK", request.param)
+
+
+def votes_by_loop(bank, labels, queries, classes, k, temperature):
+    votes = np.zeros((len(queries), classes))
+    for i, q in enumerate(queries.double().numpy()):
+        s = [float(q @ b / np.linalg.norm(q) / np.linalg.norm(b)) for b in bank.double().numpy()]
+        for j in sorted(range(len(s)), key=lambda j: -s[j])[:k]:
+            votes[i, labels[j]] += math.exp(s[j] / temperature)
+    return votes
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("k", [1, 5, 20, 60])
+def test_cosine_votes_are_the_sums_of_the_formula(k):
+    bank, labels, queries, _ = clouds(60, 23)
+    mine = cosine_votes(bank, labels, queries, 5, k).double()
+    truth = votes_by_loop(bank, labels, queries, 5, k, 0.1)
+    mine, truth = mine / mine.sum(1, keepdim=True), truth / truth.sum(1, keepdims=True)
+    assert mine.numpy() == pytest.approx(truth, abs=1e-5)
+    assert np.array_equal(cosine_knn(bank, labels, queries, 5, k).numpy(), truth.argmax(1))
+
+
+@pytest.mark.usefixtures("blocks")
+def test_cosine_equals_scikit_learn_with_these_weights():
+    bank, labels, queries, _ = clouds(300, 100, seed=1)
+    theirs = KNeighborsClassifier(
+        20, metric="cosine", algorithm="brute", weights=lambda distance: np.exp((1 - distance) / 0.1)
+    ).fit(bank.double().numpy(), labels.numpy())
+    mine = cosine_knn(bank, labels, queries, 5, 20)
+    assert np.array_equal(mine.numpy(), theirs.predict(queries.double().numpy()))
+    assert (mine == torch.mode(labels).values).float().mean() < 0.5
+
+
+def test_a_low_temperature_is_the_nearest_neighbour_and_does_not_overflow():
+    bank, labels, queries, _ = clouds(60, 23)
+    assert torch.equal(
+        cosine_knn(bank, labels, queries, 5, 60, temperature=1e-5), cosine_knn(bank, labels, queries, 5, 1)
+    )
+
+
+def test_lengths_do_not_count_for_the_cosine():
+    bank, labels, queries, _ = clouds(60, 23)
+    scale = torch.linspace(0.1, 30, 60)[:, None]
+    assert torch.equal(cosine_knn(bank * scale, labels, queries, 5, 9), cosine_knn(bank, labels, queries, 5, 9))
+    assert not torch.equal(l2_knn(bank * scale, labels, queries, 5, 9), l2_knn(bank, labels, queries, 5, 9))
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("weights", knn.WEIGHTS)
+@pytest.mark.parametrize("k", [1, 10])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_l2_equals_scikit_learn(k, weights, dtype):
+    bank, labels, queries, _ = (x.to(dtype) if x.is_floating_point() else x for x in clouds(300, 100))
+    theirs = KNeighborsClassifier(k, weights=weights).fit(bank.numpy(), labels.numpy())
+    assert np.array_equal(l2_knn(bank, labels, queries, 5, k, weights).numpy(), theirs.predict(queries.numpy()))
+    votes = l2_votes(bank, labels, queries, 5, k, weights)
+    shares = (votes / votes.sum(1, keepdim=True)).numpy()
+    assert shares == pytest.approx(theirs.predict_proba(queries.numpy()), abs=1e-6)
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("weights", knn.WEIGHTS)
+@pytest.mark.parametrize("k", [1, 2, 4, 10])
+def test_ties_and_exact_matches_equal_scikit_learn_where_it_defines_them(k, weights):
+    """Which of several neighbours at one distance is the k-th is nobody's promise; all else is."""
+    bank, labels, queries = lattice(60, 200)
+    distances = torch.cdist(queries.double(), bank.double()).sort(1).values
+    defined = (distances[:, k - 1] < distances[:, k]).numpy()
+    theirs = KNeighborsClassifier(k, weights=weights, algorithm="kd_tree").fit(bank.double().numpy(), labels.numpy())
+    mine = l2_knn(bank, labels, queries, 3, k, weights).numpy()
+    assert defined.sum() >= 10
+    assert np.array_equal(mine[defined], theirs.predict(queries.double().numpy())[defined])
+
+
+def test_exact_matches_are_the_only_ones_that_count():
+    bank = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.001, 0.0], [0.002, 0.0], [0.003, 0.0]])
+    labels = torch.tensor([2, 1, 0, 0, 0])
+    query = torch.zeros(1, 2)
+    assert l2_votes(bank, labels, query, 3, k=5).tolist() == [[0, 1, 1]]
+    assert l2_knn(bank, labels, query, 3, k=5).item() == 1  # the lower class number
+    assert l2_knn(bank, labels, query, 3, k=5, weights="uniform").item() == 0
+
+
+def test_close_vectors_far_from_the_origin_keep_their_order():
+    bank = 1000 + torch.tensor([[0.0, 0.0], [0.01, 0.0], [0.0, 0.02]])
+    queries = bank + 0.001
+    labels = torch.arange(3)
+    assert l2_knn(bank, labels, queries, 3).tolist() == [0, 1, 2]
+    assert l2_knn(bank, labels, bank, 3, k=3).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x, y: cosine_knn(x, y, x, 5, k=11), "--k: 11 neighbours of a bank of 10 images; give 1 to 10"),
+        (lambda x, y: cosine_knn(x, y, x, 5, k=0), "--k: 0 neighbours"),
+        (lambda x, y: l2_knn(x, y, x, 5, k=11), "--l2_k: 11 neighbours of a bank of 10"),
+        (lambda x, y: cosine_knn(x, y, x, 5, k=3, temperature=0.0), "--knn_temperature: must be above 0, got 0"),
+        (lambda x, y: cosine_knn(x, y, x, 5, k=3, temperature=float("nan")), "--knn_temperature: must be above 0"),
+    ],
+)
+def test_errors_name_the_option(call, message):
+    bank, labels, _, _ = clouds(10, 1)
+    with pytest.raises(UserError, match=message):
+        call(bank, labels)

@@ -1,0 +1,103 @@
+"""The linear probe: against scikit-learn on real features, and its schedule against a loop by hand."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from encoder_cases import tiny_encoder
+from sklearn.linear_model import LogisticRegression
+
+from dystress_text.errors import UserError
+from vision.data.augment import evaluation_transform
+from vision.data.images import mean_std
+from vision.data.shapes import make_shapes
+from vision.evaluation.accuracy import Accuracy
+from vision.evaluation.features import image_features
+from vision.evaluation.probe import linear_probe
+
+
+def clouds(n, m, dim=16, classes=4, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(classes, dim, generator=generator)
+    labels = torch.randint(classes, (n + m,), generator=generator)
+    x = (centres[labels] + 2 * torch.randn(n + m, dim, generator=generator)).relu()
+    return x[:n], labels[:n], x[n:], labels[n:]
+
+
+def probe_by_hand(x, y, queries, classes, epochs, batch_size, seed):
+    """Softmax regression in fp64 NumPy: SGD with momentum 0.9, cosine schedule."""
+    theta = np.zeros((classes, x.shape[1] + 1))
+    velocity = np.zeros_like(theta)
+    x, queries, y = x.double().numpy(), queries.double().numpy(), y.numpy()
+    mean, scale = x.mean(0), 1 / np.sqrt(x.var(0).mean())
+    x, queries = ((rows - mean) * scale for rows in (x, queries))
+    x, queries = (np.hstack([rows, np.ones((len(rows), 1))]) for rows in (x, queries))
+    generator = torch.Generator().manual_seed(seed)
+    steps = epochs * math.ceil(len(x) / batch_size)
+    step = 0
+    for _ in range(epochs):
+        order = torch.randperm(len(x), generator=generator).numpy()
+        for start in range(0, len(x), batch_size):
+            rows = order[start : start + batch_size]
+            logits = x[rows] @ theta.T
+            p = np.exp(logits - logits.max(1, keepdims=True))
+            p /= p.sum(1, keepdims=True)
+            p[np.arange(len(rows)), y[rows]] -= 1
+            velocity = 0.9 * velocity + p.T @ x[rows] / len(rows)
+            theta -= 0.1 * batch_size / 256 * 0.5 * (1 + math.cos(math.pi * step / steps)) * velocity
+            step += 1
+    return queries @ theta.T
+
+
+@pytest.mark.parametrize("batch_size", [32, 50])
+def test_every_step_is_that_of_the_formula(batch_size):
+    x, y, queries, _ = clouds(160, 40)
+    mine = linear_probe(x.double(), y, queries.double(), 4, epochs=7, batch_size=batch_size, seed=3)
+    assert mine.numpy() == pytest.approx(probe_by_hand(x, y, queries, 4, 7, batch_size, 3), abs=1e-10)
+
+
+def centred(x, queries):
+    """As the probe sees them: shifted by their mean, of unit mean square."""
+    mean = x.double().mean(0)
+    scale = 1 / (x - mean).square().mean().sqrt()
+    return ((x - mean) * scale).numpy(), ((queries - mean) * scale).numpy()
+
+
+def test_it_comes_close_to_logistic_regression_on_features_of_shapes():
+    """Of an untrained network, for test images with the training images' nuisance values."""
+    encoder = tiny_encoder()
+    train, test = make_shapes("train", seed=0, per_class=600), make_shapes("train", seed=1, per_class=600)
+    mean, std = mean_std(train)
+    transform = partial(evaluation_transform, size=train.size, mean=mean, std=std)
+    x, queries = (image_features(encoder, images, transform) for images in (train, test))
+    seen, asked = centred(x, queries)
+    theirs = 100 * LogisticRegression(max_iter=1000).fit(seen, train.labels).score(asked, test.labels)
+    reached = Accuracy.of(linear_probe(x, train.labels, queries, 10), test.labels)
+    assert reached.top1 == pytest.approx(theirs, abs=0.5)
+    assert reached.top1 > 50  # chance is 10
+    assert reached.top5 > reached.top1
+
+
+def test_neither_a_shift_nor_a_scale_of_the_features_matters():
+    x, y, queries, _ = clouds(160, 40)
+    plain = linear_probe(x, y, queries, 4, epochs=5, batch_size=32)
+    moved = linear_probe(20 * x + 3, y, 20 * queries + 3, 4, epochs=5, batch_size=32)
+    torch.testing.assert_close(moved, plain, rtol=1e-3, atol=1e-3)
+    assert linear_probe(torch.ones_like(x), y, queries, 4, epochs=1).isfinite().all()  # nothing to learn from
+
+
+def test_it_can_be_repeated_and_draws_nothing_from_the_caller():
+    x, y, queries, _ = clouds(160, 40)
+    state = torch.get_rng_state()
+    first = linear_probe(x, y, queries, 4, epochs=2, batch_size=32, seed=1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(linear_probe(x, y, queries, 4, epochs=2, batch_size=32, seed=1), first)
+    assert not torch.equal(linear_probe(x, y, queries, 4, epochs=2, batch_size=32, seed=2), first)
+
+
+def test_one_class_is_refused():
+    x, y, queries, _ = clouds(50, 10)
+    with pytest.raises(UserError, match="training images are of one class only"):
+        linear_probe(x, torch.ones_like(y), queries, 4)

@@ -1,0 +1,307 @@
+"""Objectives without negatives: each against its formula written out, its gradient, processes, precision, limits."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from processes import in_threads
+
+from vision.pretraining.negative_free import (
+    NEGATIVE_FREE,
+    ARBLoss,
+    BarlowTwinsLoss,
+    VICRegLoss,
+    WhiteningMSELoss,
+    ZeroCLLoss,
+)
+
+
+def draw(n=12, dim=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    base = torch.randn(n, dim, generator=generator, dtype=torch.float64) @ (torch.eye(dim) + 0.4).double()
+    return [base + 0.5 * torch.randn(n, dim, generator=generator, dtype=torch.float64) for _ in range(2)]
+
+
+# ---- the formulas, number by number ---------------------------------------------------------------------------------
+
+
+def standardised(columns):
+    """Each list of numbers with mean 0 and variance 1, but for batch normalisation's 1e-5."""
+    found = []
+    for column in columns:
+        mean = math.fsum(column) / len(column)
+        variance = math.fsum((x - mean) ** 2 for x in column) / len(column)
+        found.append([(x - mean) / math.sqrt(variance + 1e-5) for x in column])
+    return found
+
+
+def columns_of(z):
+    return [list(column) for column in zip(*z.tolist(), strict=True)]
+
+
+def dot(a, b):
+    return math.fsum(x * y for x, y in zip(a, b, strict=True))
+
+
+def barlow(z1, z2, weight=0.0051):
+    a, b = standardised(columns_of(z1)), standardised(columns_of(z2))
+    total = 0.0
+    for i in range(len(a)):
+        for j in range(len(b)):
+            c = dot(a[i], b[j]) / len(z1)
+            total += (1 - c) ** 2 if i == j else weight * c**2
+    return total
+
+
+def vicreg(z1, z2, invariance=25, variance=25, covariance=1):
+    n, dim = z1.shape
+    pairs = zip(z1.flatten().tolist(), z2.flatten().tolist(), strict=True)
+    total = invariance * math.fsum((x - y) ** 2 for x, y in pairs) / (n * dim)
+    for z in (z1, z2):
+        centred = [[x - math.fsum(column) / n for x in column] for column in columns_of(z)]
+        for i in range(dim):
+            total += variance * max(0, 1 - math.sqrt(dot(centred[i], centred[i]) / (n - 1) + 1e-4)) / dim
+            for j in range(dim):
+                if i != j:
+                    total += covariance * (dot(centred[i], centred[j]) / (n - 1)) ** 2 / dim
+    return total
+
+
+def w_mse(z1, z2, shrinkage=1e-3, rows_per_dim=2):
+    n, dim = z1.shape
+    slices, losses = max(1, n // (rows_per_dim * dim)), []
+    for part in np.array_split(np.arange(n), slices):
+        white = []
+        for z in (z1.numpy()[part], z2.numpy()[part]):
+            covariance = np.cov(z, rowvar=False)
+            covariance = (1 - shrinkage) * covariance + shrinkage * np.trace(covariance) / dim * np.eye(dim)
+            v = (z - z.mean(0)) @ np.linalg.inv(np.linalg.cholesky(covariance)).T
+            white.append(v / np.linalg.norm(v, axis=1, keepdims=True))
+        losses += [2 - 2 * dot(a, b) for a, b in zip(*white, strict=True)]
+    return math.fsum(losses) / n
+
+
+def zca(x, shrinkage):
+    """The inverse root by Newton's iteration, not by eigenvalues."""
+    matrix = (1 - shrinkage) * x @ x.T / x.shape[1] + shrinkage * np.eye(len(x))
+    scale = np.linalg.norm(matrix)
+    y, z, identity = matrix / scale, np.eye(len(x)), np.eye(len(x))
+    for _ in range(60):
+        step = (3 * identity - z @ y) / 2
+        y, z = y @ step, step @ z
+    return z / math.sqrt(scale)
+
+
+def zero_part(rows1, rows2, shrinkage=0.1):
+    white = []
+    for rows in (rows1, rows2):
+        x = np.array(standardised(rows))
+        white.append(zca(x, shrinkage) @ x)
+    return math.fsum((1 - dot(a, b) / len(a)) ** 2 for a, b in zip(*white, strict=True))
+
+
+def zero_icl(z1, z2):
+    return zero_part(z1.tolist(), z2.tolist())
+
+
+def zero_fcl(z1, z2):
+    return zero_part(columns_of(z1), columns_of(z2))
+
+
+def arb(z1, z2, size=5, shrinkage=1e-4):
+    x1, x2 = (np.array(standardised(columns_of(z))) for z in (z1, z2))
+    total = 0.0
+    for x, other in ((x1, x2), (x2, x1)):
+        for start in range(0, len(x), size):
+            group = other[start : start + size]
+            base = zca(group, shrinkage) @ group
+            total += math.fsum(
+                (1 - dot(a, b) / len(a)) ** 2 for a, b in zip(x[start : start + size], base, strict=True)
+            )
+    return total
+
+
+FORMULAS = {
+    "barlow_twins": barlow,
+    "vicreg": vicreg,
+    "w_mse": w_mse,
+    "zero_icl": zero_icl,
+    "zero_fcl": zero_fcl,
+    "zero_cl": lambda z1, z2: zero_icl(z1, z2) + zero_fcl(z1, z2),
+    "arb": arb,
+}
+
+
+@pytest.mark.parametrize("n", [12, 23])  # of 5 dimensions: one slice of W-MSE, and two
+@pytest.mark.parametrize("scale", [1, 0.3])  # standard deviations above VICReg's hinge, and below
+@pytest.mark.parametrize("name", NEGATIVE_FREE)
+def test_the_loss_is_its_formula(name, scale, n):
+    z1, z2 = (scale * z for z in draw(n))
+    loss = NEGATIVE_FREE[name]()(z1, z2)
+    assert loss.shape == ()
+    assert loss.item() == pytest.approx(FORMULAS[name](z1, z2), rel=1e-9)
+
+
+def test_parameters_are_those_of_the_formulas():
+    z1, z2 = draw(23)
+    for loss, expected in (
+        (BarlowTwinsLoss(0.3), barlow(z1, z2, 0.3)),
+        (VICRegLoss(1, 2, 3), vicreg(z1, z2, 1, 2, 3)),
+        (WhiteningMSELoss(4, 0.2), w_mse(z1, z2, 0.2, 4)),
+        (ZeroCLLoss("feature", 0.3), zero_part(columns_of(z1), columns_of(z2), 0.3)),
+        (ARBLoss(1, 0.01), arb(z1, z2, 1, 0.01)),
+    ):
+        assert loss(z1, z2).item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_groups_of_arb_are_the_largest_that_divide_and_fit():
+    z1, z2 = draw(12, 12)
+    assert ARBLoss()(z1, z2).item() == pytest.approx(arb(z1, z2, size=6), rel=1e-9)  # half of 12 rows
+    z1, z2 = draw(9, 12)
+    assert ARBLoss()(z1, z2).item() == pytest.approx(arb(z1, z2, size=4), rel=1e-9)
+    z1, z2 = draw(2, 3)
+    assert ARBLoss()(z1, z2).item() == pytest.approx(arb(z1, z2, size=1), rel=1e-9)
+
+
+# ---- gradients ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["barlow_twins", "vicreg", "w_mse"])
+def test_the_gradient_is_the_losss(name):
+    assert torch.autograd.gradcheck(NEGATIVE_FREE[name](), [z.requires_grad_() for z in draw(11, 4)], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["zero_icl", "zero_fcl", "zero_cl", "arb"])
+def test_the_whitening_is_a_constant_to_the_gradient(name, monkeypatch):
+    """With the matrices of one point held, the loss near it has the gradient that training sees."""
+    import vision.pretraining.negative_free as module
+
+    views, true, held = [z.requires_grad_() for z in draw(11, 4)], module._whitening, []
+    loss = NEGATIVE_FREE[name]()
+    monkeypatch.setattr(module, "_whitening", lambda x, shrinkage: held.append(true(x, shrinkage)) or held[-1])
+    base = module.ARBLoss._base
+    bases = []
+    monkeypatch.setattr(module.ARBLoss, "_base", lambda self, z, size: bases.append(base(self, z, size)) or bases[-1])
+    expected = torch.autograd.grad(loss(*views), views)
+    assert held
+    assert not any(matrix.requires_grad for matrix in [*held, *bases])
+
+    def with_constants(*views):
+        matrices, fixed = iter(held), iter(bases)
+        monkeypatch.setattr(module, "_whitening", lambda x, shrinkage: next(matrices))
+        monkeypatch.setattr(module.ARBLoss, "_base", lambda self, z, size: next(fixed))
+        return loss(*views)
+
+    assert torch.autograd.gradcheck(with_constants, views, atol=1e-6)
+    torch.testing.assert_close(torch.autograd.grad(with_constants(*views), views), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NEGATIVE_FREE)
+def test_descent_makes_the_views_agree_and_does_not_collapse(name):
+    z1, z2 = (z.requires_grad_() for z in draw(*{"zero_icl": (6, 24), "zero_cl": (16, 16)}.get(name, (24, 4))))
+    loss = NEGATIVE_FREE[name]()
+    optimizer = torch.optim.Adam([z1, z2], lr=0.05)
+    start = loss(z1, z2).item()
+    for _ in range(150):
+        optimizer.zero_grad()
+        value = loss(z1, z2)
+        value.backward()
+        optimizer.step()
+    assert value.item() < 0.3 * start
+    assert float(z1.detach().std(0).min()) > 0.1
+
+
+# ---- several processes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("name", NEGATIVE_FREE)
+def test_the_mean_over_processes_is_the_single_process(name, world_size):
+    views = [z.requires_grad_() for z in draw(24)]
+    single = NEGATIVE_FREE[name]()(*views)
+    expected = torch.autograd.grad(single, views)
+    losses = in_threads(
+        world_size,
+        lambda gather: NEGATIVE_FREE[name](gather=gather)(*(z.chunk(world_size)[gather.rank] for z in views)),
+    )
+    for loss in losses:
+        torch.testing.assert_close(loss, single, rtol=1e-12, atol=0)
+    found = torch.autograd.grad(torch.stack(losses).mean(), views)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
+
+
+# ---- precision and limits -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NEGATIVE_FREE)
+def test_statistics_are_in_fp32_under_autocast(name):
+    views = [z.bfloat16().requires_grad_() for z in draw(24)]
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = NEGATIVE_FREE[name]()(*views)
+    assert loss.dtype == torch.float32
+    expected = NEGATIVE_FREE[name]()(*(z.detach().double() for z in views))
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
+    loss.backward()
+    assert all(z.grad.isfinite().all() for z in views)
+
+
+@pytest.mark.parametrize("name", NEGATIVE_FREE)
+@pytest.mark.parametrize("broken", ["all rows equal", "all zero", "one dimension twice", "large", "small"])
+def test_degenerate_batches_give_finite_losses(name, broken):
+    z1, z2 = (z.float() for z in draw(24))
+    if broken == "all rows equal":
+        z1, z2 = z1[:1].expand(24, -1), z2[:1].expand(24, -1)
+    elif broken == "one dimension twice":
+        z1, z2 = (torch.cat([z[:, :4], z[:, :1]], dim=1) for z in (z1, z2))
+    else:
+        factor = {"all zero": 0.0, "large": 1e4, "small": 1e-4}[broken]
+        z1, z2 = z1 * factor, z2 * factor
+    z1, z2 = z1.clone().requires_grad_(), z2.clone().requires_grad_()
+    loss = NEGATIVE_FREE[name]()(z1, z2)
+    loss.backward()
+    assert loss.isfinite()
+    assert z1.grad.isfinite().all()
+    assert z2.grad.isfinite().all()
+
+
+def test_more_dimensions_than_rows():
+    z1, z2 = draw(8, 40)
+    for name, build in NEGATIVE_FREE.items():
+        if name == "w_mse":
+            with pytest.raises(ValueError, match="8 rows have no covariance of full rank in 40 dimensions"):
+                build()(z1, z2)
+        else:
+            assert build()(z1.float(), z2.float()).isfinite()
+    with pytest.raises(ValueError, match="16 rows have no"):
+        WhiteningMSELoss()(*draw(16, 16))
+    with pytest.raises(ValueError, match="20 features cannot be orthogonal over a batch of 8"):
+        ARBLoss(20)(z1, z2)
+    with pytest.raises(ValueError, match="groups of 7 do not divide 40 features"):
+        ARBLoss(7)(z1, z2)
+
+
+@pytest.mark.parametrize("name", NEGATIVE_FREE)
+def test_other_shapes_are_refused(name):
+    loss = NEGATIVE_FREE[name]()
+    for z1, z2 in ((torch.randn(4, 3), torch.randn(5, 3)), (torch.randn(4), torch.randn(4))):
+        with pytest.raises(ValueError, match=r"one shape \(batch, dim\)"):
+            loss(z1, z2)
+    with pytest.raises(ValueError, match="at least 2"):
+        loss(torch.randn(1, 3), torch.randn(1, 3))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [(lambda: BarlowTwinsLoss(-0.1), "off_diagonal must be"),
+     (lambda: VICRegLoss(variance=-1), "variance must be"),
+     (lambda: VICRegLoss(covariance=math.nan), "covariance must be"),
+     (lambda: WhiteningMSELoss(1), "rows_per_dim must be at least 2 for"),
+     (lambda: WhiteningMSELoss(shrinkage=0), "shrinkage must lie above 0"),
+     (lambda: ZeroCLLoss(shrinkage=1), "shrinkage must lie"),
+     (lambda: ZeroCLLoss("all"), "parts must be instance, feature or both, got 'all'"),
+     (lambda: ARBLoss(0), "group_size must be")],
+)  # fmt: skip
+def test_bad_parameters_are_named(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()

@@ -1,0 +1,196 @@
+"""Image encoders on several processes, through the real engine, in fp64: exact in spite of batch statistics."""
+
+import copy
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import reset_accelerator
+from encoder_cases import colour_images, tiny_encoder
+from processes import spawn
+from torch import nn
+
+from dystress_text.core import CosineTemperature, NTXentLoss, ProcessGather, QueueInfoNCELoss
+from dystress_text.core.gather import LocalGather
+from dystress_text.training.accelerator import make_accelerator
+from dystress_text.training.settings import EngineSettings
+from dystress_text.training.trainer import Trainer
+from vision.pretraining.batchnorm import CpuSyncBatchNorm, synchronise
+from vision.pretraining.negative_free import NEGATIVE_FREE
+from vision.pretraining.optimizers import make_optimizer
+from vision.pretraining.settings import VisionSettings
+from vision.pretraining.task import PretrainTask, QueueTask
+from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask
+from vision.resnet import mlp
+
+STEPS, BATCH, IMAGES = 6, 8, 21  # two batches an epoch, and 5 images that sit it out
+WITHOUT_NEGATIVES = ("w_mse", "arb", "byol", "dino")  # test_negative_free has all, in threads
+
+
+class TurningViews(nn.Module):
+    """Views without chance: as they are, upside down, as they are, ..."""
+
+    turned = True
+
+    def forward(self, images):
+        self.turned = not self.turned
+        images = images.double() / 255 - 0.5
+        return images.flip(2) if self.turned else images
+
+
+class InHalves(nn.Module):
+    """One process that does what two without synchronised statistics do: each half of the batch has its own."""
+
+    def __init__(self, encoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, images):
+        first, second = images.chunk(2)  # the views, each (n, ...)
+        halves = [self.encoder(torch.cat(pair)).chunk(2) for pair in zip(first.chunk(2), second.chunk(2), strict=True)]
+        return torch.cat([half[view] for view in (0, 1) for half in halves])
+
+
+class Unsaved:
+    def evaluate(self):
+        return {}
+
+    def save(self, folder):
+        torch.save(self.model.state_dict(), folder / "weights.pt")
+
+
+class Views(Unsaved, PretrainTask):
+    pass
+
+
+class Queue(Unsaved, QueueTask):
+    pass
+
+
+class Teacher(Unsaved, TeacherTask):
+    pass
+
+
+def train(folder, kind="views", sync=False, halves=False, steps=STEPS):
+    settings = EngineSettings(
+        output_dir=str(folder), mixed_precision="no", max_steps=steps, train_batch_size=BATCH, learning_rate=0.05,
+        logging_steps=1, metric_for_best_model=None,
+    )  # fmt: skip
+    accelerator = make_accelerator(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    processes = accelerator.num_processes
+    gather = ProcessGather(accelerator.process_index, processes) if processes > 1 else None
+    encoder = tiny_encoder(out_dim=6 if kind == "w_mse" else 16).double()
+    head = (Prototypes(16, 24) if kind == "dino" else mlp(16, 32, 16)).double()
+    if sync and gather is not None:
+        synchronise(encoder, gather, accelerator.device)
+        synchronise(head, gather, accelerator.device)
+    images = colour_images(IMAGES)
+    if kind == "views":
+        objective = NTXentLoss(CosineTemperature(0.1, 0.2), gather=gather)
+        task = Views(encoder, images, TurningViews(), objective)
+    elif kind in NEGATIVE_FREE:
+        task = Views(encoder, images, TurningViews(), NEGATIVE_FREE[kind](gather=gather))
+    elif kind in ("byol", "dino"):
+        objective = BYOLLoss() if kind == "byol" else DINOLoss(24, gather=gather).double()
+        task = Teacher(
+            encoder, images, TurningViews(), objective, momentum=0.9, autocast=accelerator.autocast,
+            head=head, head_in_teacher=kind == "dino",
+        )  # fmt: skip
+    else:
+        objective = QueueInfoNCELoss(CosineTemperature(0.1, 0.2), 24, 16, gather=gather).double()
+        torch.manual_seed(3)
+        objective.queue.copy_(F.normalize(torch.randn(objective.queue.shape, dtype=torch.float64), dim=-1))
+        task = Queue(encoder, images, TurningViews(), objective, momentum=0.9, autocast=accelerator.autocast)
+    if halves:
+        task.model = InHalves(encoder)
+    vision = VisionSettings(optimizer="sgd")
+    trainer = Trainer(
+        task, IMAGES, settings, accelerator,
+        make_optimizer=lambda network: make_optimizer(network, settings, vision, BATCH),
+    )  # fmt: skip
+    trainer.fit()
+    trainer.model = task.model
+    accelerator.free_memory()
+    reset_accelerator()
+
+
+def train_all(folder):
+    train(folder / "views, synchronised", "views", sync=True)
+    train(folder / "queue, synchronised", "queue", sync=True)
+    train(folder / "views, own statistics", "views")
+
+
+def train_baselines(folder):
+    for kind in WITHOUT_NEGATIVES:
+        train(folder / kind, kind, sync=True, steps=3)
+
+
+def results(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    state = torch.load(folder / "weights.pt")
+    weights = torch.cat([w.flatten() for n, w in state.items() if "running" not in n and w.is_floating_point()])
+    running = torch.cat([w.flatten() for name, w in state.items() if "running" in name])
+    return torch.tensor([line["loss"] for line in lines], dtype=torch.float64), weights, running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_processes_equal_one(world_size, tmp_path):
+    spawn(world_size, train_all, tmp_path)
+    for case, kind in (("views, synchronised", "views"), ("queue, synchronised", "queue")):
+        train(tmp_path / f"one {kind}", kind)
+        for found, expected in zip(results(tmp_path / case), results(tmp_path / f"one {kind}"), strict=True):
+            assert len(found) == len(expected) > 0
+            assert float((found - expected).norm() / expected.norm()) < 1e-10
+    if world_size == 2:
+        train(tmp_path / "halves", halves=True)
+        own, halves = results(tmp_path / "views, own statistics"), results(tmp_path / "halves")
+        for found, expected in zip(own[:2], halves[:2], strict=True):
+            assert float((found - expected).norm() / expected.norm()) < 1e-10
+        assert float((own[1] - results(tmp_path / "one views")[1]).norm()) > 1e-3  # statistics do matter here
+
+
+@pytest.mark.slow
+def test_processes_equal_one_without_negatives(tmp_path):
+    spawn(2, train_baselines, tmp_path)
+    for kind in WITHOUT_NEGATIVES:
+        train(tmp_path / f"one {kind}", kind, steps=3)
+        for found, expected in zip(results(tmp_path / kind), results(tmp_path / f"one {kind}"), strict=True):
+            assert len(found) == len(expected) > 0
+            assert float((found - expected).norm() / expected.norm()) < 1e-9, kind
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (6, 5, 4, 3)])
+def test_the_layer_is_torchs_for_one_process(shape):
+    torch.manual_seed(0)
+    plain = (nn.BatchNorm1d if len(shape) == 2 else nn.BatchNorm2d)(5).double()
+    nn.init.normal_(plain.weight)
+    ours = CpuSyncBatchNorm(copy.deepcopy(plain), LocalGather())
+    for _ in range(3):
+        x = (torch.randn(shape, dtype=torch.float64) * 3 + 7).requires_grad_()
+        y = x.detach().clone().requires_grad_()
+        grad = torch.randn(shape, dtype=torch.float64)
+        expected, found = plain(x), ours(y)
+        expected.backward(grad)
+        found.backward(grad)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(y.grad, x.grad, rtol=1e-10, atol=1e-12)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-12, atol=1e-12)
+    for (name, a), b in zip(plain.named_parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(b.grad, a.grad, rtol=1e-10, atol=1e-12, msg=name)
+    torch.testing.assert_close(ours.eval()(x), plain.eval()(x))
+
+
+def test_the_layer_keeps_its_inputs_precision():
+    layer = CpuSyncBatchNorm(nn.BatchNorm2d(3), LocalGather())
+    x = torch.randn(4, 3, 5, 5)
+    assert layer(x.bfloat16()).dtype == torch.bfloat16
+    torch.testing.assert_close(layer(x.bfloat16()).float(), nn.BatchNorm2d(3)(x), rtol=0.02, atol=0.05)
+
+
+def test_layers_without_running_statistics_are_refused():
+    with pytest.raises(ValueError, match="running statistics only"):
+        CpuSyncBatchNorm(nn.BatchNorm1d(3, track_running_stats=False), LocalGather())

@@ -1,0 +1,129 @@
+"""A labelled image set that is drawn at run time: ten shapes and textures in changing colours, places and sizes.
+
+What varies within a class is what SimCLR's augmentation undoes (colour, brightness, place, size, noise), and the test
+split varies where the training split does not: its hues are others and its figures lie farther from the middle. An
+untrained network sees the colours first, so pre-training has something to show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from dystress_text.errors import UserError
+from vision.data.images import ImageSet
+
+SIDE = 24
+CLASSES = ("disc", "ring", "square", "frame", "triangle", "cross", "stripes", "checks", "dots", "waves")
+HUES = {"train": (0.00, 0.45), "test": (0.50, 0.95)}  # parts of the circle
+DISTANCES = {"train": (0.0, 3.0), "test": (3.0, 5.0)}  # pixels from the middle
+RADII = (5.0, 8.0)
+PERIODS = (5.0, 8.0)  # pixels of a texture
+TILT = 0.25  # radians to either side
+NOISE = 0.04
+
+
+def make_shapes(split: str, seed: int = 0, per_class: int = 256) -> ImageSet:
+    """Draw the training or the test split, the same for the same arguments.
+
+    Args:
+        split: ``train`` or ``test``.
+        seed: of colours, places, sizes and noise; the splits differ under one seed.
+        per_class: images of each of the ten classes.
+
+    Raises:
+        UserError: an unknown split, or no images.
+    """
+    if split not in HUES:
+        raise UserError(f"--split: unknown split {split!r}; known are {', '.join(HUES)}")
+    if per_class < 1:
+        raise UserError(f"--per_class: a class needs at least 1 image, got {per_class}")
+    generator = torch.Generator().manual_seed(2 * seed + (split == "test"))
+    images = torch.cat([_draw(figure, split, per_class, generator) for figure in _FIGURES])
+    labels = torch.arange(len(CLASSES)).repeat_interleave(per_class)
+    return ImageSet(images, None, labels, CLASSES, "shapes", None, SIDE)
+
+
+def _draw(figure: Callable[[Tensor, Tensor], Tensor], split: str, count: int, generator: torch.Generator) -> Tensor:
+    """(count, 3, SIDE, SIDE) uint8."""
+
+    def uniform(low: float, high: float) -> Tensor:
+        return low + (high - low) * torch.rand(count, 1, 1, generator=generator)
+
+    distance, direction, tilt = uniform(*DISTANCES[split]), uniform(0, 2 * math.pi), uniform(-TILT, TILT)
+    unit = uniform(*(PERIODS if figure in _TEXTURES else RADII))
+    steps = torch.arange(SIDE) - (SIDE - 1) / 2
+    x = steps[None, None, :] - distance * direction.cos()
+    y = steps[None, :, None] - distance * direction.sin()
+    u, v = (x * tilt.cos() + y * tilt.sin()) / unit, (y * tilt.cos() - x * tilt.sin()) / unit
+    mask = (0.5 - figure(u, v) * unit).clamp(0, 1)[:, None]  # (count, 1, SIDE, SIDE), edges a pixel wide
+
+    hue = uniform(*HUES[split])
+    dark, light = uniform(0.15, 0.4), uniform(0.6, 1.0)
+    upside = uniform(0, 1) < 0.5
+    inner = _colour(hue, uniform(0.2, 0.9), torch.where(upside, dark, light))
+    outer = _colour(hue + uniform(-0.05, 0.05), uniform(0.2, 0.9), torch.where(upside, light, dark))
+    images = outer + mask * (inner - outer)
+    images = images + NOISE * torch.randn(images.shape, generator=generator)
+    return (images.clamp(0, 1) * 255).round().to(torch.uint8)
+
+
+def _colour(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
+    """HSV to RGB, (count, 1, 1) each -> (count, 3, 1, 1)."""
+    k = torch.remainder(torch.tensor((5.0, 3.0, 1.0)).view(3, 1, 1) + 6 * hue[:, None], 6)  # (count, 3, 1, 1)
+    return value[:, None] * (1 - saturation[:, None] * torch.minimum(k, 4 - k).clamp(0, 1))
+
+
+def _disc(u: Tensor, v: Tensor) -> Tensor:
+    return torch.hypot(u, v) - 0.9
+
+
+def _ring(u: Tensor, v: Tensor) -> Tensor:
+    return (torch.hypot(u, v) - 0.75).abs() - 0.22
+
+
+def _square(u: Tensor, v: Tensor) -> Tensor:
+    return torch.maximum(u.abs(), v.abs()) - 0.8
+
+
+def _frame(u: Tensor, v: Tensor) -> Tensor:
+    return (torch.maximum(u.abs(), v.abs()) - 0.68).abs() - 0.2
+
+
+def _triangle(u: Tensor, v: Tensor) -> Tensor:
+    return torch.maximum(v - 0.6, 0.866 * u.abs() - 0.5 * v - 0.5)
+
+
+def _cross(u: Tensor, v: Tensor) -> Tensor:
+    a, b = u.abs(), v.abs()
+    return torch.maximum(torch.minimum(a, b) - 0.28, torch.maximum(a, b) - 0.95)
+
+
+def _stripes(u: Tensor, v: Tensor) -> Tensor:
+    return 0.25 - _wrapped(v).abs() + 0 * u
+
+
+def _checks(u: Tensor, v: Tensor) -> Tensor:
+    a, b = 0.25 - _wrapped(u).abs(), 0.25 - _wrapped(v).abs()
+    return torch.where(a * b > 0, -1.0, 1.0) * torch.minimum(a.abs(), b.abs())
+
+
+def _dots(u: Tensor, v: Tensor) -> Tensor:
+    return torch.hypot(_wrapped(u), _wrapped(v)) - 0.28
+
+
+def _waves(u: Tensor, v: Tensor) -> Tensor:
+    return 0.25 - _wrapped(v + 0.35 * torch.sin(2.5 * u)).abs()
+
+
+def _wrapped(values: Tensor) -> Tensor:
+    """The distance to the nearest whole number, with its sign."""
+    return values - values.round()
+
+
+# a figure takes places in units of its size, and gives the distance to its edge, below 0 inside
+_TEXTURES = (_stripes, _checks, _dots, _waves)
+_FIGURES = (_disc, _ring, _square, _frame, _triangle, _cross, *_TEXTURES)

@@ -1,0 +1,223 @@
+"""Where the images of a data set are, by its name or path, before any of them is decoded."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dystress_text.errors import DataError, UserError
+from dystress_text.files.image_folder import CLASSES, TRAIN_INDICES, image_and_other_names
+from dystress_text.files.long_tail import RATIO, long_tail_indices, read_long_tail
+from dystress_text.files.places import data_root
+from dystress_text.files.prepared_data import read_manifest, variant_of
+
+LONG_TAILED = {"cifar10_lt": "cifar10", "cifar100_lt": "cifar100", "imagenet100_lt": "imagenet100"}
+PREPARED = ("cifar10", "cifar100", "tiny_imagenet", "imagenet100", "imagenet1k")
+OPTION = "--dataset"
+
+_SPLITS = {"train": ("train",), "test": ("test", "val", "valid", "validation")}
+_IMAGE_COLUMNS = ("img", "image")
+_LABEL_COLUMNS = ("label", "fine_label")  # CIFAR-100 has coarse ones too
+
+
+class NoSuchSplitError(UserError):
+    """A data set that is there, without the split that was asked for."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The images of a split, not decoded.
+
+    Attributes:
+        contents: of the files, or their paths.
+        origins: what errors call the contents; nothing for paths.
+        labels: a class each; None without labels.
+        classes: their names.
+        name: of the data set.
+        variant: what it is instead of the published data set.
+    """
+
+    contents: Sequence[bytes | Path]
+    origins: list[str]
+    labels: list[int] | None
+    classes: tuple[str, ...]
+    name: str
+    variant: str | None
+
+    def subset(self, rows: list[int]) -> Source:
+        """The images of some rows."""
+        contents = [self.contents[row] for row in rows]
+        origins = [self.origins[row] for row in rows] if self.origins else []
+        labels = None if self.labels is None else [self.labels[row] for row in rows]
+        return replace(self, contents=contents, origins=origins, labels=labels)
+
+
+def find_images(name_or_path: str, split: str, data_dir: str | None = None) -> Source:
+    """The images of a prepared set, an image folder or a folder of parquet files.
+
+    Raises:
+        UserError: an unknown name or split, or data that have not been prepared.
+        NoSuchSplitError: the data have no such split.
+        DataError: a folder or file that is damaged.
+    """
+    if split not in _SPLITS:
+        raise UserError(f"--split: unknown split {split!r}; known are {', '.join(_SPLITS)}")
+    name = name_or_path.replace("-", "_")
+    if name in LONG_TAILED:
+        return _long_tailed(name, split, data_root(data_dir))
+    if name in PREPARED:
+        return _prepared(name, split, data_root(data_dir))
+    path = Path(name_or_path)
+    if not path.is_dir():
+        raise UserError(
+            f"{OPTION}: {name_or_path!r} is neither a folder nor a known data set; known are "
+            f"{', '.join((*PREPARED, *LONG_TAILED, 'shapes'))}"
+        )
+    name = path.resolve().name
+    if next(path.rglob("*.parquet"), None) is not None:
+        return _from_parquet(path, split, name)
+    return _from_folder(path, split, name, variant_of(path))
+
+
+def _folder_of(name: str, root: Path) -> Path:
+    return root / name.replace("_", "-")
+
+
+def _prepared(name: str, split: str, root: Path) -> Source:
+    folder = _folder_of(name, root)
+    manifest = read_manifest(folder)
+    if manifest is not None and manifest.folder is not None:
+        listed = folder / CLASSES
+        try:
+            classes = listed.read_text(encoding="utf-8").split() if listed.is_file() else None
+        except UnicodeDecodeError as error:
+            raise DataError(f"{listed} is damaged: {error}") from error
+        return _from_folder(Path(manifest.folder), split, name, manifest.variant, classes)
+    if not folder.is_dir():
+        raise UserError(
+            f"{OPTION}: {name} has not been prepared ({folder} does not exist). Two ways on: python data/prepare.py "
+            f"{folder.name}; or {OPTION} FOLDER with your own images"
+        )
+    return _from_parquet(folder, split, name)
+
+
+def _long_tailed(name: str, split: str, root: Path) -> Source:
+    source = replace(_prepared(LONG_TAILED[name], split, root), name=name)
+    if split != "train":
+        return source
+    labels = np.array(source.labels)
+    saved = _folder_of(name, root) / TRAIN_INDICES
+    indices = read_long_tail(saved, labels).indices if saved.is_file() else long_tail_indices(labels, RATIO, seed=0)
+    return source.subset(indices.tolist())
+
+
+def _from_parquet(folder: Path, split: str, name: str) -> Source:
+    found = sorted(folder.rglob("*.parquet"))
+    named = ([path for path in found if path.name.startswith(prefix)] for prefix in _SPLITS[split])
+    files = next((paths for paths in named if paths), [])  # not test and validation together
+    if not files:
+        raise NoSuchSplitError(
+            f"{OPTION}: {str(folder)!r} has no parquet files of the {split} split ({split}-*.parquet)"
+        )
+    contents: list[bytes] = []
+    origins: list[str] = []
+    labels: list[int] = []
+    classes: tuple[str, ...] = ()
+    labelled = True
+    for path in files:
+        try:
+            with pq.ParquetFile(path) as file:
+                columns = file.schema_arrow.names
+                image = next((column for column in _IMAGE_COLUMNS if column in columns), None)
+                label = next((column for column in _LABEL_COLUMNS if column in columns), None)
+                if image is None:
+                    raise DataError(f"{path} has no column of images ({' or '.join(_IMAGE_COLUMNS)})")
+                table = file.read([image] if label is None else [image, label])
+            contents += [row["bytes"] for row in table[image].to_pylist()]
+            labelled = labelled and label is not None
+            if label is not None:
+                labels += table[label].to_pylist()
+                classes = _class_names(table.schema, label) or classes
+        except (pa.ArrowException, KeyError, TypeError, ValueError, OSError, AttributeError, RecursionError) as error:
+            raise DataError(f"{path} is damaged or of another layout: {' '.join(str(error).split())}") from error
+        origins += [f"{path}, row {row}" for row in range(len(contents) - len(origins))]
+    for content, origin in zip(contents, origins, strict=True):
+        if not isinstance(content, bytes):
+            raise DataError(f"{origin} has no image")
+    if labelled:
+        whole = all(isinstance(label, int) and label >= 0 for label in labels)
+        classes = classes or tuple(str(label) for label in range(max(labels, default=-1) + 1 if whole else 0))
+        if not whole or any(label >= len(classes) for label in labels):
+            raise DataError(f"{files[0].parent} has rows of the {split} split without a class")
+    source = Source(contents, origins, labels if labelled else None, classes, name, variant_of(folder))
+    return _check_number(source, split, folder)
+
+
+def _class_names(schema: pa.Schema, column: str) -> tuple[str, ...]:
+    """As ``datasets`` records them in the file; nothing where it has not."""
+    stored = (schema.metadata or {}).get(b"huggingface")
+    feature = json.loads(stored)["info"]["features"].get(column, {}) if stored else {}
+    return tuple(str(name) for name in feature.get("names", ()))
+
+
+def _from_folder(root: Path, split: str, name: str, variant: str | None, classes: list[str] | None = None) -> Source:
+    """Class folders, or images without classes; ``classes`` is a choice and an order of the class folders."""
+    folder = _split_folder(root, split)
+    if classes is None:
+        # the training split numbers the classes, so that a test split without one of them agrees with it
+        numbered = _split_folder(root, "train") if (root / "train").is_dir() else folder
+        classes = sorted(path.name for path in numbered.iterdir() if path.is_dir())
+        unknown = {path.name for path in folder.iterdir() if path.is_dir()} - set(classes)
+        if unknown:
+            raise DataError(f"{folder / min(unknown)}: a class that {numbered} does not have")
+    names, other_names = image_and_other_names(folder)
+    files, others = [folder / file for file in names], [folder / file for file in other_names]
+    if not classes:
+        _tell(others, folder)
+        return _check_number(Source(files, [], None, (), name, variant), split, folder)
+    if files:
+        raise DataError(f"{folder} has images beside class folders, such as {files[0].name}; move them into a class")
+    labels: list[int] = []
+    for label, class_name in enumerate(classes):
+        place = folder / class_name
+        found, more = image_and_other_names(place) if place.is_dir() else ([], [])
+        others += [place / file for file in more]
+        if not found and (place.is_dir() or split == "train"):
+            raise DataError(f"{place} is a class without images")
+        files += [place / file for file in found]
+        labels += [label] * len(found)
+    _tell(others, folder)
+    return _check_number(Source(files, [], labels, tuple(classes), name, variant), split, folder)
+
+
+def _tell(others: list[Path], folder: Path) -> None:
+    if others:
+        told = f"{len(others):,} files in {folder} are passed over, as their endings are not those of images"
+        warnings.warn(f"{told}; the first: {others[0]}", stacklevel=4)
+
+
+def _split_folder(root: Path, split: str) -> Path:
+    """``root/train`` and the like; the folder itself, if it is not divided, for training alone."""
+    for name in _SPLITS[split]:
+        if (root / name).is_dir():
+            return root / name
+    divided = [name for names in _SPLITS.values() for name in names if (root / name).is_dir()]
+    if split != "train" or divided:
+        raise NoSuchSplitError(f"{OPTION}: {str(root)!r} has no {split} split (a folder {' or '.join(_SPLITS[split])})")
+    return root
+
+
+def _check_number(source: Source, split: str, folder: Path) -> Source:
+    count = len(source.contents)
+    if count == 0:
+        raise DataError(f"{folder} has no images")
+    if count == 1 and split == "train":
+        raise DataError(f"{folder} has one image only; contrastive training needs at least two")
+    return source

@@ -1,0 +1,71 @@
+"""Features of image sets by an encoder, as everything in evaluation takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from dystress_text.core.rows import unit_vectors
+from dystress_text.errors import UserError
+from vision.data.image_batches import image_batches
+from vision.data.images import ImageSet
+from vision.resnet import ImageEncoder
+
+Transform = Callable[[Tensor], Tensor]  # uint8 images (n, 3, h, w) to what the encoder takes
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; each part has its own mode again afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """What is drawn inside follows from the seed; the random state is afterwards what it was."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+@torch.no_grad()
+def image_features(
+    encoder: ImageEncoder,
+    images: ImageSet,
+    transform: Transform,
+    batch_size: int = 256,
+    normalise: bool = False,
+) -> Tensor:
+    """Features of all images, in fp32 and evaluation mode; modes are afterwards what they were.
+
+    Args:
+        encoder: on the device where the work is done.
+        images: n of them.
+        transform: of a batch; see :func:`vision.data.augment.evaluation_transform`. Nothing else draws random numbers.
+        batch_size: images at a time.
+        normalise: scale features to length 1.
+
+    Returns:
+        (n, feature_dim), on the encoder's device.
+
+    Raises:
+        UserError: a feature is not finite.
+    """
+    device = next(encoder.parameters()).device
+    found = []
+    with evaluating(encoder), torch.autocast(device.type, enabled=False):
+        for _, batch in image_batches(images, batch_size, device):
+            found.append(encoder.features(transform(batch)).float())
+    features = torch.cat(found)
+    if not features.isfinite().all():
+        raise UserError("--model: the encoder gives features with NaN or infinite entries: no score has a meaning")
+    return unit_vectors(features) if normalise else features

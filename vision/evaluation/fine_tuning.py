@@ -1,0 +1,156 @@
+"""Transfer: fine-tuning of a whole encoder on a labelled image set."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from sklearn.metrics import balanced_accuracy_score, roc_auc_score
+from torch import Tensor, nn
+
+from dystress_text.errors import TrainingError, UserError
+from vision.data.image_batches import image_batches
+from vision.data.images import ImageSet
+from vision.evaluation.accuracy import Accuracy
+from vision.evaluation.class_weights import check_class_weights, classification_loss
+from vision.evaluation.features import Transform, evaluating
+from vision.resnet import ImageEncoder
+
+
+@dataclass(frozen=True)
+class TransferRecipe:
+    """How fine-tuning runs; the defaults are the paper's.
+
+    Attributes:
+        epochs: of training.
+        batch_size: images a step.
+        learning_rate: None for 0.1, with two classes 1.0.
+        momentum: of SGD; the paper names none.
+        drops: shares of the run after which the learning rate is a tenth: epochs 30 and 40 of 50.
+    """
+
+    epochs: int = 50
+    batch_size: int = 128
+    learning_rate: float | None = None
+    momentum: float = 0.0
+    drops: tuple[float, ...] = (0.6, 0.8)
+
+    def rate(self, epoch: int, classes: int) -> float:
+        """The learning rate of an epoch, counted from 0."""
+        start = self.learning_rate or (1.0 if classes == 2 else 0.1)
+        return start * 0.1 ** sum(epoch >= round(share * self.epochs) for share in self.drops)
+
+
+@dataclass(frozen=True)
+class TransferResult:
+    """Of the last epoch, on the test images.
+
+    Attributes:
+        accuracy: top-1 and top-5.
+        balanced_accuracy: mean over the classes of their accuracy, x 100; None unless there are two.
+        auc: area under the ROC curve of the second class, x 100; None unless there are two.
+        last_loss: mean training loss of the last epoch.
+    """
+
+    accuracy: Accuracy
+    balanced_accuracy: float | None
+    auc: float | None
+    last_loss: float
+
+
+class Classifier(nn.Module):
+    """An encoder's backbone and a new linear layer; for two classes one output, the second's logit."""
+
+    def __init__(self, encoder: ImageEncoder, classes: int, seed: int) -> None:
+        super().__init__()
+        self.encoder = copy.deepcopy(encoder)
+        self.encoder.projector = nn.Identity()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.layer = nn.Linear(encoder.feature_dim, 1 if classes == 2 else classes)
+        self.to(next(encoder.parameters()).device)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of images (n, 3, h, w): (n, classes), or (n, 1) for two classes."""
+        logits: Tensor = self.layer(self.encoder.features(images))
+        return logits
+
+
+def fine_tune(
+    encoder: ImageEncoder,
+    train: ImageSet,
+    train_transform: Transform,
+    class_weights: tuple[float, ...] = (),
+    recipe: TransferRecipe | None = None,
+    seed: int = 0,
+) -> tuple[Classifier, float]:
+    """Train a classifier that starts from an encoder, which itself stays as it is.
+
+    Args:
+        encoder: on the device where the work is done.
+        train: labelled images.
+        train_transform: augmentation of a batch of uint8 images.
+        class_weights: see :func:`vision.evaluation.class_weights.check_class_weights`.
+        recipe: the paper's by default.
+        seed: of the new layer and the order; the caller's random state stays as it is but for what the transform draws.
+
+    Returns:
+        The classifier and its mean training loss in the last epoch.
+
+    Raises:
+        UserError: weights that do not fit the classes, or fewer than two images a step.
+        TrainingError: the loss is no longer a number.
+    """
+    recipe = recipe or TransferRecipe()
+    check_class_weights(class_weights, train.classes)
+    if min(recipe.batch_size, len(train)) < 2:
+        raise UserError("fine-tuning needs at least two images a step: batch norm has no statistics of one")
+    assert train.labels is not None
+    labels = train.labels.cpu()
+    model = Classifier(encoder, len(train.classes), seed).train()
+    device = next(model.parameters()).device
+    weights = torch.tensor(class_weights, device=device) if class_weights else None
+    optimizer = torch.optim.SGD(model.parameters(), lr=recipe.rate(0, len(train.classes)), momentum=recipe.momentum)
+    generator = torch.Generator().manual_seed(seed)
+    total = torch.zeros((), device=device)
+    for epoch in range(recipe.epochs):
+        optimizer.param_groups[0]["lr"] = recipe.rate(epoch, len(train.classes))
+        total.zero_()
+        seen = 0
+        order = torch.randperm(len(train), generator=generator)
+        for rows, images in image_batches(train, recipe.batch_size, device, order):
+            if len(rows) == 1:
+                continue  # batch norm again; another epoch leaves another image over
+            loss = classification_loss(model(train_transform(images)), labels[rows].to(device), weights)
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+            optimizer.step()
+            total += loss.detach() * len(rows)
+            seen += len(rows)
+        if not total.isfinite():
+            raise TrainingError(
+                f"fine-tuning diverged in epoch {epoch + 1}: the loss is {total.item() / seen}; lower --transfer_lr"
+            )
+    return model, total.item() / seen
+
+
+@torch.no_grad()
+def score_classifier(
+    model: Classifier, test: ImageSet, transform: Transform, last_loss: float, batch_size: int = 256
+) -> TransferResult:
+    """The figures of a fine-tuned classifier on test images."""
+    assert test.labels is not None
+    device = next(model.parameters()).device
+    labels = test.labels.cpu()
+    with evaluating(model):
+        logits = torch.cat([model(transform(images)).cpu() for _, images in image_batches(test, batch_size, device)])
+    if logits.shape[1] > 1:
+        return TransferResult(Accuracy.of(logits, labels), None, None, last_loss)
+    scores = torch.cat([torch.zeros_like(logits), logits], dim=1)  # the first class's logit is 0
+    return TransferResult(
+        Accuracy.of(scores, labels),
+        100 * float(balanced_accuracy_score(labels, scores.argmax(1))),
+        100 * float(roc_auc_score(labels, logits[:, 0])),
+        last_loss,
+    )

@@ -1,0 +1,132 @@
+"""What is asked of an encoder: each task as a function of the encoder and the images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor
+
+from dystress_text.core.rows import unit_vectors
+from vision.data.augment import AT_IMAGENET_SCALE, SimclrAugment, crop_resize_flip, draw_crops, evaluation_transform
+from vision.data.images import SMALL
+from vision.data.splits import Splits
+from vision.evaluation.accuracy import Accuracy
+from vision.evaluation.features import Transform, image_features, seeded
+from vision.evaluation.fine_tuning import TransferRecipe, TransferResult, fine_tune, score_classifier
+from vision.evaluation.geometry import Geometry, measure_geometry
+from vision.evaluation.knn import Weights, cosine_votes, l2_votes
+from vision.evaluation.probe import linear_probe
+from vision.resnet import ImageEncoder, ImageInput
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An encoder and the images it is evaluated on; features are taken when they are first asked for.
+
+    Attributes:
+        encoder: on the device where the work is done.
+        splits: the images.
+        taken: what of them the encoder takes.
+        batch_size: images at a time.
+        seed: of all that is drawn.
+    """
+
+    encoder: ImageEncoder
+    splits: Splits
+    taken: ImageInput
+    batch_size: int = 256
+    seed: int = 0
+
+    @property
+    def classes(self) -> int:
+        """Their number."""
+        return len(self.splits.train.classes)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the work is done."""
+        return next(self.encoder.parameters()).device
+
+    @property
+    def transform(self) -> Transform:
+        """Of images as they are."""
+        return partial(evaluation_transform, size=self.taken.image_size, mean=self.taken.mean, std=self.taken.std)
+
+    @property
+    def augment(self) -> SimclrAugment:
+        """SimCLR's as in the recipes, for large images stronger and with blur; random."""
+        scale = AT_IMAGENET_SCALE if self.taken.image_size > SMALL else {}
+        return SimclrAugment(self.taken.image_size, self.taken.mean, self.taken.std, **scale).to(self.device)
+
+    def crop_and_flip(self, images: Tensor) -> Tensor:
+        """The augmentation of fine-tuning, which leaves colours as they are; random."""
+        augment, (height, width) = self.augment, images.shape[-2:]
+        crops = draw_crops(len(images), height, width, augment.min_scale, images.device)
+        return (crop_resize_flip(images, crops, augment.size) - augment.mean) / augment.std
+
+    @cached_property
+    def train(self) -> Tensor:
+        """Backbone features of the training images, (n, feature_dim)."""
+        return image_features(self.encoder, self.splits.train, self.transform, self.batch_size)
+
+    @cached_property
+    def test(self) -> Tensor:
+        """Backbone features of the test images, (m, feature_dim)."""
+        return image_features(self.encoder, self.splits.test, self.transform, self.batch_size)
+
+    @cached_property
+    def train_labels(self) -> Tensor:
+        """(n,), beside the features."""
+        assert self.splits.train.labels is not None  # load_splits has seen to it
+        return self.splits.train.labels.to(self.train.device)
+
+    @cached_property
+    def test_labels(self) -> Tensor:
+        """(m,), beside the features."""
+        assert self.splits.test.labels is not None
+        return self.splits.test.labels.to(self.test.device)
+
+
+def nearest_neighbours(
+    subject: Subject, k: int, temperature: float, l2_k: Sequence[int], l2_weights: Weights
+) -> dict[str, Accuracy]:
+    """Accuracies by the name of the classifier; all on normalised features."""
+    bank, queries = unit_vectors(subject.train), unit_vectors(subject.test)
+    labels, truth, classes = subject.train_labels, subject.test_labels, subject.classes
+    found = {f"{k}-NN": _counted(cosine_votes(bank, labels, queries, classes, k, temperature), truth, k)}
+    for count in l2_k:
+        votes = l2_votes(bank, labels, queries, classes, count, l2_weights)
+        found[f"{count}-NN L2"] = _counted(votes, truth, count)
+    return found
+
+
+def _counted(votes: Tensor, truth: Tensor, k: int) -> Accuracy:
+    accuracy = Accuracy.of(votes, truth)
+    return accuracy if k >= 5 else replace(accuracy, top5=None)  # there are not five classes with a vote
+
+
+def linear(subject: Subject, epochs: int) -> Accuracy:
+    """The linear probe."""
+    scores = linear_probe(subject.train, subject.train_labels, subject.test, subject.classes, epochs, seed=subject.seed)
+    return Accuracy.of(scores, subject.test_labels)
+
+
+def geometry(subject: Subject) -> Geometry:
+    """The geometry of the backbone's features of the test images; two encoders with one seed see the same views."""
+    test, size = subject.splits.test, subject.batch_size
+    with seeded(subject.seed, subject.device):
+        view1, view2 = (image_features(subject.encoder, test, subject.augment, size) for _ in range(2))
+    return measure_geometry(subject.test, view1, view2, subject.test_labels)
+
+
+def transfer(subject: Subject, class_weights: tuple[float, ...], recipe: TransferRecipe) -> TransferResult:
+    """Fine-tuning on the training images, cropped and flipped at random, and its figures on the test images."""
+    splits = subject.splits
+    with seeded(subject.seed, subject.device):
+        model, loss = fine_tune(
+            subject.encoder, splits.train, subject.crop_and_flip, class_weights, recipe, subject.seed
+        )
+    return score_classifier(model, splits.test, subject.transform, loss, subject.batch_size)

@@ -1,0 +1,184 @@
+"""BYOL and DINO: a network that learns to say of one view what a slowly following teacher says of the other."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dystress_text.core.gather import Gather, LocalGather
+from dystress_text.core.rows import at_least_fp32
+from dystress_text.training.batches import Batch
+from vision.pretraining.task import MomentumTask
+from vision.resnet import mlp
+
+PREDICTOR_HIDDEN = 4096  # BYOL's
+# DINO's paper has 65,536; this is what solo-learn takes for CIFAR and ImageNet100
+PROTOTYPES = 4096
+
+
+class HeadedEncoder(nn.Module):
+    """An encoder and a head that the loss alone sees, (n, 3, h, w) -> (n, the head's width)."""
+
+    def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    def forward(self, images: Tensor) -> Tensor:
+        out: Tensor = self.head(self.encoder(images))
+        return out
+
+
+@dataclass(eq=False, kw_only=True)
+class TeacherTask(MomentumTask):
+    """A student with a head of its own, and a teacher that sees the same two views and takes no gradient.
+
+    The teacher's momentum rises from the given one to 1 over the run, along half a cosine (Grill et al., 2020). Both
+    views go through a network at once, so that they share batch statistics. There are no further, smaller crops.
+
+    Args:
+        head: what the student has behind the encoder.
+        head_in_teacher: whether the teacher has it too (DINO's prototypes), or not (BYOL's predictor).
+        **others: as for :class:`MomentumTask`; the objective takes both views of the student, then of the teacher.
+    """
+
+    head: nn.Module
+    head_in_teacher: bool
+
+    def __post_init__(self) -> None:
+        self.headed = HeadedEncoder(self.encoder, self.head)
+        super().__post_init__()
+        self.model = self.headed
+
+    @property
+    def followed(self) -> nn.Module:
+        return self.headed if self.head_in_teacher else self.encoder
+
+    def momentum_at(self, run_fraction: float) -> float:
+        return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * run_fraction)) / 2
+
+    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+        views = self._two_views(batch)
+        return *model(views).chunk(2), *self._follow(views).chunk(2)  # each (n, the head's or the projector's width)
+
+
+def predictor(dim: int) -> nn.Module:
+    """BYOL's head, (n, dim) -> (n, dim): two layers with 4,096 hidden units."""
+    return mlp(dim, PREDICTOR_HIDDEN, dim)
+
+
+class BYOLLoss(nn.Module):
+    """BYOL (Grill et al., NeurIPS 2020, Eq. 2 on both views): the distance of predictions and targets as unit vectors.
+
+    ``mean |p1 - t2|^2 + mean |p2 - t1|^2`` over the images. Its average over processes is that of one process.
+
+    Example:
+        >>> p1, p2, t1, t2 = torch.randn(4, 8, 16)
+        >>> BYOLLoss()(p1, p2, t1, t2).shape
+        torch.Size([])
+    """
+
+    def forward(self, p1: Tensor, p2: Tensor, t1: Tensor, t2: Tensor) -> Tensor:
+        """The loss of the student's predictions and the teacher's outputs, all (batch, dim).
+
+        Raises:
+            ValueError: other shapes.
+        """
+        _check_shapes(p1, p2, t1, t2)
+        with torch.autocast(device_type=p1.device.type, enabled=False):
+            p1, p2, t1, t2 = (F.normalize(at_least_fp32(z), dim=1) for z in (p1, p2, t1.detach(), t2.detach()))
+            return ((p1 - t2).square().sum(1) + (p2 - t1).square().sum(1)).mean()
+
+
+class Prototypes(nn.Module):
+    """DINO's last layer, (n, dim) -> (n, count): cosines with learned vectors.
+
+    Args:
+        dim: of what comes in.
+        count: of the vectors.
+    """
+
+    def __init__(self, dim: int, count: int = PROTOTYPES) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(count, dim))
+
+    def forward(self, z: Tensor) -> Tensor:
+        with torch.autocast(device_type=z.device.type, enabled=False):  # the losses divide cosines by 0.04
+            return F.linear(F.normalize(at_least_fp32(z), dim=1), F.normalize(self.weight, dim=1))
+
+
+class DINOLoss(nn.Module):
+    """DINO (Caron et al., ICCV 2021, Eqs. 3 and 4) on two global crops: match the teacher's choice of prototypes.
+
+    The mean of ``H(P_t(x1), P_s(x2))`` and ``H(P_t(x2), P_s(x1))`` over the images, with the cross-entropy H,
+    ``P_s = softmax(s / student_temperature)`` and ``P_t = softmax((t - centre) / teacher_temperature)``. In training
+    mode the centre then follows the mean of the teacher's outputs, those of all processes. DINO's small crops, the
+    warm-up of the teacher's temperature and the first epoch with fixed prototypes are left out.
+
+    Args:
+        prototypes: how many.
+        student_temperature: 0.1, as in the paper.
+        teacher_temperature: 0.04, the paper's at the start.
+        centre_momentum: 0.9, as in the paper.
+        gather: the other processes; None for one process.
+
+    Raises:
+        ValueError: a number out of range.
+
+    Example:
+        >>> s1, s2, t1, t2 = torch.randn(4, 8, 32)
+        >>> DINOLoss(32)(s1, s2, t1, t2).shape
+        torch.Size([])
+    """
+
+    centre: Tensor
+
+    def __init__(
+        self,
+        prototypes: int = PROTOTYPES,
+        student_temperature: float = 0.1,
+        teacher_temperature: float = 0.04,
+        centre_momentum: float = 0.9,
+        gather: Gather | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in (("student_temperature", student_temperature), ("teacher_temperature", teacher_temperature)):
+            if not value > 0:
+                raise ValueError(f"{name} must be above 0, got {value}")
+        if prototypes < 2:
+            raise ValueError(f"prototypes must be at least 2, or there is nothing to choose, got {prototypes}")
+        if not 0 <= centre_momentum < 1:
+            raise ValueError(f"centre_momentum must lie in [0, 1), got {centre_momentum}")
+        self.student_temperature, self.teacher_temperature = student_temperature, teacher_temperature
+        self.centre_momentum = centre_momentum
+        self.gather: Gather = gather or LocalGather()
+        self.register_buffer("centre", torch.zeros(prototypes))
+
+    def forward(self, s1: Tensor, s2: Tensor, t1: Tensor, t2: Tensor) -> Tensor:
+        """The loss of the student's and the teacher's outputs, all (batch, prototypes).
+
+        Raises:
+            ValueError: other shapes.
+        """
+        _check_shapes(s1, s2, t1, t2)
+        if s1.shape[1] != len(self.centre):
+            raise ValueError(f"the centre has {len(self.centre)} prototypes, the outputs {s1.shape[1]}")
+        with torch.autocast(device_type=s1.device.type, enabled=False):
+            student = [F.log_softmax(at_least_fp32(s) / self.student_temperature, dim=1) for s in (s1, s2)]
+            outputs = [at_least_fp32(t.detach()) for t in (t1, t2)]
+            teacher = [torch.softmax((t - self.centre) / self.teacher_temperature, dim=1) for t in outputs]
+            loss = -((teacher[0] * student[1]).sum(1) + (teacher[1] * student[0]).sum(1)).mean() / 2
+            if self.training:
+                mean = self.gather(torch.cat(outputs).mean(0, keepdim=True)).mean(0)  # (prototypes,)
+                self.centre = torch.lerp(mean.to(self.centre), self.centre, self.centre_momentum)
+        return loss
+
+
+def _check_shapes(*views: Tensor) -> None:
+    if any(z.ndim != 2 for z in views) or len({tuple(z.shape) for z in views}) != 1:
+        shapes = ", ".join(str(tuple(z.shape)) for z in views)
+        raise ValueError(f"student's and teacher's outputs must all have one shape (batch, dim), got {shapes}")
