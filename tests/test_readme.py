@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dystress_text.report import report, sweep
+from dystress_text import sweep
+from dystress_text.report import __main__ as report
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()

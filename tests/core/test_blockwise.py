@@ -8,8 +8,8 @@ import pytest
 import spec_formulas as spec
 import torch
 from core_cases import OBJECTIVES, TEMPERATURES, VARIANTS, logits_of, macl, macl_on_both_views
+from gather_cases import losses_of_ranks
 from processes import ThreadGather
-from test_gather import losses_of_ranks
 
 from dystress_text.core import (
     AlignmentAdaptiveTemperature,

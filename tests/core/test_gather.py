@@ -1,6 +1,5 @@
 """Several processes must equal one process with the whole batch, in the loss and in every gradient."""
 
-import copy
 import gc
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from core_cases import OBJECTIVES, TEMPERATURES, VARIANTS, macl, macl_on_both_views
-from processes import in_threads
+from gather_cases import losses_of_ranks, own
 from torch.nn.parallel import DistributedDataParallel
 
 from dystress_text.core import (
@@ -36,21 +35,7 @@ def draw(views, n, dim):
     return [base + 0.5 * torch.randn(n, dim, generator=generator, dtype=torch.float64) for _ in range(views)]
 
 
-def own(rows, rank, world_size):
-    return rows.chunk(world_size)[rank]
-
-
 # ---- simulated processes: threads that meet at every gather, so that autograd sees all of them at once ---------------
-
-
-def losses_of_ranks(build, temperature, views, world_size, **options):
-    """The loss of each simulated process, on its own rows of the views."""
-
-    def work(gather):
-        loss = build(copy.deepcopy(temperature), gather=gather, **options)
-        return loss(*(own(z, gather.rank, world_size) for z in views))
-
-    return in_threads(world_size, work)
 
 
 @pytest.mark.parametrize("detach", [True, False], ids=["detached", "in the graph"])

@@ -7,11 +7,11 @@ import pytest
 import torch
 from accelerate.utils import set_seed
 from conftest import build_tokenizer, build_transformer, make_sentences, reset_accelerator
+from distributed_cases import shard
 from peft import LoraConfig, PeftModel, get_peft_model
 from processes import spawn
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from test_distributed import shard
 from transformers import AutoModel
 
 from dystress_text.cli import extras

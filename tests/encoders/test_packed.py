@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import SHARED, build_tokenizer, build_transformer, make_sentences
-from test_engine import log_of, make_task, run
+from trainer_cases import log_of, make_task, run
 
 from dystress_text.encoders.encoder import POOLERS, SentenceEncoder, load_encoder
 from dystress_text.encoders.packed import Packing, packed_states

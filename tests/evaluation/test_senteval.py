@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import VOCABULARY
+from page_cases import a_run
 from scipy import stats
-from test_page import a_run
 
 from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
 from dystress_text.errors import UserError

@@ -18,7 +18,7 @@ from sentence_transformers import SentenceTransformer
 from upload_server import upload_server
 
 from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
-from dystress_text.export import export as program
+from dystress_text.export import copies as program
 from dystress_text.export.__main__ import main
 
 FAMILIES = ("bert", "roberta", "distilbert", "mpnet", "modernbert")

@@ -4,38 +4,18 @@ import base64
 import html
 import json
 import re
-import shutil
 import struct
 import subprocess
 from pathlib import Path
 
 import pytest
-from test_sweep_report import write_run
+from page_cases import PRESET, a_run, browser
 
 from dystress_text.core.temperature import CosineTemperature
 from dystress_text.report.__main__ import main
 from dystress_text.report.page import leave_page, write_page
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study"
-PRESET = "sts-shifted-0.4-0.05-0.07"
-HISTOGRAM = [0] * 50 + [3] * 30 + [0] * 20
-NAMES = ("positive", "negative", "tau_positive", "tau_negative", "tau_effective", "high_share", "high_gradient")
-
-
-def a_run(folder, seed=0, watched=True, similarities=True, name=PRESET, **more):
-    """A finished run with all that a page shows."""
-    kinds = dict.fromkeys(("alike", "others", "random"), HISTOGRAM)
-    record = {"train_seconds": 12.5, "untrained": {"cls": {"sts_b_dev_spearman": 31.25}}, "versions": {"torch": "2.13"}}
-    if similarities:
-        record["similarities"] = {"set": "STS-B dev", "before": kinds, "after": kinds}
-    run = write_run(folder, name, seed, 70.0, **record | more)
-    metrics = [{"step": s, "loss": 1 / s, "sts_b_dev_spearman": 60.0 + s} for s in (10, 20)]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
-    if watched:
-        steps = [{"step": s, **dict.fromkeys(NAMES, 0.05 * s)} for s in (1, 2)]
-        steps[-1]["histograms"] = dict.fromkeys(("positives", "negatives", "gradient"), HISTOGRAM)
-        (run / "similarity.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
-    return run
 
 
 def pictures(page):
@@ -158,13 +138,6 @@ def test_a_page_that_cannot_be_made_is_a_line_and_fails_no_run(tmp_path, file, c
     assert line.startswith("no report.html: ")
     assert message in line
     assert not (run / "report.html").exists()
-
-
-def browser():
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("no Chromium to show the page in")
-    return found
 
 
 def look(program, page, width, folder, *options):

@@ -2,50 +2,20 @@
 
 import csv
 import io
-import json
-import warnings
 
 import numpy as np
 import pytest
 from scipy import stats
+from sweep_runs import GOLD, write_run
 
 from dystress_text.evaluation.published import TASKS
 from dystress_text.report.__main__ import main
 from dystress_text.report.run_figures import PAIRS, groups_of, read_runs
 from dystress_text.report.tables import ONE_SEED, not_the_papers
-from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.objective import TEXT
-from dystress_text.training.build_loss import build_objective
 
 CONSTANT, SHIFTED = "sts-constant-0.05", "sts-shifted-0.4-0.05-0.07"
 # by configuration and seed: each task's figure is this plus its place in the table
 FIGURES = {CONSTANT: [70.0, 71.0, 72.5], "sts-macl": [71.0, 70.0, 73.5], SHIFTED: [70.5, 72.0, 73.0]}
-GOLD = np.tile(np.arange(6.0), 50)
-
-
-def write_run(folder, name, seed, figure, options=(), pairs=None, unfinished=False, tasks=TASKS["sts"], **more):
-    place = folder / f"{name}-seed-{seed}"
-    place.mkdir(parents=True)
-    preset = [f"--preset={name}"] if name.startswith("sts-") else []
-    settings = parse([*preset, f"--seed={seed}", f"--output_dir={place}", *options])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        objective = build_objective(settings.loss, TEXT)
-    record = {
-        "program": "dystress_text/train.py", "settings": settings.options(), "objective": type(objective).__name__,
-        "temperature": repr(objective.temperature), "steps": 20, "device": "1 x cpu", "data_variants": {},
-        "corpus": {"sentences": 3000, "sha256": "0123456789abcdef"},
-    }  # fmt: skip
-    if not unfinished:
-        record["trained"] = {"sts_b_dev_spearman": figure + 5, "sts_b_dev_uniformity": -2.0}
-    (place / "run.json").write_text(json.dumps(record | more))
-    if tasks and not unfinished:
-        found = {task: {"spearman": round(figure + i, 2)} for i, task in enumerate(tasks)}
-        result = {"suite": "senteval", "tasks": found, "data_variant": None, "complete": True}
-        (place / "senteval-senteval-test.json").write_text(json.dumps(result))
-    if pairs is not None:
-        np.savez(place / PAIRS, **{"STS-B": np.stack([pairs, GOLD])})
-    return place
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ import numpy as np
 import psutil
 import pytest
 from conftest import make_sentences
-from test_page import browser
-from test_search import Drawn, unit
+from page_cases import browser
+from search_cases import Drawn, unit
 
 from dystress_text.core.temperature import ShiftedCosineTemperature
 from dystress_text.demo import main

@@ -15,29 +15,16 @@ import torch
 from conftest import make_sentences
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from search_cases import Drawn, unit
 from sentence_transformers import SentenceTransformer, util
 
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.errors import UserError
-from dystress_text.search import index_folder, nearest_rows, sentence_vectors
+from dystress_text.search import add_to_index, build_index, index_folder, nearest_rows, sentence_vectors
 from dystress_text.search.__main__ import main
-from dystress_text.search.loading import add_to_index, build_index
 from dystress_text.search.sentence_index import Match, SentenceIndex
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Drawn:
-    """Gives each text a vector of its own, drawn from its bytes, in place of a model."""
-
-    def __init__(self, dim=16, seed=0, levels=None):
-        self.dim, self.seed, self.levels, self.asked = dim, seed, levels, []
-
-    def encode(self, sentences, /, *, batch_size, show_progress_bar):
-        self.asked.append(len(sentences))
-        rows = [np.random.default_rng([self.seed, *s.encode()]).standard_normal(self.dim) for s in sentences]
-        vectors = np.array(rows, dtype=np.float32) * 3
-        return np.round(vectors * self.levels) if self.levels else vectors
 
 
 class Fixed:
@@ -58,10 +45,6 @@ def brute_force(index, query, top_k):
     scores = (vectors * query.astype(np.float64)).sum(1)
     rows = np.argsort(-scores, kind="stable")[:top_k]
     return scores[rows], rows
-
-
-def unit(vectors):
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 
 def texts(n):
@@ -339,7 +322,7 @@ def test_building_and_searching_take_little_memory(tmp_path):
     """Anonymous memory: mapped files are the system's to drop."""
     code = """
 import sys, numpy as np
-from dystress_text.search.loading import add_to_index, build_index
+from dystress_text.search import add_to_index, build_index
 def anonymous():
     return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1]) / 1e3
 class Model:

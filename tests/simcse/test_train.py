@@ -378,7 +378,7 @@ def test_a_failure_of_the_main_process_ends_all(flags, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import os, pathlib, sys\n"
-        "from dystress_text import simcse, train\n"
+        "from dystress_text import train\nfrom dystress_text.simcse import task as simcse\n"
         "def broken(self, folder):\n    raise OSError('no space left')\n"
         "simcse.SimcseTask.save = broken\n"
         "try:\n    train.train(train.parse(sys.argv[1:]))\n"

@@ -11,12 +11,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from accelerate import DeepSpeedPlugin, FullyShardedDataParallelPlugin, PartialState
+from accelerate import DeepSpeedPlugin, FullyShardedDataParallelPlugin
 from accelerate.commands import launch
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 from conftest import build_tokenizer, build_transformer, reset_accelerator
+from distributed_cases import shard
 from processes import free_port, spawn
 from sentence_transformers import SentenceTransformer
 
@@ -77,16 +78,6 @@ def make_task(corpus, objective, world_size, rank):
     encoder = SentenceEncoder(transformer, "cls").double()
     gather = ProcessGather(rank, world_size) if world_size > 1 else None
     return Task(encoder, build_tokenizer(), corpus, OBJECTIVES[objective](gather))
-
-
-def shard(accelerator):
-    """Sharded training on the CPU, which torch can do, and for which accelerate has no name."""
-    accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
-        fsdp_version=2, auto_wrap_policy="transformer_based_wrap"
-    )
-    if accelerator.mixed_precision != "no":
-        accelerator.state.fsdp_plugin.set_mixed_precision(accelerator.mixed_precision)
-    accelerator.state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
 
 
 def train(folder, text, case, sharded=False, precision="no", **options):

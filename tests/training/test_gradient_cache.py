@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_engine import log_of, make_task, run, weights
+from trainer_cases import log_of, make_task, run, weights
 
 from dystress_text.core import MACLLoss, NTXentLoss
 from dystress_text.errors import UserError

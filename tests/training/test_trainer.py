@@ -7,61 +7,17 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer, reset_accelerator
+from conftest import reset_accelerator
+from trainer_cases import log_of, make_task, run, weights
 
-from dystress_text.core import InfoNCELoss, ScheduledTemperature, ShiftedCosineTemperature
-from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.core import ScheduledTemperature, ShiftedCosineTemperature
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.files.sealed import damage_of
-from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import global_batch_size, make_accelerator, resolve_precision, seed_process
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.checkpoints import newest_complete
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.similarity_log import watch_of
 from dystress_text.training.trainer import Trainer, parameter_groups
-
-
-class ScriptedTask(SimcseTask):
-    """A real task whose evaluations return given values; remembers the steps at which it was saved."""
-
-    scores = iter(())
-    saved = 0
-
-    def evaluate(self):
-        return {"score": next(self.scores)} if self.scores else {}
-
-    def save(self, folder):
-        self.saved += 1
-
-
-def make_task(corpus, dropout=0.0, temperature=None, pooler="cls"):
-    torch.manual_seed(1)
-    transformer = build_transformer("bert")
-    for module in transformer.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = dropout
-    transformer.config.attention_probs_dropout_prob = dropout
-    for layer in transformer.encoder.layer:
-        layer.attention.self.dropout.p = dropout
-    encoder = SentenceEncoder(transformer, pooler)
-    loss = InfoNCELoss(temperature or ShiftedCosineTemperature())
-    task = ScriptedTask(encoder, build_tokenizer(), corpus, loss)
-    task.scores = None
-    return task
-
-
-def run(task, corpus, folder, **options):
-    folder.mkdir(parents=True, exist_ok=True)
-    defaults = {"train_batch_size": 8, "learning_rate": 1e-2, "mixed_precision": "no", "max_steps": 6, "eval_steps": 0}
-    settings = EngineSettings(output_dir=str(folder), **{**defaults, **options})
-    watch = watch_of(settings, task.objective)
-    trainer = Trainer(task, len(corpus), settings, make_accelerator(settings), watch=watch)
-    return trainer.fit(), trainer
-
-
-def weights(task):
-    return {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
 
 
 def flat(model):
@@ -70,11 +26,6 @@ def flat(model):
 
 def equal(a, b):
     return all(torch.equal(a[name], b[name]) for name in a)
-
-
-def log_of(folder, key):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [line[key] for line in lines if key in line]
 
 
 # ---- batches --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import WORDS
-from test_engine import make_task
+from trainer_cases import make_task
 
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.simcse.arguments import parse

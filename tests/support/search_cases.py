@@ -1,0 +1,22 @@
+"""Shared by several test modules."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class Drawn:
+    """Gives each text a vector of its own, drawn from its bytes, in place of a model."""
+
+    def __init__(self, dim=16, seed=0, levels=None):
+        self.dim, self.seed, self.levels, self.asked = dim, seed, levels, []
+
+    def encode(self, sentences, /, *, batch_size, show_progress_bar):
+        self.asked.append(len(sentences))
+        rows = [np.random.default_rng([self.seed, *s.encode()]).standard_normal(self.dim) for s in sentences]
+        vectors = np.array(rows, dtype=np.float32) * 3
+        return np.round(vectors * self.levels) if self.levels else vectors
+
+
+def unit(vectors):
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)

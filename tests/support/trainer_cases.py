@@ -1,0 +1,63 @@
+"""Shared by several test modules."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+from conftest import build_tokenizer, build_transformer
+
+from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.simcse.task import SimcseTask
+from dystress_text.training.accelerator import make_accelerator
+from dystress_text.training.settings import EngineSettings
+from dystress_text.training.similarity_log import watch_of
+from dystress_text.training.trainer import Trainer
+
+
+class ScriptedTask(SimcseTask):
+    """A real task whose evaluations return given values; remembers the steps at which it was saved."""
+
+    scores = iter(())
+    saved = 0
+
+    def evaluate(self):
+        return {"score": next(self.scores)} if self.scores else {}
+
+    def save(self, folder):
+        self.saved += 1
+
+
+def make_task(corpus, dropout=0.0, temperature=None, pooler="cls"):
+    torch.manual_seed(1)
+    transformer = build_transformer("bert")
+    for module in transformer.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = dropout
+    transformer.config.attention_probs_dropout_prob = dropout
+    for layer in transformer.encoder.layer:
+        layer.attention.self.dropout.p = dropout
+    encoder = SentenceEncoder(transformer, pooler)
+    loss = InfoNCELoss(temperature or ShiftedCosineTemperature())
+    task = ScriptedTask(encoder, build_tokenizer(), corpus, loss)
+    task.scores = None
+    return task
+
+
+def run(task, corpus, folder, **options):
+    folder.mkdir(parents=True, exist_ok=True)
+    defaults = {"train_batch_size": 8, "learning_rate": 1e-2, "mixed_precision": "no", "max_steps": 6, "eval_steps": 0}
+    settings = EngineSettings(output_dir=str(folder), **{**defaults, **options})
+    watch = watch_of(settings, task.objective)
+    trainer = Trainer(task, len(corpus), settings, make_accelerator(settings), watch=watch)
+    return trainer.fit(), trainer
+
+
+def weights(task):
+    return {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
+
+
+def log_of(folder, key):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line[key] for line in lines if key in line]
