@@ -8,6 +8,7 @@ from dataclasses import fields
 import pytest
 
 from dystress_text.core.objectives import InfoNCELoss, MACLLoss
+from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.files.places import CHECKOUT
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import TEXT
@@ -18,7 +19,9 @@ from dystress_text.training.build_loss import build_objective
 from dystress_text.training.presets import listing
 from dystress_text.training.settings import EngineSettings, LossSettings
 
-OPTIONS = {field.name for group in (TextSettings, LossSettings, EngineSettings) for field in fields(group)}
+OPTIONS = {
+    field.name for group in (TextSettings, EvaluationSettings, LossSettings, EngineSettings) for field in fields(group)
+}
 
 TEMPERATURES = {
     "sts-constant-0.05": "ConstantTemperature(tau=0.05)",
