@@ -91,6 +91,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         "settings": settings.options(),
         "objective": type(task.objective).__name__,
         "temperature": None if temperature is None else repr(temperature),
+        "temperature_parameters": None if temperature is None else temperature.values(),
         "data": {
             "name": images.name,
             "variant": images.variant,

@@ -212,6 +212,7 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
         "settings": options,
         "objective": type(objective).__name__,
         "temperature": repr(objective.temperature),
+        "temperature_parameters": objective.temperature.values(),
         "corpus": asdict(corpus.report),
         "versions": versions("sentence-transformers", "tokenizers"),
         "data_variants": variants,
