@@ -403,7 +403,8 @@ def test_a_name_too_long_for_the_disk_is_one_line(tmp_path):
 def test_a_limit_on_file_sizes_is_one_line(tmp_path, kind):
     archive = placed(tmp_path, archive_of(kind, *CONTENT.items()))
     code = (
-        "import resource, sys\nfrom pathlib import Path\nfrom dystress_text.preparation.unpack import UnpackLimits, unpack\n"
+        "import resource, sys\nfrom pathlib import Path\n"
+        "from dystress_text.preparation.unpack import UnpackLimits, unpack\n"
         "from dystress_text.errors import UserError\nresource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))\n"
         "try: unpack(Path(sys.argv[1]), Path(sys.argv[2]), UnpackLimits())\nexcept UserError as error: print(error)"
     )
