@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from html import unescape
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Literal
 
 from dystress_text.preparation.sentence_splitter import CLOSERS, END_MARKS, split_sentences
 
@@ -40,17 +41,27 @@ _NO_CONTENT = re.compile(r" \([\s,;:]*+\)")  # what is left of a pronunciation
 _TITLE = re.compile(r'<doc [^>]*\btitle="([^"]*)"')
 
 
-class Task(NamedTuple):
-    """A block of whole lines, and the words that a sentence has at least and at most."""
+@dataclass(frozen=True)
+class Block:
+    """Whole lines of a file.
 
-    data: bytes
+    Attributes:
+        path: the file.
+        line: number of the first line, from 1.
+        kind: of the file.
+        data: the lines.
+        position: bytes read so far of all files as they lie on disk.
+    """
+
+    path: Path
+    line: int
     kind: Kind
-    min_words: int
-    max_words: int
+    data: bytes
+    position: int
 
 
 @dataclass
-class CleanBlock:
+class CleanText:
     """The sentences of a block and what was left out of it.
 
     Attributes:
@@ -73,37 +84,36 @@ class CleanBlock:
         self.first.setdefault(reason, line)
 
 
-def clean_block(task: Task) -> CleanBlock:
-    """The clean sentences of a block in order, repetitions included."""
-    data, kind, min_words, max_words = task
-    block = CleanBlock()
+def clean_block(block: Block, min_words: int, max_words: int) -> CleanText:
+    """The clean sentences of a block in order, repetitions included; of ``min_words`` to ``max_words`` words."""
+    cleaned = CleanText()
     found, hashes = list[bytes](), list[bytes]()
-    for line, raw in _paragraphs(_decode(data, block), kind, block):
+    for line, raw in _paragraphs(_decode(block.data, cleaned), block.kind, cleaned):
         paragraph, reason = clean_paragraph(raw)
         if reason:
-            block.note(reason, line)
+            cleaned.note(reason, line)
             continue
         for piece in split_sentences(paragraph):
             words = piece.split()
             if len(words) < min_words:
-                block.note("too_short", line)
+                cleaned.note("too_short", line)
                 continue
             sentence = " ".join(words)
             if len(words) > max_words or len(sentence) > MAX_CHARACTERS:
-                block.note("too_long", line)
+                cleaned.note("too_long", line)
                 continue
             if not sentence.isascii():
                 sentence = unicodedata.normalize("NFC", sentence)
             encoded = sentence.encode()
             if reason := _unusable(sentence, encoded, len(sentence) - len(words) + 1):
-                block.note(reason, line)
+                cleaned.note(reason, line)
                 continue
             found.append(encoded)
             hashes.append(blake2b(encoded, digest_size=8).digest())
-            block.lines.append(line)
-    block.hashes.frombytes(b"".join(hashes))
-    block.text = b"".join([sentence + b"\n" for sentence in found])
-    return block
+            cleaned.lines.append(line)
+    cleaned.hashes.frombytes(b"".join(hashes))
+    cleaned.text = b"".join([sentence + b"\n" for sentence in found])
+    return cleaned
 
 
 def clean_paragraph(text: str) -> tuple[str, str]:
@@ -152,7 +162,7 @@ def _unusable(sentence: str, encoded: bytes, characters: int) -> str:
     return ""
 
 
-def _decode(data: bytes, block: CleanBlock) -> str:
+def _decode(data: bytes, cleaned: CleanText) -> str:
     """The block as text; lines with bytes that are no UTF-8 are counted and hold U+FFFD in place of these."""
     try:
         return data.decode()
@@ -161,23 +171,23 @@ def _decode(data: bytes, block: CleanBlock) -> str:
             try:
                 line.decode()
             except UnicodeDecodeError:
-                block.note("invalid_utf8", number)
+                cleaned.note("invalid_utf8", number)
         return data.decode(errors="replace")
 
 
-def _paragraphs(text: str, kind: Kind, block: CleanBlock) -> Iterator[tuple[int, str]]:
+def _paragraphs(text: str, kind: Kind, cleaned: CleanText) -> Iterator[tuple[int, str]]:
     """The paragraphs of a block, each with the line where it starts; titles are counted as headings."""
     lines = enumerate(text.split("\n"))
     if kind == "wiki":
-        return _wiki_paragraphs(lines, block)
+        return _wiki_paragraphs(lines, cleaned)
     if kind == "json":
-        return _json_paragraphs(lines, block)
+        return _json_paragraphs(lines, cleaned)
     if kind == "wrapped":
         return _wrapped_paragraphs(lines)
     return ((number, line) for number, line in lines if line and not line.isspace())
 
 
-def _wiki_paragraphs(lines: Iterator[tuple[int, str]], block: CleanBlock) -> Iterator[tuple[int, str]]:
+def _wiki_paragraphs(lines: Iterator[tuple[int, str]], cleaned: CleanText) -> Iterator[tuple[int, str]]:
     title = ""
     for number, line in lines:
         if line.startswith("<doc "):
@@ -185,13 +195,13 @@ def _wiki_paragraphs(lines: Iterator[tuple[int, str]], block: CleanBlock) -> Ite
             title = unescape(found[1]) if found else ""
         elif line and not line.isspace() and not line.startswith("</doc>"):
             if title and unescape(line).strip() == title:
-                block.note("heading", number)
+                cleaned.note("heading", number)
             else:
                 yield number, line
             title = ""
 
 
-def _json_paragraphs(lines: Iterator[tuple[int, str]], block: CleanBlock) -> Iterator[tuple[int, str]]:
+def _json_paragraphs(lines: Iterator[tuple[int, str]], cleaned: CleanText) -> Iterator[tuple[int, str]]:
     for number, line in lines:
         if not line or line.isspace():
             continue
@@ -199,11 +209,11 @@ def _json_paragraphs(lines: Iterator[tuple[int, str]], block: CleanBlock) -> Ite
             document = json.loads(line)
             title, text = document.get("title"), _SURROGATE.sub("\ufffd", document["text"])
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            block.note("not_json", number)
+            cleaned.note("not_json", number)
             continue
         for place, paragraph in enumerate(filter(str.strip, text.split("\n"))):
             if place == 0 and paragraph.strip() == title:
-                block.note("heading", number)
+                cleaned.note("heading", number)
             else:
                 yield number, paragraph
 

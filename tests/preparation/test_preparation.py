@@ -18,7 +18,6 @@ from hub_server import hub_environment, hub_server
 from dystress_text.errors import DataError
 from dystress_text.evaluation.sets import eval_pairs
 from dystress_text.files.prepared_data import MANIFEST, read_manifest, variant_of
-from dystress_text.preparation import prepare as preparation
 from dystress_text.preparation.__main__ import main
 from dystress_text.preparation.catalog import CATALOG
 from dystress_text.preparation.prepare import Request, prepare, verify
@@ -216,7 +215,7 @@ def test_imagenet_stays_where_it_is(tmp_path, root):
         prepare("imagenet100", Request(root, classes=tmp_path / "classes.txt"))
     prepare("imagenet1k", Request(root, tmp_path / "in", "toy"))
     (tmp_path / "classes.txt").write_text("n1\nn9\n")
-    with pytest.raises(DataError, match="'n9', which is no class"):
+    with pytest.raises(DataError, match="'n9', which is not a class"):
         prepare("imagenet100", Request(root, classes=tmp_path / "classes.txt"))
     (tmp_path / "classes.txt").write_text("n1\nn3\n")
     with pytest.raises(DataError, match="2 classes, 100 expected"):
@@ -237,13 +236,13 @@ def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(tmp_path, root,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "_swap", interrupted)
+        patch.setattr("dystress_text.files.whole.swap", interrupted)
         assert main(arguments) == 130
     assert left_behind(root) == []
     assert not (root / "wiki1m").exists()
-    (root / ".wiki1m.preparing-killed").mkdir()  # what a SIGKILL leaves
-    (root / ".wiki1m.before").mkdir()
-    (root / ".wiki1m.before" / "old").write_text("old")
+    (root / ".wiki1m.1.writing").mkdir()  # what a SIGKILL leaves
+    (root / ".wiki1m.replaced").mkdir()
+    (root / ".wiki1m.replaced" / "old").write_text("old")
     assert main(arguments) == 0
     assert sorted(path.name for path in (root / "wiki1m").iterdir()) == [MANIFEST, "wiki1m_for_simcse.txt"]
     assert left_behind(root) == []
@@ -270,7 +269,7 @@ def test_a_full_disk_is_one_line(tmp_path, root):
         "import resource, signal, sys\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
-        "from data.program import main\nsys.exit(main(sys.argv[1:]))\n"
+        "from dystress_text.preparation.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "wiki1m", f"--from={file}", "--variant=x", f"--data_dir={root}"],
