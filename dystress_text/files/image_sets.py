@@ -16,7 +16,7 @@ class PublishedImages:
         image_column: of its parquet files; empty for a set in class folders, as are the next two.
         label_column: of its parquet files.
         encoding: of the images, as Pillow names it.
-        chosen_from: the set that this is a choice from; None for a set of its own.
+        chosen_from: the set that this is a choice from; None if it is not a choice.
         long_tailed: whether the choice is of training images, fewer for each class, and not of classes.
     """
 

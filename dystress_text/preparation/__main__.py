@@ -5,7 +5,7 @@
     python data/prepare.py senteval wiki1m cifar10 --from FOLDER  # from copies on this machine
     python data/prepare.py verify wiki1m                          # compare with the checksums of the preparation
     python data/prepare.py path wiki1m
-    python data/prepare.py corpus FILES... --output corpus.txt    # one's own text, a sentence a line
+    python data/prepare.py corpus FILES... --output corpus.txt    # your own text, one sentence a line
 
 Data go to ``data/prepared``; DYSTRESS_DATA or --data_dir moves them. data/README.md says what each set is and under
 which terms it may be used.

@@ -35,22 +35,22 @@ REASONS = {
     "duplicate": "sentences that came before",
     "heading": "headings and titles",
     "category": "category lines",
-    "list_item": "list items that are no sentence",
+    "list_item": "list items that are not sentences",
     "markup": "paragraphs with templates, tables or links",
     "html": "paragraphs with HTML tags",
-    "not_json": "lines that are no JSON document with a text",
+    "not_json": "lines that are not JSON documents with a text",
 }
 INVALID_UTF8 = "invalid_utf8"
 
 
 @dataclass(frozen=True)
 class CorpusBuildSettings:
-    """What is kept and how it is computed.
+    """Which sentences are written, and how many processes work.
 
     Attributes:
         min_words: words between white space that a sentence has at least.
         max_words: and at most.
-        workers: processes that clean text; 1 is this process alone.
+        workers: processes that clean text; with 1, this process does the work.
         overwrite: replace an output that exists.
 
     Raises:
@@ -79,7 +79,7 @@ class BuildReport:
         files: read.
         bytes_read: of text, unpacked.
         sentences: written.
-        invalid_utf8: lines with bytes that are no UTF-8; U+FFFD stands in their place.
+        invalid_utf8: lines with bytes that are not UTF-8; U+FFFD replaces them.
         dropped: how many items were left out for each reason, in the order of ``REASONS``.
         first: ``file:line`` of the first of each reason; of a paragraph over several lines, its first line.
     """
@@ -118,12 +118,12 @@ def build_corpus(files: Sequence[Path], output: Path, settings: CorpusBuildSetti
     """Write the clean sentences of files and folders to ``output``, UTF-8, one a line, each once.
 
     The output appears under its name when it is complete; after an error or an interruption there is none. Memory is
-    some 27 bytes a sentence and some 20 MB a worker, however large the files.
+    some 20 bytes a sentence and some 20 MB a worker, however large the files.
 
     Args:
         files: WikiExtractor's output, plain text, their .gz, .bz2 or .xz forms, or folders of these.
         output: the corpus.
-        settings: what is kept, and the number of processes.
+        settings: which sentences are written, and the number of processes.
         progress: show a progress bar.
 
     Raises:

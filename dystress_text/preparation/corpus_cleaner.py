@@ -1,4 +1,4 @@
-"""From a block of a corpus file to clean sentences. Workers run this, so it imports the standard library alone.
+"""From a block of a corpus file to clean sentences. Workers run this, so it imports only the standard library.
 
 A block is lines of one of four kinds: ``wiki`` (WikiExtractor's ``<doc ...>`` form), ``json`` (its ``--json`` form),
 ``lines`` (a paragraph a line) and ``wrapped`` (paragraphs over several lines). Whatever is left out is counted by
@@ -27,7 +27,7 @@ MAX_CHARACTERS = 5_000  # of a sentence, however few its words
 _LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _BULLETS = "*•·‣▪◦-:;"
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
-_UNSEEN = re.compile(  # controls that are no white space, marks of direction and width, soft hyphens, U+FEFF
+_UNSEEN = re.compile(  # controls other than white space, marks of direction and width, soft hyphens, U+FEFF
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]+"
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -149,7 +149,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def _unusable(sentence: str, encoded: bytes, characters: int) -> str:
-    """Why a sentence with so many characters that are no spaces is left out, or ""."""
+    """Why a sentence with so many characters other than spaces is left out, or ""."""
     if "\ufffd" in sentence:
         return "undecodable"
     letters = len(encoded) - len(encoded.translate(None, _LETTERS))
@@ -163,7 +163,7 @@ def _unusable(sentence: str, encoded: bytes, characters: int) -> str:
 
 
 def _decode(data: bytes, cleaned: CleanText) -> str:
-    """The block as text; lines with bytes that are no UTF-8 are counted and hold U+FFFD in place of these."""
+    """The block as text; lines with bytes that are not UTF-8 are counted, and U+FFFD replaces those bytes."""
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
 """A function applied in several processes, with results in order and few items under way.
 
-Worker processes import this module and the function's; this one needs the standard library alone.
+Worker processes import this module and the function's; this one needs only the standard library.
 """
 
 from __future__ import annotations

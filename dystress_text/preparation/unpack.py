@@ -1,4 +1,4 @@
-"""Unpacking an archive that nobody vouches for: all of it and within bounds, or nothing."""
+"""Unpacking an archive that is not trusted: all of it and within bounds, or nothing."""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ def unpack(archive: Path, target: Path, limits: UnpackLimits) -> list[Path]:
         raise UserError(f"{target} exists already: nothing is overwritten")
     if not archive.is_file():
         raise UserError(f"{archive} does not exist or is not a file")
-    made = False
+    unfinished = False
     try:
         target.mkdir()
-        made = True
+        unfinished = True
         most_bytes = max(RATIO_FREE, int(limits.ratio * archive.stat().st_size))
         with closing(members(archive, most_bytes, DIRECTORY_ENTRY * limits.members)) as found:
             files = _write_all(found, target, limits)
-        for path in (target, *target.rglob("*")):  # afterwards, as the umask has a say in how they are made
+        for path in (target, *target.rglob("*")):  # afterwards, as the umask has a say in how they are unfinished
             path.chmod(FOLDER_MODE if path.is_dir() else FILE_MODE)
-        made = False
+        unfinished = False
     except ArchiveError as error:
         raise DataError(f"{archive}: {error}") from error
     except OSError as error:
         raise UserError(f"cannot unpack {archive} into {target}: {error.strerror}") from error
     finally:
-        if made:
+        if unfinished:
             shutil.rmtree(target, ignore_errors=True)
     return files
 

@@ -1,5 +1,6 @@
 """Preparing data sets from a hub on loopback and from local copies: first time, again, broken in every way."""
 
+import hashlib
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from file_sizes import files_up_to
 from hub_server import hub_environment, hub_server
 
 from dystress_text.errors import DataError
@@ -262,21 +264,13 @@ def test_a_terminated_run_leaves_nothing(tmp_path, root):
     assert left_behind(root) == []
 
 
-def test_a_full_disk_is_one_line(tmp_path, root):
+def test_a_full_disk_is_one_line(tmp_path, root, capsys):
     file = tmp_path / "wiki1m.txt"
     file.write_bytes(b"x\n" * 2_000_000)
-    code = (
-        "import resource, signal, sys\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
-        "from dystress_text.preparation.__main__ import main\nsys.exit(main(sys.argv[1:]))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "wiki1m", f"--from={file}", "--variant=x", f"--data_dir={root}"],
-        capture_output=True, text=True, cwd=ROOT, timeout=60,
-    )  # fmt: skip
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
-    assert "File too large" in done.stderr
+    with files_up_to(1 << 20):
+        assert main(["wiki1m", f"--from={file}", "--variant=x", f"--data_dir={root}"]) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert "File too large" in line
     assert left_behind(root) == []
 
 
@@ -312,6 +306,20 @@ def test_changes_are_found(tmp_path, root, capsys):
     assert verify("wiki1m", root) == ["wiki1m_for_simcse.txt: missing"]
     (root / "wiki1m" / MANIFEST).write_text("{")
     assert main(["verify", "wiki1m", f"--data_dir={root}"]) == 2
+
+
+def test_a_record_of_version_0_1_is_read(root):
+    """Its manifest has the same form as today's."""
+    write_files(root / "wiki1m", {"wiki1m_for_simcse.txt": TEXT})
+    record = {
+        "name": "wiki1m", "source": "wiki1m.txt", "variant": "x",
+        "files": {"wiki1m_for_simcse.txt": {"bytes": len(TEXT), "sha256": hashlib.sha256(TEXT).hexdigest()}},
+        "not_ready": {}, "counts": {"lines": 3}, "folder": None,
+    }  # fmt: skip
+    (root / "wiki1m" / MANIFEST).write_text(json.dumps(record, indent=1) + "\n")
+    assert verify("wiki1m", root) == []
+    assert prepare("wiki1m", Request(root)) == read_manifest(root / "wiki1m")
+    assert variant_of(wiki1m(root)) == "x"
 
 
 def test_a_corpus_of_ones_own(tmp_path, capsys):

@@ -8,14 +8,13 @@ import os
 import random
 import stat
 import struct
-import subprocess
-import sys
 import tarfile
 import zipfile
 import zlib
 from dataclasses import replace
 
 import pytest
+from file_sizes import files_up_to
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -399,43 +398,13 @@ def test_a_name_too_long_for_the_disk_is_one_line(tmp_path):
     refused(tmp_path, tar_of(("ok", b"x"), ("n" * 300, b"x")), "File name too long")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_limit_on_file_sizes_is_one_line(tmp_path, kind):
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_a_full_disk_is_one_line(tmp_path, kind):
     archive = placed(tmp_path, archive_of(kind, *CONTENT.items()))
-    code = (
-        "import resource, sys\nfrom pathlib import Path\n"
-        "from dystress_text.preparation.unpack import UnpackLimits, unpack\n"
-        "from dystress_text.errors import UserError\nresource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000))\n"
-        "try: unpack(Path(sys.argv[1]), Path(sys.argv[2]), UnpackLimits())\nexcept UserError as error: print(error)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, archive, tmp_path / "target"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"cannot unpack {archive} into {tmp_path / 'target'}: File too large\n"
+    with files_up_to(9000), pytest.raises(UserError) as caught:
+        unpack(archive, tmp_path / "target", UnpackLimits())
+    assert str(caught.value) == f"cannot unpack {archive} into {tmp_path / 'target'}: File too large"
     assert list(tmp_path.iterdir()) == [archive]
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=32k", "none", str(disk)]
-    try:
-        mounted = subprocess.run(mount, capture_output=True).returncode == 0
-    except OSError:
-        mounted = False
-    if not mounted:
-        pytest.skip("no file system of its own size can be mounted here")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_a_full_disk_is_one_line(tmp_path, small_disk):
-    archive = placed(tmp_path, tar_of(*CONTENT.items()))
-    with pytest.raises(UserError, match=r"cannot unpack .* into .*: No space left on device"):
-        unpack(archive, small_disk / "target", LIMITS)
-    assert list(small_disk.iterdir()) == []
 
 
 def judged(folder, content):
