@@ -67,7 +67,7 @@ def unpack(archive: Path, target: Path, limits: UnpackLimits) -> list[Path]:
         most_bytes = max(RATIO_FREE, int(limits.ratio * archive.stat().st_size))
         with closing(members(archive, most_bytes, DIRECTORY_ENTRY * limits.members)) as found:
             files = _write_all(found, target, limits)
-        for path in (target, *target.rglob("*")):  # afterwards, as the umask has a say in how they are unfinished
+        for path in (target, *target.rglob("*")):  # afterwards, as the umask has a say in how they are made
             path.chmod(FOLDER_MODE if path.is_dir() else FILE_MODE)
         unfinished = False
     except ArchiveError as error:
