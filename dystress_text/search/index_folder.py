@@ -18,8 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Literal
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -78,77 +77,34 @@ class IndexFiles:
     graph: Any
 
 
-class IndexWriter:
-    """Writes sentences and their vectors behind those that a folder has; closing it makes the files whole.
+def append(folder: Path, sentences: Sequence[str], stored: StoredVectors) -> None:
+    """Write sentences and their vectors behind those of a folder, which may be empty.
 
-    Args:
-        folder: new, or with the files of an index that is added to.
+    Raises:
+        OSError: a file cannot be written.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._text = (folder / TEXT).open("ab")
-        self._offsets = _GrowingArray(folder / OFFSETS)
-        self._vectors, self._scales = _GrowingArray(folder / VECTORS), _GrowingArray(folder / SCALES)
-        self._card: dict[str, Any] = {}
-
-    def __enter__(self) -> IndexWriter:
-        return self
-
-    def write(self, sentences: Sequence[str], stored: StoredVectors) -> None:
-        """Append sentences with their vectors."""
-        lines = [sentence.encode() + b"\n" for sentence in sentences]  # a line feed behind each is for human readers
-        ends = self._text.tell() + np.cumsum([len(line) for line in lines])
-        self._text.write(b"".join(lines))
-        self._offsets.append(ends if self._offsets.rows else np.concatenate([[0], ends]))
-        self._vectors.append(stored.codes)
-        if stored.scales is not None:
-            self._scales.append(stored.scales)
-        self._card = {"format": FORMAT, "sentences": self._vectors.rows, "dim": stored.dim, "dtype": stored.dtype}
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for file in (self._text, self._offsets, self._vectors, self._scales):
-            file.close()
-        if kind is None and self._card:
-            (self._folder / CARD).write_text(json.dumps(self._card, indent=1) + "\n", encoding="utf-8")
+    lines = [sentence.encode() + b"\n" for sentence in sentences]  # the line feed is for human readers
+    with (folder / TEXT).open("ab") as file:
+        ends = file.tell() + np.cumsum([len(line) for line in lines])
+        file.write(b"".join(lines))
+    _append_rows(folder / OFFSETS, ends if (folder / OFFSETS).exists() else np.concatenate([[0], ends]))
+    count = _append_rows(folder / VECTORS, stored.codes)
+    if stored.scales is not None:
+        _append_rows(folder / SCALES, stored.scales)
+    card = {"format": FORMAT, "sentences": count, "dim": stored.dim, "dtype": stored.dtype}
+    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
 
 
-class _GrowingArray:
-    """An .npy file that rows are appended to. numpy leaves room in its header for the number of rows to grow."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: BinaryIO | None = None
-        self._header: dict[str, Any] = {}
-        self.rows = 0
-        if path.exists():
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-            self._file = self._begin(array, "ab")
-            self.rows = len(array)
-
-    def append(self, rows: NDArray[Any]) -> None:
-        """Write rows, of the same kind each time, at the end."""
-        if self._file is None:
-            self._file = self._begin(rows, "wb")
-            self._write_header(self._file)
-        self._file.write(np.ascontiguousarray(rows).data)
-        self.rows += len(rows)
-
-    def close(self) -> None:
-        """Write how many rows there are."""
-        if self._file is not None:
-            self._file.close()
-            with self._path.open("r+b") as file:
-                self._write_header(file)
-
-    def _begin(self, rows: NDArray[Any], mode: Literal["ab", "wb"]) -> BinaryIO:
-        self._header = {"descr": npy.dtype_to_descr(rows.dtype), "fortran_order": False, "shape": rows.shape[1:]}
-        return self._path.open(mode)
-
-    def _write_header(self, file: BinaryIO) -> None:
-        npy.write_array_header_1_0(file, self._header | {"shape": (self.rows, *self._header["shape"])})
+def _append_rows(path: Path, rows: NDArray[Any]) -> int:
+    """Append rows, always of the same shape and dtype, to an .npy file; returns how many it then has."""
+    present = len(np.load(path, mmap_mode="r", allow_pickle=False)) if path.exists() else 0
+    count = present + len(rows)
+    header = {"descr": npy.dtype_to_descr(rows.dtype), "fortran_order": False, "shape": (count, *rows.shape[1:])}
+    with path.open("r+b" if present else "wb") as file:
+        npy.write_array_header_1_0(file, header)  # of the same length whatever the count: NumPy leaves room for it
+        file.seek(0, os.SEEK_END)
+        file.write(np.ascontiguousarray(rows).data)
+    return count
 
 
 def open_index(folder: Path, check: bool) -> IndexFiles:

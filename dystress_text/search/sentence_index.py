@@ -18,14 +18,14 @@ from dystress_text.search.index_folder import (
     PROBE,
     PROBED,
     IndexFiles,
-    IndexWriter,
+    append,
     map_vectors,
     new_index,
     open_index,
 )
 from dystress_text.search.nearest_rows import extend_graph, graph_of, nearest, usearch
 from dystress_text.search.sentence_vectors import CHUNK, Encoder, encoded, unit_vectors
-from dystress_text.search.stored_vectors import Float32, Float64, Rows, StoredVectors, check_dtype
+from dystress_text.search.stored_vectors import Float32, Float64, RowNumbers, StoredVectors, check_dtype
 
 SAME_MODEL = 0.05  # farthest that a sentence's unit vector may lie from the one at the build: a cosine of 0.999
 
@@ -168,7 +168,7 @@ class SentenceIndex:
             for of_query in zip(scores.tolist(), rows.tolist(), strict=True)
         ]
 
-    def nearest(self, queries: Float32, top_k: int) -> tuple[Float64, Rows]:
+    def nearest(self, queries: Float32, top_k: int) -> tuple[Float64, RowNumbers]:
         """As :meth:`search`, from vectors of length 1, (q, dim), to scores and rows, both (q, min(top_k, n)).
 
         Scores are products in fp64.
@@ -186,10 +186,9 @@ class SentenceIndex:
             UserError: the folder cannot be written, or holds something.
         """
         with new_index(Path(folder), overwrite) as staging:
-            with IndexWriter(staging) as writer:
-                for start in range(0, len(self.stored), CHUNK):
-                    rows = slice(start, start + CHUNK)
-                    writer.write(self.sentences[rows], self.stored[rows])
+            for start in range(0, len(self.stored), CHUNK):
+                rows = slice(start, start + CHUNK)
+                append(staging, self.sentences[rows], self.stored[rows])
             np.save(staging / PROBE, self.probe, allow_pickle=False)
             if self.graph is not None:
                 self.graph.save(str(staging / GRAPH))
@@ -226,11 +225,11 @@ def build_index(
         UserError: as there.
     """
     check_dtype(dtype)
-    with new_index(Path(folder)) as staging, IndexWriter(staging) as writer:
+    with new_index(Path(folder)) as staging:
         for chunk, vectors in encoded(model, sentences, batch_size, progress):
             if not (staging / PROBE).exists():
                 np.save(staging / PROBE, vectors[:PROBED], allow_pickle=False)
-            writer.write(chunk, StoredVectors.of(vectors, dtype))
+            append(staging, chunk, StoredVectors.of(vectors, dtype))
     return SentenceIndex.load(folder, model, check=False)
 
 
@@ -259,9 +258,8 @@ def add_to_index(
         for file in folder.iterdir():
             if file.name not in (MANIFEST, GRAPH) and not file.name.startswith("."):
                 shutil.copyfile(file, staging / file.name)
-        with IndexWriter(staging) as writer:
-            for chunk, vectors in encoded(model, sentences, batch_size, progress):
-                writer.write(chunk, StoredVectors.of(vectors, files.stored.dtype))
+        for chunk, vectors in encoded(model, sentences, batch_size, progress):
+            append(staging, chunk, StoredVectors.of(vectors, files.stored.dtype))
         if files.graph is not None:
             graph = usearch().Index.restore(str(folder / GRAPH))  # read, not mapped, so that it can grow
             extend_graph(graph, map_vectors(staging, files.stored.dtype, files.stored.dim), len(files.stored))

@@ -165,7 +165,7 @@ def measure_recall(options: argparse.Namespace) -> None:
             index = SentenceIndex.load(options.index, model)
         best = index.nearest(vectors, TOP_K)
         for dtype in DTYPES:
-            stored = StoredVectors.of(index.stored.block(0, len(index.stored)), dtype)
+            stored = StoredVectors.of(index.stored.floats(slice(None)), dtype)
             replace(index, stored=stored).save(Path(scratch) / f"as-{dtype}")
             loaded = SentenceIndex.load(Path(scratch) / f"as-{dtype}", model)
             scores, rows = loaded.nearest(vectors, TOP_K)

@@ -20,7 +20,7 @@ from sentence_transformers import SentenceTransformer, util
 
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.errors import UserError
-from dystress_text.search import add_to_index, build_index, index_folder, nearest_rows, sentence_vectors
+from dystress_text.search import add_to_index, build_index, nearest_rows, sentence_index, sentence_vectors
 from dystress_text.search.__main__ import main
 from dystress_text.search.sentence_index import Match, SentenceIndex
 
@@ -308,7 +308,7 @@ def test_folders_that_are_taken(index, tmp_path):
 def test_a_failure_while_writing_leaves_what_was_there(index, tmp_path, monkeypatch):
     index.save(tmp_path / "idx")
     monkeypatch.setattr(
-        index_folder.IndexWriter, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        sentence_index, "append", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
     )
     with pytest.raises(UserError, match="No space left on device"):
         index.add(["x"]).save(tmp_path / "idx", overwrite=True)
@@ -382,8 +382,7 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from dystress_text.search import sentence_index
-from dystress_text.search.sentence_index import SentenceIndex
-from dystress_text.search.loading import add_to_index
+from dystress_text.search.sentence_index import SentenceIndex, add_to_index
 @model@
 def die_at(kind, name, turn):
     whole, calls = getattr(kind, name), []
@@ -393,7 +392,7 @@ def die_at(kind, name, turn):
             os._exit(9)
         return whole(*arguments)
     setattr(kind, name, dying)
-for kind, name, turn in ((Path, "rename", 1), (Path, "rename", 2), (sentence_index.IndexWriter, "write", 1)):
+for kind, name, turn in ((Path, "rename", 1), (Path, "rename", 2), (sentence_index, "append", 1)):
     for died in (True, False):
         child = os.fork()
         if not child:
