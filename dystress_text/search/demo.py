@@ -1,4 +1,4 @@
-"""A page on this machine that shows a trained model: type a sentence, see its neighbours and their temperature."""
+"""What the demo shows: a model, the sentences to search, and the temperature of its run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MINI_STS = "senteval/STS/MiniSTS/mini-sts.csv"
 
 
 def temperature_of(folder: Path) -> tuple[Temperature | None, str]:
-    """The temperature of a run as a function of the similarity, where it is one, and a line that says what it is."""
+    """The temperature of a run, if it depends on the similarity alone, and a line that says what it is."""
     record = read_record(folder)
     if record.get("program") != PROGRAMS[0]:
-        return None, f"No temperature: the model has no {RECORD} of a text run beside it."
+        return None, f"No temperature: the model has no {RECORD} of a text run."
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a logit that falls, which training has given
+            warnings.simplefilter("ignore")  # about logits that fall; training has shown them
             temperature = temperature_of_record(record)
     except (KeyError, TypeError, UserError) as error:
         return None, f"No temperature: {RECORD} does not say it ({' '.join(str(error).split())})."
@@ -39,7 +39,7 @@ def temperature_of(folder: Path) -> tuple[Temperature | None, str]:
 
 
 def default_sentences() -> tuple[list[str], str]:
-    """Sentences to search where none are named, and what they are.
+    """The sentences to search if the user names none, and a line that says what they are.
 
     Raises:
         UserError: there are none.
@@ -58,13 +58,13 @@ def _sentences(pairs: StsPairs) -> tuple[list[str], str]:
 
 
 def make_demo(options: argparse.Namespace) -> Demo:
-    """The demo that the options ask for: loads the model, and encodes the sentences or loads their index.
+    """Load the model, and encode the sentences or load their index, as the options say.
 
     Raises:
         UserError: something is missing, damaged or of another model.
     """
     if options.index is not None:
-        check_index(options.index)  # first, as loading a model takes a while
+        check_index(options.index)  # first, because loading a model takes a while
     sentences, searched = [], ""
     if options.file is not None:
         sentences = list(read_lines(options.file))

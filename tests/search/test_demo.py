@@ -283,7 +283,7 @@ def test_what_the_program_refuses(run, tiny_bert, text_file, tmp_path, capsys):
     SentenceIndex.build(Drawn(), SENTENCES, folder=tmp_path / "idx")
     for arguments, message in (
         ([tmp_path / "none"], "model: cannot load"),
-        ([tiny_bert], "no sentence-transformers folder"),
+        ([tiny_bert], "not a sentence-transformers folder"),
         ([run, "--file", empty], "no usable sentence"),
         ([run, "--index", tmp_path / "none"], "holds no index"),
         ([run, "--index", tmp_path / "idx"], "was built with another model"),

@@ -270,9 +270,9 @@ def test_an_index_of_another_model(tmp_path, dtype):
     folder = tmp_path / "idx"
     SentenceIndex.build(Drawn(), texts(50), dtype=dtype, folder=folder)
     for other in (Drawn(seed=1), Trained()):
-        with pytest.raises(UserError, match="another model: this one has other vectors"):
+        with pytest.raises(UserError, match="another model: this one gives other vectors"):
             SentenceIndex.load(folder, other)
-        with pytest.raises(UserError, match="another model: this one has other vectors"):
+        with pytest.raises(UserError, match="another model: this one gives other vectors"):
             add_to_index(other, ["more"], folder)
     with pytest.raises(UserError, match="vectors have 16 dimensions, this model's 8"):
         SentenceIndex.load(folder, Drawn(8))
@@ -515,7 +515,7 @@ def test_what_the_program_refuses(saved, text_file, tiny_bert, tmp_path, capsys)
         ([*build, empty, *new], "no usable sentence"),
         ([*build, tmp_path / "none.txt", *new], "--file: cannot read"),
         ([*build, text_file, "--index", full], "is not empty"),
-        (["build", "--model", tiny_bert, "--file", text_file, *new], "no sentence-transformers folder"),
+        (["build", "--model", tiny_bert, "--file", text_file, *new], "not a sentence-transformers folder"),
         (["build", "--model", tmp_path / "none", "--file", text_file, *new], "--model: cannot load"),
         ([*build, text_file, *new, "--dtype", "int4"], "argument --dtype: invalid choice: 'int4'"),
         (["add", "--model", saved, "--file", text_file, *new], "holds no index"),
