@@ -8,9 +8,8 @@ from pathlib import Path
 
 from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
-from dystress_text.evaluation.sets import STSB_DEV
-from dystress_text.evaluation.sts import StsPairs, read_sts_benchmark
-from dystress_text.files.places import data_root, embedded
+from dystress_text.evaluation.sets import STSB_DEV, eval_pairs
+from dystress_text.files.places import data_root
 from dystress_text.search.demo_server import Demo
 from dystress_text.search.index_folder import check_index
 from dystress_text.search.loading import load_model, read_lines
@@ -18,8 +17,6 @@ from dystress_text.search.sentence_index import SentenceIndex
 from dystress_text.search.sentence_vectors import Encoder
 from dystress_text.simcse.objective import temperature_of_record
 from dystress_text.training.run_folder import PROGRAMS, RECORD, read_record
-
-MINI_STS = "senteval/STS/MiniSTS/mini-sts.csv"
 
 
 def temperature_of(folder: Path) -> tuple[Temperature | None, str]:
@@ -39,21 +36,10 @@ def temperature_of(folder: Path) -> tuple[Temperature | None, str]:
 
 
 def default_sentences() -> tuple[list[str], str]:
-    """The sentences to search if the user names none, and a line that says what they are.
-
-    Raises:
-        UserError: there are none.
-    """
-    prepared = data_root() / "senteval" / STSB_DEV
-    if prepared.is_file():
-        return _sentences(read_sts_benchmark(prepared, "STS-B dev"))
-    try:
-        return _sentences(read_sts_benchmark(embedded(MINI_STS), "mini-STS"))
-    except UserError as error:
-        raise UserError(f"nothing to search: name sentences with --file or --index ({error})") from error
-
-
-def _sentences(pairs: StsPairs) -> tuple[list[str], str]:
+    """The sentences to search if the user names none, and a line that says what they are."""
+    prepared = (data_root() / "senteval" / STSB_DEV).is_file()
+    pairs = eval_pairs("stsb_dev" if prepared else "mini_sts")
+    assert pairs is not None  # only the set ``none`` has no pairs
     return pairs.sentences, f"{len(pairs.sentences):,} sentences of {pairs.name}"
 
 

@@ -1,4 +1,4 @@
-"""int8 and binary vectors: against sentence-transformers' own, and what is found in them against loops in numpy."""
+"""int8 and binary vectors against sentence-transformers' own; search in them against loops."""
 
 import itertools
 
@@ -62,7 +62,7 @@ def test_int8_of_a_row_depends_on_no_other():
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8", "binary"])
-def test_parts_and_wholes(dtype):
+def test_joined_vectors_and_slices(dtype):
     vectors = drawn(30, 10)
     stored = StoredVectors.of(vectors, dtype)
     joined = StoredVectors.of(vectors[:11], dtype).joined(StoredVectors.of(vectors[11:], dtype))
