@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from dystress_text.errors import UserError
@@ -151,7 +150,7 @@ def _scores(stored: StoredVectors, queries: Float32, query: RowNumbers, row: Row
     scores = np.empty(len(query))
     for start in range(0, len(query), RESCORED):
         pairs = slice(start, start + RESCORED)
-        vectors = stored.floats(row[pairs], torch.float64)
+        vectors = stored.floats(row[pairs], np.float64)
         scores[pairs] = (queries[query[pairs]].astype(np.float64) * vectors).sum(axis=1)
     return scores
 
