@@ -80,7 +80,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _build(options: argparse.Namespace) -> bool:
+def _build(options: argparse.Namespace) -> None:
     check_new_folder(options.index)  # first, because the rest may take hours
     if options.approximate:
         usearch()
@@ -90,15 +90,13 @@ def _build(options: argparse.Namespace) -> bool:
     if options.approximate:
         index.approximate().save(options.index, overwrite=True)
     _describe(index, options.index)
-    return True
 
 
-def _add(options: argparse.Namespace) -> bool:
+def _add(options: argparse.Namespace) -> None:
     check_index(options.index)
     sentences = read_lines(options.file)
     index = add_to_index(load_model(options.model), sentences, options.index, options.batch_size, True)
     _describe(index, options.index)
-    return True
 
 
 def _describe(index: SentenceIndex, folder: Path) -> None:
@@ -106,7 +104,7 @@ def _describe(index: SentenceIndex, folder: Path) -> None:
     print(f"{str(folder)!r}: {len(stored):,} sentences, {stored.dim} dimensions, {stored.dtype}")
 
 
-def _query(options: argparse.Namespace) -> bool:
+def _query(options: argparse.Namespace) -> None:
     queries = options.queries + (list(read_lines(options.file)) if options.file else [])
     if not queries or not all(query.strip() for query in queries):
         raise UserError("no query: give a text, or --file with one a line" if not queries else "a query is empty")
@@ -119,7 +117,6 @@ def _query(options: argparse.Namespace) -> bool:
             print(json.dumps(record, ensure_ascii=False))
         else:
             print(query, *(f"  {m.score:.4f}  {m.row:>9}  {' '.join(m.sentence.split())}" for m in matches), sep="\n")
-    return True
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,7 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> bool:
         options = make_parser().parse_args(argv)
-        return {"build": _build, "add": _add, "query": _query}[options.command](options)
+        {"build": _build, "add": _add, "query": _query}[options.command](options)
+        return True
 
     return exit_code("search", work)
 

@@ -19,7 +19,6 @@ from dystress_text.search.stored_vectors import Float32, Float64, RowNumbers, St
 ROWS, QUERIES = 4096, 256  # of a block of exact search: its fp32 copy and its scores stay in the processor's cache
 RESCORED = 4096  # pairs of vectors multiplied in fp64 at a time
 OVERSAMPLING = 10  # candidates by Hamming distance for each match
-CHUNK = 10_000  # vectors added to a graph at a time
 INSTALL = "pip install usearch"
 # metric and dtype of a graph; an int8 row's scale does not change its angle
 _GRAPHS = {"fp32": ("ip", "f16"), "fp16": ("ip", "f16"), "int8": ("cos", "i8"), "binary": ("hamming", "b1")}
@@ -186,9 +185,7 @@ def graph_of(stored: StoredVectors, connectivity: int, breadth: int) -> Any:
 
 def extend_graph(graph: Any, stored: StoredVectors, start: int) -> None:
     """Add the vectors from row ``start`` on to the graph."""
-    for first in range(start, len(stored), CHUNK):
-        rows = np.arange(first, min(first + CHUNK, len(stored)), dtype=np.uint64)
-        graph.add(rows, np.ascontiguousarray(stored.codes[first : first + CHUNK]))
+    graph.add(np.arange(start, len(stored), dtype=np.uint64), stored.codes[start:])
 
 
 def _of_graph(graph: Any, stored: StoredVectors, queries: Float32, wanted: int) -> RowNumbers | None:
