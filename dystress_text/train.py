@@ -48,7 +48,8 @@ from dystress_text.files.places import EMBEDDED, data_root
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.records import versions
 from dystress_text.files.tables import LOADERS, is_table
-from dystress_text.report.page import leave_page
+from dystress_text.report.page import leave_report
+from dystress_text.report.text_page import write_text_report
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.corpus import MAX_LINE_BYTES, TokenizedCorpus, load_corpus, tokenizer_id
 from dystress_text.simcse.objective import objective_of
@@ -159,7 +160,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
             write_record(output, record)
             write_card(output, record)
             _report(evaluation, record, settings, output)
-            _say(leave_page(output, objective.temperature))
+            _say(leave_report(output, objective.temperature, write_text_report))
 
         on_main_process(accelerator, finish)
     finally:

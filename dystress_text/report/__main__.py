@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
-from dystress_text.cli.text_table import FORMATS
 from dystress_text.errors import UserError
-from dystress_text.report.run_figures import read_runs
-from dystress_text.report.tables import Report, render
+from dystress_text.report.notes import notes_of
+from dystress_text.report.runs import read_text_runs
+from dystress_text.report.tables import FORMATS, Comparisons, csv_table, render
+from dystress_text.report.text_page import page_of
 
 
 def make_parser() -> OneLineParser:
@@ -47,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = make_parser().parse_args(argv)
         if options.resamples < 0:
             raise UserError(f"--resamples: must be at least 0, got {options.resamples}")
-        runs, unfinished = read_runs(options.folders)
+        runs, unfinished = read_text_runs(options.folders)
         if not runs:
             raise UserError(f"no finished run: {', '.join(unfinished)}")
-        text = render(Report(runs, unfinished, options.baseline, options.resamples), options.format)
+        text = _report(Comparisons(runs, unfinished, options.baseline, options.resamples), options.format)
         try:
             print(text, flush=True)
         except BrokenPipeError:  # the reader, such as head, has enough
@@ -58,6 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return True
 
     return exit_code("report", work)
+
+
+def _report(compared: Comparisons, style: str) -> str:
+    if style == "html":
+        return page_of(compared)
+    return csv_table(compared) if style == "csv" else render(compared, notes_of(compared), style)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from PIL import Image
 
 from dystress_text.core.registry import Temperature
 from dystress_text.report import curves
+from dystress_text.report.history import RunCurves, metrics_of, read_curves
 from dystress_text.report.plots import MORE_COLOURS, STYLES, dress, dress_plain
 
 WIDTH = 12 / 2.54  # inches
@@ -186,10 +187,10 @@ def draw_gradient_field() -> Figure:
 
 def draw_training(runs: Sequence[Path]) -> Figure:
     """Loss and metrics of runs over their steps."""
-    found = [curves.read_curves(folder) for folder in runs]
+    found = [read_curves(folder) for folder in runs]
     names = [run.name for run in found]
     labels = [str(runs[i]) if names.count(name) > 1 else name for i, name in enumerate(names)]
-    metrics = curves.metrics_of(found)
+    metrics = metrics_of(found)
     rows = -(-len(metrics) // 2)
     figure, grid = plt.subplots(
         rows, min(2, len(metrics)), figsize=(WIDTH, 0.6 + 1.75 * rows + 0.15 * len(found)), sharex=True,
@@ -212,7 +213,7 @@ def name_lines(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
     figure.legend(axes.lines, labels, loc="outside lower center", ncols=1, frameon=False)
 
 
-def plot_metric(axes: Axes, runs: Sequence[curves.RunCurves], metric: str) -> None:
+def plot_metric(axes: Axes, runs: Sequence[RunCurves], metric: str) -> None:
     """A metric of several runs over their steps."""
     dress_plain(axes, "", _title(metric), 8)
     for run, (colour, line) in zip(runs, run_styles(len(runs)), strict=True):

@@ -14,10 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dystress_text.core.registry import Temperature
-from dystress_text.evaluation.sts import POSITIVE_SCORE
-from dystress_text.report.curves import RunCurves, metrics_of, similarities
+from dystress_text.report.curves import similarities
 from dystress_text.report.drawings import name_lines, plot_metric, run_styles, style
-from dystress_text.report.page import PageRun
+from dystress_text.report.history import RunCurves, RunHistory, metrics_of
 from dystress_text.report.plots import STYLES, dress, dress_plain
 
 WIDTH = 9 / 2.54  # inches
@@ -33,7 +32,7 @@ _FIGURES = {
 }
 
 
-def galleries(runs: Sequence[PageRun]) -> list[tuple[str, Pictures]]:
+def galleries(runs: Sequence[RunHistory]) -> list[tuple[str, Pictures]]:
     """The pictures of a page by heading; a gallery may be empty."""
     return [
         ("Over training", _training(runs)),
@@ -42,26 +41,26 @@ def galleries(runs: Sequence[PageRun]) -> list[tuple[str, Pictures]]:
     ]
 
 
-def _training(runs: Sequence[PageRun]) -> Pictures:
+def _training(runs: Sequence[RunHistory]) -> Pictures:
     curves = [run.curves for run in runs]
     return [(f"{name} over the steps", "", draw_metric(curves, name)) for name in metrics_of(curves)]
 
 
-def _similarities(run: PageRun, named: bool) -> Pictures:
+def _similarities(run: RunHistory, named: bool) -> Pictures:
     """Histograms of the development set's pairs, and of the batches' where they were logged."""
     pictures, caption = [], run.name if named else ""
     if "similarities" in run.record:
-        drawn = draw_pairs(run.record["similarities"], run.temperature)
+        drawn = draw_pairs(run.record["similarities"], run.profile)
         pictures.append(("Similarities of scored pairs before and after training", caption, drawn))
-    histograms = [line["histograms"] for line in run.watched if "histograms" in line]
+    histograms = [line["histograms"] for line in run.similarity_steps if "histograms" in line]
     if histograms:
-        drawn = draw_batches(histograms[0], histograms[-1], run.temperature)
+        drawn = draw_batches(histograms[0], histograms[-1], run.profile)
         pictures.append(("Similarities of the pairs of the first and the last training batches", caption, drawn))
     return pictures
 
 
-def _watch(runs: Sequence[PageRun]) -> Pictures:
-    watched = {run.name: run.watched for run in runs if run.watched}
+def _watch(runs: Sequence[RunHistory]) -> Pictures:
+    watched = {run.name: run.similarity_steps for run in runs if run.similarity_steps}
     names = _FIGURES if watched else {}
     return [(f"{name} over the steps", "", draw_watch(watched, name)) for name in names]
 
@@ -80,7 +79,7 @@ def draw_pairs(histograms: Mapping[str, Any], temperature: Temperature | None) -
     with style():
         rows = [name for name in ("before", "after") if name in histograms]
         figure, panels = _stacked(len(rows), temperature)
-        above = histograms.get("positive_above", POSITIVE_SCORE)  # named in the records of one's own pairs alone
+        above = histograms["positive_above"]
         for axes, name in zip(panels, rows, strict=False):
             for (kind, label), (colour, line) in zip(_KINDS.items(), (STYLES[3], STYLES[1], STYLES[0]), strict=True):
                 _step(axes, histograms[name][kind], colour, line, label.format(above))

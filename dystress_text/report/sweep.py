@@ -17,7 +17,7 @@ from typing import Any
 from dystress_text.errors import Interrupted, UserError
 from dystress_text.files.places import PACKAGE
 from dystress_text.report.jobs import Command, Job, run_jobs
-from dystress_text.report.run_figures import FREE, PAIRS
+from dystress_text.report.runs import FREE, PAIRS
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import objective_of
 from dystress_text.simcse.presets import PRESETS, TABLES

@@ -21,6 +21,7 @@ from dystress_text.files.records import write_json
 from dystress_text.report import drawings, outcome_drawings, outcomes
 from dystress_text.report.figures import OF_RUNS
 from dystress_text.report.point_labels import PointLabel, label_points
+from dystress_text.report.runs import temperature_values
 from dystress_text.training import arguments
 from dystress_text.training.build_loss import build_objective
 from vision.data.shapes import make_shapes
@@ -283,7 +284,9 @@ def test_temperatures_in_words(flags, words):
         options = replace(options, tau_min=None, tau_max=None)
     if flags[0] == "--objective=macl":
         options = replace(options, temperature=None)
-    assert outcomes.temperature_words(repr(build_objective(options, VISION).temperature))[0] == words
+    assert (
+        outcomes.temperature_words(temperature_values(repr(build_objective(options, VISION).temperature)))[0] == words
+    )
 
 
 # ---- names ----------------------------------------------------------------------------------------------------------
@@ -393,14 +396,14 @@ def test_wrong_runs_are_one_line(images, image_run, text_run, tmp_path, capsys):
     assert "share one temperature: 0.5" in error_of(capsys, "accuracy-temperature", rate, other)
     for damaged, words in (
         ("{", "cannot be read"),
-        ("{}", "is no evaluation of images"),
-        (content.replace('"tolerance": 0.6', '"tolerance": null'), "tolerance is no number but None"),
-        (content.replace('"tolerance": 0.6', '"tolerance": NaN'), "tolerance is no number but nan"),
+        ("{}", "is not an evaluation of images"),
+        (content.replace('"tolerance": 0.6', '"tolerance": null'), "tolerance is not a finite number but None"),
+        (content.replace('"tolerance": 0.6', '"tolerance": NaN'), "tolerance is not a finite number but nan"),
     ):
         (again / "vision-shapes.json").write_text(damaged)
         assert words in error_of(capsys, name, again, images[0])
     (other / "run.json").write_text('{"program": "another"}')
-    assert "is no record of a run" in error_of(capsys, name, other, images[0])
+    assert "is not the record of a run" in error_of(capsys, name, other, images[0])
 
 
 def test_wrong_text_runs_are_one_line(text_run, capsys):

@@ -1,0 +1,261 @@
+"""The one reader of finished runs: what ``run.json`` and the evaluations in a run's folder say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dystress_text.errors import UserError
+from dystress_text.evaluation.published import TASKS, Row
+from dystress_text.evaluation.settings import EvaluationSettings
+from dystress_text.simcse.settings import RunSettings, TextSettings
+from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
+from dystress_text.training.run_folder import PROGRAMS, RECORD, evaluation_file, read_json, run_folders
+from dystress_text.training.settings import EngineSettings, LossSettings
+from dystress_text.training.trainer import FREE_OPTIONS
+
+PAIRS = "sts-pairs.npz"
+# Options that do not set configurations apart. Unlike a resumed run, a configuration has one training file.
+FREE = {*FREE_OPTIONS, "metric_for_best_model"} - {"train_file", "text_column"}
+TRAINING = "training"
+_NAME = re.compile(r"(?P<name>.+)-seed-(?P<seed>\d+)")
+
+
+@dataclass(frozen=True)
+class TemperatureValues:
+    """A temperature as a record holds it.
+
+    Attributes:
+        kind: the name of its class; empty for a run without a temperature.
+        parameters: by name, such as ``tau_min``; numbers, or words such as a schedule's unit.
+    """
+
+    kind: str
+    parameters: Mapping[str, Any]
+
+    @property
+    def key(self) -> tuple[str, frozenset[tuple[str, Any]]]:
+        """The same for equal temperatures."""
+        return self.kind, frozenset(self.parameters.items())
+
+
+def temperature_values(temperature: str | None, parameters: Mapping[str, Any] | None = None) -> TemperatureValues:
+    """A temperature from its representation, such as ``CosineTemperature(tau_min=0.07, tau_max=0.2)``.
+
+    Args:
+        temperature: the representation; None for a run without a temperature.
+        parameters: the values, where the record holds them; None for an older record, whose representation is parsed.
+    """
+    kind, _, inside = (temperature or "").partition("(")
+    if parameters is None:
+        parameters = {name: _value(text) for name, text in re.findall(r"(\w+)='?([^,)\s']+)", inside)}
+    return TemperatureValues(kind, parameters)
+
+
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of text or images.
+
+    Attributes:
+        folder: where it is.
+        record: what ``run.json`` holds.
+    """
+
+    folder: Path
+    record: Mapping[str, Any]
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(self.record["settings"]["seed"])
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """All options; one that is younger than the record has the value that the run behaved as."""
+        loss, engine = LossSettings(), EngineSettings()
+        defaults = {**vars(loss), **vars(engine)}
+        if self.record["program"] == PROGRAMS[0]:
+            text = TextSettings(mask_duplicates=False)  # the default is on; older runs had no such mask
+            defaults = RunSettings(text, EvaluationSettings(), loss, engine).options()
+        return {**defaults, **self.record["settings"]}
+
+    @cached_property
+    def temperature(self) -> TemperatureValues:
+        """The temperature before the first step."""
+        return temperature_values(self.record["temperature"], self.record.get("temperature_parameters"))
+
+    @property
+    def constant(self) -> float | None:
+        """The temperature of a run with InfoNCE and one constant, which is a baseline; None for others."""
+        plain = self.record["objective"] == "InfoNCELoss" and self.temperature.kind == "ConstantTemperature"
+        return self.temperature.parameters["tau"] if plain else None
+
+
+def read_finished(folders: Iterable[Path], programs: Sequence[str] = PROGRAMS) -> tuple[list[Run], list[Path]]:
+    """The finished runs, and the folders of those that are not finished.
+
+    Args:
+        folders: runs, or folders of runs.
+        programs: those whose runs are read, of :data:`dystress_text.training.run_folder.PROGRAMS`.
+
+    Raises:
+        UserError: a folder without runs, or a run of another program.
+    """
+    runs, unfinished = [], []
+    for folder in run_folders(folders):
+        record = read_json(folder / RECORD)
+        if record.get("program") not in programs:
+            raise UserError(f"{folder / RECORD} is not the record of a run of {' or '.join(programs)}")
+        if "trained" in record:
+            runs.append(Run(folder, record))
+        else:
+            unfinished.append(folder)
+    return runs, unfinished
+
+
+@dataclass(frozen=True)
+class TextEvaluation:
+    """What ``eval/senteval.py`` wrote about a run.
+
+    Attributes:
+        file: the file.
+        suite: ``senteval`` or ``mini``.
+        figures: by ``sts`` or ``transfer``, then by task; None where a task has none.
+        sts_average: over the STS tasks, Spearman x 100; None where one is missing.
+        geometry: alignment and uniformity of a set, and its name; None where they were not measured.
+        variant: what the data were, if they were not the published ones.
+    """
+
+    file: Path
+    suite: str
+    figures: Mapping[str, Row]
+    sts_average: float | None
+    geometry: Mapping[str, Any] | None
+    variant: str | None
+
+
+def text_evaluations(folder: Path) -> dict[str, TextEvaluation]:
+    """The evaluations of a run by suite, on the test sets.
+
+    Raises:
+        UserError: a file cannot be read or is not an evaluation of text.
+    """
+    return {found.suite: found for found in map(_text_evaluation, sorted(folder.glob(_EVERY_SUITE)))}
+
+
+_EVERY_SUITE = evaluation_file(Path(), "*", "test").name
+
+
+def _text_evaluation(file: Path) -> TextEvaluation:
+    content = read_json(file)
+    try:
+        figures: dict[str, Row] = {}
+        for task, values in content["tasks"].items():
+            kind = "sts" if "spearman" in values or task in TASKS["sts"] else "transfer"
+            figure = values.get("spearman", values.get("accuracy", values.get("figure")))
+            figures.setdefault(kind, {})[task] = figure
+        average, geometry = content.get("averages", {}).get("sts"), content.get("geometry")
+        return TextEvaluation(file, str(content["suite"]), figures, average, geometry, content.get("data_variant"))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{file} is not an evaluation of text: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class TextRun(Run):
+    """A finished run of text with its figures.
+
+    Attributes:
+        configuration: the folder's name without the seed.
+        figures: by group (``training``, or a suite and ``sts`` or ``transfer``), then by task.
+        pairs: (2, pairs) by STS task, cosines and gold scores; empty where the evaluation did not store them.
+        variants: what the data were, if they were not the published ones.
+    """
+
+    configuration: str
+    figures: Mapping[str, Row]
+    pairs: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    variants: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that make the configuration."""
+        return {name: value for name, value in self.options.items() if name not in {*FREE, "seed"}}
+
+
+def read_text_runs(folders: Iterable[Path]) -> tuple[list[TextRun], list[str]]:
+    """The finished runs of text with their figures, and the names of those that are not finished.
+
+    Args:
+        folders: runs, or folders of runs.
+
+    Raises:
+        UserError: no run there, two runs with the same configuration and seed, or a configuration with two settings.
+    """
+    finished, unfinished = read_finished(folders, PROGRAMS[:1])
+    runs = [_with_figures(run) for run in finished]
+    _check(runs)
+    return runs, [folder.name for folder in unfinished]
+
+
+def _with_figures(run: Run) -> TextRun:
+    folder, record = run.folder, run.record
+    figures: dict[str, Row] = {TRAINING: {str(key): value for key, value in record["trained"].items()}}
+    variants = [f"{option}: {variant}" for option, variant in record.get("data_variants", {}).items() if variant]
+    for suite, evaluation in text_evaluations(folder).items():
+        figures |= {f"{suite}/{kind}": row for kind, row in evaluation.figures.items()}
+        if evaluation.variant:
+            variants.append(f"evaluation: {evaluation.variant}")
+    name = _NAME.fullmatch(folder.name)
+    configuration = name["name"] if name else folder.name
+    return TextRun(folder, record, configuration, figures, _read_pairs(folder / PAIRS), tuple(variants))
+
+
+def _read_pairs(file: Path) -> dict[str, NDArray[np.float64]]:
+    if not file.is_file():
+        return {}
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            return {task: stored[task] for task in stored.files}
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
+
+
+def _check(runs: Sequence[TextRun]) -> None:
+    first: dict[str, TextRun] = {}
+    seen: dict[tuple[str, int], TextRun] = {}
+    for run in runs:
+        other = seen.setdefault((run.configuration, run.seed), run)
+        if other is not run:
+            raise UserError(f"{other.folder} and {run.folder} are one configuration with one seed")
+        changed = differing([first.setdefault(run.configuration, run), run])
+        if changed:
+            raise UserError(
+                f"{first[run.configuration].folder} and {run.folder} have one name and differ in {', '.join(changed)}"
+            )
+
+
+def differing(runs: Sequence[TextRun], but: Sequence[str] = ()) -> list[str]:
+    """The settings in which runs differ, apart from seed, folders and those in ``but``."""
+    values = [run.settings for run in runs]
+    return [name for name in values[0] if name not in but and any(v.get(name) != values[0][name] for v in values)]
+
+
+def differing_otherwise(runs: Sequence[TextRun]) -> list[str]:
+    """The settings apart from objective and temperature in which runs differ."""
+    return differing(runs, ("objective", "temperature", "sigma", *TEMPERATURE_OPTIONS))
