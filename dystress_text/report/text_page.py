@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dystress_text.core.registry import Temperature
 from dystress_text.evaluation.sts import POSITIVE_SCORE
-from dystress_text.files.records import write_text
+from dystress_text.files.whole import write_text
 from dystress_text.report.history import RunHistory, read_history
 from dystress_text.report.notes import notes_of
 from dystress_text.report.page import render_page
