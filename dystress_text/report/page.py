@@ -13,19 +13,9 @@ from typing import Any
 from dystress_text.cli.extras import require
 from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
-<<<<<<< HEAD
 from dystress_text.files.whole import write_text
 from dystress_text.report.history import RunHistory, read_history
 from dystress_text.training.run_folder import REPORT
-=======
-from dystress_text.files.whole import write_text
-from dystress_text.report.curves import RunCurves, read_curves
-from dystress_text.report.run_figures import TRAINING, read_runs
-from dystress_text.report.tables import Report
-from dystress_text.simcse.objective import temperature_of_record
-from dystress_text.training.run_folder import PAGE, PROGRAMS, SIMILARITY_LOG, read_record
-from dystress_text.training.step_log import read_steps
->>>>>>> main
 
 Table = list[list[str]]
 _SURROUNDINGS = ("program", "data", "corpus", "data_variants", "device", "processes", "versions")
