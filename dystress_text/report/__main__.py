@@ -6,8 +6,8 @@
     python -m dystress_text.report out_a/ out_b/ --baseline out_b             # single runs
     python -m dystress_text.report out_a/ out_b/ --format html > compare.html # with curves, settings and similarities
 
-Differences are paired by seed. Without --baseline a configuration is held against the constant 0.05 (SimCSE) and the
-constant that equals its own tau_max, as far as the folders hold them, else against every constant there is.
+Differences are paired by seed. Without --baseline a configuration is compared with the constant 0.05 (SimCSE) and the
+constant that equals its tau_max, where the folders hold these, else with every constant in them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def make_parser() -> OneLineParser:
     add = parser.add_argument
     add("folders", nargs="+", type=Path, metavar="FOLDER", help="a sweep's folder, or a run's")
     add("--format", choices=FORMATS, default="text", help="of the tables (default text); html is a page")
-    add("--baseline", nargs="+", default=[], metavar="NAME", help="configurations to hold the others against")
+    add("--baseline", nargs="+", default=[], metavar="NAME", help="configurations to compare the others with")
     add(
         "--resamples",
         type=int,
         default=500,
-        help="of the bootstrap over pairs, the slow part (default 500; 0 for none)",
+        help="of the bootstrap over pairs, the slow step (default 500; 0 for none)",
     )
     return parser
 

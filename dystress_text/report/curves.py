@@ -1,4 +1,4 @@
-"""What the figures draw, as numbers: no drawing here. Slopes and gradients are autograd's of the losses' own terms."""
+"""The numbers behind the figures; no drawing here. Slopes and gradients are autograd's, of the losses' terms."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from dystress_text.core.temperature import (
     ode_temperature,
 )
 
-NEGATIVES = 63  # of an anchor, in the paper's text batch of 64
-ODE_TAU_MAX = 0.2  # what the constants of the ODE's figure aim at
+NEGATIVES = 63  # per anchor, in the paper's text batch of 64
+ODE_TAU_MAX = 0.2  # at the ends that the constants of the ODE's figure are chosen to meet
 ODE_PRODUCTS = ((0.01, 50.0), (0.1, 50.0), (0.1, 200.0))  # delta and K; the paper does not name its own
-_quiet = partial(warnings.catch_warnings, action="ignore")  # rows whose logit falls: the figure of logits shows it
+_quiet = partial(warnings.catch_warnings, action="ignore")  # the logit of some rows falls
 
 
 def similarities(points: int = 1201) -> Tensor:
@@ -79,8 +79,8 @@ def shifts() -> dict[str, Temperature]:
 def ode_solutions(delta: float, k: float, s: Tensor) -> dict[str, Tensor]:
     """Solutions of the paper's ODE over the similarity, by the name of their constant; NaN where there is none.
 
-    The constants are those that meet ``ODE_TAU_MAX`` at s = -1 and at s = +1, and the paper's end of the interval,
-    whose sign of delta K is a slip, with two of the values between.
+    Two constants meet ``ODE_TAU_MAX`` at s = -1 and at s = +1. One is the paper's upper end, where the sign of delta K
+    is a slip. Two lie between.
     """
     product = delta * k
     low, high = math.exp(-1 / ODE_TAU_MAX), math.exp(1 / ODE_TAU_MAX)

@@ -28,13 +28,13 @@ _FREE = {*FREE, "seed", "knn_k"} - {"dataset"} | {"temperature", *TEMPERATURE_OP
 
 @dataclass(frozen=True)
 class Configuration:
-    """Runs that differ in their seeds alone.
+    """Runs that differ only in their seeds.
 
     Attributes:
         temperature: in words.
         constant: the temperature, where it is one.
         rate: the learning rate.
-        apart: what else than the temperature sets it apart from most configurations, in words; most often nothing.
+        apart: what sets it apart from most configurations other than the temperature, in words; mostly empty.
         seeds: of its runs, in order.
         figures: mean and deviation over the seeds, by measure.
     """
@@ -54,8 +54,8 @@ class Outcomes:
     Attributes:
         configurations: constants first, by temperature, then the others as their folders were named.
         headline: what the accuracy is, with its unit.
-        geometry: measures of it that every run has; none where they were not asked for.
-        notes: what the runs were evaluated on, the spread's meaning, and what most of them have in common.
+        geometry: its measures, which every run has; empty where they were not asked for.
+        notes: what the runs were evaluated on, what the deviation means, and what most runs have in common.
     """
 
     configurations: tuple[Configuration, ...]

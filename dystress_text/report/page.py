@@ -102,7 +102,7 @@ def _summary(run: RunHistory, named: bool) -> str:
 
 
 def _results(runs: Sequence[RunHistory]) -> Table:
-    """Each metric of each run, of the encoder as it was and of the model that was kept."""
+    """Each metric of each run, for the untrained encoder and for the best model."""
     metrics = list(dict.fromkeys(metric for run in runs for metric in run.record["trained"]))
     lines = [["", *metrics]]
     for run in runs:
@@ -115,7 +115,7 @@ def _results(runs: Sequence[RunHistory]) -> Table:
 
 
 def _by_run(options: Mapping[str, Mapping[str, Any]], differing: bool = False) -> Table:
-    """A line a name, a column a run; with ``differing`` only where runs differ, and empty where none do."""
+    """A line for each name and a column for each run; with ``differing`` only the lines in which runs differ."""
     lines = []
     for name in dict.fromkeys(name for each in options.values() for name in each):
         values = ["" if each.get(name) is None else str(each[name]) for each in options.values()]

@@ -1,4 +1,4 @@
-"""Train and evaluate many configurations with several seeds, each run in a process and a folder of its own."""
+"""Train and evaluate many configurations with several seeds, each run in its own process and folder."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def plan(options: Any, extra: Sequence[str]) -> list[Run]:
             f"{taken[0]}: not behind --, the sweep sets it (--seeds, --output_dir and --data_dir are its own)"
         )
     if (options.table or options.presets) and any(word.split("=")[0] == "--preset" for word in extra):
-        raise UserError("--preset: not behind --, each row is a preset of its own")
+        raise UserError("--preset: not behind --, each row is a preset")
     if options.jobs < 1:
         raise UserError(f"--jobs: must be at least 1, got {options.jobs}")
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
@@ -153,7 +153,7 @@ def plan(options: Any, extra: Sequence[str]) -> list[Run]:
         for name, words in configurations(options).items():
             run_options = (*extra, *words, *data, f"--seed={seed}")
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the run itself says that its logit falls
+                warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
                 settings = parse(run_options)
                 objective_of(settings)
             runs.append(Run(f"{name}-seed-{seed}", options.output_dir / f"{name}-seed-{seed}", run_options))
@@ -164,7 +164,7 @@ def evaluation_of(options: Any) -> Evaluation:
     """What ``--tasks`` asks for.
 
     Raises:
-        UserError: ``none`` beside others.
+        UserError: ``none`` together with others.
     """
     if "none" in options.tasks:
         if len(options.tasks) > 1:

@@ -191,7 +191,7 @@ def test_constants_are_a_grid_too_and_stand_beside_a_table():
         (["--table", "sts", "--tasks", "none", "sts"], "--tasks: none stands alone"),
         (["--table", "sts", "--", "--seed=3"], "--seed=3: not behind --, the sweep sets it"),
         (["--table", "sts", "--", "--output_dir", "x"], "--output_dir: not behind --"),
-        (["--table", "sts", "--", "--preset", "small"], "--preset: not behind --, each row is a preset of its own"),
+        (["--table", "sts", "--", "--preset", "small"], "--preset: not behind --, each row is a preset"),
         (["--table", "sts", "--", "--max_stepps=3"], "unknown option --max_stepps=3"),
         (
             ["--temperature", "cosine", "--shift", "-0.4"],
