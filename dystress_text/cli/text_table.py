@@ -18,7 +18,7 @@ def lay_out(lines: Sequence[Sequence[str]], style: str = "text") -> str:
         style: one of :data:`FORMATS`.
     """
     header, *rows = lines
-    laid_out = tabulate(
+    laid_out: str = tabulate(
         rows, header, _TABULATE[style], disable_numparse=True, preserve_whitespace=True,
         colalign=("left", *["right"] * (len(header) - 1)),
     )  # fmt: skip

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import objective_of
 from dystress_text.simcse.presets import PRESETS, TABLES
 from dystress_text.training.presets import find_preset
-from dystress_text.training.run_folder import RECORD, read_record
+from dystress_text.training.run_folder import RECORD, evaluation_file, read_json, read_record
 
 GRID = ("temp", "tau_min", "tau_max", "shift", "scale", "sharpness", "half_period", "tau_0", "alpha", "a_0")
-OWN = ("--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir")
+SET_HERE = ("--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir")
 TRAIN, EVALUATE = PACKAGE / "train.py", PACKAGE / "senteval.py"
 
 
@@ -45,8 +46,8 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One training run.
+class PlannedRun:
+    """A training run of the sweep, done or not.
 
     Attributes:
         name: of the configuration and the seed; also the folder's.
@@ -99,13 +100,13 @@ class Run:
 
     def _evaluated(self, suite: str) -> set[str]:
         """The tasks asked for in a complete evaluation of the run as it is."""
-        file = self.folder / f"senteval-{suite}-test.json"
+        file = evaluation_file(self.folder, suite, "test")
         try:
             if file.stat().st_mtime < (self.folder / RECORD).stat().st_mtime:  # of an older run
                 return set()
-            result = json.loads(file.read_text(encoding="utf-8"))
+            result = read_json(file)
             return set(result["asked"]) if result["complete"] else set()
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, UserError, KeyError, TypeError):
             return set()
 
 
@@ -132,13 +133,13 @@ def configurations(options: Any) -> dict[str, list[str]]:
     return found
 
 
-def plan(options: Any, extra: Sequence[str]) -> list[Run]:
+def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     """The runs, configuration by configuration; every command line is checked before the first one starts.
 
     Raises:
         UserError: options that do not fit.
     """
-    taken = [word for word in extra if word.split("=")[0] in OWN]
+    taken = [word for word in extra if word.split("=")[0] in SET_HERE]
     if taken:
         raise UserError(
             f"{taken[0]}: not behind --, the sweep sets it (--seeds, --output_dir and --data_dir are its own)"
@@ -156,7 +157,7 @@ def plan(options: Any, extra: Sequence[str]) -> list[Run]:
                 warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
                 settings = parse(run_options)
                 objective_of(settings)
-            runs.append(Run(f"{name}-seed-{seed}", options.output_dir / f"{name}-seed-{seed}", run_options))
+            runs.append(PlannedRun(f"{name}-seed-{seed}", options.output_dir / f"{name}-seed-{seed}", run_options))
     return runs
 
 
@@ -166,11 +167,9 @@ def evaluation_of(options: Any) -> Evaluation:
     Raises:
         UserError: ``none`` together with others.
     """
-    if "none" in options.tasks:
-        if len(options.tasks) > 1:
-            raise UserError("--tasks: none stands alone")
-        return Evaluation((), options.suite, options.data_dir)
-    return Evaluation(tuple(options.tasks), options.suite, options.data_dir)
+    if "none" in options.tasks and len(options.tasks) > 1:
+        raise UserError("--tasks: none stands alone")
+    return Evaluation(tuple(task for task in options.tasks if task != "none"), options.suite, options.data_dir)
 
 
 def sweep(options: Any, extra: Sequence[str]) -> bool:
@@ -190,7 +189,8 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // options.jobs)))
     print(f"{len(runs)} run{'s' if len(runs) > 1 else ''}, {options.jobs} at once, in {options.output_dir}", flush=True)
-    outcomes, stopped = run_jobs([_job(run, evaluation) for run in runs], options.jobs, _say, environment)
+    jobs = [_job(run, evaluation) for run in runs]
+    outcomes, stopped = run_jobs(jobs, options.jobs, partial(print, flush=True), environment)
     for run in runs:
         if outcomes[run.name].state == "failed":
             print(f"failed: {run.name}: {outcomes[run.name].reason}", file=sys.stderr)
@@ -205,19 +205,14 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     return states.count("done") == len(runs)
 
 
-def _job(run: Run, evaluation: Evaluation) -> Job:
+def _job(run: PlannedRun, evaluation: Evaluation) -> Job:
+    log = run.folder.parent / "logs" / f"{run.name}.log"
     return Job(
-        run.name,
-        _log(run),
-        (("training", run.train_command), ("evaluation", lambda: run.evaluate_command(evaluation))),
+        run.name, log, (("training", run.train_command), ("evaluation", partial(run.evaluate_command, evaluation)))
     )
 
 
-def _log(run: Run) -> Path:
-    return run.folder.parent / "logs" / f"{run.name}.log"
-
-
-def _listed(run: Run, evaluation: Evaluation) -> str:
+def _listed(run: PlannedRun, evaluation: Evaluation) -> str:
     try:
         state, command = run.state(), run.train_command()
     except UserError as error:
@@ -226,7 +221,3 @@ def _listed(run: Run, evaluation: Evaluation) -> str:
         command = run.evaluate_command(evaluation)
         state = "trained" if command is not None else "done"
     return f"{run.name}: {state}" + ("" if command is None else f"\n    {shlex.join(command)}")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

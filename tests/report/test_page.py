@@ -29,8 +29,14 @@ def cells(page):
     return [html.unescape(cell) for cell in re.findall(r"<t[hd]>(.*?)</t[hd]>", page)]
 
 
-def test_a_page_holds_settings_tables_curves_and_similarities(tmp_path):
-    page = write_text_report(a_run(tmp_path)).read_text()
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The page of a run with all that a page shows, and with names that are not HTML."""
+    run = a_run(tmp_path_factory.mktemp("page"), device="1 x <b>cpu</b> & more caf\udce9")
+    return write_text_report(run.rename(run.with_name("<script>alert(1)<script>"))).read_text()
+
+
+def test_a_page_holds_settings_tables_curves_and_similarities(page):
     found = cells(page)
     line = found[found.index("untrained") :]
     assert line[1:3] == ["31.25", "-"]  # the metric that was not measured before training
@@ -46,8 +52,7 @@ def test_a_page_holds_settings_tables_curves_and_similarities(tmp_path):
     ]
 
 
-def test_a_page_loads_nothing_and_runs_nothing(tmp_path):
-    page = write_text_report(a_run(tmp_path)).read_text()
+def test_a_page_loads_nothing_and_runs_nothing(page):
     assert "default-src 'none'" in page
     assert not re.search(r"<script|<link|<iframe|javascript:|\son\w+=|@import|url\(", page)
     assert set(re.findall(r'(?:src|href)="([^:"]*:?)', page)) == {"data:"}
@@ -56,11 +61,7 @@ def test_a_page_loads_nothing_and_runs_nothing(tmp_path):
         assert all(link.startswith("#") for link in links)
 
 
-def test_names_and_values_are_escaped(tmp_path):
-    run = a_run(tmp_path, device="1 x <b>cpu</b> & more caf\udce9")
-    place = run.rename(tmp_path / "<script>alert(1)<script>")
-    page = write_text_report(place).read_text()
-    assert "<script" not in page
+def test_names_and_values_are_escaped(page):
     assert "<b>" not in page
     assert "caf\\udce9" in page
     assert "&lt;script&gt;alert(1)" in page
@@ -76,7 +77,7 @@ def test_a_temperature_that_is_no_function_of_the_similarity_has_no_curve(tmp_pa
     """The picture is lower by a panel."""
     heights = []
     for name in (PRESET, "sts-macl"):
-        svg = pictures(write_text_report(a_run(tmp_path, name=name)).read_text())
+        svg = pictures(write_text_report(a_run(tmp_path, name=name, watched=False)).read_text())
         svg = svg["Similarities of scored pairs before and after training"]
         heights.append(float(re.search(r'height="([0-9.]+)pt"', svg).group(1)))
     assert heights[1] == pytest.approx(heights[0] - 1.25 * 72, abs=0.1)

@@ -22,7 +22,8 @@ from dystress_text.report import drawings, outcome_drawings, outcomes
 from dystress_text.report.figures import OF_RUNS
 from dystress_text.report.point_labels import PointLabel, label_points
 from dystress_text.report.runs import temperature_values
-from dystress_text.training import arguments
+from dystress_text.simcse.arguments import parse as parse_text
+from dystress_text.simcse.objective import objective_of
 from dystress_text.training.build_loss import build_objective
 from vision.data.shapes import make_shapes
 from vision.data.splits import Splits
@@ -86,10 +87,10 @@ def text_run(tmp_path):
     def make(name, sts, uniformity, alignment, *flags, seed=0, geometry=True, suite="senteval"):
         folder = tmp_path / name
         folder.mkdir()
-        settings = arguments.parse(["--preset=quickstart", *flags, f"--seed={seed}", f"--output_dir={folder}"])
+        settings = parse_text(["--preset=quickstart", *flags, f"--seed={seed}", f"--output_dir={folder}"])
         write_json(
             folder / "run.json",
-            record_of("dystress_text/train.py", settings.options(), build_objective(settings.loss, TEXT)),
+            record_of("dystress_text/train.py", settings.options(), objective_of(settings)),
         )
         tasks = {task: StsTaskResult(sts, sts, sts, {}, {}) for task in outcomes.TASKS["sts"]}
         about = {"suite": suite, "data_variant": None}

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from dystress_text.report import sweep as program
-from dystress_text.report.sweep import Evaluation, Run, evaluation_of, plan
+from dystress_text.report.sweep import Evaluation, PlannedRun, evaluation_of, plan
 from dystress_text.simcse.presets import TABLES
 from dystress_text.sweep import main, make_parser
 from dystress_text.train import main as train
@@ -221,13 +221,13 @@ def test_without_a_checkout_evaluation_is_refused(tmp_path, monkeypatch, capsys)
 
 def test_the_state_of_a_real_run(flags, tmp_path):
     options = tuple(flag for flag in flags if not flag.startswith("--output_dir"))
-    run = Run("out", tmp_path / "out", options)
+    run = PlannedRun("out", tmp_path / "out", options)
     assert run.state() == "missing"
     assert train(flags) == 0
     assert run.state() == "trained"
     assert run.train_command() is None
     with pytest.raises(program.UserError, match="seed was 42, is 1"):
-        Run("out", tmp_path / "out", (*options, "--seed=1")).state()
+        PlannedRun("out", tmp_path / "out", (*options, "--seed=1")).state()
     assert run.evaluate_command(Evaluation(("MiniSTS",), "mini", None))[-2:] == ["--tasks", "MiniSTS"]
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     del record["trained"]

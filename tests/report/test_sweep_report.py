@@ -162,6 +162,15 @@ def test_a_row_is_known_by_its_temperature_not_its_name(tmp_path):
     assert (runs["mine"].temperature.parameters["tau_max"], runs["mine"].constant) == (0.07, None)
 
 
+def test_a_temperature_is_read_from_values_and_from_the_words_of_older_records(tmp_path):
+    values = {"tau_min": 0.05, "tau_max": 0.07, "shift": -0.4, "scale": 0.7}
+    write_run(tmp_path, SHIFTED, 0, 70.0)
+    write_run(tmp_path, "mine", 0, 70.0, [f"--preset={SHIFTED}"], temperature_parameters=values)
+    first, second = read_text_runs([tmp_path])[0]
+    assert first.temperature.parameters == second.temperature.parameters == values
+    assert paper_row(first) is paper_row(second) is not None
+
+
 def test_missing_tasks_leave_no_average(tmp_path, capsys):
     write_run(tmp_path, CONSTANT, 0, 70.0)
     write_run(tmp_path, CONSTANT, 1, 70.0, tasks=TASKS["sts"][:2])
