@@ -22,10 +22,11 @@ from dystress_text.report.runs import FREE, PAIRS
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import objective_of
 from dystress_text.simcse.presets import PRESETS, TABLES
+from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
 from dystress_text.training.presets import find_preset
 from dystress_text.training.run_folder import RECORD, evaluation_file, read_json, read_record
 
-GRID = ("temp", "tau_min", "tau_max", "shift", "scale", "sharpness", "half_period", "tau_0", "alpha", "a_0")
+GRID = tuple(option for option in TEMPERATURE_OPTIONS if option != "unit")  # the numbers
 SET_HERE = ("--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir")
 TRAIN, EVALUATE = PACKAGE / "train.py", PACKAGE / "senteval.py"
 

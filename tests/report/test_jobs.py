@@ -1,4 +1,4 @@
-"""Processes that fail, that are stopped, that somebody else runs: on real ones, which need no second each."""
+"""Jobs on real, short processes: failures, signals, and a log that another process has locked."""
 
 import os
 import signal
@@ -78,7 +78,7 @@ def test_a_step_that_cannot_be_made_is_a_failure(tmp_path):
 
 
 def test_what_another_process_runs_is_left_alone(tmp_path):
-    """The lock is the child's too: it holds when the first sweep is gone and its child is not."""
+    """The child holds the lock too: it stays locked when the first sweep is gone and its child is not."""
     each = job(tmp_path, "a", "print(1)")
     with open_log(each.log) as log:
         sleeper = subprocess.Popen(["sleep", "60"], stdout=log)

@@ -1,4 +1,4 @@
-"""The page of a run: what stands in it, that it needs nothing else, and that a browser shows it."""
+"""The page of a run: what it shows, that it loads nothing, and that a browser shows it."""
 
 import base64
 import html
@@ -98,7 +98,7 @@ def test_runs_side_by_side_say_where_they_differ(tmp_path, capsys):
 
 
 def test_records_that_older_options_made_have_their_page(capsys):
-    """Those of the committed study know nothing of later options."""
+    """The records of the committed study lack later options."""
     runs = [str(STUDY / f"{name}-seed-0") for name in ("sts-macl", PRESET)]
     assert main([*runs, "--format=html", "--resamples=0"]) == 0
     assert "<h1>2 runs</h1>" in capsys.readouterr().out

@@ -1,6 +1,6 @@
-"""Figures of evaluated runs: what is drawn is what the files say, names can be read, errors are one line.
+"""Figures of evaluated runs: they draw what the files say, names can be read, errors are one line.
 
-Records and evaluations are written by the programs' own dataclasses, so that a field that changes its name shows here.
+The programs' own dataclasses write the records and evaluations, so a field that changes its name fails here.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Sweeps: what is planned, what is refused, what is run, left, resumed and evaluated."""
+"""Sweeps: which runs are planned, refused, run, left alone, resumed and evaluated."""
 
 import json
 import os
@@ -209,10 +209,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(argv, message, tmp_path,
     assert os.listdir(tmp_path) == []
 
 
-def test_without_a_checkout_evaluation_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(program, "EVALUATE", tmp_path / "eval" / "senteval.py")
-    assert main(["--table", "sts", f"--output_dir={tmp_path / 'out'}"]) == 2
-    assert "evaluation comes with a checkout, --tasks none trains alone" in capsys.readouterr().err
+def test_without_tasks_nothing_is_evaluated():
     assert evaluation_of(make_parser().parse_args(["--tasks", "none"])).tasks == ()
 
 

@@ -1,4 +1,4 @@
-"""Reports of sweeps: figures by configuration, the paper's beside them, tests, marks, and all four styles."""
+"""Reports of sweeps: figures by configuration, the paper's figures, tests, notes, and all styles."""
 
 import csv
 import io
