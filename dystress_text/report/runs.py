@@ -156,10 +156,8 @@ def text_evaluations(folder: Path) -> dict[str, TextEvaluation]:
     Raises:
         UserError: a file cannot be read or is not an evaluation of text.
     """
-    return {found.suite: found for found in map(_text_evaluation, sorted(folder.glob(_EVERY_SUITE)))}
-
-
-_EVERY_SUITE = evaluation_file(Path(), "*", "test").name
+    files = sorted(folder.glob(evaluation_file(folder, "*", "test").name))
+    return {found.suite: found for found in map(_text_evaluation, files)}
 
 
 def _text_evaluation(file: Path) -> TextEvaluation:

@@ -10,14 +10,14 @@ from functools import cached_property
 
 from scipy import stats
 
-from dystress_text.cli.text_table import lay_out
+from dystress_text.cli import text_table
 from dystress_text.errors import UserError
 from dystress_text.report.comparison import Difference, over_pairs, paired, spread
 from dystress_text.report.groups import Group, groups_of, paper_row
 from dystress_text.report.runs import TextRun
 from dystress_text.simcse.presets import PRESETS
 
-FORMATS = ("text", "markdown", "latex", "csv", "html")
+FORMATS = (*text_table.FORMATS, "csv", "html")
 ONE_SEED = "one seed: no interval"
 COLUMNS = (
     "group", "configuration", "task", "seeds", "mean", "deviation", "paper", "difference_from_paper", "baseline",
@@ -207,5 +207,5 @@ def render(compared: Comparisons, notes: Sequence[str], style: str) -> str:
     """All tables and the notes below them, as ``text``, ``markdown`` or ``latex``."""
     heading = {"markdown": "## {}\n\n", "latex": "% {}\n", "text": "{}\n\n"}[style]
     note = {"markdown": "- {}", "latex": "% {}", "text": "{}"}[style]
-    tables = [heading.format(title) + lay_out(lines, style) for title, lines in sections(compared)]
+    tables = [heading.format(title) + text_table.lay_out(lines, style) for title, lines in sections(compared)]
     return "\n\n".join([*tables, "\n".join(note.format(line) for line in notes)])
