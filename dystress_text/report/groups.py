@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from dystress_text.evaluation.published import GROUPS, TASKS, Row, average
-from dystress_text.report.runs import TextRun, temperature_values
+from dystress_text.report.runs import RunFigures, temperature_values
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.paper import ROWS, PaperRow
 from dystress_text.training.build_loss import build_objective
@@ -21,7 +21,7 @@ class Group:
     """Figures that stand in one table.
 
     Attributes:
-        key: of :attr:`dystress_text.report.runs.TextRun.figures`.
+        key: of :attr:`dystress_text.report.runs.RunFigures.figures`.
         title: of the table.
         columns: in order; the last may be the average.
         headline: the column that comparisons are about.
@@ -32,11 +32,11 @@ class Group:
     columns: tuple[str, ...]
     headline: str
 
-    def row(self, run: TextRun) -> Row:
+    def row(self, run: RunFigures) -> Row:
         """The run's figures, None where there is none."""
         return self._averaged({column: run.figures.get(self.key, {}).get(column) for column in self.columns})
 
-    def paper(self, run: TextRun) -> Row | None:
+    def paper(self, run: RunFigures) -> Row | None:
         """The paper's figures for the run's objective and temperature, averaged over the same tasks."""
         suite, _, kind = self.key.partition("/")
         published = paper_row(run)
@@ -51,7 +51,7 @@ class Group:
         return row
 
 
-def groups_of(runs: Sequence[TextRun]) -> list[Group]:
+def groups_of(runs: Sequence[RunFigures]) -> list[Group]:
     """The tables that these runs have figures for."""
     found = []
     for key in dict.fromkeys(key for run in runs for key in run.figures):
@@ -69,7 +69,7 @@ def groups_of(runs: Sequence[TextRun]) -> list[Group]:
     return found
 
 
-def paper_row(run: TextRun) -> PaperRow | None:
+def paper_row(run: RunFigures) -> PaperRow | None:
     """The row of the paper's table with the run's objective and temperature."""
     if not run.record["settings"].get("detach_temperature"):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dystress_text.report.runs import TextRun, differing_otherwise
+from dystress_text.report.runs import RunFigures, differing_otherwise
 from dystress_text.report.tables import Comparisons
 from dystress_text.simcse.presets import PRESETS
 
@@ -54,7 +54,7 @@ def _notes_on_seeds(compared: Comparisons) -> list[str]:
     return notes
 
 
-def _setup(run: TextRun) -> str:
+def _setup(run: RunFigures) -> str:
     """What was trained on what, in a line."""
     settings, corpus = run.record["settings"], run.record["corpus"]
     return (
@@ -64,7 +64,7 @@ def _setup(run: TextRun) -> str:
     )
 
 
-def not_the_papers(runs: Sequence[TextRun]) -> list[str]:
+def not_the_papers(runs: Sequence[RunFigures]) -> list[str]:
     """The settings, apart from the temperature's, that are not those of the paper's text runs."""
     paper = {**PRESETS["paper"].settings, "max_steps": -1, "max_train_samples": None, "train_file": None}
     paper |= {"supervised": False, "bidirectional": False, "do_mlm": False, "lora_rank": None}

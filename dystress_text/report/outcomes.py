@@ -15,13 +15,12 @@ from typing import Any
 from dystress_text.errors import UserError
 from dystress_text.evaluation.published import TASKS
 from dystress_text.report.comparison import Spread, spread
-from dystress_text.report.runs import FREE, Run, TemperatureValues, read_finished, text_evaluations
+from dystress_text.report.runs import FREE, FinishedRun, TemperatureValues, read_finished, text_evaluations
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
-from dystress_text.training.run_folder import PROGRAMS, read_json, vision_file
+from dystress_text.training.run_folder import IMAGE_PROGRAM, TEXT_PROGRAM, read_json, vision_file
 
 ACCURACY, RATE = "accuracy", "learning_rate"
-_TEXT, _IMAGES = PROGRAMS
-GEOMETRY = {_IMAGES: ("uniformity", "tolerance"), _TEXT: ("uniformity", "alignment")}
+GEOMETRY = {IMAGE_PROGRAM: ("uniformity", "tolerance"), TEXT_PROGRAM: ("uniformity", "alignment")}
 # Options that do not set configurations apart, and those that the temperature's name tells. The data do set them apart.
 _FREE = {*FREE, "seed", "knn_k"} - {"dataset"} | {"temperature", *TEMPERATURE_OPTIONS}
 
@@ -76,7 +75,7 @@ class _Evaluated:
         data: what the run was evaluated on, in words.
     """
 
-    run: Run
+    run: FinishedRun
     figures: Mapping[str, float]
     headline: str
     setup: Mapping[str, Any]
@@ -110,12 +109,13 @@ def read_outcomes(
     kinds = {run.record["program"]: run.folder for run in finished}
     if len(kinds) > 1:
         raise UserError(
-            f"text and images do not go into one figure: {kinds[_TEXT]} is of text, {kinds[_IMAGES]} of images"
+            f"text and images do not go into one figure: {kinds[TEXT_PROGRAM]} is of text, {kinds[IMAGE_PROGRAM]} of "
+            "images"
         )
     (kind,) = kinds
-    if kind == _TEXT and accuracy is not None:
+    if kind == TEXT_PROGRAM and accuracy is not None:
         raise UserError(f"--accuracy is for runs of images; {finished[0].folder} is a run of text")
-    if kind == _TEXT:
+    if kind == TEXT_PROGRAM:
         runs = [_read_text(run, geometry) for run in finished]
     else:
         runs = [_read_images(run, accuracy or "knn", geometry) for run in finished]
@@ -194,7 +194,7 @@ def _check_setups(runs: Sequence[_Evaluated]) -> None:
                 )
 
 
-def _read_images(run: Run, accuracy: str, geometry: bool) -> _Evaluated:
+def _read_images(run: FinishedRun, accuracy: str, geometry: bool) -> _Evaluated:
     tasks = [accuracy, "geometry"] if geometry else [accuracy]
     command = f"python vision/evaluate.py --model {shlex.quote(str(run.folder))} --tasks {' '.join(tasks)}"
     file = vision_file(run.folder, run.record["settings"]["dataset"])
@@ -213,7 +213,7 @@ def _read_images(run: Run, accuracy: str, geometry: bool) -> _Evaluated:
             result, headline, how = result[nearest], f"{nearest} top-1 accuracy (%)", ["k", "knn_temperature"]
         figures = {ACCURACY: result["top1"]}
         if geometry:
-            figures |= {name: found["geometry"][name] for name in GEOMETRY[_IMAGES]}
+            figures |= {name: found["geometry"][name] for name in GEOMETRY[IMAGE_PROGRAM]}
         setup = {name: settings[name] for name in (*how, "limit")}
         setup |= {name: data[name] for name in ("name", "variant", "train_images", "test_images", "image_size")}
         about = f"{data['name']}, {data['train_images']:,} training and {data['test_images']:,} test images"
@@ -222,7 +222,7 @@ def _read_images(run: Run, accuracy: str, geometry: bool) -> _Evaluated:
     return _Evaluated(run, _numbers(figures, file), headline, setup, about + _variant(data["variant"]))
 
 
-def _read_text(run: Run, geometry: bool) -> _Evaluated:
+def _read_text(run: FinishedRun, geometry: bool) -> _Evaluated:
     command = f"python eval/senteval.py --model {shlex.quote(str(run.folder))} --tasks sts"
     suites = text_evaluations(run.folder)
     found = suites.get("senteval", suites.get("mini"))
@@ -237,7 +237,7 @@ def _read_text(run: Run, geometry: bool) -> _Evaluated:
     setup = {"suite": found.suite, "STS tasks": ", ".join(names), "data_variant": found.variant}
     about = f"{found.suite} suite"
     if geometry and found.geometry is not None:
-        figures |= {name: found.geometry.get(name) for name in GEOMETRY[_TEXT]}
+        figures |= {name: found.geometry.get(name) for name in GEOMETRY[TEXT_PROGRAM]}
         setup["geometry"] = found.geometry.get("set")
         about += f", geometry of {found.geometry.get('set')}"
     which = "STS average" if set(names) == set(TASKS["sts"]) else f"average of {', '.join(names)}"

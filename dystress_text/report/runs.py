@@ -17,9 +17,9 @@ from dystress_text.evaluation.published import TASKS, Row
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
-from dystress_text.training.run_folder import PROGRAMS, RECORD, evaluation_file, read_json, run_folders
+from dystress_text.training.run_folder import PROGRAMS, RECORD, TEXT_PROGRAM, evaluation_file, read_json, run_folders
+from dystress_text.training.saved_state import FREE_OPTIONS
 from dystress_text.training.settings import EngineSettings, LossSettings
-from dystress_text.training.trainer import FREE_OPTIONS
 
 PAIRS = "sts-pairs.npz"
 # Options that do not set configurations apart. Unlike a resumed run, a configuration has one training file.
@@ -69,7 +69,7 @@ def _value(text: str) -> int | float | str:
 
 
 @dataclass(frozen=True)
-class Run:
+class FinishedRun:
     """A finished run of text or images.
 
     Attributes:
@@ -90,7 +90,7 @@ class Run:
         """All options; one that is younger than the record has the value that the run behaved as."""
         loss, engine = LossSettings(), EngineSettings()
         defaults = {**vars(loss), **vars(engine)}
-        if self.record["program"] == PROGRAMS[0]:
+        if self.record["program"] == TEXT_PROGRAM:
             text = TextSettings(mask_duplicates=False)  # the default is on; older runs had no such mask
             defaults = RunSettings(text, EvaluationSettings(), loss, engine).options()
         return {**defaults, **self.record["settings"]}
@@ -107,7 +107,7 @@ class Run:
         return self.temperature.parameters["tau"] if plain else None
 
 
-def read_finished(folders: Iterable[Path], programs: Sequence[str] = PROGRAMS) -> tuple[list[Run], list[Path]]:
+def read_finished(folders: Iterable[Path], programs: Sequence[str] = PROGRAMS) -> tuple[list[FinishedRun], list[Path]]:
     """The finished runs, and the folders of those that are not finished.
 
     Args:
@@ -123,7 +123,7 @@ def read_finished(folders: Iterable[Path], programs: Sequence[str] = PROGRAMS) -
         if record.get("program") not in programs:
             raise UserError(f"{folder / RECORD} is not the record of a run of {' or '.join(programs)}")
         if "trained" in record:
-            runs.append(Run(folder, record))
+            runs.append(FinishedRun(folder, record))
         else:
             unfinished.append(folder)
     return runs, unfinished
@@ -175,7 +175,7 @@ def _text_evaluation(file: Path) -> TextEvaluation:
 
 
 @dataclass(frozen=True)
-class TextRun(Run):
+class RunFigures(FinishedRun):
     """A finished run of text with its figures.
 
     Attributes:
@@ -196,7 +196,7 @@ class TextRun(Run):
         return {name: value for name, value in self.options.items() if name not in {*FREE, "seed"}}
 
 
-def read_text_runs(folders: Iterable[Path]) -> tuple[list[TextRun], list[str]]:
+def read_text_runs(folders: Iterable[Path]) -> tuple[list[RunFigures], list[str]]:
     """The finished runs of text with their figures, and the names of those that are not finished.
 
     Args:
@@ -205,13 +205,13 @@ def read_text_runs(folders: Iterable[Path]) -> tuple[list[TextRun], list[str]]:
     Raises:
         UserError: no run there, two runs with the same configuration and seed, or a configuration with two settings.
     """
-    finished, unfinished = read_finished(folders, PROGRAMS[:1])
+    finished, unfinished = read_finished(folders, (TEXT_PROGRAM,))
     runs = [_with_figures(run) for run in finished]
     _check(runs)
     return runs, [folder.name for folder in unfinished]
 
 
-def _with_figures(run: Run) -> TextRun:
+def _with_figures(run: FinishedRun) -> RunFigures:
     folder, record = run.folder, run.record
     figures: dict[str, Row] = {TRAINING: {str(key): value for key, value in record["trained"].items()}}
     variants = [f"{option}: {variant}" for option, variant in record.get("data_variants", {}).items() if variant]
@@ -221,7 +221,7 @@ def _with_figures(run: Run) -> TextRun:
             variants.append(f"evaluation: {evaluation.variant}")
     name = _NAME.fullmatch(folder.name)
     configuration = name["name"] if name else folder.name
-    return TextRun(folder, record, configuration, figures, _read_pairs(folder / PAIRS), tuple(variants))
+    return RunFigures(folder, record, configuration, figures, _read_pairs(folder / PAIRS), tuple(variants))
 
 
 def _read_pairs(file: Path) -> dict[str, NDArray[np.float64]]:
@@ -234,9 +234,9 @@ def _read_pairs(file: Path) -> dict[str, NDArray[np.float64]]:
         raise UserError(f"{file} cannot be read: {error}") from error
 
 
-def _check(runs: Sequence[TextRun]) -> None:
-    first: dict[str, TextRun] = {}
-    seen: dict[tuple[str, int], TextRun] = {}
+def _check(runs: Sequence[RunFigures]) -> None:
+    first: dict[str, RunFigures] = {}
+    seen: dict[tuple[str, int], RunFigures] = {}
     for run in runs:
         other = seen.setdefault((run.configuration, run.seed), run)
         if other is not run:
@@ -248,12 +248,12 @@ def _check(runs: Sequence[TextRun]) -> None:
             )
 
 
-def differing(runs: Sequence[TextRun], but: Sequence[str] = ()) -> list[str]:
+def differing(runs: Sequence[RunFigures], but: Sequence[str] = ()) -> list[str]:
     """The settings in which runs differ, apart from seed, folders and those in ``but``."""
     values = [run.settings for run in runs]
     return [name for name in values[0] if name not in but and any(v.get(name) != values[0][name] for v in values)]
 
 
-def differing_otherwise(runs: Sequence[TextRun]) -> list[str]:
+def differing_otherwise(runs: Sequence[RunFigures]) -> list[str]:
     """The settings apart from objective and temperature in which runs differ."""
     return differing(runs, ("objective", "temperature", "sigma", *TEMPERATURE_OPTIONS))

@@ -14,7 +14,7 @@ from dystress_text.cli import text_table
 from dystress_text.errors import UserError
 from dystress_text.report.comparison import Difference, over_pairs, paired, spread
 from dystress_text.report.groups import Group, groups_of, paper_row
-from dystress_text.report.runs import TextRun
+from dystress_text.report.runs import RunFigures
 from dystress_text.simcse.presets import PRESETS
 
 FORMATS = (*text_table.FORMATS, "csv", "html")
@@ -37,13 +37,13 @@ class Comparisons:
         resamples: of the bootstrap over pairs; 0 for none.
     """
 
-    runs: Sequence[TextRun]
+    runs: Sequence[RunFigures]
     unfinished: Sequence[str] = ()
     baselines: Sequence[str] = ()
     resamples: int = 0
 
     @cached_property
-    def configurations(self) -> dict[str, list[TextRun]]:
+    def configurations(self) -> dict[str, list[RunFigures]]:
         """The runs by configuration, the paper's rows in its order first."""
         order = list(PRESETS)
         names = sorted({run.configuration for run in self.runs})
