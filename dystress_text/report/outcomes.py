@@ -15,9 +15,9 @@ from typing import Any
 from dystress_text.errors import UserError
 from dystress_text.evaluation.published import TASKS
 from dystress_text.report.comparison import Spread, spread
-from dystress_text.report.runs import FREE, FinishedRun, TemperatureValues, read_finished, text_evaluations
+from dystress_text.report.runs import FREE, FinishedRun, TemperatureValues, is_sts, read_finished, text_evaluations
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
-from dystress_text.training.run_folder import IMAGE_PROGRAM, TEXT_PROGRAM, read_json, vision_file
+from dystress_text.training.run_folder import IMAGE_PROGRAM, TEXT_PROGRAM, evaluation_file, read_json, vision_file
 
 ACCURACY, RATE = "accuracy", "learning_rate"
 GEOMETRY = {IMAGE_PROGRAM: ("uniformity", "tolerance"), TEXT_PROGRAM: ("uniformity", "alignment")}
@@ -228,21 +228,22 @@ def _read_text(run: FinishedRun, geometry: bool) -> _Evaluated:
     found = suites.get("senteval", suites.get("mini"))
     if found is None:
         raise UserError(f"{run.folder} is not evaluated: {command}")
-    if found.sts_average is None:
-        raise UserError(f"{found.file} is without an average of STS: {command}")
-    if geometry and found.geometry is None:
-        raise UserError(f"{found.file} is without geometry: {command} --geometry dev")
-    names = tuple(found.figures["sts"])
-    figures: dict[str, Any] = {ACCURACY: found.sts_average}
-    setup = {"suite": found.suite, "STS tasks": ", ".join(names), "data_variant": found.variant}
-    about = f"{found.suite} suite"
-    if geometry and found.geometry is not None:
-        figures |= {name: found.geometry.get(name) for name in GEOMETRY[TEXT_PROGRAM]}
-        setup["geometry"] = found.geometry.get("set")
-        about += f", geometry of {found.geometry.get('set')}"
+    suite, average, measured = found["suite"], found.get("averages", {}).get("sts"), found.get("geometry")
+    file = evaluation_file(run.folder, suite, "test")
+    if average is None:
+        raise UserError(f"{file} is without an average of STS: {command}")
+    if geometry and measured is None:
+        raise UserError(f"{file} is without geometry: {command} --geometry dev")
+    names = tuple(task for task, result in found["tasks"].items() if is_sts(task, result))
+    variant, figures, about = found.get("data_variant"), {ACCURACY: average}, f"{suite} suite"
+    setup = {"suite": suite, "STS tasks": ", ".join(names), "data_variant": variant}
+    if geometry:
+        figures |= {name: measured.get(name) for name in GEOMETRY[TEXT_PROGRAM]}
+        setup["geometry"] = measured.get("set")
+        about += f", geometry of {measured.get('set')}"
     which = "STS average" if set(names) == set(TASKS["sts"]) else f"average of {', '.join(names)}"
     headline = f"{names[0] if len(names) == 1 else which} (Spearman $\\times$ 100)"
-    return _Evaluated(run, _numbers(figures, found.file), headline, setup, about + _variant(found.variant))
+    return _Evaluated(run, _numbers(figures, file), headline, setup, about + _variant(variant))
 
 
 def _variant(variant: str | None) -> str:

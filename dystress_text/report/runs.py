@@ -129,49 +129,24 @@ def read_finished(folders: Iterable[Path], programs: Sequence[str] = PROGRAMS) -
     return runs, unfinished
 
 
-@dataclass(frozen=True)
-class TextEvaluation:
-    """What ``eval/senteval.py`` wrote about a run.
-
-    Attributes:
-        file: the file.
-        suite: ``senteval`` or ``mini``.
-        figures: by ``sts`` or ``transfer``, then by task; None where a task has none.
-        sts_average: over the STS tasks, Spearman x 100; None where one is missing.
-        geometry: alignment and uniformity of a set, and its name; None where they were not measured.
-        variant: what the data were, if they were not the published ones.
-    """
-
-    file: Path
-    suite: str
-    figures: Mapping[str, Row]
-    sts_average: float | None
-    geometry: Mapping[str, Any] | None
-    variant: str | None
-
-
-def text_evaluations(folder: Path) -> dict[str, TextEvaluation]:
-    """The evaluations of a run by suite, on the test sets.
+def text_evaluations(folder: Path) -> dict[str, dict[str, Any]]:
+    """What ``eval/senteval.py`` wrote about a run on the test sets, by suite (``senteval``, ``mini``).
 
     Raises:
         UserError: a file cannot be read or is not an evaluation of text.
     """
-    files = sorted(folder.glob(evaluation_file(folder, "*", "test").name))
-    return {found.suite: found for found in map(_text_evaluation, files)}
+    found = {}
+    for file in sorted(folder.glob(evaluation_file(folder, "*", "test").name)):
+        content = read_json(file)
+        if not isinstance(content.get("tasks"), dict) or "suite" not in content:
+            raise UserError(f"{file} is not an evaluation of text")
+        found[content["suite"]] = content
+    return found
 
 
-def _text_evaluation(file: Path) -> TextEvaluation:
-    content = read_json(file)
-    try:
-        figures: dict[str, Row] = {}
-        for task, values in content["tasks"].items():
-            kind = "sts" if "spearman" in values or task in TASKS["sts"] else "transfer"
-            figure = values.get("spearman", values.get("accuracy", values.get("figure")))
-            figures.setdefault(kind, {})[task] = figure
-        average, geometry = content.get("averages", {}).get("sts"), content.get("geometry")
-        return TextEvaluation(file, str(content["suite"]), figures, average, geometry, content.get("data_variant"))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} is not an evaluation of text: {error!r}") from error
+def is_sts(task: str, result: Mapping[str, Any]) -> bool:
+    """Whether a task of an evaluation is one of STS, and not of transfer."""
+    return "spearman" in result or task in TASKS["sts"]
 
 
 @dataclass(frozen=True)
@@ -216,9 +191,12 @@ def _with_figures(run: FinishedRun) -> RunFigures:
     figures: dict[str, Row] = {TRAINING: {str(key): value for key, value in record["trained"].items()}}
     variants = [f"{option}: {variant}" for option, variant in record.get("data_variants", {}).items() if variant]
     for suite, evaluation in text_evaluations(folder).items():
-        figures |= {f"{suite}/{kind}": row for kind, row in evaluation.figures.items()}
-        if evaluation.variant:
-            variants.append(f"evaluation: {evaluation.variant}")
+        for task, result in evaluation["tasks"].items():
+            key = f"{suite}/sts" if is_sts(task, result) else f"{suite}/transfer"
+            figure = result.get("spearman", result.get("accuracy", result.get("figure")))
+            figures.setdefault(key, {})[task] = figure
+        if evaluation.get("data_variant"):
+            variants.append(f"evaluation: {evaluation['data_variant']}")
     name = _NAME.fullmatch(folder.name)
     configuration = name["name"] if name else folder.name
     return RunFigures(folder, record, configuration, figures, _read_pairs(folder / PAIRS), tuple(variants))
