@@ -86,6 +86,11 @@ class TextRun:
         self.learned_temperature = learned_group(self.task.objective, self.settings.loss)
 
     @property
+    def best_metric(self) -> str | None:
+        metric: str | None = self.options["metric_for_best_model"]
+        return metric
+
+    @property
     def samples(self) -> int:
         return len(self.task.corpus)
 
