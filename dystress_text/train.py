@@ -32,6 +32,7 @@ from dystress_text.encoders.encoder import POOLERS, SentenceEncoder, check_lengt
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.saved_model import load_saved
 from dystress_text.errors import UserError
+from dystress_text.evaluation.catalogue import PREPARED_SETS, suite_folder
 from dystress_text.evaluation.evaluators import (
     Evaluation,
     build_evaluation,
@@ -40,11 +41,10 @@ from dystress_text.evaluation.evaluators import (
     sts_line,
     sts_metrics,
 )
-from dystress_text.evaluation.sets import PREPARED_SETS
-from dystress_text.evaluation.similarities import pair_similarities
-from dystress_text.evaluation.sts import POSITIVE_SCORE, StsPairs, score_vectors
+from dystress_text.evaluation.readers import POSITIVE_SCORE, StsPairs
+from dystress_text.evaluation.sts import pair_similarities, score_vectors
 from dystress_text.export.card import describe_base, write_card
-from dystress_text.files.places import EMBEDDED, data_root
+from dystress_text.files.places import EMBEDDED
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.records import versions
 from dystress_text.files.tables import LOADERS, is_table
@@ -115,7 +115,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
     )  # fmt: skip
     variants = {"train_file": variant_of(train_file)}
     if set(settings.evaluation.eval_set) & set(PREPARED_SETS):
-        variants["eval_set"] = variant_of(data_root(text.data_dir) / "senteval")
+        variants["eval_set"] = variant_of(suite_folder("senteval", text.data_dir))
     record = _record(settings, accelerator, corpus, objective) | {"data_variants": variants} | beginning.about
     accelerator.wait_for_everyone()  # all have looked at the folder before one of them writes there
 

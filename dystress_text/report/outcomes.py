@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.published import TASKS
+from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.report.comparison import Spread, spread
 from dystress_text.report.run_figures import FREE, options_of, read_json, run_folders
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from dystress_text.core.registry import Temperature
-from dystress_text.evaluation.sts import POSITIVE_SCORE
+from dystress_text.evaluation.readers import POSITIVE_SCORE
 from dystress_text.report.curves import RunCurves, metrics_of, similarities
 from dystress_text.report.drawings import name_lines, plot_metric, run_styles, style
 from dystress_text.report.page import PageRun

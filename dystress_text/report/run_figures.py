@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.published import GROUPS, TASKS, Row, average
+from dystress_text.evaluation.catalogue import GROUPS, TASKS, Row, average
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.paper import ROWS, PaperRow

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
-from dystress_text.evaluation.sets import STSB_DEV
-from dystress_text.evaluation.sts import StsPairs, read_sts_benchmark
+from dystress_text.evaluation.catalogue import STSB_DEV
+from dystress_text.evaluation.readers import StsPairs, read_sts_benchmark
 from dystress_text.files.places import data_root, embedded
 from dystress_text.search.demo_server import Demo
 from dystress_text.search.index_folder import check_index

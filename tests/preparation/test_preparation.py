@@ -16,7 +16,7 @@ import pytest
 from hub_server import hub_environment, hub_server
 
 from dystress_text.errors import DataError
-from dystress_text.evaluation.sets import eval_pairs
+from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.files.prepared_data import MANIFEST, read_manifest, variant_of
 from dystress_text.preparation import prepare as preparation
 from dystress_text.preparation.__main__ import main

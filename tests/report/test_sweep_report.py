@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from sweep_runs import GOLD, write_run
 
-from dystress_text.evaluation.published import TASKS
+from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.report.__main__ import main
 from dystress_text.report.run_figures import PAIRS, groups_of, read_runs
 from dystress_text.report.tables import ONE_SEED, not_the_papers
