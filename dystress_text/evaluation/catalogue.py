@@ -6,7 +6,6 @@ tables have the tasks of ``SUITES`` as columns, in this order.
 
 from __future__ import annotations
 
-import os
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from dystress_text.evaluation.readers import (
 )
 from dystress_text.files.hub import published_file
 from dystress_text.files.places import EMBEDDED, cache_root, data_root
-from dystress_text.files.records import sha256_of
+from dystress_text.files.whole import sha256_of, whole_file
 
 STSB_DEV = Path("STS") / "STSBenchmark" / "sts-dev.csv"
 
@@ -311,8 +310,7 @@ def _stsb_dev_of(archive: str) -> Path:
                 content = tar.extractfile(member)
                 assert content is not None  # a regular file
                 target.parent.mkdir(parents=True, exist_ok=True)
-                staging = target.with_suffix(f".{os.getpid()}")
-                staging.write_bytes(content.read())
-                staging.replace(target)
+                with whole_file(target, "wb") as copy:
+                    copy.write(content.read())
                 return target
     raise UserError(f"{archive} does not hold {STSB_DEV}")

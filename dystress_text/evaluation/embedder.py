@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -21,6 +21,7 @@ from dystress_text.encoders.encoder import POOLERS, build_encoder, length_limit,
 from dystress_text.encoders.pretrained import load_pretrained
 from dystress_text.errors import UserError
 from dystress_text.evaluation.sts import Embed
+from dystress_text.files.whole import whole_file
 
 OWN_POOLER = "pooler"  # the encoder's pooler_output, which SimCSE's evaluation.py calls cls
 EVALUATED = (*POOLERS, OWN_POOLER)
@@ -79,10 +80,9 @@ class EncodedOnce:
         if self.cache is None or not self._has_new:
             return
         self.cache.parent.mkdir(parents=True, exist_ok=True)
-        staging = self.cache.with_suffix(".writing")
         keys = np.frombuffer(b"".join(self._vectors), dtype=np.uint8).reshape(-1, 16)
-        save_file({"keys": keys, "vectors": np.stack(list(self._vectors.values()))}, staging)
-        staging.replace(self.cache)
+        with whole_file(self.cache, "wb") as file:
+            file.write(save({"keys": keys, "vectors": np.stack(list(self._vectors.values()))}))
 
 
 def refusing_useless(encode: Embed) -> Embed:

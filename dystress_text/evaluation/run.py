@@ -41,7 +41,7 @@ from dystress_text.evaluation.tables import table
 from dystress_text.evaluation.transfer import TransferResult, evaluate_transfer
 from dystress_text.files.places import cache_root
 from dystress_text.files.prepared_data import variant_of
-from dystress_text.files.records import versions, write_json
+from dystress_text.files.whole import versions, whole_file, write_json
 
 Result = StsTaskResult | TransferResult | OriginalResult
 Draw = Callable[[Mapping[str, NDArray[np.floating]], str], None]  # draws cosines by kind of pair, under a title
@@ -338,12 +338,10 @@ def _write_pairs(results: Results, tasks: Sequence[Task], folder: Path, embed: E
         for task in tasks
         if isinstance(task, StsTask) and task.name in results.tasks
     }
-    staging = file.with_name(f".{file.name}.writing")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with staging.open("wb") as stream:
+        with whole_file(file, "wb") as stream:
             np.savez_compressed(stream, allow_pickle=False, **arrays)
-        staging.replace(file)
     except OSError as error:
         raise UserError(f"--pairs: cannot write {str(file)!r}: {error.strerror}") from error
 
