@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from dystress_text.encoders.encoder import POOLERS, build_encoder, length_limit, pooler_encoder, position_limit
 from dystress_text.encoders.pretrained import load_pretrained
-from dystress_text.errors import UserError
+from dystress_text.errors import UserError, reason_of
 from dystress_text.evaluation.sts import Embed
 from dystress_text.files.whole import whole_file
 
@@ -177,8 +177,7 @@ def _load_sentence_transformer(
         if encoder.encode(["One sentence."], convert_to_tensor=True, show_progress_bar=False).ndim != 2:
             raise ValueError("it does not give one vector a sentence")
     except Exception as error:  # damaged files raise errors of many libraries
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"--model: cannot load {model!r}: {reason}") from error
+        raise UserError(f"--model: cannot load {model!r}: {reason_of(error)}") from error
     if limit < positions:
         warnings.warn(
             f"{model!r} cuts sentences at {limit} tokens, its encoder reads {positions}; the protocol does not cut",
