@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 from matplotlib.text import Annotation, Text
 
 from dystress_text.evaluation.run import Results as TextResults
-from dystress_text.evaluation.sts_tasks import StsTaskResult
+from dystress_text.evaluation.sts import StsTaskResult
 from dystress_text.figures import main
 from dystress_text.files.whole import write_json
 from dystress_text.report import drawings, outcome_drawings, outcomes

@@ -16,7 +16,6 @@ import pytest
 import torch
 from processes import forkserver, free_port
 
-from dystress_text import train as program
 from dystress_text.files.whole import MODEL_STAGING
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.train import main
@@ -271,8 +270,7 @@ def limited(bytes_):
         "import resource, signal, sys\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_}, {bytes_}))\n"
-        "from dystress_text.simcse.task import SimcseTask
-from dystress_text.train import main\nsys.exit(main(sys.argv[1:]))\n"
+        "from dystress_text.train import main\nsys.exit(main(sys.argv[1:]))\n"
     )
 
 
