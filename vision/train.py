@@ -35,7 +35,8 @@ from dystress_text.training.settings import EngineSettings
 from dystress_text.training.similarity_log import SimilarityWatch, watch_of
 from dystress_text.training.trainer import Trainer
 from vision.data.augment import SimclrAugment, crop_of, evaluation_transform
-from vision.data.images import ImageSet, load_images, mean_std
+from vision.data.images import ImageSet, mean_std
+from vision.data.loading import load_images
 from vision.data.sources import NoSuchSplitError
 from vision.evaluation.online import OnlineKnn
 from vision.pretraining.allocator import keep_freed_memory

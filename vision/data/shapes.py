@@ -16,6 +16,7 @@ from torch import Tensor
 from dystress_text.errors import UserError
 from vision.data.images import ImageSet
 
+SHAPES = "shapes"  # the name of the set
 SIDE = 24
 CLASSES = ("disc", "ring", "square", "frame", "triangle", "cross", "stripes", "checks", "dots", "waves")
 HUES = {"train": (0.00, 0.45), "test": (0.50, 0.95)}  # parts of the circle
@@ -44,7 +45,7 @@ def make_shapes(split: str, seed: int = 0, per_class: int = 256) -> ImageSet:
     generator = torch.Generator().manual_seed(2 * seed + (split == "test"))
     images = torch.cat([_draw(figure, split, per_class, generator) for figure in _FIGURES])
     labels = torch.arange(len(CLASSES)).repeat_interleave(per_class)
-    return ImageSet(images, None, labels, CLASSES, "shapes", None, SIDE)
+    return ImageSet(images, None, labels, CLASSES, SHAPES, None, SIDE)
 
 
 def _draw(figure: Callable[[Tensor, Tensor], Tensor], split: str, count: int, generator: torch.Generator) -> Tensor:

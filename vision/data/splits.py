@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from dystress_text.errors import UserError
-from vision.data.images import ImageSet, load_images, mean_std, usual_view
+from vision.data.images import ImageSet, mean_std
+from vision.data.loading import load_images, usual_view
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def load_splits(
     seed: int = 0,
     skip_corrupt: bool = False,
 ) -> Splits:
-    """Read the two splits; see :func:`vision.data.images.load_images`.
+    """Read the two splits; see :func:`vision.data.loading.load_images`.
 
     Args:
         name: of the data set, or a folder.

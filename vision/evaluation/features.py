@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from dystress_text.core.rows import unit_vectors
 from dystress_text.errors import UserError
-from vision.data.image_batches import image_batches
 from vision.data.images import ImageSet
 from vision.resnet import ImageEncoder
 
@@ -63,8 +62,8 @@ def image_features(
     device = next(encoder.parameters()).device
     found = []
     with evaluating(encoder), torch.autocast(device.type, enabled=False):
-        for _, batch in image_batches(images, batch_size, device):
-            found.append(encoder.features(transform(batch)).float())
+        for batch in images.batches(batch_size, device):
+            found.append(encoder.features(transform(batch["images"])).float())
     features = torch.cat(found)
     if not features.isfinite().all():
         raise UserError("--model: the encoder gives features with NaN or infinite entries: no score has a meaning")

@@ -1,4 +1,4 @@
-"""Transfer: fine-tuning of a whole encoder on a labelled image set."""
+"""Fine-tuning of a whole encoder on a labelled image set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from torch import Tensor, nn
 
 from dystress_text.errors import TrainingError, UserError
-from vision.data.image_batches import image_batches
 from vision.data.images import ImageSet
 from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.class_weights import check_class_weights, classification_loss
@@ -19,7 +18,7 @@ from vision.resnet import ImageEncoder
 
 
 @dataclass(frozen=True)
-class TransferRecipe:
+class FineTuningRecipe:
     """How fine-tuning runs; the defaults are the paper's.
 
     Attributes:
@@ -43,7 +42,7 @@ class TransferRecipe:
 
 
 @dataclass(frozen=True)
-class TransferResult:
+class FineTuningResult:
     """Of the last epoch, on the test images.
 
     Attributes:
@@ -82,7 +81,7 @@ def fine_tune(
     train: ImageSet,
     train_transform: Transform,
     class_weights: tuple[float, ...] = (),
-    recipe: TransferRecipe | None = None,
+    recipe: FineTuningRecipe | None = None,
     seed: int = 0,
 ) -> tuple[Classifier, float]:
     """Train a classifier that starts from an encoder, which itself stays as it is.
@@ -102,14 +101,14 @@ def fine_tune(
         UserError: weights that do not fit the classes, or fewer than two images a step.
         TrainingError: the loss is no longer a number.
     """
-    recipe = recipe or TransferRecipe()
+    recipe = recipe or FineTuningRecipe()
     check_class_weights(class_weights, train.classes)
     if min(recipe.batch_size, len(train)) < 2:
         raise UserError("fine-tuning needs at least two images a step: batch norm has no statistics of one")
     assert train.labels is not None
-    labels = train.labels.cpu()
     model = Classifier(encoder, len(train.classes), seed).train()
     device = next(model.parameters()).device
+    labels = train.labels.to(device)
     weights = torch.tensor(class_weights, device=device) if class_weights else None
     optimizer = torch.optim.SGD(model.parameters(), lr=recipe.rate(0, len(train.classes)), momentum=recipe.momentum)
     generator = torch.Generator().manual_seed(seed)
@@ -119,10 +118,11 @@ def fine_tune(
         total.zero_()
         seen = 0
         order = torch.randperm(len(train), generator=generator)
-        for rows, images in image_batches(train, recipe.batch_size, device, order):
+        for batch in train.batches(recipe.batch_size, device, order):
+            rows = batch["rows"]
             if len(rows) == 1:
-                continue  # batch norm again; another epoch leaves another image over
-            loss = classification_loss(model(train_transform(images)), labels[rows].to(device), weights)
+                continue  # batch norm again; in another epoch another image is left over
+            loss = classification_loss(model(train_transform(batch["images"])), labels[rows], weights)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
@@ -138,17 +138,18 @@ def fine_tune(
 @torch.no_grad()
 def score_classifier(
     model: Classifier, test: ImageSet, transform: Transform, last_loss: float, batch_size: int = 256
-) -> TransferResult:
+) -> FineTuningResult:
     """The figures of a fine-tuned classifier on test images."""
     assert test.labels is not None
     device = next(model.parameters()).device
-    labels = test.labels.cpu()
+    labels = test.labels
     with evaluating(model):
-        logits = torch.cat([model(transform(images)).cpu() for _, images in image_batches(test, batch_size, device)])
+        batches = test.batches(batch_size, device)
+        logits = torch.cat([model(transform(batch["images"])).cpu() for batch in batches])
     if logits.shape[1] > 1:
-        return TransferResult(Accuracy.of(logits, labels), None, None, last_loss)
+        return FineTuningResult(Accuracy.of(logits, labels), None, None, last_loss)
     scores = torch.cat([torch.zeros_like(logits), logits], dim=1)  # the first class's logit is 0
-    return TransferResult(
+    return FineTuningResult(
         Accuracy.of(scores, labels),
         100 * float(balanced_accuracy_score(labels, scores.argmax(1))),
         100 * float(roc_auc_score(labels, logits[:, 0])),

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from dystress_text.core.rows import unit_vectors
 from vision.data.augment import AT_IMAGENET_SCALE, SimclrAugment, crop_resize_flip, draw_crops, evaluation_transform
-from vision.data.images import SMALL
+from vision.data.loading import SMALL
 from vision.data.splits import Splits
 from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.features import Transform, image_features, seeded
-from vision.evaluation.fine_tuning import TransferRecipe, TransferResult, fine_tune, score_classifier
+from vision.evaluation.fine_tuning import FineTuningRecipe, FineTuningResult, fine_tune, score_classifier
 from vision.evaluation.geometry import Geometry, measure_geometry
 from vision.evaluation.knn import Weights, cosine_votes, l2_votes
 from vision.evaluation.probe import linear_probe
@@ -122,8 +122,8 @@ def geometry(subject: Subject) -> Geometry:
     return measure_geometry(subject.test, view1, view2, subject.test_labels)
 
 
-def transfer(subject: Subject, class_weights: tuple[float, ...], recipe: TransferRecipe) -> TransferResult:
-    """Fine-tuning on the training images, cropped and flipped at random, and its figures on the test images."""
+def fine_tuning(subject: Subject, class_weights: tuple[float, ...], recipe: FineTuningRecipe) -> FineTuningResult:
+    """Fine-tune on the training images, cropped and flipped at random, and its figures on the test images."""
     splits = subject.splits
     with seeded(subject.seed, subject.device):
         model, loss = fine_tune(

@@ -19,10 +19,10 @@ from vision.data.augment import crop_of
 from vision.data.splits import Splits, load_splits
 from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.class_weights import check_class_weights, parse_class_weights
-from vision.evaluation.fine_tuning import TransferRecipe, TransferResult
+from vision.evaluation.fine_tuning import FineTuningRecipe, FineTuningResult
 from vision.evaluation.geometry import Geometry, check_plot, plot_geometry
 from vision.evaluation.knn import WEIGHTS, Weights, check_neighbours
-from vision.evaluation.measures import Subject, geometry, linear, nearest_neighbours, transfer
+from vision.evaluation.measures import Subject, fine_tuning, geometry, linear, nearest_neighbours
 from vision.evaluation.table import table
 from vision.resnet import ImageEncoder, ImageInput, build_encoder, load_encoder
 
@@ -32,7 +32,7 @@ _TASK_OF = {
     "k": "knn", "knn_temperature": "knn", "l2_k": "knn", "l2_weights": "knn", "probe_epochs": "linear",
     "plot": "geometry", "class_weights": "transfer", "transfer_epochs": "transfer", "transfer_lr": "transfer",
 }  # fmt: skip
-Found = dict[str, Accuracy] | Accuracy | Geometry | TransferResult
+Found = dict[str, Accuracy] | Accuracy | Geometry | FineTuningResult
 PACKAGES = ("scikit-learn", "numpy", "pillow", "kornia")
 
 
@@ -245,8 +245,8 @@ def _do(task: str, settings: EvaluationSettings, subject: Subject) -> Found:
             return linear(subject, settings.probe_epochs)
         case "geometry":
             return geometry(subject)
-    recipe = TransferRecipe(epochs=settings.transfer_epochs, learning_rate=settings.transfer_lr)
-    return transfer(subject, parse_class_weights(settings.class_weights), recipe)
+    recipe = FineTuningRecipe(epochs=settings.transfer_epochs, learning_rate=settings.transfer_lr)
+    return fine_tuning(subject, parse_class_weights(settings.class_weights), recipe)
 
 
 def _plain(found: Found) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -34,8 +33,6 @@ class Autocast(Protocol):
 class PretrainTask:
     """Implements :class:`~dystress_text.training.trainer.Task` for images: two views of each, in one forward pass.
 
-    Images that lie in memory go to the encoder's device once, as uint8; others are decoded batch by batch.
-
     Args:
         encoder: on the device it trains on.
         images: what it trains on.
@@ -58,10 +55,7 @@ class PretrainTask:
     card: str = ""
 
     def __post_init__(self) -> None:
-        self._decoders = ThreadPoolExecutor(thread_name_prefix="decode")
         self.model: nn.Module = self.encoder
-        device = next(self.encoder.parameters()).device
-        self._on_device = None if self.images.images is None else self.images.images.to(device)  # (n, 3, h, w) uint8
 
     @property
     def state(self) -> nn.Module:
@@ -72,21 +66,15 @@ class PretrainTask:
             self.objective.temperature.advance(epoch, run_fraction)
 
     def load(self, indices: NDArray[np.int64]) -> Batch:
-        if self._on_device is not None:
-            return {"index": torch.from_numpy(indices)}
-        return {"images": torch.stack(list(self._decoders.map(self.images.image, indices.tolist())))}
+        return {"images": self.images.batch(indices)}
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        first, second = model(self._two_views(batch)).chunk(2)  # each (n, dim)
+        first, second = model(self._two_views(batch["images"])).chunk(2)  # each (n, dim)
         return first, second
 
-    def _two_views(self, batch: Batch) -> Tensor:
+    def _two_views(self, images: Tensor) -> Tensor:
         """(2 n, 3, size, size): the first view of each image, then the second of each."""
-        images = self._images(batch)
         return torch.cat([self.augment(images), self.augment(images)])
-
-    def _images(self, batch: Batch) -> Tensor:
-        return batch["images"] if self._on_device is None else self._on_device[batch["index"]]
 
     def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor:
         try:
@@ -164,6 +152,5 @@ class QueueTask(MomentumTask):
     views_in_one_pass: ClassVar[int] = 1
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        images = self._images(batch)
-        query = model(self.augment(images))
-        return query, self._follow(self.augment(images))
+        query = model(self.augment(batch["images"]))
+        return query, self._follow(self.augment(batch["images"]))

@@ -62,7 +62,7 @@ class TeacherTask(MomentumTask):
         return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * run_fraction)) / 2
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        views = self._two_views(batch)
+        views = self._two_views(batch["images"])
         return *model(views).chunk(2), *self._follow(views).chunk(2)  # each (n, the head's or the projector's width)
 
 

@@ -12,7 +12,7 @@ from conftest import SHARED
 
 from dystress_text.training.settings import EngineSettings
 from vision.data.augment import SimclrAugment, draw_jitter
-from vision.data.images import SMALL
+from vision.data.loading import SMALL
 from vision.data.sources import LONG_TAILED, PREPARED
 from vision.pretraining.build_task import objective_of
 from vision.pretraining.presets import PRESETS

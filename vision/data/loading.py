@@ -1,0 +1,168 @@
+"""Loading a split of a data set: small sets into memory, larger ones as files."""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dystress_text.cli.progress import progress_bar
+from dystress_text.errors import DataError, UserError
+from vision.data.augment import EVALUATION_CROP
+from vision.data.decoding import decode, decode_square, image_size
+from vision.data.images import ImageSet
+from vision.data.shapes import SHAPES, make_shapes
+from vision.data.sources import Source, find_images
+
+MEMORY = 4 * 2**30  # bytes; larger sets are not decoded into memory
+SMALL, USUAL = 96, 224  # images up to this side keep it; an encoder's side for larger ones
+_HEADERS = 101
+
+
+def load_images(
+    name_or_path: str,
+    split: str = "train",
+    data_dir: str | None = None,
+    size: int | None = None,
+    skip_corrupt: bool = False,
+    view: int | None = None,
+) -> ImageSet:
+    """A split of a data set.
+
+    Args:
+        name_or_path: ``cifar10``, ``cifar100``, ``tiny_imagenet``, ``imagenet100``, ``imagenet1k`` as
+            ``data/prepare.py`` has prepared them; ``cifar10_lt``, ``cifar100_lt``, ``imagenet100_lt``, their
+            long-tailed forms (the prepared choice, else the same of ratio 0.01 and seed 0); ``shapes``, drawn at run
+            time; a folder of images, in class folders or without labels, divided into ``train`` and ``test`` (or
+            ``val``) or not; or a folder of parquet files in the hub's layout.
+        split: ``train`` or ``test``.
+        data_dir: where prepared data lie; see :func:`dystress_text.files.places.data_root`.
+        size: side of the images; None is :func:`loaded_side`.
+        skip_corrupt: count damaged images and leave them out, with one warning; files are all decoded once for it.
+        view: side of what the encoder takes, where ``size`` is None; None is :func:`usual_view`.
+
+    Raises:
+        UserError: an unknown name or split, data that have not been prepared, or too large for memory.
+        NoSuchSplitError: the data have no such split.
+        DataError: a folder or image that is damaged.
+    """
+    for side in (size, view):
+        if side is not None and side < 1:
+            raise UserError(f"--image_size: the side of an image must be at least 1 pixel, got {side}")
+    if name_or_path == SHAPES:
+        return make_shapes(split)
+    source = find_images(name_or_path, split, data_dir)
+    if size is None:
+        own = _own_side(source)
+        size = loaded_side(own, view or usual_view(own))
+    return _load(source, size, skip_corrupt)
+
+
+def usual_view(own: int) -> int:
+    """Side of what an encoder takes where nothing says it: small images whole, and squares of 224 of larger ones."""
+    return own if own <= SMALL else USUAL
+
+
+def loaded_side(own: int, view: int) -> int:
+    """Side of the middle squares that are held in memory or decoded, the same for training and evaluation.
+
+    Images of up to 96 pixels stay as they are, unless that is more than twice what the encoder takes, from which crops
+    would alias. Of others the shorter side becomes 8/7 of it: 256 for 224.
+
+    Args:
+        own: side of the images.
+        view: side of what the encoder takes.
+    """
+    return own if own <= min(SMALL, 2 * view) else round(view / EVALUATION_CROP)
+
+
+def _load(source: Source, side: int, skip_corrupt: bool) -> ImageSet:
+    needed = len(source.contents) * 3 * side * side
+    if needed <= MEMORY:
+        return _decoded(source, side, skip_corrupt)
+    files = [content for content in source.contents if isinstance(content, Path)]
+    if not files:
+        raise UserError(
+            f"--image_size: {source.name} needs {needed / 2**30:.0f} GiB at {side} x {side}; parquet files are decoded "
+            f"into memory ({MEMORY / 2**30:.0f} GiB at most), so choose a smaller size or a folder of images"
+        )
+    found = len(files)
+    if skip_corrupt:
+        with ThreadPoolExecutor() as pool:
+            faults = progress_bar(pool.map(_fault_of, files), total=len(files), desc="checking", unit=" images")
+            source = _without(source, {row: fault for row, fault in enumerate(faults) if fault is not None})
+        files = [content for content in source.contents if isinstance(content, Path)]
+    return ImageSet(
+        None, files, _label_tensor(source), source.classes, source.name, source.variant, side, found - len(files)
+    )
+
+
+def _own_side(source: Source) -> int:
+    """The median of the images' shorter sides, of 101 evenly spaced ones; damaged ones are for the decoding to name."""
+    count = len(source.contents)
+    sides: list[int] = []
+    fault = ""
+    for row in sorted({round(place * (count - 1) / (_HEADERS - 1)) for place in range(_HEADERS)}):
+        try:
+            sides.append(min(image_size(source.contents[row], _origin(source, row))))
+        except DataError as error:
+            fault = fault or str(error)
+    if not sides:
+        raise DataError(f"{source.name}: none of {count:,} images can be decoded: {fault}")
+    return statistics.median_low(sides)
+
+
+def _decoded(source: Source, side: int, skip_corrupt: bool) -> ImageSet:
+    images = torch.empty(len(source.contents), 3, side, side, dtype=torch.uint8)
+    faults: dict[int, str] = {}
+    for row, content in enumerate(progress_bar(source.contents, desc=source.name, unit=" images")):
+        try:
+            images[row] = decode_square(content, side, _origin(source, row))
+        except DataError as error:
+            if not skip_corrupt:
+                raise DataError(f"{error}; --skip_corrupt leaves such images out") from error
+            faults[row] = str(error)
+    if faults:
+        images = images[[row for row in range(len(images)) if row not in faults]]
+        source = _without(source, faults)
+    variant = source.variant or _copy_of_pixels(source, side)
+    return ImageSet(images, None, _label_tensor(source), source.classes, source.name, variant, side, len(faults))
+
+
+def _copy_of_pixels(source: Source, side: int) -> str | None:
+    """The hub's sets of 32 x 32 are PNG files; JPEG ones are lossy copies."""
+    content = source.contents[0]
+    jpeg = isinstance(content, bytes) and content.startswith(b"\xff\xd8\xff")
+    return "JPEG copy" if jpeg and side == 32 else None
+
+
+def _origin(source: Source, row: int) -> str:
+    return source.origins[row] if source.origins else str(source.contents[row])
+
+
+def _fault_of(file: Path) -> str | None:
+    try:
+        decode(file)
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def _without(source: Source, faults: dict[int, str]) -> Source:
+    if not faults:
+        return source
+    kept = [row for row in range(len(source.contents)) if row not in faults]
+    first = next(iter(faults.values()))
+    told = f"{len(faults):,} of {len(source.contents):,} images of {source.name} are corrupt"
+    if len(kept) < 2:
+        raise DataError(f"{told}, too few are left: {first}")
+    warnings.warn(f"{told} and left out; the first: {first}", stacklevel=4)
+    return source.subset(kept)
+
+
+def _label_tensor(source: Source) -> Tensor | None:
+    return None if source.labels is None else torch.tensor(source.labels, dtype=torch.long)
