@@ -64,7 +64,7 @@ class SimclrAugment(nn.Module):
         min_scale: smallest part of the image's area that a crop takes. CIFAR: 0.2; SimCLR on ImageNet: 0.08.
 
     Raises:
-        UserError: a size, strength or scale that makes no sense.
+        UserError: a size, strength or scale out of range.
     """
 
     mean: Tensor
@@ -80,12 +80,7 @@ class SimclrAugment(nn.Module):
         min_scale: float = 0.2,
     ) -> None:
         super().__init__()
-        if size < 1:
-            raise UserError(f"--image_size: the side of an image must be at least 1 pixel, got {size}")
-        if not 0 <= jitter * max(JITTER[:3]) <= 1:
-            raise UserError(f"--jitter: the strength must be from 0 to {1 / max(JITTER[:3]):g}, got {jitter}")
-        if not 0 < min_scale <= 1:
-            raise UserError(f"--min_scale: the smallest crop must be above 0 and at most 1, got {min_scale}")
+        check_augmentation(size, jitter, min_scale)
         self.size, self.jitter, self.blur, self.min_scale = size, jitter, blur, min_scale
         self.register_buffer("mean", _channels(mean), persistent=False)
         self.register_buffer("std", _channels(std), persistent=False)
@@ -108,6 +103,21 @@ class SimclrAugment(nn.Module):
         for operation in torch.randperm(4).tolist():
             views = adjust(views, operation, factors[operation])
         return views
+
+
+def check_augmentation(size: int, jitter: float, min_scale: float) -> None:
+    """Refuse what :class:`SimclrAugment` cannot do.
+
+    Raises:
+        UserError: a size, strength or scale out of range.
+    """
+    strongest = 1 / max(JITTER[:3])  # beyond it, factors would be negative
+    if size < 1:
+        raise UserError(f"--image_size: the side of an image must be at least 1 pixel, got {size}")
+    if not 0 <= jitter <= strongest:
+        raise UserError(f"--jitter: must lie in [0, {strongest:g}], got {jitter}")
+    if not 0 < min_scale <= 1:
+        raise UserError(f"--min_scale: must lie in (0, 1], got {min_scale}")
 
 
 def draw_crops(count: int, height: int, width: int, min_scale: float, device: torch.device) -> Crops:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -44,8 +44,6 @@ class PretrainTask:
     Attributes:
         model: what the optimiser trains: the encoder, with whatever else a subclass gives it.
     """
-
-    views_in_one_pass: ClassVar[int] = 2
 
     encoder: ImageEncoder
     images: ImageSet
@@ -148,8 +146,6 @@ class QueueTask(MomentumTask):
     Keys and queries go through batch normalisation apart. On several processes, synchronised statistics take the place
     of MoCo's shuffling. The momentum is 0.999 on ImageNet, 0.99 on CIFAR.
     """
-
-    views_in_one_pass: ClassVar[int] = 1
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
         query = model(self.augment(batch["images"]))

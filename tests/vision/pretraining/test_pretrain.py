@@ -4,7 +4,6 @@ import json
 import shutil
 from contextlib import nullcontext
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from accelerate import DistributedType
 from conftest import reset_accelerator
 from PIL import Image
 from safetensors.torch import load_file
+from vision_cases import processes
 
 from dystress_text.core import NTXentLoss, QueueInfoNCELoss
 from dystress_text.errors import UserError
@@ -24,11 +24,12 @@ from vision.evaluate import main as evaluate
 from vision.evaluation.features import image_features
 from vision.evaluation.measures import Subject
 from vision.evaluation.online import OnlineKnn
-from vision.pretraining.build_task import objective_of, task_of
+from vision.pretraining.build_task import objective_of
+from vision.pretraining.run import check_batch
 from vision.pretraining.settings import VISION
 from vision.pretraining.task import PretrainTask, QueueTask
 from vision.resnet import build_encoder, load_encoder
-from vision.train import _check_batch, main, parse
+from vision.train import main, parse
 
 SMALL = ["--architecture", "resnet10_narrow", "--stem", "imagenet", "--out_dim", "16", "--train_batch_size", "8",
          "--knn_k", "5", "--mixed_precision", "no"]  # fmt: skip
@@ -214,6 +215,7 @@ def test_a_damaged_test_split_is_an_error_and_a_missing_one_is_told(folder, tmp_
      (["--train_batch_size", "99"], "--train_batch_size: 99 exceeds the 24"),
      (["--key_momentum", "1"], "--key_momentum: must lie in"),
      (["--min_scale", "0"], "--min_scale: must lie in"),
+     (["--jitter", "3"], "--jitter: must lie in [0, 2.5], got 3.0"),
      (["--objective", "queue", "--sigma", "0.5"], "--sigma: objective 'queue' has none"),
      (["--temperature", "cosine", "--temp", "0.1"], "--temp"),
      (["--optimizer", "lion"], "--optimizer")],
@@ -228,26 +230,23 @@ def test_bad_settings_are_one_line(flags, message, folder, tmp_path, capsys):
 
 @pytest.mark.parametrize("option", ["train_batch_size", "per_device_train_batch_size"])
 def test_one_image_a_process_is_refused_by_the_option_that_was_given(option):
-    settings = parse(["--objective=queue", f"--{option}=1"])
-    task = make_task(QueueTask, QueueInfoNCELoss(0.1, queue_size=32, dim=16), momentum=0.9, autocast=torch.no_grad)
     with pytest.raises(UserError, match=f"^--{option}: batch normalisation needs at least 2"):
-        _check_batch(1, task, settings)
-    _check_batch(1, task, parse(["--objective=queue", f"--{option}=1", "--sync_batchnorm"]))
+        check_batch(parse(["--objective=queue", f"--{option}=1"]), 2, 2)
+    check_batch(parse(["--objective=queue", f"--{option}=1", "--sync_batchnorm"]), 2, 2)
+    check_batch(parse(["--objective=ntxent", f"--{option}=1"]), 2, 2)  # two views of one image have a spread
 
 
 def test_a_queue_on_several_processes_needs_synchronised_statistics():
-    processes = SimpleNamespace(num_processes=2, process_index=0)
     for flags, refused in (([], True), (["--sync_batchnorm"], False)):
         settings = parse(["--objective=queue", *flags])
         with pytest.raises(UserError, match="add --sync_batchnorm") if refused else nullcontext():
-            objective_of(settings.loss, settings.vision, processes)
+            objective_of(settings, processes(2))
 
 
 @pytest.mark.parametrize("objective", ["queue", "byol", "dino"])
 def test_an_encoder_that_follows_is_refused_under_fsdp(objective):
-    sharded = SimpleNamespace(distributed_type=DistributedType.FSDP)
     with pytest.raises(UserError, match=f"--objective {objective}: .* leave FSDP out"):
-        task_of(parse([f"--objective={objective}"]), None, None, None, None, sharded)
+        objective_of(parse([f"--objective={objective}"]), processes(2, DistributedType.FSDP))
 
 
 def test_missing_data_is_one_line(tmp_path, capsys):
