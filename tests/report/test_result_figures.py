@@ -17,7 +17,7 @@ from matplotlib.text import Annotation, Text
 from dystress_text.evaluation.run import Results as TextResults
 from dystress_text.evaluation.sts_tasks import StsTaskResult
 from dystress_text.figures import main
-from dystress_text.files.records import write_json
+from dystress_text.files.whole import write_json
 from dystress_text.report import drawings, outcome_drawings, outcomes
 from dystress_text.report.figures import OF_RUNS
 from dystress_text.report.point_labels import PointLabel, label_points
@@ -27,8 +27,8 @@ from vision.data.shapes import make_shapes
 from vision.data.splits import Splits
 from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.geometry import Geometry, draw_geometry
-from vision.evaluation.run import EvaluationSettings
 from vision.evaluation.run import Results as ImageResults
+from vision.evaluation.settings import EvaluationSettings
 from vision.pretraining.settings import VISION
 from vision.train import parse as parse_images
 
@@ -70,9 +70,9 @@ def image_run(tmp_path, splits):
             "linear": asdict(Accuracy(top1 + 7, 99.0)),
             "geometry": asdict(Geometry(0.5, uniformity, -0.7, tolerance, (-1, 0, 1), (1, 2), (3, 4), (5, 6))),
         }
-        results = ImageResults({"settings": asdict(told), "data": splits.describe()})
+        results = ImageResults({"settings": asdict(told), "data": splits.describe()}, folder / "vision-shapes.json")
         results.encoders = {"untrained": {}, str(folder): {task: found[task] for task in tasks}}
-        results.write(told.result_file())
+        results.write()
         return folder
 
     return make

@@ -11,7 +11,7 @@ from accelerate.utils import set_seed
 
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.errors import UserError
-from dystress_text.files.records import versions
+from dystress_text.files.whole import versions
 from dystress_text.report.page import leave_page
 from dystress_text.training.accelerator import describe, gather_of, global_batch_size, make_accelerator, on_main_process
 from dystress_text.training.build_loss import learned_end_points, learned_group
