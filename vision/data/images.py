@@ -161,7 +161,7 @@ def _measured(images: ImageSet) -> tuple[Triple, Triple]:
         squares += values.square().sum((0, 2, 3), dtype=torch.float64)
         count += values.numel() // 3
     mean = total / count
-    # a channel of one colour would be divided by 0
+    # a channel of one value would otherwise divide by 0
     std = (squares / count - mean.square()).clamp_min(1 / 255**2).sqrt()
     return _triple(mean), _triple(std)
 

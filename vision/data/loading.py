@@ -40,15 +40,15 @@ def load_images(
             time; a folder of images, in class folders or without labels, divided into ``train`` and ``test`` (or
             ``val``) or not; or a folder of parquet files in the hub's layout.
         split: ``train`` or ``test``.
-        data_dir: where prepared data lie; see :func:`dystress_text.files.places.data_root`.
-        size: side of the images; None is :func:`loaded_side`.
-        skip_corrupt: count damaged images and leave them out, with one warning; files are all decoded once for it.
-        view: side of what the encoder takes, where ``size`` is None; None is :func:`usual_view`.
+        data_dir: folder of prepared data; see :func:`dystress_text.files.places.data_root`.
+        size: side of the images; None for :func:`loaded_side`.
+        skip_corrupt: count damaged images and leave them out, with one warning; this decodes every file once.
+        view: side of the encoder's input, used if ``size`` is None; None for :func:`usual_view`.
 
     Raises:
-        UserError: an unknown name or split, data that have not been prepared, or too large for memory.
-        NoSuchSplitError: the data have no such split.
-        DataError: a folder or image that is damaged.
+        UserError: an unknown name or split, data that have not been prepared, or parquet files too large for memory.
+        NoSuchSplitError: the data do not have the split.
+        DataError: a folder or image is damaged.
     """
     for side in (size, view):
         if side is not None and side < 1:
@@ -57,27 +57,27 @@ def load_images(
         return make_shapes(split)
     source = find_images(name_or_path, split, data_dir)
     if size is None:
-        own = _own_side(source)
-        size = loaded_side(own, view or usual_view(own))
+        side = _median_side(source)
+        size = loaded_side(side, view or usual_view(side))
     return _load(source, size, skip_corrupt)
 
 
-def usual_view(own: int) -> int:
-    """Side of what an encoder takes where nothing says it: small images whole, and squares of 224 of larger ones."""
-    return own if own <= SMALL else USUAL
+def usual_view(side: int) -> int:
+    """Default side of the encoder's input: the images' side up to 96 pixels, else 224."""
+    return side if side <= SMALL else USUAL
 
 
-def loaded_side(own: int, view: int) -> int:
-    """Side of the middle squares that are held in memory or decoded, the same for training and evaluation.
+def loaded_side(side: int, view: int) -> int:
+    """Side of the middle squares that are loaded, the same for training and evaluation.
 
-    Images of up to 96 pixels stay as they are, unless that is more than twice what the encoder takes, from which crops
-    would alias. Of others the shorter side becomes 8/7 of it: 256 for 224.
+    Images of up to 96 pixels keep their side, unless it is more than twice the encoder's input, as crops would then
+    alias. The shorter side of others becomes 8/7 of the input: 256 for 224.
 
     Args:
-        own: side of the images.
-        view: side of what the encoder takes.
+        side: of the images.
+        view: side of the encoder's input.
     """
-    return own if own <= min(SMALL, 2 * view) else round(view / EVALUATION_CROP)
+    return side if side <= min(SMALL, 2 * view) else round(view / EVALUATION_CROP)
 
 
 def _load(source: Source, side: int, skip_corrupt: bool) -> ImageSet:
@@ -101,8 +101,8 @@ def _load(source: Source, side: int, skip_corrupt: bool) -> ImageSet:
     )
 
 
-def _own_side(source: Source) -> int:
-    """The median of the images' shorter sides, of 101 evenly spaced ones; damaged ones are for the decoding to name."""
+def _median_side(source: Source) -> int:
+    """The median shorter side of 101 evenly spaced images. Decoding names the damaged ones."""
     count = len(source.contents)
     sides: list[int] = []
     fault = ""
@@ -134,7 +134,7 @@ def _decoded(source: Source, side: int, skip_corrupt: bool) -> ImageSet:
 
 
 def _copy_of_pixels(source: Source, side: int) -> str | None:
-    """The hub's sets of 32 x 32 are PNG files; JPEG ones are lossy copies."""
+    """The hub's sets of 32 x 32 are PNG files, so JPEG files are lossy copies."""
     content = source.contents[0]
     jpeg = isinstance(content, bytes) and content.startswith(b"\xff\xd8\xff")
     return "JPEG copy" if jpeg and side == 32 else None
@@ -155,13 +155,13 @@ def _fault_of(file: Path) -> str | None:
 def _without(source: Source, faults: dict[int, str]) -> Source:
     if not faults:
         return source
-    kept = [row for row in range(len(source.contents)) if row not in faults]
+    intact = [row for row in range(len(source.contents)) if row not in faults]
     first = next(iter(faults.values()))
-    told = f"{len(faults):,} of {len(source.contents):,} images of {source.name} are corrupt"
-    if len(kept) < 2:
-        raise DataError(f"{told}, too few are left: {first}")
-    warnings.warn(f"{told} and left out; the first: {first}", stacklevel=4)
-    return source.subset(kept)
+    message = f"{len(faults):,} of {len(source.contents):,} images of {source.name} are corrupt"
+    if len(intact) < 2:
+        raise DataError(f"{message}, too few are left: {first}")
+    warnings.warn(f"{message} and left out; the first: {first}", stacklevel=4)
+    return source.subset(intact)
 
 
 def _label_tensor(source: Source) -> Tensor | None:

@@ -14,12 +14,12 @@ from vision.data.loading import load_images, usual_view
 
 @dataclass(frozen=True)
 class Splits:
-    """What an encoder is evaluated on.
+    """Labelled images for an evaluation.
 
     Attributes:
-        train: the bank of the nearest neighbours, and what classifiers are trained on.
-        test: what is counted.
-        view: side of what the encoder takes.
+        train: the bank of the nearest neighbours, and the training images of classifiers.
+        test: the images that are scored.
+        view: side of the encoder's input.
         mean: of the training images' channels, of values from 0 to 1.
         std: their standard deviations.
     """
@@ -59,15 +59,15 @@ def load_splits(
 
     Args:
         name: of the data set, or a folder.
-        data_dir: where prepared data lie.
-        view: side of what the encoder takes; None is the images' own, of large ones 224.
-        limit: images to draw from each split; None takes all.
+        data_dir: folder of prepared data.
+        view: side of the encoder's input; None for :func:`vision.data.loading.usual_view`.
+        limit: images to draw from each split; None for all.
         seed: of that draw.
         skip_corrupt: count damaged images and leave them out.
 
     Raises:
-        UserError: the data are not there, have no labels, or are of one class.
-        DataError: they are damaged.
+        UserError: the data do not exist, have no labels, or are of one class.
+        DataError: the data are damaged.
     """
     train = load_images(name, "train", data_dir, None, skip_corrupt, view)
     test = load_images(name, "test", data_dir, train.size, skip_corrupt)
@@ -79,7 +79,7 @@ def load_splits(
 
 
 def check_labels(train: ImageSet, test: ImageSet) -> None:
-    """Refuse images that no classifier can be trained and tested on.
+    """Refuse images on which no classifier can be trained and tested.
 
     Raises:
         UserError: labels are missing, of one class, or of other classes in the test split.
@@ -91,7 +91,7 @@ def check_labels(train: ImageSet, test: ImageSet) -> None:
     if train.classes != test.classes:
         raise UserError(
             f"--dataset: {train.name} has {len(train.classes)} classes for training and {len(test.classes)} for the "
-            "test, of other names; they must be the same"
+            "test, or their names differ; they must be the same"
         )
     if len(torch.unique(train.labels)) < 2:
-        raise UserError(f"--dataset: the training images of {train.name} are of one class only: nothing to tell apart")
+        raise UserError(f"--dataset: the training images of {train.name} are of one class only; a classifier needs two")

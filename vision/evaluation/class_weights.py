@@ -1,4 +1,4 @@
-"""Weights against unbalanced classes in fine-tuning, and the loss that takes them."""
+"""Class weights for fine-tuning on unbalanced classes, and the loss that uses them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dystress_text.errors import UserError
 
-# the paper's: one number is the weight of the positive (second) class of two
+# the paper's; a single number is the weight of the second (positive) of two classes
 NAMED_WEIGHTS: dict[str, tuple[float, ...]] = {
     "mura": (0.7097,),
     "isic2016": (4.24,),
@@ -22,7 +22,7 @@ def parse_class_weights(words: Sequence[str]) -> tuple[float, ...]:
     """Weights from the words of ``--class_weights``: one of :data:`NAMED_WEIGHTS`, or numbers.
 
     Raises:
-        UserError: they are neither.
+        UserError: the words are neither.
     """
     if len(words) == 1 and words[0] in NAMED_WEIGHTS:
         return NAMED_WEIGHTS[words[0]]
@@ -35,10 +35,10 @@ def parse_class_weights(words: Sequence[str]) -> tuple[float, ...]:
 
 
 def check_class_weights(weights: Sequence[float], classes: Sequence[str]) -> None:
-    """Refuse weights that do not fit the classes: one each, or for two classes that of the second alone.
+    """Refuse weights that do not fit the classes: one for each, or with two classes one for the second.
 
     Raises:
-        UserError: wrong number, or not positive.
+        UserError: there are too many or too few, or one is not positive and finite.
     """
     if not weights:
         return
@@ -57,8 +57,8 @@ def classification_loss(logits: Tensor, labels: Tensor, weights: Tensor | None =
     Args:
         logits: (n, classes); for two classes (n, 1), the logit of the second.
         labels: (n,) classes.
-        weights: (classes,), each image weighing as its class, the mean being over those weights; for two classes (1,),
-            a factor of the positive images' terms, the mean being over images. None: all alike.
+        weights: (classes,), the weight of each image by its class, and the mean is divided by their sum; for two
+            classes (1,), a factor of the positive images' terms, and the mean is over images. None: no weights.
     """
     if logits.shape[1] == 1:
         return F.binary_cross_entropy_with_logits(logits[:, 0], labels.to(logits), pos_weight=weights)

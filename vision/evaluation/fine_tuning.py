@@ -43,7 +43,7 @@ class FineTuningRecipe:
 
 @dataclass(frozen=True)
 class FineTuningResult:
-    """Of the last epoch, on the test images.
+    """Figures of the classifier after the last epoch, on the test images.
 
     Attributes:
         accuracy: top-1 and top-5.
@@ -84,27 +84,27 @@ def fine_tune(
     recipe: FineTuningRecipe | None = None,
     seed: int = 0,
 ) -> tuple[Classifier, float]:
-    """Train a classifier that starts from an encoder, which itself stays as it is.
+    """Train a classifier that starts from a copy of an encoder.
 
     Args:
-        encoder: on the device where the work is done.
+        encoder: on the device that computes.
         train: labelled images.
         train_transform: augmentation of a batch of uint8 images.
         class_weights: see :func:`vision.evaluation.class_weights.check_class_weights`.
         recipe: the paper's by default.
-        seed: of the new layer and the order; the caller's random state stays as it is but for what the transform draws.
+        seed: of the new layer and the order. Only the transform draws from the caller's random state.
 
     Returns:
         The classifier and its mean training loss in the last epoch.
 
     Raises:
         UserError: weights that do not fit the classes, or fewer than two images a step.
-        TrainingError: the loss is no longer a number.
+        TrainingError: the loss is not finite.
     """
     recipe = recipe or FineTuningRecipe()
     check_class_weights(class_weights, train.classes)
     if min(recipe.batch_size, len(train)) < 2:
-        raise UserError("fine-tuning needs at least two images a step: batch norm has no statistics of one")
+        raise UserError("fine-tuning needs at least two images a step: batch normalisation needs two")
     assert train.labels is not None
     model = Classifier(encoder, len(train.classes), seed).train()
     device = next(model.parameters()).device

@@ -1,4 +1,4 @@
-"""What an evaluation of image encoders can be told: the options of vision/evaluate.py, as a dataclass."""
+"""The options of vision/evaluate.py as a dataclass: defaults, help and checks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EvaluationSettings:
     """The options of vision/evaluate.py.
 
     Raises:
-        UserError: a value out of range, or an option of a measure that is not taken.
+        UserError: a value out of range, or an option of a measure that is not in ``tasks``.
     """
 
     model: str = field(metadata={"help": "folder that vision/train.py wrote", "required": True})

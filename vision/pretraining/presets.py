@@ -1,4 +1,4 @@
-"""Named recipes of pre-training, each with the table and row of the paper that it stands for."""
+"""Named recipes of pre-training, each with its table and row of the paper."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def _encoder(vision: VisionSettings, accelerator: Accelerator) -> ImageEncoder:
     return encoder.to(accelerator.device)
 
 
-def _online_knn(vision: VisionSettings, images: ImageSet, taken: ImageInput) -> OnlineKnn | None:
+def _online_knn(vision: VisionSettings, images: ImageSet, image_input: ImageInput) -> OnlineKnn | None:
     """The evaluation while training; None without labels or a test split."""
     if vision.knn_k == 0 or images.labels is None:
         return None
@@ -143,7 +143,7 @@ def _online_knn(vision: VisionSettings, images: ImageSet, taken: ImageInput) -> 
         return None
     if vision.knn_k > len(images):
         raise UserError(f"--knn_k: {vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation")
-    transform = partial(evaluation_transform, size=taken.image_size, mean=taken.mean, std=taken.std)
+    transform = partial(evaluation_transform, size=image_input.image_size, mean=image_input.mean, std=image_input.std)
     return OnlineKnn(images, queries, transform, vision.knn_k)
 
 

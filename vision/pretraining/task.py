@@ -1,4 +1,4 @@
-"""Pre-training of an image encoder as a task for the engine: two views, or MoCo's queue."""
+"""Pre-training of an image encoder as a task for the trainer: two views, or MoCo's queue."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Autocast(Protocol):
 
 @dataclass(eq=False)
 class PretrainTask:
-    """Implements :class:`~dystress_text.training.trainer.Task` for images: two views of each, in one forward pass.
+    """Implements :class:`~dystress_text.training.trainer.Task` for images: two views of each in one forward pass.
 
     Args:
         encoder: on the device it trains on.
@@ -39,10 +39,10 @@ class PretrainTask:
         augment: makes a view of uint8 images (n, 3, h, w); called twice a batch, on the device.
         objective: the loss.
         online: metrics of the encoder while it trains, or None.
-        card: goes into the saved folder's card.
+        card: text for the saved folder's card.
 
     Attributes:
-        model: what the optimiser trains: the encoder, with whatever else a subclass gives it.
+        model: what the optimiser trains: the encoder, and a head where a subclass adds one.
     """
 
     encoder: ImageEncoder
@@ -101,7 +101,7 @@ class MomentumTask(PretrainTask):
         **others: as for :class:`PretrainTask`.
 
     Attributes:
-        key_encoder: the follower, which starts as a copy of what it follows.
+        key_encoder: the follower; it starts as a copy.
     """
 
     momentum: float
@@ -121,7 +121,7 @@ class MomentumTask(PretrainTask):
         return nn.ModuleDict({"objective": self.objective, "key_encoder": self.key_encoder})
 
     def momentum_at(self, run_fraction: float) -> float:
-        """The momentum of a step that has this fraction of the run behind it."""
+        """The momentum of a step after this fraction of the run."""
         return self.momentum
 
     @torch.no_grad()
@@ -143,8 +143,8 @@ class MomentumTask(PretrainTask):
 class QueueTask(MomentumTask):
     """MoCo v2: one view is the query, a momentum encoder makes the other's key, past keys are the negatives.
 
-    Keys and queries go through batch normalisation apart. On several processes, synchronised statistics take the place
-    of MoCo's shuffling. The momentum is 0.999 on ImageNet, 0.99 on CIFAR.
+    Keys and queries go through batch normalisation in separate passes. On several processes, synchronised statistics
+    replace MoCo's shuffling. The usual momentum is 0.999 on ImageNet and 0.99 on CIFAR.
     """
 
     def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
