@@ -89,9 +89,7 @@ def check_plot(file: Path) -> None:
     if file.suffix[1:].lower() not in known:
         raise UserError(f"--plot: {str(file)!r} has none of the endings of pictures: {', '.join(known)}")
     if not file.parent.is_dir() or file.is_dir():
-        raise UserError(
-            f"--plot: {str(file)!r} cannot be written: {str(file.parent)!r} is not a folder, or the file is one"
-        )
+        raise UserError(f"--plot: {str(file)!r} cannot be written: it is a folder, or {str(file.parent)!r} is not one")
 
 
 def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None:

@@ -46,13 +46,6 @@ def cosine_votes(
     return _count(((similarity - similarity[:, :1]) / temperature).exp(), bank_labels[place], classes)
 
 
-def cosine_knn(
-    bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int = 200, temperature: float = 0.1
-) -> Tensor:
-    """Classes that :func:`cosine_votes` gives the queries: (m,)."""
-    return cosine_votes(bank, bank_labels, queries, classes, k, temperature).argmax(1)
-
-
 def l2_votes(
     bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int = 1, weights: Weights = "distance"
 ) -> Tensor:
@@ -83,13 +76,6 @@ def l2_votes(
         for near, rows in zip(torch.split(place, QUERIES), torch.split(queries, QUERIES), strict=True)
     ]
     return torch.cat(votes)
-
-
-def l2_knn(
-    bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int = 1, weights: Weights = "distance"
-) -> Tensor:
-    """Classes that :func:`l2_votes` gives the queries: (m,)."""
-    return l2_votes(bank, bank_labels, queries, classes, k, weights).argmax(1)
 
 
 def check_neighbours(k: int, bank: int, option: str = "--k") -> None:

@@ -16,15 +16,11 @@ from vision.evaluation.knn import WEIGHTS, Weights
 
 MEASURES = ("knn", "linear", "geometry", "transfer")  # the choices of --tasks
 UNTRAINED = "untrained"
-_MEASURE_OF = {
-    "k": "knn", "knn_temperature": "knn", "l2_k": "knn", "l2_weights": "knn", "probe_epochs": "linear",
-    "plot": "geometry", "class_weights": "transfer", "transfer_epochs": "transfer", "transfer_lr": "transfer",
-}  # fmt: skip
 
 
-def _field(default: Any, text: str, **how: Any) -> Any:
-    """A field that becomes an option of the program: its default, its help, and argparse's other arguments."""
-    return field(default=default, metadata={"help": text, **how})
+def _field(default: Any, text: str, measure: str | None = None, **how: Any) -> Any:
+    """A field that is an option: its default, its help, the measure that it belongs to, and argparse's arguments."""
+    return field(default=default, metadata={"help": text, "measure": measure, **how})
 
 
 @dataclass(frozen=True)
@@ -55,23 +51,25 @@ class EvaluationSettings:
         const=UNTRAINED,
         metavar="FOLDER",
     )
-    k: int = _field(200, "neighbours of the cosine kNN", type=int)
-    knn_temperature: float = _field(0.1, "temperature of the cosine kNN's weights", type=float)
-    l2_k: Sequence[int] = _field((1, 10), "neighbours of the L2 kNN", type=int, nargs="+")
+    k: int = _field(200, "neighbours of the cosine kNN", "knn", type=int)
+    knn_temperature: float = _field(0.1, "temperature of the cosine kNN's weights", "knn", type=float)
+    l2_k: Sequence[int] = _field((1, 10), "neighbours of the L2 kNN", "knn", type=int, nargs="+")
     l2_weights: Weights = field(
-        default=WEIGHTS[0], metadata={"help": "how the L2 kNN weighs its neighbours", "choices": WEIGHTS}
+        default=WEIGHTS[0],
+        metadata={"help": "how the L2 kNN weighs its neighbours", "measure": "knn", "choices": WEIGHTS},
     )
-    probe_epochs: int = _field(90, "epochs of the linear probe", type=int)
+    probe_epochs: int = _field(90, "epochs of the linear probe", "linear", type=int)
     class_weights: Sequence[str] = _field(
         (),
         "weights in fine-tuning: a number for each class (with two classes, for the second alone), or a name such as "
         "mura",
+        "transfer",
         nargs="+",
         metavar="W",
     )
-    transfer_epochs: int = _field(50, "epochs of fine-tuning", type=int)
+    transfer_epochs: int = _field(50, "epochs of fine-tuning", "transfer", type=int)
     transfer_lr: float | None = _field(
-        None, "learning rate of fine-tuning (default 0.1, with two classes 1.0)", type=float
+        None, "learning rate of fine-tuning (default 0.1, with two classes 1.0)", "transfer", type=float
     )
     image_size: int | None = _field(
         None, "side of what the encoder sees, in pixels (default: as in training)", type=int
@@ -82,7 +80,12 @@ class EvaluationSettings:
     seed: int = _field(0, "seed of everything that is drawn", type=int)
     plot: Path | None = field(
         default=None,
-        metadata={"help": "draw the similarity histograms of geometry", "type": Path, "metavar": "FILE.png"},
+        metadata={
+            "help": "draw the similarity histograms of geometry",
+            "measure": "geometry",
+            "type": Path,
+            "metavar": "FILE.png",
+        },
     )
     output: Path | None = field(
         default=None,
@@ -105,12 +108,11 @@ class EvaluationSettings:
         for measure in MEASURES:
             if list(self.tasks).count(measure) > 1:
                 raise UserError(f"--tasks: {measure} is named twice")
-        defaults = {setting.name: setting.default for setting in fields(self)}
-        for option, measure in _MEASURE_OF.items():
-            value = getattr(self, option)
-            given = (tuple(value) if isinstance(value, list) else value) != defaults[option]
-            if given and measure not in self.tasks:
-                raise UserError(f"--{option} is for {measure}; add {measure} to --tasks")
+        for setting in fields(self):
+            value, measure = getattr(self, setting.name), setting.metadata.get("measure")
+            given = (tuple(value) if isinstance(value, list) else value) != setting.default
+            if given and measure is not None and measure not in self.tasks:
+                raise UserError(f"--{setting.name} is for {measure}; add {measure} to --tasks")
         if self.plot is not None:
             check_plot(self.plot)
         parse_class_weights(self.class_weights)
@@ -119,7 +121,7 @@ class EvaluationSettings:
 def add_options(parser: ArgumentParser) -> None:
     """Give a parser the options of :class:`EvaluationSettings`, with the defaults in their help."""
     for setting in fields(EvaluationSettings):
-        how: dict[str, Any] = dict(setting.metadata)
+        how: dict[str, Any] = {key: value for key, value in setting.metadata.items() if key != "measure"}
         if "required" not in how:
             how["default"] = setting.default
             shown = " ".join(map(str, setting.default)) if isinstance(setting.default, tuple) else setting.default

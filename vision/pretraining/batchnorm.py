@@ -11,7 +11,7 @@ from dystress_text.core.gather import Gather
 
 
 def synchronise(module: nn.Module, gather: Gather, device: torch.device) -> None:
-    """Replace a module's batch norms by synchronised ones, in place: torch's, or ours on a CPU, where torch has none."""
+    """Replace a module's batch norms by synchronised ones, in place: torch's, or on a CPU, where it has none, ours."""
     if device.type != "cpu":
         nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
         return

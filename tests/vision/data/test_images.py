@@ -226,7 +226,7 @@ def test_a_corrupt_first_image_and_too_few_left(tmp_path):
         ({}, "no images"),
         ({".": [1]}, "one image only"),
         ({"a": [1, 2], "b": []}, "b is a class without images"),
-        ({"a": [1, 2], ".": [1]}, "images beside class folders"),
+        ({"a": [1, 2], ".": [1]}, "images next to class folders"),
     ],
 )
 def test_bad_folders_are_one_line(tmp_path, classes, message):

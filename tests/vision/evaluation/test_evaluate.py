@@ -142,7 +142,7 @@ def test_what_cannot_be_is_one_line(model, data, tmp_path, capsys):
         assert f"--transfer_lr: must be above 0, got {rate}" in fails(capsys, *transfer, f"--transfer_lr={rate}")
         assert "--knn_temperature: must be above 0" in fails(capsys, *base, f"--knn_temperature={rate}")
     assert "--tasks: knn is named twice" in fails(capsys, *base, "--tasks", "knn", "linear", "knn")
-    assert "is no saved image encoder" in fails(capsys, f"--model={tmp_path}", "--dataset=colours")
+    assert "is not a saved image encoder" in fails(capsys, f"--model={tmp_path}", "--dataset=colours")
     assert "--batch_size: must be at least 1, got 0" in fails(capsys, *base, "--batch_size=0")
     assert "(see --help)" in fails(capsys, *base, "--tasks", "knitting")
     (tmp_path / "file").write_text("")
