@@ -134,14 +134,7 @@ def build_encoder(
     if not 1 <= out_dim <= LARGEST_OUT_DIM:
         raise UserError(f"--out_dim: the projector's output must have 1 to {LARGEST_OUT_DIM:,} numbers, got {out_dim}")
     sizes = ARCHITECTURES[architecture]
-    backbone = ResNetModel(
-        ResNetConfig(
-            layer_type=sizes.layer_type,
-            depths=sizes.depths,
-            hidden_sizes=sizes.hidden_sizes,
-            embedding_size=sizes.embedding_size,
-        )
-    )
+    backbone = ResNetModel(ResNetConfig(**asdict(sizes)))
     if stem == "cifar":
         _replace_stem(backbone)
     for module in backbone.modules():

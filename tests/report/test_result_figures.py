@@ -23,8 +23,8 @@ from dystress_text.report.figures import OF_RUNS
 from dystress_text.report.point_labels import PointLabel, label_points
 from dystress_text.training import arguments
 from dystress_text.training.build_loss import build_objective
+from vision.data.loading import Splits
 from vision.data.shapes import make_shapes
-from vision.data.splits import Splits
 from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.geometry import Geometry, draw_geometry
 from vision.evaluation.run import Results as ImageResults

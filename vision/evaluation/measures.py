@@ -11,8 +11,7 @@ from torch import Tensor
 
 from dystress_text.core.rows import unit_vectors
 from vision.data.augment import AT_IMAGENET_SCALE, SimclrAugment, crop_resize_flip, draw_crops, evaluation_transform
-from vision.data.loading import SMALL
-from vision.data.splits import Splits
+from vision.data.loading import SMALL, Splits
 from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.features import Transform, image_features, seeded
 from vision.evaluation.fine_tuning import FineTuningRecipe, FineTuningResult, fine_tune, score_classifier

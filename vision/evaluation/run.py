@@ -15,10 +15,9 @@ from dystress_text.errors import UserError
 from dystress_text.files.whole import versions, write_json
 from dystress_text.training.run_folder import RECORD, read_record
 from vision.data.augment import crop_of
-from vision.data.splits import Splits, load_splits
+from vision.data.loading import Splits, load_splits
 from vision.evaluation.accuracy import Accuracy
-from vision.evaluation.class_weights import check_class_weights, parse_class_weights
-from vision.evaluation.fine_tuning import FineTuningRecipe, FineTuningResult
+from vision.evaluation.fine_tuning import FineTuningRecipe, FineTuningResult, check_class_weights, parse_class_weights
 from vision.evaluation.geometry import Geometry, plot_geometry
 from vision.evaluation.knn import check_neighbours
 from vision.evaluation.measures import Subject, fine_tuning, geometry, linear, nearest_neighbours

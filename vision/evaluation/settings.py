@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import UserError
-from vision.evaluation.class_weights import parse_class_weights
+from vision.evaluation.fine_tuning import parse_class_weights
 from vision.evaluation.geometry import check_plot
 from vision.evaluation.knn import WEIGHTS, Weights
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +22,7 @@ from vision.data.images import ImageSet
 from vision.resnet import ImageEncoder, save_encoder
 
 Evaluate = Callable[[ImageEncoder], Mapping[str, float]]
-
-
-class Autocast(Protocol):
-    """Makes the context in which networks run; accelerate's ``autocast`` is one."""
-
-    def __call__(self) -> torch.autocast: ...
+Autocast = Callable[[], AbstractContextManager[Any]]  # such as accelerate's ``autocast``
 
 
 @dataclass(eq=False)

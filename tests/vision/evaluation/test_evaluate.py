@@ -8,7 +8,7 @@ from encoder_cases import colour_images, tiny_encoder
 from sklearn.neighbors import KNeighborsClassifier
 
 from dystress_text.errors import UserError
-from vision.data import splits
+from vision.data import loading
 from vision.data.augment import evaluation_transform
 from vision.data.images import mean_std
 from vision.evaluate import main
@@ -33,7 +33,7 @@ def data(monkeypatch):
         "train": colour_images(48, name="colours", variant="JPEG copy"),
         "test": colour_images(21, seed=1, name="colours", variant="JPEG copy"),
     }
-    monkeypatch.setattr(splits, "load_images", lambda name, split, *rest: sets[split])
+    monkeypatch.setattr(loading, "load_images", lambda name, split, *rest: sets[split])
     return sets
 
 
@@ -86,7 +86,7 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys):
 def test_views_of_geometry_are_those_of_the_recipes(side, expected):
     train, test = colour_images(4, size=side), colour_images(4, size=side)
     taken = ImageInput(side, 1.0, (0.5,) * 3, (0.25,) * 3)
-    augment = Subject(tiny_encoder(), splits.Splits(train, test, side, taken.mean, taken.std), taken).augment
+    augment = Subject(tiny_encoder(), loading.Splits(train, test, side, taken.mean, taken.std), taken).augment
     assert (augment.jitter, augment.blur, augment.min_scale) == expected
 
 

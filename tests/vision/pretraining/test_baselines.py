@@ -38,17 +38,18 @@ def test_a_short_run_on_shapes_lowers_the_loss(objective, tmp_path, capsys):
     assert "emperature" not in card + capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "flags",
-    ["--temperature=linear", "--temp=0.2", "--tau_min=0.1", "--tau_max=0.1", "--shift=0.2", "--scale=0.5",
-     "--sharpness=3", "--half_period=2", "--unit=run", "--tau_0=0.1", "--alpha=1", "--a_0=0.1", "--sigma=0.5",
-     "--detach_temperature=false"],
-)  # fmt: skip
-@pytest.mark.parametrize("objective", ["vicreg", "byol"])
-def test_options_of_a_temperature_are_refused(objective, flags):
-    option = flags.split("=")[0]
-    with pytest.raises(UserError, match=f"^{option}: objective '{objective}' has no negatives and takes no temp"):
-        parse(["--preset", "cifar10", f"--objective={objective}", flags])
+OF_A_TEMPERATURE = [
+    "--temperature=linear", "--temp=0.2", "--tau_min=0.1", "--tau_max=0.1", "--shift=0.2", "--scale=0.5",
+    "--sharpness=3", "--half_period=2", "--unit=run", "--tau_0=0.1", "--alpha=1", "--a_0=0.1", "--sigma=0.5",
+    "--detach_temperature=false", "--learn_temperature=true",
+]  # fmt: skip
+
+
+def test_options_of_a_temperature_are_refused():
+    for objective, given in [("byol", "--temp=0.2"), *product(["vicreg"], OF_A_TEMPERATURE)]:
+        option = given.split("=")[0]
+        with pytest.raises(UserError, match=f"^{option}: objective '{objective}' has no negatives and takes no temp"):
+            parse(["--preset", "cifar10", f"--objective={objective}", given])
 
 
 @pytest.mark.parametrize(
