@@ -216,7 +216,8 @@ def test_descent_makes_the_views_agree_and_does_not_collapse(name):
 
 
 @pytest.mark.parametrize("name", NEGATIVE_FREE)
-def test_the_mean_over_processes_is_the_single_process(name, world_size=3):
+def test_the_mean_over_processes_is_the_single_process(name):
+    world_size = 3
     views = [z.requires_grad_() for z in draw(24)]
     single = NEGATIVE_FREE[name]()(*views)
     expected = torch.autograd.grad(single, views)
