@@ -15,16 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dystress_text.files.image_sets import IMAGE_SETS, known_images
 from dystress_text.training.batches import Batch, load_ahead
 from vision.data.decoding import decode_square
-from vision.data.sources import LONG_TAILED
 
 Triple = tuple[float, float, float]
 
 KNOWN_MEAN_STD: dict[str, tuple[Triple, Triple]] = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-    "tiny_imagenet": ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
+    "tiny-imagenet": ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
     "imagenet100": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "imagenet1k": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
@@ -148,9 +148,10 @@ def mean_std(images: ImageSet) -> tuple[Triple, Triple]:
     CIFAR, Tiny-ImageNet and ImageNet have :data:`KNOWN_MEAN_STD`; a long-tailed set has the numbers of the full set.
     For other sets they are computed, from at most 1,000 evenly spaced images if these are files.
     """
-    name = images.name.replace("-", "_")
-    known = KNOWN_MEAN_STD.get(LONG_TAILED.get(name, name))
-    return known or _measured(images)
+    known = known_images(images.name)
+    if known is not None and known.long_tailed:
+        known = IMAGE_SETS[str(known.chosen_from)]
+    return _measured(images) if known is None else KNOWN_MEAN_STD.get(known.name) or _measured(images)
 
 
 def _measured(images: ImageSet) -> tuple[Triple, Triple]:

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 
 from dystress_text.errors import DataError, UserError
 from dystress_text.files.image_folder import CLASSES, TRAIN_INDICES, image_and_other_names
+from dystress_text.files.image_sets import IMAGE_SETS, PublishedImages, known_images
 from dystress_text.files.long_tail import RATIO, long_tail_indices, read_long_tail
 from dystress_text.files.places import data_root
 from dystress_text.files.prepared_data import read_manifest, variant_of
 
-LONG_TAILED = {"cifar10_lt": "cifar10", "cifar100_lt": "cifar100", "imagenet100_lt": "imagenet100"}
-PREPARED = ("cifar10", "cifar100", "tiny_imagenet", "imagenet100", "imagenet1k")
+SET_NAMES = tuple(name.replace("-", "_") for name in IMAGE_SETS)  # as options have them
 OPTION = "--dataset"
 
 _SPLITS = {"train": ("train",), "test": ("test", "val", "valid", "validation")}
@@ -69,16 +69,14 @@ def find_images(name_or_path: str, split: str, data_dir: str | None = None) -> S
     """
     if split not in _SPLITS:
         raise UserError(f"--split: unknown split {split!r}; known are {', '.join(_SPLITS)}")
-    name = name_or_path.replace("-", "_")
-    if name in LONG_TAILED:
-        return _long_tailed(name, split, data_root(data_dir))
-    if name in PREPARED:
-        return _prepared(name, split, data_root(data_dir))
+    if (known := known_images(name_or_path)) is not None:
+        find = _long_tailed if known.long_tailed else _prepared
+        return find(known, split, data_root(data_dir))
     path = Path(name_or_path)
     if not path.is_dir():
         raise UserError(
             f"{OPTION}: {name_or_path!r} is neither a folder nor a known data set; known are "
-            f"{', '.join((*PREPARED, *LONG_TAILED, 'shapes'))}"
+            f"{', '.join((*SET_NAMES, 'shapes'))}"
         )
     name = path.resolve().name
     if next(path.rglob("*.parquet"), None) is not None:
@@ -86,12 +84,8 @@ def find_images(name_or_path: str, split: str, data_dir: str | None = None) -> S
     return _from_folder(path, split, name, variant_of(path))
 
 
-def _folder_of(name: str, root: Path) -> Path:
-    return root / name.replace("_", "-")
-
-
-def _prepared(name: str, split: str, root: Path) -> Source:
-    folder = _folder_of(name, root)
+def _prepared(known: PublishedImages, split: str, root: Path) -> Source:
+    folder, name = root / known.name, known.name.replace("-", "_")
     manifest = read_manifest(folder)
     if manifest is not None and manifest.folder is not None:
         listed = folder / CLASSES
@@ -108,12 +102,14 @@ def _prepared(name: str, split: str, root: Path) -> Source:
     return _from_parquet(folder, split, name)
 
 
-def _long_tailed(name: str, split: str, root: Path) -> Source:
-    source = replace(_prepared(LONG_TAILED[name], split, root), name=name)
+def _long_tailed(known: PublishedImages, split: str, root: Path) -> Source:
+    assert known.chosen_from is not None
+    balanced = _prepared(IMAGE_SETS[known.chosen_from], split, root)
+    source = replace(balanced, name=known.name.replace("-", "_"))
     if split != "train":
         return source
     labels = np.array(source.labels)
-    saved = _folder_of(name, root) / TRAIN_INDICES
+    saved = root / known.name / TRAIN_INDICES
     indices = read_long_tail(saved, labels).indices if saved.is_file() else long_tail_indices(labels, RATIO, seed=0)
     return source.subset(indices.tolist())
 

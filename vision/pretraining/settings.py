@@ -12,7 +12,7 @@ from dystress_text.errors import UserError
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS, LossDefaults
 from dystress_text.training.settings import OBJECTIVES, EngineSettings, LossSettings
 from vision.data.augment import check_augmentation
-from vision.data.sources import LONG_TAILED, PREPARED
+from vision.data.sources import SET_NAMES
 from vision.pretraining.negative_free import NEGATIVE_FREE
 from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
 
@@ -40,7 +40,7 @@ class VisionSettings:
 
     dataset: str = _option(
         "cifar10",
-        f"{', '.join((*PREPARED, *LONG_TAILED))}, shapes (drawn at run time), or a folder of images (all together, or "
+        f"{', '.join(SET_NAMES)}, shapes (drawn at run time), or a folder of images (all together, or "
         "train/CLASS/ and test/CLASS/) or parquet files.",
     )
     data_dir: str | None = _option(None, "Folder of prepared data; default $DYSTRESS_DATA, else data/prepared.")

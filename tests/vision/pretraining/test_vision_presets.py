@@ -13,7 +13,7 @@ from vision_cases import ONE_PROCESS
 from dystress_text.training.settings import EngineSettings
 from vision.data.augment import SimclrAugment, draw_jitter
 from vision.data.loading import SMALL
-from vision.data.sources import LONG_TAILED, PREPARED
+from vision.data.sources import SET_NAMES
 from vision.pretraining.build_task import objective_of
 from vision.pretraining.presets import PRESETS
 from vision.pretraining.run import check_batch
@@ -106,7 +106,7 @@ def test_each_trains_on_the_data_set_of_its_name(parsed):
         dataset = settings.vision.dataset
         said = name.split("-")[0] + ("_lt" if name.startswith("imagenet100-lt") else "")
         assert dataset == {"quickstart": "shapes"}.get(name, said)
-        assert dataset in (*PREPARED, *LONG_TAILED, "shapes"), name
+        assert dataset in (*SET_NAMES, "shapes"), name
 
 
 def test_evaluations_are_ten_epochs_apart(parsed):
