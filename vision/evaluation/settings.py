@@ -124,7 +124,8 @@ def add_options(parser: ArgumentParser) -> None:
         how: dict[str, Any] = {key: value for key, value in setting.metadata.items() if key != "measure"}
         if "required" not in how:
             how["default"] = setting.default
-            shown = " ".join(map(str, setting.default)) if isinstance(setting.default, tuple) else setting.default
-            if shown not in (None, False, "") and "default" not in how["help"]:
+            values = setting.default if isinstance(setting.default, tuple) else (setting.default,)
+            shown = " ".join(str(value) for value in values if value is not None and value is not False)
+            if shown and "default" not in how["help"]:
                 how["help"] += f" (default {shown})"
         parser.add_argument(f"--{setting.name}", **how)

@@ -32,7 +32,7 @@ def _option(default: Any, text: str, choices: Iterable[str] | None = None) -> An
     return field(default=default, metadata={"help": text, **({} if choices is None else {"choices": list(choices)})})
 
 
-@dataclass
+@dataclass(frozen=True)
 class VisionSettings:
     """Images, encoder, augmentation and optimiser."""
 
