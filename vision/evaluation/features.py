@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from dystress_text.core.rows import unit_vectors
 from dystress_text.errors import UserError
+from vision.data.augment import evaluation_transform
 from vision.data.images import ImageSet
-from vision.resnet import ImageEncoder
+from vision.resnet import ImageEncoder, ImageInput
 
 Transform = Callable[[Tensor], Tensor]  # uint8 images (n, 3, h, w) to what the encoder takes
+
+
+def transform_of(image_input: ImageInput) -> Transform:
+    """The preparation of images for an encoder with this input, without augmentation."""
+    return partial(evaluation_transform, size=image_input.image_size, mean=image_input.mean, std=image_input.std)
 
 
 @contextmanager

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from dystress_text.core.rows import unit_vectors
-from vision.data.augment import AT_IMAGENET_SCALE, SimclrAugment, crop_resize_flip, draw_crops, evaluation_transform
+from vision.data.augment import AT_IMAGENET_SCALE, SimclrAugment, crop_resize_flip, draw_crops
 from vision.data.loading import SMALL, Splits
 from vision.evaluation.accuracy import Accuracy
-from vision.evaluation.features import Transform, image_features, seeded
+from vision.evaluation.features import Transform, image_features, seeded, transform_of
 from vision.evaluation.fine_tuning import FineTuningRecipe, FineTuningResult, fine_tune, score_classifier
 from vision.evaluation.geometry import Geometry, measure_geometry
 from vision.evaluation.knn import Weights, cosine_votes, l2_votes
@@ -52,7 +52,7 @@ class Subject:
     @property
     def transform(self) -> Transform:
         """Preparation of images without augmentation."""
-        return partial(evaluation_transform, size=self.input.image_size, mean=self.input.mean, std=self.input.std)
+        return transform_of(self.input)
 
     @property
     def augment(self) -> SimclrAugment:

@@ -1,4 +1,4 @@
-"""The objective and the task of a run, from its options."""
+"""The encoder, the objective and the task of a run, from its settings."""
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ from dystress_text.training.build_loss import build_objective, build_temperature
 from vision.data.images import ImageSet
 from vision.pretraining.batchnorm import synchronise
 from vision.pretraining.negative_free import NEGATIVE_FREE
-from vision.pretraining.settings import VISION, WITH_FOLLOWER, PretrainSettings
+from vision.pretraining.settings import VISION, WITH_FOLLOWER, PretrainSettings, VisionSettings
 from vision.pretraining.task import Evaluate, PretrainTask, QueueTask
 from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask, predictor
-from vision.resnet import ImageEncoder
+from vision.resnet import ImageEncoder, build_encoder
+
+
+def encoder_of(vision: VisionSettings, accelerator: Accelerator) -> ImageEncoder:
+    """A new encoder on the accelerator's device."""
+    encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
+    _prepare(encoder, vision, accelerator)
+    return encoder
 
 
 def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> nn.Module:
@@ -90,7 +97,13 @@ def task_of(
     if name == "queue":
         return QueueTask(**common)
     head = predictor(vision.out_dim) if name == "byol" else Prototypes(vision.out_dim)
+    _prepare(head, vision, accelerator)
+    return TeacherTask(**common, head=head, head_in_teacher=name == "dino")
+
+
+def _prepare(module: nn.Module, vision: VisionSettings, accelerator: Accelerator) -> None:
+    """Synchronise the batch statistics where the settings say so, and move the module to the device, in place."""
     gather = gather_of(accelerator)
     if vision.sync_batchnorm and gather is not None:
-        synchronise(head, gather, accelerator.device)
-    return TeacherTask(**common, head=head.to(accelerator.device), head_in_teacher=name == "dino")
+        synchronise(module, gather, accelerator.device)
+    module.to(accelerator.device)

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.errors import UserError
 from dystress_text.files.whole import versions
 from dystress_text.report.page import leave_page
-from dystress_text.training.accelerator import describe, gather_of, global_batch_size, make_accelerator, on_main_process
+from dystress_text.training.accelerator import describe, global_batch_size, make_accelerator, on_main_process
 from dystress_text.training.build_loss import learned_end_points, learned_group
 from dystress_text.training.run_folder import check_output, prepare_output, read_record, write_record
 from dystress_text.training.similarity_log import watch_of
 from dystress_text.training.trainer import Trainer
-from vision.data.augment import SimclrAugment, crop_of, evaluation_transform
+from vision.data.augment import SimclrAugment, crop_of
 from vision.data.images import ImageSet, mean_std
 from vision.data.loading import load_images
 from vision.data.sources import NoSuchSplitError
+from vision.evaluation.features import transform_of
 from vision.evaluation.online import OnlineKnn
 from vision.pretraining.allocator import keep_freed_memory
-from vision.pretraining.batchnorm import synchronise
-from vision.pretraining.build_task import objective_of, task_of
+from vision.pretraining.build_task import encoder_of, objective_of, task_of
 from vision.pretraining.optimizers import make_optimizer
 from vision.pretraining.settings import PretrainSettings, VisionSettings, check_metric
-from vision.resnet import ImageEncoder, ImageInput, build_encoder
+from vision.resnet import ImageInput
 
 
 def pretrain(settings: PretrainSettings) -> dict[str, Any]:
@@ -46,7 +44,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     if accelerator.device.type == "cpu":
         keep_freed_memory()
     set_seed(engine.seed)
-    encoder = _encoder(vision, accelerator)
+    encoder = encoder_of(vision, accelerator)
     objective = objective_of(settings, accelerator)
     images = load_images(vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size)
     mean, std = mean_std(images)
@@ -123,14 +121,6 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     return record
 
 
-def _encoder(vision: VisionSettings, accelerator: Accelerator) -> ImageEncoder:
-    encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
-    gather = gather_of(accelerator)
-    if vision.sync_batchnorm and gather is not None:
-        synchronise(encoder, gather, accelerator.device)
-    return encoder.to(accelerator.device)
-
-
 def _online_knn(vision: VisionSettings, images: ImageSet, image_input: ImageInput) -> OnlineKnn | None:
     """The evaluation while training; None without labels or a test split."""
     if vision.knn_k == 0 or images.labels is None:
@@ -143,8 +133,7 @@ def _online_knn(vision: VisionSettings, images: ImageSet, image_input: ImageInpu
         return None
     if vision.knn_k > len(images):
         raise UserError(f"--knn_k: {vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation")
-    transform = partial(evaluation_transform, size=image_input.image_size, mean=image_input.mean, std=image_input.std)
-    return OnlineKnn(images, queries, transform, vision.knn_k)
+    return OnlineKnn(images, queries, transform_of(image_input), vision.knn_k)
 
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
