@@ -17,9 +17,11 @@ from collections.abc import Sequence
 import transformers
 
 from dystress_text.cli.command_line import exit_code
+from dystress_text.report.page import leave_page
 from dystress_text.training.arguments import parse_settings
+from dystress_text.training.run import run
 from vision.pretraining.presets import PRESETS
-from vision.pretraining.run import pretrain
+from vision.pretraining.run import build_vision_run
 from vision.pretraining.settings import (
     WITHOUT_TEMPERATURE,
     PretrainSettings,
@@ -48,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     transformers.utils.logging.disable_progress_bar()
 
     def work() -> bool:
-        pretrain(parse(sys.argv[1:] if argv is None else argv))
+        settings = parse(sys.argv[1:] if argv is None else argv)
+        run(settings.engine, lambda accelerator: build_vision_run(settings, accelerator, leave_page))
         return True
 
     return exit_code("train.py", work)

@@ -1,20 +1,27 @@
-"""A pre-training run from its settings to the saved encoder and the record."""
+"""A run of pre-training: what is loaded, what it says and measures before the first step, and its results."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from accelerate import Accelerator
 from accelerate.utils import set_seed
+from torch import nn
 
 from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
 from dystress_text.files.whole import versions
-from dystress_text.report.page import leave_page
-from dystress_text.training.accelerator import describe, global_batch_size, make_accelerator, on_main_process
+from dystress_text.training.accelerator import describe, global_batch_size
 from dystress_text.training.build_loss import learned_end_points, learned_group
-from dystress_text.training.run_folder import check_output, prepare_output, read_record, write_record
-from dystress_text.training.similarity_log import watch_of
+from dystress_text.training.run_folder import write_record
+from dystress_text.training.similarity_log import SimilarityLog, similarity_log_of
+from dystress_text.training.task import TrainingSummary
 from dystress_text.training.trainer import Trainer
 from vision.data.augment import SimclrAugment, crop_of
 from vision.data.images import ImageSet, mean_std
@@ -26,21 +33,115 @@ from vision.pretraining.allocator import keep_freed_memory
 from vision.pretraining.build_task import encoder_of, objective_of, task_of
 from vision.pretraining.optimizers import make_optimizer
 from vision.pretraining.settings import PretrainSettings, VisionSettings, check_metric
+from vision.pretraining.task import PretrainTask
 from vision.resnet import ImageInput
 
+Publish = Callable[[Path, Temperature | None], str]
 
-def pretrain(settings: PretrainSettings) -> dict[str, Any]:
-    """Run the whole recipe and return what ``run.json`` holds.
+
+@dataclass
+class VisionRun:
+    """Implements :class:`dystress_text.training.run.Run` for images.
+
+    Attributes:
+        settings: of the run.
+        task: what is trained.
+        make_optimizer: of a network's parameters.
+        publish: leaves a page in the run's folder, and returns a line about it.
+        accelerator: of the run.
+    """
+
+    settings: PretrainSettings
+    task: PretrainTask
+    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    publish: Publish
+    accelerator: Accelerator
+    record: dict[str, Any] = field(init=False)
+    data_id: str = field(init=False)
+    similarity_log: SimilarityLog | None = field(init=False)
+    learned_temperature: dict[str, Any] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        images, objective, settings = self.task.images, self.task.objective, self.settings
+        contrastive = isinstance(objective, ContrastiveLoss)
+        self.similarity_log = similarity_log_of(settings.engine, objective) if contrastive else None
+        self.learned_temperature = learned_group(objective, settings.loss)
+        self.data_id = f"{images.name}, {len(images)} images, {images.checksum()}"
+        self.record = {
+            "program": "vision/train.py",
+            "settings": self.options,
+            "objective": type(objective).__name__,
+            "temperature": None if self.temperature is None else repr(self.temperature),
+            "data": {
+                "name": images.name,
+                "variant": images.variant,
+                "images": len(images),
+                "classes": len(images.classes),
+                "corrupt": images.corrupt,
+                "loaded_size": images.size,
+            },
+            "versions": versions("kornia", "pytorch_optimizer", "pillow"),
+        }
+
+    @property
+    def samples(self) -> int:
+        return len(self.task.images)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return self.settings.options()
+
+    @property
+    def temperature(self) -> Temperature | None:
+        """The objective's temperature; None for an objective without one."""
+        objective = self.task.objective
+        return objective.temperature if isinstance(objective, ContrastiveLoss) else None
+
+    def begin(self, trainer: Trainer, before: Mapping[str, Any]) -> None:
+        images, name = self.task.images, self.settings.loss.objective
+        side = f"{images.size} x {images.size}"
+        _say(f"{len(images):,} images of {images.title}, {len(images.classes)} classes, at {side}")
+        if self.task.online is None and self.settings.vision.knn_k > 0:
+            _say("no test split with labels: no accuracy while training")
+        _say(name if self.temperature is None else f"{type(self.task.objective).__name__} with {self.temperature}")
+        batch = trainer.order.batch_size
+        _say(f"{trainer.total_steps:,} steps of {batch} images on {describe(self.accelerator)}")
+        self.record["untrained"] = before.get("untrained") or dict(self.task.evaluate())
+
+    def finish(self, summary: TrainingSummary, output: Path) -> None:
+        self.record["images_per_second"] = round(summary.samples_per_second, 1)
+        self.record |= learned_end_points(self.temperature)
+        write_record(output, self.record)
+        self._report(output)
+        _say(self.publish(output, self.temperature))
+
+    def _report(self, output: Path) -> None:
+        record = self.record
+        _say(
+            f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "
+            f"peak memory {record['peak_memory_gb']:.2f} GB"
+        )
+        variant = record["data"]["variant"]
+        for metric, value in record["trained"].items():
+            note = "" if variant is None else f"  ({variant})"
+            _say(f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}")
+        _say(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
+
+
+def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publish: Publish) -> VisionRun:
+    """Load what a run of images needs: its images, its encoder, and its evaluation; called on all processes.
+
+    Args:
+        settings: of the run.
+        accelerator: of the run.
+        publish: see :class:`VisionRun`.
 
     Raises:
-        UserError: settings or data that do not fit, or a run that cannot be resumed.
+        UserError: settings or data that do not fit.
     """
     vision, engine = settings.vision, settings.engine
-    accelerator = make_accelerator(engine)
-    processes, output = accelerator.num_processes, Path(engine.output_dir)
-    check_output(output, engine)
-    batch = global_batch_size(engine, processes)
-    check_batch(settings, batch, processes)
+    batch = global_batch_size(engine, accelerator.num_processes)
+    check_batch(settings, batch, accelerator.num_processes)
     if accelerator.device.type == "cpu":
         keep_freed_memory()
     set_seed(engine.seed)
@@ -54,71 +155,8 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
     check_metric(engine, None if knn is None else knn.metric)
     augment = SimclrAugment(vision.image_size, mean, std, vision.jitter, vision.blur, vision.min_scale)
     task = task_of(settings, encoder, images, augment, objective, knn, accelerator)
-    watch = watch_of(engine, objective) if isinstance(objective, ContrastiveLoss) else None
-    data_id = f"{images.name}, {len(images)} images, {images.checksum()}"
-    trainer = Trainer(
-        task, len(images), engine, accelerator, settings.options(), data_id,
-        lambda network: make_optimizer(network, engine, vision, batch), watch,
-        learned_group(objective, settings.loss),
-    )  # fmt: skip
-    temperature = objective.temperature if isinstance(objective, ContrastiveLoss) else None
-    record: dict[str, Any] = {
-        "program": "vision/train.py",
-        "settings": settings.options(),
-        "objective": type(objective).__name__,
-        "temperature": None if temperature is None else repr(temperature),
-        "data": {
-            "name": images.name,
-            "variant": images.variant,
-            "images": len(images),
-            "classes": len(images.classes),
-            "corrupt": images.corrupt,
-            "loaded_size": images.size,
-        },
-        "device": describe(accelerator),
-        "processes": processes,
-        "versions": versions("kornia", "pytorch_optimizer", "pillow"),
-    }
-    accelerator.wait_for_everyone()
-
-    def start() -> None:
-        before = read_record(output).get("untrained") if engine.resume_from_checkpoint else None
-        prepare_output(output, engine, record)
-        _say(
-            f"{len(images):,} images of {images.title}, {len(images.classes)} classes, at {images.size} x {images.size}"
-        )
-        if knn is None and vision.knn_k > 0:
-            _say("no test split with labels: no accuracy while training")
-        _say(settings.loss.objective if temperature is None else f"{type(objective).__name__} with {temperature}")
-        _say(f"{trainer.total_steps:,} steps of {batch} images on {describe(accelerator)}")
-        if engine.resume_from_checkpoint:
-            first = trainer.first_step
-            _say(f"going on after step {first:,}" if first else "no checkpoint yet: from the start")
-        record["untrained"] = before or dict(task.evaluate())
-        write_record(output, record)
-
-    try:
-        on_main_process(accelerator, start)
-        summary = trainer.fit()
-        record |= {
-            "trained": summary.metrics,
-            "steps": summary.steps,
-            "skipped_steps": summary.skipped_steps,
-            "train_seconds": round(summary.seconds, 2),
-            "images_per_second": round(summary.samples_per_second, 1),
-            "peak_memory_gb": round(summary.peak_memory_gb, 3),
-            **learned_end_points(temperature),
-        }
-
-        def finish() -> None:
-            write_record(output, record)
-            _report(record, output)
-            _say(leave_page(output, temperature))
-
-        on_main_process(accelerator, finish)
-    finally:
-        trainer.close()
-    return record
+    optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=batch)
+    return VisionRun(settings, task, optimizer, publish, accelerator)
 
 
 def _online_knn(vision: VisionSettings, images: ImageSet, image_input: ImageInput) -> OnlineKnn | None:
@@ -160,18 +198,6 @@ def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
             f"--out_dim: objective 'w_mse' whitens {vision.out_dim} dimensions, for which the batch must have more "
             f"images than that, but it has {batch}; --out_dim {max(1, batch // 2)} is the usual half"
         )
-
-
-def _report(record: dict[str, Any], output: Path) -> None:
-    _say(
-        f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "
-        f"peak memory {record['peak_memory_gb']:.2f} GB"
-    )
-    variant = record["data"]["variant"]
-    for metric, value in record["trained"].items():
-        note = "" if variant is None else f"  ({variant})"
-        _say(f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}")
-    _say(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
 
 
 def _say(line: str) -> None:

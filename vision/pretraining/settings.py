@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from dystress_text.cli.options import check_options, option, reworded
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import UserError
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS, LossDefaults
@@ -27,102 +27,100 @@ VISION = LossDefaults("cosine", {"tau_min": 0.07, "tau_max": 0.2}, {"unit": "epo
                       {"tau_0": 0.1, "alpha": 0.5, "a_0": 0.0})  # fmt: skip
 
 
-def _option(default: Any, text: str, choices: Iterable[str] | None = None) -> Any:
-    """A field that becomes an option of the program, with its help and, where given, its choices."""
-    return field(default=default, metadata={"help": text, **({} if choices is None else {"choices": list(choices)})})
-
-
 @dataclass(frozen=True)
 class VisionSettings:
     """Images, encoder, augmentation and optimiser."""
 
     _argument_group_name = "images, encoder, augmentation and optimiser"
 
-    dataset: str = _option(
+    dataset: str = option(
         "cifar10",
         f"{', '.join(SET_NAMES)}, shapes (drawn at run time), or a folder of images (all together, or "
         "train/CLASS/ and test/CLASS/) or parquet files.",
     )
-    data_dir: str | None = _option(None, "Folder of prepared data; default $DYSTRESS_DATA, else data/prepared.")
-    max_train_samples: int | None = _option(None, "Use this many images, drawn with the seed.")
-    skip_corrupt: bool = _option(False, "Count and leave out images that cannot be decoded.")
-    architecture: str = _option("resnet18", "The network.", ARCHITECTURES)
-    stem: str = _option("cifar", "First layers: cifar (3 x 3, no pooling) or imagenet.", STEMS)
-    projector: str = _option(
-        "cifar", "Head while pre-training: cifar or simclr (2 layers), expander (3), byol (2 wide ones).", PROJECTORS
+    data_dir: str | None = option(None, "Folder of prepared data; default $DYSTRESS_DATA, else data/prepared.")
+    max_train_samples: int | None = option(None, "Use this many images, drawn with the seed.", interval="[2, inf)")
+    skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
+    architecture: str = option("resnet18", "The network.", choices=list(ARCHITECTURES))
+    stem: str = option("cifar", "First layers: cifar (3 x 3, no pooling) or imagenet.", choices=STEMS)
+    projector: str = option(
+        "cifar",
+        "Head while pre-training: cifar or simclr (2 layers), expander (3), byol (2 wide ones).",
+        choices=PROJECTORS,
     )
-    out_dim: int = _option(128, "Dimensions of the projector's output.")
-    image_size: int = _option(32, "Side of the crops, in pixels; they come from the middle squares of images.")
-    jitter: float = _option(
+    out_dim: int = option(128, "Dimensions of the projector's output.", interval=f"[1, {LARGEST_OUT_DIM}]")
+    image_size: int = option(
+        32, "Side of the crops, in pixels; they come from the middle squares of images.", interval="[1, 4096]"
+    )
+    jitter: float = option(
         1.0, "Colour jitter, times 0.4 0.4 0.4 0.1; 2 is SimCLR's strength 1, which it uses on ImageNet."
     )
-    blur: bool = _option(False, "Gaussian blur, as on ImageNet.")
-    min_scale: float = _option(0.2, "Smallest share of an image's area that a crop has.")
-    optimizer: str = _option("sgd", "The optimiser.", ("sgd", "lars", "adamw"))
-    lr_scaling: str = _option(
-        "none", "learning_rate as it is, times sqrt(batch), or times batch / 256.", ("none", "sqrt", "linear")
+    blur: bool = option(False, "Gaussian blur, as on ImageNet.")
+    min_scale: float = option(0.2, "Smallest share of an image's area that a crop has.")
+    optimizer: str = option("sgd", "The optimiser.", choices=("sgd", "lars", "adamw"))
+    lr_scaling: str = option(
+        "none", "learning_rate as it is, times sqrt(batch), or times batch / 256.", choices=("none", "sqrt", "linear")
     )
-    queue_size: int = _option(4096, "queue: number of keys in the queue.")
-    key_momentum: float = _option(
-        0.99, "queue, byol, dino: momentum of the encoder that follows; byol and dino raise it to 1."
+    queue_size: int = option(4096, "queue: number of keys in the queue.", interval="[1, 2^24]")
+    key_momentum: float = option(
+        0.99, "queue, byol, dino: momentum of the encoder that follows; byol and dino raise it to 1.", interval="[0, 1)"
     )
-    sync_batchnorm: bool = _option(False, "Compute batch statistics over all processes, not in each one alone.")
-    knn_k: int = _option(200, "Neighbours of the online evaluation; 0 for none.")
+    sync_batchnorm: bool = option(False, "Compute batch statistics over all processes, not in each one alone.")
+    knn_k: int = option(200, "Neighbours of the online evaluation; 0 for none.", interval="[0, inf)")
 
     def __post_init__(self) -> None:
-        for name, most in (("out_dim", LARGEST_OUT_DIM), ("image_size", 4096), ("queue_size", 2**24)):
-            if not 1 <= getattr(self, name) <= most:
-                raise UserError(f"--{name}: must lie in [1, {most:,}], got {getattr(self, name)}")
+        check_options(self)
         check_augmentation(self.image_size, self.jitter, self.min_scale)
-        if not 0 <= self.key_momentum < 1:
-            raise UserError(f"--key_momentum: must lie in [0, 1), got {self.key_momentum}")
-        if self.knn_k < 0:
-            raise UserError(f"--knn_k: must be at least 0, got {self.knn_k}")
-        if self.max_train_samples is not None and self.max_train_samples < 2:
-            raise UserError(f"--max_train_samples: must be at least 2, got {self.max_train_samples}")
 
 
-@dataclass
+@dataclass(frozen=True)
 class VisionLossSettings(LossSettings):
     """Objective and temperature. Options that are not given take :data:`VISION`'s values, then the temperature's."""
 
-    objective: str = _option(
+    objective: str = option(
         "ntxent",
         f"The objective; queue is MoCo v2's. No negatives and no temperature have {', '.join(WITHOUT_TEMPERATURE)}.",
-        VISION_OBJECTIVES,
+        choices=VISION_OBJECTIVES,
     )
-    temperature: str | None = _option(
-        None,
+    temperature: str | None = reworded(
+        LossSettings,
+        "temperature",
         f"{', '.join(TEMPERATURES)}; default {VISION.temperature}, constant with --temp, alignment_adaptive with macl. "
         "A profile keeps the preset's range.",
     )
-    temp: float | None = _option(None, "The constant temperature.")
-    tau_min: float | None = _option(None, f"Lowest temperature; {VISION.tau_range['tau_min']}.")
-    tau_max: float | None = _option(None, f"Highest temperature; {VISION.tau_range['tau_max']}.")
-    half_period: float | None = _option(None, "scheduled: half a swing, in --unit; 200.")
-    unit: str | None = _option(None, f"scheduled: run or epoch; {VISION.schedule['unit']}.")
-    tau_0: float | None = _option(None, f"alignment_adaptive: temperature at A = a_0; {VISION.alignment['tau_0']}.")
-    alpha: float | None = _option(None, f"alignment_adaptive: how strongly it follows A; {VISION.alignment['alpha']}.")
-    a_0: float | None = _option(None, f"alignment_adaptive: reference alignment; {VISION.alignment['a_0']}.")
+    temp: float | None = reworded(LossSettings, "temp", "The constant temperature.")
+    tau_min: float | None = reworded(LossSettings, "tau_min", f"Lowest temperature; {VISION.tau_range['tau_min']}.")
+    tau_max: float | None = reworded(LossSettings, "tau_max", f"Highest temperature; {VISION.tau_range['tau_max']}.")
+    half_period: float | None = reworded(LossSettings, "half_period", "scheduled: half a swing, in --unit; 200.")
+    unit: str | None = reworded(LossSettings, "unit", f"scheduled: run or epoch; {VISION.schedule['unit']}.")
+    tau_0: float | None = reworded(
+        LossSettings, "tau_0", f"alignment_adaptive: temperature at A = a_0; {VISION.alignment['tau_0']}."
+    )
+    alpha: float | None = reworded(
+        LossSettings, "alpha", f"alignment_adaptive: how strongly it follows A; {VISION.alignment['alpha']}."
+    )
+    a_0: float | None = reworded(
+        LossSettings, "a_0", f"alignment_adaptive: reference alignment; {VISION.alignment['a_0']}."
+    )
 
 
-@dataclass
+@dataclass(frozen=True)
 class VisionEngineSettings(EngineSettings):
     """Settings of the loop, with an output folder of their own."""
 
-    output_dir: str = _option("out_vision", "Where the encoder, the log and checkpoints go.")
-    seed: int = _option(EngineSettings.seed, "Of everything: initialisation, order, augmentation.")
-    learning_rate: float = _option(EngineSettings.learning_rate, "Peak learning rate, before --lr_scaling.")
-    weight_decay: float = _option(
-        EngineSettings.weight_decay,
+    output_dir: str = option("out_vision", "Where the encoder, the log and checkpoints go.")
+    seed: int = reworded(EngineSettings, "seed", "Of everything: initialisation, order, augmentation.")
+    learning_rate: float = reworded(EngineSettings, "learning_rate", "Peak learning rate, before --lr_scaling.")
+    weight_decay: float = reworded(
+        EngineSettings,
+        "weight_decay",
         "Of sgd on all weights; of lars and adamw not on biases and normalisation layers.",
     )
-    metric_for_best_model: str | None = _option(
-        EngineSettings.metric_for_best_model,
-        "Keep the best model by it, such as knn200; default: the last one.",
+    metric_for_best_model: str | None = reworded(
+        EngineSettings, "metric_for_best_model", "Keep the best model by it, such as knn200; default: the last one."
     )
     # networks with batch normalisation are refused with it
-    grad_cache_chunk: int | None = _option(EngineSettings.grad_cache_chunk, argparse.SUPPRESS)
+    grad_cache_chunk: int | None = reworded(EngineSettings, "grad_cache_chunk", argparse.SUPPRESS)
 
 
 @dataclass(frozen=True)
@@ -146,10 +144,10 @@ class PretrainSettings:
 
     def __post_init__(self) -> None:
         name = self.loss.objective
-        for option, owners in _OBJECTIVES_WITH.items():
-            if name not in owners and getattr(self.vision, option) != getattr(VisionSettings, option):
+        for unused, owners in _OBJECTIVES_WITH.items():
+            if name not in owners and getattr(self.vision, unused) != getattr(VisionSettings, unused):
                 plural = "es" if len(owners) == 1 else ""
-                raise UserError(f"--{option}: objective {name!r} has none; {', '.join(owners)} do{plural}")
+                raise UserError(f"--{unused}: objective {name!r} has none; {', '.join(owners)} do{plural}")
         if name == "queue" and self.loss.sigma is not None:
             raise UserError("--sigma: objective 'queue' has none; dclw does")
         if name in WITHOUT_TEMPERATURE:
@@ -158,9 +156,9 @@ class PretrainSettings:
 
     def _check_no_temperature(self) -> None:
         name = self.loss.objective
-        for option in ("temperature", *TEMPERATURE_OPTIONS, "sigma", "detach_temperature", "learn_temperature"):
-            if getattr(self.loss, option) != getattr(VisionLossSettings, option):
-                raise UserError(f"--{option}: objective {name!r} has no negatives and takes no temperature")
+        for unused in ("temperature", *TEMPERATURE_OPTIONS, "sigma", "detach_temperature", "learn_temperature"):
+            if getattr(self.loss, unused) != getattr(VisionLossSettings, unused):
+                raise UserError(f"--{unused}: objective {name!r} has no negatives and takes no temperature")
         if self.engine.log_similarity:
             raise UserError(f"--log_similarity: objective {name!r} has no negatives to look at")
 

@@ -18,6 +18,7 @@ from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.rows import at_least_fp32
 from dystress_text.errors import TrainingError
 from dystress_text.training.batches import Batch
+from dystress_text.training.embeddings import Embeddings
 from vision.data.images import ImageSet
 from vision.resnet import ImageEncoder, save_encoder
 
@@ -27,7 +28,7 @@ Autocast = Callable[[], AbstractContextManager[Any]]  # such as accelerate's ``a
 
 @dataclass(eq=False)
 class PretrainTask:
-    """Implements :class:`~dystress_text.training.trainer.Task` for images: two views of each in one forward pass.
+    """Implements :class:`~dystress_text.training.task.Task` for images: two views of each in one forward pass.
 
     Args:
         encoder: on the device it trains on.
@@ -62,17 +63,16 @@ class PretrainTask:
     def load(self, indices: NDArray[np.int64]) -> Batch:
         return {"images": self.images.batch(indices)}
 
-    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        first, second = model(self._two_views(batch["images"])).chunk(2)  # each (n, dim)
-        return first, second
+    def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
+        return Embeddings(model(self._two_views(batch["images"])).chunk(2))  # each (n, dim)
 
     def _two_views(self, images: Tensor) -> Tensor:
         """(2 n, 3, size, size): the first view of each image, then the second of each."""
         return torch.cat([self.augment(images), self.augment(images)])
 
-    def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor:
+    def loss(self, embeddings: Embeddings) -> Tensor:
         try:
-            loss: Tensor = self.objective(*embeddings)
+            loss: Tensor = self.objective(*embeddings.views)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not declare it
             reason = " ".join(str(error).split())
             raise TrainingError(f"the embeddings cannot be whitened; lower --learning_rate ({reason})") from error
@@ -143,6 +143,6 @@ class QueueTask(MomentumTask):
     replace MoCo's shuffling. The usual momentum is 0.999 on ImageNet and 0.99 on CIFAR.
     """
 
-    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+    def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
         query = model(self.augment(batch["images"]))
-        return query, self._follow(self.augment(batch["images"]))
+        return Embeddings((query, self._follow(self.augment(batch["images"]))))

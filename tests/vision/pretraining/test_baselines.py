@@ -9,6 +9,7 @@ from conftest import reset_accelerator
 from vision_cases import ONE_PROCESS
 
 from dystress_text.errors import TrainingError, UserError
+from dystress_text.training.embeddings import Embeddings
 from vision.pretraining.build_task import objective_of
 from vision.pretraining.negative_free import NEGATIVE_FREE, ZeroCLLoss
 from vision.pretraining.run import check_batch
@@ -87,7 +88,7 @@ def test_a_factorisation_that_fails_ends_the_run_with_one_line():
     task = PretrainTask.__new__(PretrainTask)
     task.objective = refusing
     with pytest.raises(TrainingError, match=r"cannot be whitened; lower --learning_rate \(not positive definite\)"):
-        task.loss((torch.zeros(4, 2), torch.zeros(4, 2)))
+        task.loss(Embeddings((torch.zeros(4, 2), torch.zeros(4, 2))))
 
 
 @pytest.mark.parametrize("name", NEGATIVE_FREE)

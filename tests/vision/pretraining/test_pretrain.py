@@ -81,7 +81,7 @@ def make_task(kind=PretrainTask, objective=None, **options):
 def test_two_views_of_each_image_that_differ():
     task = make_task()
     task.model.eval()
-    first, second = task.embed(task.model, task.load(torch.arange(5).numpy()))
+    first, second = task.embed(task.model, task.load(torch.arange(5).numpy())).views
     assert first.shape == second.shape == (5, 16)
     assert torch.equal(task.load(np.array([3, 0]))["images"], task.images.images[[3, 0]])
     assert not torch.allclose(first, second)
@@ -95,7 +95,7 @@ def test_images_in_files_come_decoded(folder):
     batch = task.load(torch.tensor([3, 0]).numpy())
     expected = [torch.from_numpy(np.array(Image.open(files[i]))).permute(2, 0, 1) for i in (3, 0)]
     assert torch.equal(batch["images"], torch.stack(expected))
-    assert task.embed(task.model, batch)[0].shape == (2, 16)
+    assert task.embed(task.model, batch).views[0].shape == (2, 16)
 
 
 def test_the_key_encoder_follows_by_its_momentum_and_takes_no_gradient():
