@@ -46,8 +46,8 @@ from dystress_text.evaluation.sts import POSITIVE_SCORE, StsPairs, score_vectors
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.files.places import EMBEDDED, data_root
 from dystress_text.files.prepared_data import variant_of
-from dystress_text.files.records import versions
 from dystress_text.files.tables import LOADERS, is_table
+from dystress_text.files.whole import versions
 from dystress_text.report.page import leave_page
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.corpus import MAX_LINE_BYTES, TokenizedCorpus, load_corpus, tokenizer_id

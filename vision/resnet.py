@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetModel
 
 from dystress_text.errors import UserError
-from dystress_text.files.atomic import replaced_files
+from dystress_text.files.whole import replaced_files
 
 
 @dataclass(frozen=True)

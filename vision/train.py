@@ -25,7 +25,7 @@ from torch import nn
 from dystress_text.cli.command_line import exit_code
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.errors import UserError
-from dystress_text.files.records import versions
+from dystress_text.files.whole import versions
 from dystress_text.report.page import leave_page
 from dystress_text.training.accelerator import describe, gather_of, global_batch_size, make_accelerator, on_main_process
 from dystress_text.training.arguments import parse_settings

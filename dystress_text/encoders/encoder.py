@@ -23,7 +23,7 @@ from dystress_text.encoders.lora import merged, save_adapter
 from dystress_text.encoders.packed import Packing, can_pack, packed_states
 from dystress_text.encoders.pretrained import Pretrained, load_pretrained, pooler_dense, readable
 from dystress_text.errors import UserError
-from dystress_text.files.atomic import replaced_files
+from dystress_text.files.whole import replaced_files
 from dystress_text.training.run_folder import ADAPTER
 
 if TYPE_CHECKING:

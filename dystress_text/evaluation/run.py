@@ -27,7 +27,7 @@ from dystress_text.evaluation.tables import table
 from dystress_text.evaluation.transfer import TransferResult, evaluate_transfer
 from dystress_text.files.places import EMBEDDED, cache_root, data_root
 from dystress_text.files.prepared_data import variant_of
-from dystress_text.files.records import versions, write_json
+from dystress_text.files.whole import versions, write_json
 
 Result = StsTaskResult | TransferResult | OriginalResult
 PACKAGES = ("sentence-transformers", "tokenizers", "scipy", "scikit-learn")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, UserError
 from dystress_text.evaluation.sts import STS_SUBSETS, StsPairs, read_lines, read_sick, read_sts_benchmark, read_sts_year
-from dystress_text.files.records import sha256_of
+from dystress_text.files.whole import sha256_of
 
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 

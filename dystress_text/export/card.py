@@ -15,7 +15,7 @@ from dystress_text.encoders.saved_model import SavedModel, read_saved
 from dystress_text.export.card_code import usage
 from dystress_text.export.citation import CITATION
 from dystress_text.files.hub import hub_reachable
-from dystress_text.files.records import write_text
+from dystress_text.files.whole import write_text
 from dystress_text.simcse.training_text import WIKI1M
 
 CARD = "README.md"

@@ -7,21 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dystress_text.errors import DataError
+from dystress_text.files.whole import FileRecord, write_json
 
 MANIFEST = "prepared.json"
-
-
-@dataclass(frozen=True)
-class FileRecord:
-    """A file as it was when it was verified.
-
-    Attributes:
-        bytes: its size.
-        sha256: of its content.
-    """
-
-    bytes: int
-    sha256: str
 
 
 @dataclass(frozen=True)
@@ -61,7 +49,7 @@ def variant_of(path: Path) -> str | None:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the record of the data in ``folder``."""
-    (folder / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
+    write_json(folder / MANIFEST, asdict(manifest))
 
 
 def read_manifest(folder: Path) -> Manifest | None:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dystress_text.errors import DataError
-from dystress_text.files.prepared_data import MANIFEST, FileRecord, Manifest, read_manifest, write_manifest
-from dystress_text.files.records import sha256_of
+from dystress_text.files.prepared_data import MANIFEST, Manifest, read_manifest, write_manifest
+from dystress_text.files.whole import FileRecord, sha256_of
 from dystress_text.preparation import images, texts
 from dystress_text.preparation.catalog import CATALOG, DataSet
 from dystress_text.preparation.sources import from_hub, from_local

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dystress_text.errors import DataError
 from dystress_text.files.hub import hub_reachable
-from dystress_text.files.records import sha256_of
+from dystress_text.files.whole import sha256_of
 from dystress_text.preparation.catalog import DataSet
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -13,7 +13,7 @@ from typing import Any
 from dystress_text.cli.extras import require
 from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
-from dystress_text.files.records import write_text
+from dystress_text.files.whole import write_text
 from dystress_text.report.curves import RunCurves, read_curves
 from dystress_text.report.run_figures import TRAINING, read_runs
 from dystress_text.report.tables import Report

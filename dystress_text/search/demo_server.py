@@ -25,7 +25,7 @@ import torch
 
 from dystress_text.cli.command_line import one_line
 from dystress_text.core.registry import Temperature
-from dystress_text.files.records import to_json
+from dystress_text.files.whole import to_json
 from dystress_text.search.sentence_index import SentenceIndex
 from dystress_text.search.sentence_vectors import unit_vectors
 from dystress_text.search.stored_vectors import Float32

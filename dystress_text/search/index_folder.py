@@ -26,7 +26,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from dystress_text.errors import UserError
-from dystress_text.files.sealed import MANIFEST, damage_of, recover, seal
+from dystress_text.files.whole import MANIFEST, damage_of, recover, seal
 from dystress_text.search.nearest_rows import usearch
 from dystress_text.search.stored_vectors import DTYPES, Float32, StoredVectors, width
 

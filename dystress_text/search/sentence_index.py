@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import UserError
-from dystress_text.files.sealed import MANIFEST
+from dystress_text.files.whole import MANIFEST
 from dystress_text.search.index_folder import (
     GRAPH,
     PROBE,

@@ -35,7 +35,7 @@ from transformers import PreTrainedTokenizerBase
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import UserError
 from dystress_text.files.places import cache_error, cache_root
-from dystress_text.files.records import sha256_of
+from dystress_text.files.whole import sha256_of
 
 FORMAT = 3  # of the cache; a change of the files' layout or of what is read from a text raises it
 TOKENS, OFFSETS = "tokens.bin", "offsets.npy"

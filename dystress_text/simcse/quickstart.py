@@ -8,7 +8,6 @@ records the file's hash.
 from __future__ import annotations
 
 import ast
-import os
 import re
 import sysconfig
 import warnings
@@ -16,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dystress_text.files.places import cache_error, cache_root
+from dystress_text.files.whole import write_text
 
 FORMAT = 1  # of the cached file; a change of what counts as a sentence raises it
 
@@ -50,9 +50,7 @@ def write_documentation_corpus() -> Path:
     try:
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            staging = path.with_suffix(f".{os.getpid()}")
-            staging.write_text("".join(f"{sentence}\n" for sentence in documentation_sentences()), encoding="utf-8")
-            staging.replace(path)
+            write_text(path, "".join(f"{sentence}\n" for sentence in documentation_sentences()))
     except OSError as error:
         raise cache_error(path.parent, error) from error
     return path

@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 
 from dystress_text.errors import UserError
-from dystress_text.files.sealed import damage_of
+from dystress_text.files.whole import damage_of
 from dystress_text.training.run_folder import checkpoint_folders
 
 

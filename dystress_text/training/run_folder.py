@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import UserError
-from dystress_text.files.atomic import MODEL_STAGING
-from dystress_text.files.records import write_json
+from dystress_text.files.whole import MODEL_STAGING, write_json
 from dystress_text.training.settings import EngineSettings
 
 RECORD, PAGE = "run.json", "report.html"

@@ -19,8 +19,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from dystress_text.errors import UserError
-from dystress_text.files.records import write_json
-from dystress_text.files.sealed import seal
+from dystress_text.files.whole import seal, write_json
 from dystress_text.training.accelerator import on_main_process
 from dystress_text.training.checkpoints import newest_complete
 from dystress_text.training.run_folder import STAGING

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import UserError
-from dystress_text.files.records import to_json, write_text
+from dystress_text.files.whole import to_json, write_text
 
 
 def append(log: Path, step: int, values: Mapping[str, Any]) -> None:

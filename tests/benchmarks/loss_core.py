@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dystress_text import ConstantTemperature, CosineTemperature, InfoNCELoss, NTXentLoss
-from dystress_text.files.records import to_json
+from dystress_text.files.whole import to_json
 
 SIZES = [64, 256, 1024, 4096, 16384, 65536]
 OBJECTIVES = {"InfoNCE": InfoNCELoss, "NT-Xent": NTXentLoss}

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dystress_text.errors import UserError
-from dystress_text.files.sealed import MANIFEST, damage_of, seal
+from dystress_text.files.whole import MANIFEST, damage_of, seal
 from dystress_text.simcse.arguments import parse
 from dystress_text.train import main, train
 from dystress_text.training.checkpoints import newest_complete

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dystress_text.errors import UserError
-from dystress_text.files.records import sha256_of
+from dystress_text.files.whole import sha256_of
 from dystress_text.simcse.corpus import MAX_LINE_BYTES, load_corpus
 from dystress_text.simcse.training_text import text_of_table
 from dystress_text.train import main

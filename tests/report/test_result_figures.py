@@ -17,7 +17,7 @@ from matplotlib.text import Annotation, Text
 from dystress_text.evaluation.run import Results as TextResults
 from dystress_text.evaluation.sts_tasks import StsTaskResult
 from dystress_text.figures import main
-from dystress_text.files.records import write_json
+from dystress_text.files.whole import write_json
 from dystress_text.report import drawings, outcome_drawings, outcomes
 from dystress_text.report.figures import OF_RUNS
 from dystress_text.report.point_labels import PointLabel, label_points

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from dystress_text.errors import UserError
-from dystress_text.files.sealed import MANIFEST, damage_of, seal
+from dystress_text.files.whole import MANIFEST, damage_of, seal
 from dystress_text.training.checkpoints import newest_complete, remove_old
 from dystress_text.training.run_folder import STAGING, checkpoint_folder, checkpoint_folders
 

@@ -17,7 +17,7 @@ import torch
 from processes import forkserver, free_port
 
 from dystress_text import train as program
-from dystress_text.files.atomic import MODEL_STAGING
+from dystress_text.files.whole import MODEL_STAGING
 from dystress_text.train import main
 from dystress_text.training.run_folder import STAGING, checkpoint_folders
 

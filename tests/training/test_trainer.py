@@ -12,7 +12,7 @@ from trainer_cases import log_of, make_task, run, weights
 
 from dystress_text.core import ScheduledTemperature, ShiftedCosineTemperature
 from dystress_text.errors import TrainingError, UserError
-from dystress_text.files.sealed import damage_of
+from dystress_text.files.whole import damage_of
 from dystress_text.training.accelerator import global_batch_size, make_accelerator, resolve_precision, seed_process
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.checkpoints import newest_complete

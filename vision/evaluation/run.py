@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from dystress_text.errors import UserError
-from dystress_text.files.records import versions, write_json
+from dystress_text.files.whole import versions, write_json
 from dystress_text.training.run_folder import RECORD, read_record
 from vision.data.augment import crop_of
 from vision.data.splits import Splits, load_splits

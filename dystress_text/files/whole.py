@@ -1,0 +1,285 @@
+"""Files and folders that are whole or not there.
+
+Everything is written under another name and then renamed, so a reader never sees half of a file, and a program that is
+killed leaves what was there before. A sealed folder also holds a manifest with the size and checksum of each of its
+files, so that later damage is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+from filelock import FileLock, Timeout
+
+MANIFEST = "manifest.json"
+MODEL_STAGING = ".model-writing"
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """A file as it was when it was written or verified.
+
+    Attributes:
+        bytes: its size.
+        sha256: of its content.
+    """
+
+    bytes: int
+    sha256: str
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """JSON as other programs read it: a number that is not finite becomes null."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: plain(entry) for key, entry in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [plain(entry) for entry in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(plain(value), indent=indent, default=str, allow_nan=False)
+
+
+def write_json(file: Path, value: Any) -> None:
+    """Write a record that is whole or not there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_text(file, to_json(value, indent=1) + "\n")
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a text that is whole or not there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with whole_file(file) as stream:
+        stream.write(text)
+
+
+@contextmanager
+def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """A stream to another name, which is renamed to ``file`` at the end; after an error ``file`` is as it was.
+
+    Args:
+        file: its folder must exist.
+        mode: ``w`` for UTF-8 text with line feeds, ``wb`` for bytes.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    staging = _staging(file)
+    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+    try:
+        with staging.open(mode, **text) as stream:
+            yield stream
+        staging.replace(file)
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(final: Path) -> Iterator[Path]:
+    """A new folder on the same file system, which takes the place of ``final`` at the end.
+
+    After an error ``final`` is as it was, and the new folder is gone. A folder of that name is replaced.
+
+    Raises:
+        OSError: something cannot be written or renamed.
+    """
+    staging = _staging(final)
+    shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed and had this one's number
+    staging.mkdir(parents=True)
+    try:
+        yield staging
+        swap(staging, final)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def swap(staging: Path, final: Path) -> None:
+    """Rename a folder to ``final``; what was there is set aside first and removed afterwards. See :func:`recover`.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    aside = _aside(final)
+    shutil.rmtree(aside, ignore_errors=True)
+    if final.is_dir():
+        final.rename(aside)
+    staging.rename(final)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def recover(final: Path) -> None:
+    """Put back a folder whose replacement was killed between the two renames of :func:`swap`.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    if not final.exists() and _aside(final).is_dir():
+        _aside(final).rename(final)
+
+
+@contextmanager
+def replaced_files(folder: str | Path) -> Iterator[Path]:
+    """A new folder to write to; at the end its files take the places of those of the same names in ``folder``.
+
+    After an error inside, ``folder`` is as it was. Other files in it stay.
+
+    Raises:
+        OSError: something cannot be written.
+    """
+    target = Path(folder)
+    staging = target / MODEL_STAGING
+    shutil.rmtree(staging, ignore_errors=True)  # of a program that was killed
+    staging.mkdir(parents=True)
+    try:
+        yield staging
+        mode = _usual_mode(staging)
+        for file in sorted(path for path in staging.rglob("*") if path.is_file()):
+            place = target / file.relative_to(staging)
+            place.parent.mkdir(exist_ok=True, parents=True)
+            file.chmod(mode)  # safetensors writes for the owner's eyes alone
+            file.replace(place)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def seal(staging: Path, final: Path) -> None:
+    """Give a folder its manifest, bring it to the disk, and let it take the place of ``final``.
+
+    Raises:
+        OSError: a file cannot be read, written or renamed.
+    """
+    records = records_of(staging)
+    content = {"files": {name: asdict(record) for name, record in records.items()}}
+    (staging / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    for path in (*(staging / name for name in (*records, MANIFEST)), staging):
+        _to_disk(path)
+    swap(staging, final)
+    _to_disk(final.parent)
+
+
+def record_of(file: Path) -> FileRecord:
+    """Size and checksum of a file."""
+    return FileRecord(file.stat().st_size, sha256_of(file))
+
+
+def records_of(folder: Path) -> dict[str, FileRecord]:
+    """Size and checksum of each file below a folder, by its path within it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): record_of(path) for path in files}
+
+
+def damage_of(folder: Path) -> str | None:
+    """What is wrong with a sealed folder; None for one that is as it was written."""
+    try:
+        if not (folder / MANIFEST).resolve(strict=True).is_file():  # a pipe would be waited for
+            return f"{MANIFEST} is not a file"
+        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        for name, record in files.items():
+            damage = _damage_of_file(folder, name, _read_record(record))
+            if damage is not None:
+                return damage
+        found = {
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()
+        }
+        for name in sorted(found - {MANIFEST, *files}):
+            if not Path(name).name.startswith("."):  # a file manager's, which nothing reads
+                return f"{name} was not written with the rest"
+    except FileNotFoundError as error:
+        return f"{Path(str(error.filename)).name} is missing"
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
+        return f"it cannot be read: {' '.join(str(error).split())}"
+    return None
+
+
+def _read_record(record: Any) -> FileRecord:
+    """A record of today, or ``[size, checksum]`` of version 0.1's manifests."""
+    return FileRecord(**record) if isinstance(record, dict) else FileRecord(*record)
+
+
+def _damage_of_file(folder: Path, name: str, record: FileRecord) -> str | None:
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        return f"{MANIFEST} names a file outside the folder"
+    if path.exists() and not path.is_file():
+        return f"{name} is not a file"
+    if path.stat().st_size != record.bytes or sha256_of(path) != record.sha256:
+        return f"{name} is not what was written"
+    return None
+
+
+@contextmanager
+def locked(file: Path, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock that one process has at a time; the lock goes with the process, however it ends.
+
+    Args:
+        file: of the lock; its folder must exist.
+        wait: for the process that holds it; else the body runs without the lock.
+
+    Yields:
+        whether the lock is held.
+    """
+    lock = FileLock(file)
+    held = True
+    try:
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        held = False
+    try:
+        yield held
+    finally:
+        lock.release()
+
+
+def sha256_of(path: Path) -> str:
+    """The checksum of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def versions(*more: str) -> dict[str, str]:
+    """Versions of Python, of the packages that every run uses, and of some more packages."""
+    packages = ("dystress-text", "torch", "transformers", "accelerate", *more)
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def _aside(final: Path) -> Path:
+    return final.with_name(f".{final.name}.replaced")
+
+
+def _staging(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.writing")
+
+
+def _usual_mode(folder: Path) -> int:
+    """The mode of a new file, as the user's umask has it."""
+    probe = folder / ".mode"
+    probe.touch()
+    mode = probe.stat().st_mode
+    probe.unlink()
+    return mode
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
