@@ -15,6 +15,8 @@ def test_all_modules_are_read():
     assert len(TREE) > 80
     named = {room for floors in (rooms.TEXT_FLOORS, rooms.VISION_FLOORS) for floor in floors for room in floor}
     assert set(map(rooms.room_of, TREE)) == named
+    folders = {module.rpartition(".")[0] for module in TREE} - {"", *rooms.FOLDERS}
+    assert folders <= {f"dystress_text.{room}" for room in named} | named  # a new folder has a floor
 
 
 def test_a_room_imports_only_rooms_below_it():
