@@ -7,6 +7,7 @@ import pytest
 import rooms
 
 TREE = rooms.tree_of()
+EMPTY = dict.fromkeys(TREE, "")  # its modules, with nothing in them
 UNFINISHED = pytest.mark.xfail(reason="the rooms are still being cleared", strict=False)
 
 
@@ -96,7 +97,7 @@ def test_vision_loads_nothing_of_text():
     ],
 )
 def test_a_wrong_import_is_found(module, source):
-    (found,) = rooms.wrong_imports(TREE | {module: source})
+    (found,) = rooms.wrong_imports(EMPTY | {module: source})
     assert found.startswith(f"{module}, line ")
 
 
@@ -113,7 +114,7 @@ def test_a_wrong_import_is_found(module, source):
     ],
 )
 def test_a_right_import_is_left_alone(module, source):
-    assert rooms.wrong_imports({**TREE, module: source}) == []
+    assert rooms.wrong_imports(EMPTY | {module: source}) == []
 
 
 def test_a_circle_is_found_once():

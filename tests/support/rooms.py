@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,8 +61,13 @@ def imports_of(module: str, tree: Mapping[str, str]) -> list[Import]:
     return list(dict.fromkeys(_imports(module, tree)))
 
 
+@cache
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 def _imports(module: str, tree: Mapping[str, str]) -> Iterator[Import]:
-    code = ast.parse(tree[module])
+    code = _parsed(tree[module])
     silent = {id(text) for text in _docstrings(code)} | {id(name) for name in _started(code)}
     for node in ast.walk(code):
         if isinstance(node, ast.Import):
@@ -177,14 +183,14 @@ def without_docstring(tree: Mapping[str, str]) -> list[str]:
     """Rooms that do not say what lives in them."""
     rooms = {room if room.startswith("vision") else f"dystress_text.{room}" for room in map(room_of, tree)}
     rooms -= {"dystress_text.programs", "dystress_text.errors", "vision.resnet"}
-    return sorted(room for room in rooms if not ast.get_docstring(ast.parse(tree.get(room, ""))))
+    return sorted(room for room in rooms if not ast.get_docstring(_parsed(tree.get(room, ""))))
 
 
 def too_long(tree: Mapping[str, str]) -> list[str]:
     """Modules and functions beyond their limit and without a comment ``# long: <reason>`` at their head."""
     found = []
     for module, source in tree.items():
-        lines, code = source.splitlines(), ast.parse(source)
+        lines, code = source.splitlines(), _parsed(source)
         first = next((node.lineno for node in code.body if not isinstance(node, ast.Expr)), len(lines) + 1)
         if len(lines) > LONGEST_MODULE and not any(map(_REASON.match, lines[: first - 1])):
             found.append(f"{module}: {len(lines)} lines")
