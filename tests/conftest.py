@@ -27,7 +27,7 @@ from transformers import (
     RobertaModel,
 )
 
-from dystress_text.simcse.corpus import TokenizedCorpus, load_corpus
+from dystress_text.simcse.corpus import TextFile, TokenizedCorpus, load_corpus
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -114,7 +114,7 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def corpus(text_file: Path, tokenizer: PreTrainedTokenizerFast) -> TokenizedCorpus:
     """The sentences of ``text_file``, of 16 tokens at most."""
-    return load_corpus(text_file, tokenizer, 16, progress=False)
+    return load_corpus(TextFile(text_file), tokenizer, 16, progress=False)
 
 
 @pytest.fixture(scope="session")

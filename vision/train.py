@@ -32,7 +32,7 @@ from dystress_text.training.arguments import parse_settings
 from dystress_text.training.build_loss import learned_end_points, learned_group
 from dystress_text.training.run_folder import check_output, prepare_output, read_record, write_record
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.similarity_log import SimilarityWatch, watch_of
+from dystress_text.training.similarity_log import SimilarityLog, similarity_log_of
 from dystress_text.training.trainer import Trainer
 from vision.data.augment import SimclrAugment, crop_of, evaluation_transform
 from vision.data.images import ImageSet, load_images, mean_std
@@ -187,9 +187,9 @@ def _check_whitening(batch: int, settings: PretrainSettings) -> None:
         )
 
 
-def _watch(settings: PretrainSettings, objective: nn.Module) -> SimilarityWatch | None:
+def _watch(settings: PretrainSettings, objective: nn.Module) -> SimilarityLog | None:
     if isinstance(objective, ContrastiveLoss):
-        return watch_of(settings.engine, objective)
+        return similarity_log_of(settings.engine, objective)
     if settings.engine.log_similarity:
         raise UserError(f"--log_similarity: objective {settings.loss.objective!r} has no negatives to look at")
     return None

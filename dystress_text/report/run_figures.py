@@ -22,8 +22,8 @@ from dystress_text.simcse.paper import ROWS, PaperRow
 from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS, build_objective
 from dystress_text.training.run_folder import PROGRAMS, RECORD
+from dystress_text.training.saved_state import FREE_OPTIONS
 from dystress_text.training.settings import EngineSettings, LossSettings
-from dystress_text.training.trainer import FREE_OPTIONS
 
 PAIRS = "sts-pairs.npz"
 # what does not make a configuration; unlike a run that goes on, it has one training file

@@ -8,8 +8,8 @@ from itertools import chain
 from pathlib import Path
 
 from dystress_text.errors import UserError
+from dystress_text.files.text_lines import UNPACK_ERRORS, CorpusReport, open_text, read_sentences
 from dystress_text.search.sentence_vectors import Encoder
-from dystress_text.simcse.corpus import UNPACK_ERRORS, CorpusReport, open_text, read_sentences
 
 
 def read_lines(file: str) -> Iterator[str]:

@@ -27,7 +27,7 @@ FAILURE = "failure"  # the state and the samples of a step whose loss is not fin
 TRACKER_FOLDER = "tracker-logs"
 STAGING = ".checkpoint-writing"
 EVALUATIONS = ("senteval-*.json", "vision-*.json")
-PROGRAMS = ("dystress_text/train.py", "vision/train.py")
+PROGRAMS = TEXT_PROGRAM, IMAGE_PROGRAM = "dystress_text/train.py", "vision/train.py"
 MODEL_FILES = (  # without them nothing loads
     "modules.json", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json",
     "projector.safetensors",

@@ -35,11 +35,11 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import semantic_search
 
+from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
 from dystress_text.search.nearest_rows import nearest
 from dystress_text.search.sentence_index import SentenceIndex, build_index
 from dystress_text.search.sentence_vectors import unit_vectors
 from dystress_text.search.stored_vectors import DTYPES, StoredVectors
-from dystress_text.simcse.corpus import CorpusReport, open_text, read_sentences
 
 TOP_K, BATCHES, QUERIES = 10, (1, 10, 100), 1000
 CONTESTANTS = ("fp32", "fp16", "semantic_search")

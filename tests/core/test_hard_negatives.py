@@ -171,7 +171,7 @@ def test_what_is_left_out_gets_no_gradient_and_is_not_watched(build):
 
         seen.append(pair_sums(units, rows, negatives, row_loss, loss.temperature, True, 0.0))
 
-    loss.watch = watch
+    loss.observer = watch
     value = loss(*z, ids=(ids, ids))
     (sums,) = seen
     both = build not in (InfoNCELoss, macl)

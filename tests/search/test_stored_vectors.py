@@ -9,10 +9,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util.quantization import quantize_embeddings, semantic_search_usearch
 
 from dystress_text.errors import UserError
+from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
 from dystress_text.search import nearest_rows
 from dystress_text.search.nearest_rows import graph_of, nearest
 from dystress_text.search.stored_vectors import StoredVectors
-from dystress_text.simcse.corpus import CorpusReport, open_text, read_sentences
 
 
 def drawn(rows, dim, seed=0, levels=None):

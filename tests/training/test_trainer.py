@@ -16,8 +16,9 @@ from dystress_text.files.whole import damage_of
 from dystress_text.training.accelerator import global_batch_size, make_accelerator, resolve_precision, seed_process
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.checkpoints import newest_complete
+from dystress_text.training.optimizer import parameter_groups
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.trainer import Trainer, parameter_groups
+from dystress_text.training.trainer import Trainer
 
 
 def flat(model):

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from dystress_text.cli.options import option, reworded
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import UserError
 from dystress_text.training.build_loss import LossDefaults
@@ -24,12 +25,7 @@ VISION = LossDefaults("cosine", {"tau_min": 0.07, "tau_max": 0.2}, {"unit": "epo
                       {"tau_0": 0.1, "alpha": 0.5, "a_0": 0.0})  # fmt: skip
 
 
-def _told(default: Any, text: str) -> Any:
-    """An option, as dataclasses declare it, with its help."""
-    return field(default=default, metadata={"help": text})
-
-
-@dataclass
+@dataclass(frozen=True)
 class VisionSettings:
     """Images, encoder, augmentation and optimiser."""
 
@@ -102,50 +98,54 @@ class VisionSettings:
             raise UserError(f"--max_train_samples: must be at least 2, got {self.max_train_samples}")
 
 
-@dataclass
+@dataclass(frozen=True)
 class VisionLossSettings(LossSettings):
     """Objective and temperature; what is not given takes :data:`VISION`'s values, then the temperature's own."""
 
-    objective: str = field(
-        default="ntxent",
-        metadata={
-            "help": "The objective; queue is MoCo v2's. No negatives and no temperature have "
-            f"{', '.join(WITHOUT_TEMPERATURE)}.",
-            "choices": list(VISION_OBJECTIVES),
-        },
+    objective: str = option(
+        "ntxent",
+        f"The objective; queue is MoCo v2's. No negatives and no temperature have {', '.join(WITHOUT_TEMPERATURE)}.",
+        choices=VISION_OBJECTIVES,
     )
-    temperature: str | None = _told(
-        None,
+    temperature: str | None = reworded(
+        LossSettings,
+        "temperature",
         f"{', '.join(TEMPERATURES)}; default {VISION.temperature}, constant with --temp, alignment_adaptive with macl. "
         "A profile keeps the preset's range.",
     )
-    temp: float | None = _told(None, "The constant temperature.")
-    tau_min: float | None = _told(None, f"Lowest temperature; {VISION.tau_range['tau_min']}.")
-    tau_max: float | None = _told(None, f"Highest temperature; {VISION.tau_range['tau_max']}.")
-    half_period: float | None = _told(None, "scheduled: half a swing, in --unit; 200.")
-    unit: str | None = _told(None, f"scheduled: run or epoch; {VISION.schedule['unit']}.")
-    tau_0: float | None = _told(None, f"alignment_adaptive: temperature at A = a_0; {VISION.alignment['tau_0']}.")
-    alpha: float | None = _told(None, f"alignment_adaptive: how strongly it follows A; {VISION.alignment['alpha']}.")
-    a_0: float | None = _told(None, f"alignment_adaptive: reference alignment; {VISION.alignment['a_0']}.")
+    temp: float | None = reworded(LossSettings, "temp", "The constant temperature.")
+    tau_min: float | None = reworded(LossSettings, "tau_min", f"Lowest temperature; {VISION.tau_range['tau_min']}.")
+    tau_max: float | None = reworded(LossSettings, "tau_max", f"Highest temperature; {VISION.tau_range['tau_max']}.")
+    half_period: float | None = reworded(LossSettings, "half_period", "scheduled: half a swing, in --unit; 200.")
+    unit: str | None = reworded(LossSettings, "unit", f"scheduled: run or epoch; {VISION.schedule['unit']}.")
+    tau_0: float | None = reworded(
+        LossSettings, "tau_0", f"alignment_adaptive: temperature at A = a_0; {VISION.alignment['tau_0']}."
+    )
+    alpha: float | None = reworded(
+        LossSettings, "alpha", f"alignment_adaptive: how strongly it follows A; {VISION.alignment['alpha']}."
+    )
+    a_0: float | None = reworded(
+        LossSettings, "a_0", f"alignment_adaptive: reference alignment; {VISION.alignment['a_0']}."
+    )
 
 
-@dataclass
+@dataclass(frozen=True)
 class VisionEngineSettings(EngineSettings):
     """Settings of the loop, with an output folder that is not that of text."""
 
-    output_dir: str = _told("out_vision", "Where the encoder, the log and checkpoints go.")
-    seed: int = _told(EngineSettings.seed, "Of everything: initialisation, order, augmentation.")
-    learning_rate: float = _told(EngineSettings.learning_rate, "Peak learning rate, before --lr_scaling.")
-    weight_decay: float = _told(
-        EngineSettings.weight_decay,
+    output_dir: str = option("out_vision", "Where the encoder, the log and checkpoints go.")
+    seed: int = reworded(EngineSettings, "seed", "Of everything: initialisation, order, augmentation.")
+    learning_rate: float = reworded(EngineSettings, "learning_rate", "Peak learning rate, before --lr_scaling.")
+    weight_decay: float = reworded(
+        EngineSettings,
+        "weight_decay",
         "Of sgd on all weights; of lars and adamw not on biases and normalisation layers.",
     )
-    metric_for_best_model: str | None = _told(
-        EngineSettings.metric_for_best_model,
-        "Keep the best model by it, such as knn200; default: the last one.",
+    metric_for_best_model: str | None = reworded(
+        EngineSettings, "metric_for_best_model", "Keep the best model by it, such as knn200; default: the last one."
     )
     # networks with batch normalisation are refused with it
-    grad_cache_chunk: int | None = _told(EngineSettings.grad_cache_chunk, argparse.SUPPRESS)
+    grad_cache_chunk: int | None = reworded(EngineSettings, "grad_cache_chunk", argparse.SUPPRESS)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.rows import at_least_fp32
 from dystress_text.errors import TrainingError
 from dystress_text.training.batches import Batch
+from dystress_text.training.embeddings import Embeddings
 from vision.data.images import ImageSet
 from vision.resnet import ImageEncoder, save_encoder
 
@@ -32,7 +33,7 @@ class Autocast(Protocol):
 
 @dataclass(eq=False)
 class PretrainTask:
-    """Implements :class:`~dystress_text.training.trainer.Task` for images: two views of each, in one forward pass.
+    """Implements :class:`~dystress_text.training.task.Task` for images: two views of each, in one forward pass.
 
     Images that lie in memory go to the encoder's device once, as uint8; others are decoded batch by batch.
 
@@ -76,9 +77,8 @@ class PretrainTask:
             return {"index": torch.from_numpy(indices)}
         return {"images": torch.stack(list(self._decoders.map(self.images.image, indices.tolist())))}
 
-    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        first, second = model(self._two_views(batch)).chunk(2)  # each (n, dim)
-        return first, second
+    def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
+        return Embeddings(model(self._two_views(batch)).chunk(2))  # each (n, dim)
 
     def _two_views(self, batch: Batch) -> Tensor:
         """(2 n, 3, size, size): the first view of each image, then the second of each."""
@@ -88,9 +88,9 @@ class PretrainTask:
     def _images(self, batch: Batch) -> Tensor:
         return batch["images"] if self._on_device is None else self._on_device[batch["index"]]
 
-    def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor:
+    def loss(self, embeddings: Embeddings) -> Tensor:
         try:
-            loss: Tensor = self.objective(*embeddings)
+            loss: Tensor = self.objective(*embeddings.views)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not declare it
             reason = " ".join(str(error).split())
             raise TrainingError(f"the embeddings cannot be whitened; lower --learning_rate ({reason})") from error
@@ -163,7 +163,7 @@ class QueueTask(MomentumTask):
 
     views_in_one_pass: ClassVar[int] = 1
 
-    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+    def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
         images = self._images(batch)
         query = model(self.augment(images))
-        return query, self._follow(self.augment(images))
+        return Embeddings((query, self._follow(self.augment(images))))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dystress_text.core.gather import Gather, LocalGather
 from dystress_text.core.rows import at_least_fp32
 from dystress_text.training.batches import Batch
+from dystress_text.training.embeddings import Embeddings
 from vision.pretraining.task import MomentumTask
 from vision.resnet import mlp
 
@@ -61,9 +62,10 @@ class TeacherTask(MomentumTask):
     def momentum_at(self, run_fraction: float) -> float:
         return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * run_fraction)) / 2
 
-    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+    def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
         views = self._two_views(batch)
-        return *model(views).chunk(2), *self._follow(views).chunk(2)  # each (n, the head's or the projector's width)
+        # each (n, the head's or the projector's width)
+        return Embeddings((*model(views).chunk(2), *self._follow(views).chunk(2)))
 
 
 def predictor(dim: int) -> nn.Module:
