@@ -177,7 +177,7 @@ BREAKS: tuple[Break, ...] = (
         "raise SystemExit(message)",
         ("test_fuzz_settings.py",),
     ),
-    Break("option-range", "if not 0 <= self.warmup_ratio <= 1:", "if False:", ("test_trainer.py",)),
+    Break("option-range", 'rises first.", interval="[0, 1]")', 'rises first.")', ("test_trainer.py",)),
     Break(
         "preset-under-flags",
         "find_preset(preset, presets).settings, own_temperature",

@@ -161,7 +161,7 @@ def test_bf16_trains_with_fp32_weights_and_loss(tmp_path, corpus):
     task = make_task(corpus)
     seen = []
     inner = task.loss
-    task.loss = lambda z: seen.append((z[0].dtype, inner(z).dtype)) or inner(z)
+    task.loss = lambda z: seen.append((z.views[0].dtype, inner(z).dtype)) or inner(z)
     _, trainer = run(task, corpus, tmp_path, mixed_precision="bf16", logging_steps=1, learning_rate=1e-3)
     assert trainer.accelerator.mixed_precision == "bf16"
     assert {dtype for _, dtype in seen} == {torch.float32}
@@ -211,7 +211,7 @@ def test_a_gradient_that_is_no_number_stops_the_run_and_leaves_its_state(tmp_pat
 
     def loss(z):
         calls.append(1)
-        rooted = torch.sqrt(0 * z[0].sum()) if len(calls) == 10 else 0  # finite, with an infinite slope
+        rooted = torch.sqrt(0 * z.views[0].sum()) if len(calls) == 10 else 0  # finite, with an infinite slope
         return inner(z) + rooted
 
     task.loss = loss
@@ -339,14 +339,14 @@ def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpu
     run(plain, corpus, tmp_path / "plain", max_steps=5)
     assert not (tmp_path / "plain" / "similarity.jsonl").exists()
     inner = task.loss
-    task.loss = lambda z: batches.append([view.detach().clone() for view in z]) or inner(z)
+    task.loss = lambda z: batches.append([view.detach().clone() for view in z.views]) or inner(z)
     run(task, corpus, tmp_path / "out", max_steps=5, logging_steps=2, log_similarity=True, high_similarity=0.9)
     assert equal(weights(plain), weights(task))
     lines = similarities_of(tmp_path / "out")
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     counts = [sum(line["histograms"]["negatives"]) for line in lines if "histograms" in line]
     assert counts == [2 * 8 * 7, 2 * 8 * 7, 8 * 7]  # steps 1 and 2, 3 and 4, 5
-    for line, (z1, z2, _) in zip(lines, batches, strict=True):
+    for line, (z1, z2) in zip(lines, batches, strict=True):
         s = torch.nn.functional.cosine_similarity(z1[:, None], z2[None], dim=-1)
         others = s[~torch.eye(8, dtype=torch.bool)]
         assert line["positive"] == pytest.approx(s.diagonal().mean().item(), rel=1e-5)
