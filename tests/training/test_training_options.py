@@ -42,8 +42,7 @@ def repeated(tmp_path, flags):
     return [*(flag for flag in flags if not flag.startswith("--train_file")), f"--train_file={file}"]
 
 
-@pytest.mark.parametrize("chunk", [(), ("--grad_cache_chunk=3",)])
-@pytest.mark.parametrize(("objective", "each"), [("infonce", 2), ("ntxent", 8)])
+@pytest.mark.parametrize(("objective", "each", "chunk"), [("infonce", 2, ()), ("ntxent", 8, ("--grad_cache_chunk=3",))])
 def test_equal_sentences_of_a_batch_are_counted(repeated, tmp_path, objective, each, chunk):
     assert main([*repeated, f"--objective={objective}", *chunk]) == 0
     order = BatchOrder(len(SENTENCES), 8, 42)
