@@ -109,10 +109,10 @@ class EvaluationSettings:
             if list(self.tasks).count(measure) > 1:
                 raise UserError(f"--tasks: {measure} is named twice")
         for setting in fields(self):
-            value, measure = getattr(self, setting.name), setting.metadata.get("measure")
+            value, owner = getattr(self, setting.name), setting.metadata.get("measure")
             given = (tuple(value) if isinstance(value, list) else value) != setting.default
-            if given and measure is not None and measure not in self.tasks:
-                raise UserError(f"--{setting.name} is for {measure}; add {measure} to --tasks")
+            if given and owner is not None and owner not in self.tasks:
+                raise UserError(f"--{setting.name} is for {owner}; add {owner} to --tasks")
         if self.plot is not None:
             check_plot(self.plot)
         parse_class_weights(self.class_weights)

@@ -63,8 +63,9 @@ class VisionRun:
 
     def __post_init__(self) -> None:
         images, objective, settings = self.task.images, self.task.objective, self.settings
-        contrastive = isinstance(objective, ContrastiveLoss)
-        self.similarity_log = similarity_log_of(settings.engine, objective) if contrastive else None
+        self.similarity_log = None
+        if isinstance(objective, ContrastiveLoss):
+            self.similarity_log = similarity_log_of(settings.engine, objective)
         self.learned_temperature = learned_group(objective, settings.loss)
         self.data_id = f"{images.name}, {len(images)} images, {images.checksum()}"
         self.record = {
