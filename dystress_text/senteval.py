@@ -25,10 +25,11 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import DTYPES, EVALUATED
 from dystress_text.evaluation.run import EvalSettings, run
 from dystress_text.evaluation.senteval_tasks import SUITES
-from dystress_text.report.page import leave_page
+from dystress_text.report.page import leave_report
+from dystress_text.report.text_page import write_text_report
 from dystress_text.simcse.objective import temperature_of
 from dystress_text.simcse.paper import PUBLISHED
-from dystress_text.training.run_folder import PAGE
+from dystress_text.training.run_folder import REPORT
 
 # options of SimCSE's evaluation.py
 SIMCSE_OPTIONS = {
@@ -81,8 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
         settings = EvalSettings(**vars(make_parser().parse_args(words)))
         results = run(settings, PUBLISHED, None if settings.plot is None else temperature_of(settings.model))
-        if (Path(settings.model) / PAGE).is_file():  # a run's, which shows results
-            print(leave_page(Path(settings.model)))
+        if (Path(settings.model) / REPORT).is_file():  # a run's, which shows results
+            print(leave_report(Path(settings.model), write=write_text_report))
         return not results.missing
 
     return exit_code("senteval.py", work, "interrupted; the result file holds what was finished")

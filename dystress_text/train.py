@@ -24,7 +24,8 @@ from accelerate import Accelerator
 from dystress_text.cli.command_line import exit_code
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.export.card import describe_base, write_card
-from dystress_text.report.page import leave_page
+from dystress_text.report.page import leave_report
+from dystress_text.report.text_page import write_text_report
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.run import TextRun, build_text_run, model_path
 from dystress_text.simcse.settings import RunSettings
@@ -42,7 +43,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
     def publish(output: Path, record: Mapping[str, Any], objective: ContrastiveLoss) -> str:
         write_record(output, record)
         write_card(output, record)
-        return leave_page(output, objective.temperature)
+        return leave_report(output, objective.temperature, write_text_report)
 
     def build(accelerator: Accelerator) -> TextRun:
         built = build_text_run(settings, accelerator, publish)

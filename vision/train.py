@@ -26,7 +26,7 @@ from dystress_text.cli.command_line import exit_code
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.errors import UserError
 from dystress_text.files.whole import versions
-from dystress_text.report.page import leave_page
+from dystress_text.report.page import leave_report
 from dystress_text.training.accelerator import describe, gather_of, global_batch_size, make_accelerator, on_main_process
 from dystress_text.training.arguments import parse_settings
 from dystress_text.training.build_loss import learned_end_points, learned_group
@@ -91,6 +91,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         "settings": settings.options(),
         "objective": type(task.objective).__name__,
         "temperature": None if temperature is None else repr(temperature),
+        "temperature_parameters": None if temperature is None else temperature.values(),
         "data": {
             "name": images.name,
             "variant": images.variant,
@@ -137,7 +138,7 @@ def pretrain(settings: PretrainSettings) -> dict[str, Any]:
         def finish() -> None:
             write_record(output, record)
             _report(record, output)
-            _say(leave_page(output, temperature))
+            _say(leave_report(output, temperature))
 
         on_main_process(accelerator, finish)
     finally:

@@ -28,6 +28,7 @@ from dystress_text.evaluation.transfer import TransferResult, evaluate_transfer
 from dystress_text.files.places import EMBEDDED, cache_root, data_root
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import versions, write_json
+from dystress_text.training.run_folder import evaluation_file
 
 Result = StsTaskResult | TransferResult | OriginalResult
 PACKAGES = ("sentence-transformers", "tokenizers", "scipy", "scikit-learn")
@@ -163,7 +164,7 @@ class EvalSettings:
         if self.output is not None:
             return self.output
         folder = Path(self.model)
-        return (folder if folder.is_dir() else Path()) / f"senteval-{self.suite}-{self.mode}.json"
+        return evaluation_file(folder if folder.is_dir() else Path(), self.suite, self.mode)
 
 
 def run(

@@ -86,6 +86,11 @@ class TextRun:
         self.learned_temperature = learned_group(self.task.objective, self.settings.loss)
 
     @property
+    def best_metric(self) -> str | None:
+        metric: str | None = self.options["metric_for_best_model"]
+        return metric
+
+    @property
     def samples(self) -> int:
         return len(self.task.corpus)
 
@@ -207,6 +212,7 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
         "settings": options,
         "objective": type(objective).__name__,
         "temperature": repr(objective.temperature),
+        "temperature_parameters": objective.temperature.values(),
         "corpus": asdict(corpus.report),
         "versions": versions("sentence-transformers", "tokenizers"),
         "data_variants": variants,

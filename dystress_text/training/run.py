@@ -30,6 +30,7 @@ class Run(Protocol):
         similarity_log: of the objective, for ``--log_similarity``; else None.
         learned_temperature: the optimiser's group of a temperature that is trained; None where there is none.
         make_optimizer: of a network's parameters; None is AdamW with the settings' learning rate.
+        best_metric: the metric by which the model is kept, as the task calls it; None for the last model.
     """
 
     @property
@@ -55,6 +56,9 @@ class Run(Protocol):
 
     @property
     def make_optimizer(self) -> Callable[[nn.Module], torch.optim.Optimizer] | None: ...
+
+    @property
+    def best_metric(self) -> str | None: ...
 
     def begin(self, trainer: Trainer, before: Mapping[str, Any]) -> None:
         """Say what is trained on, and measure what is untrained; on the main process, before the first step.
@@ -85,7 +89,7 @@ def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str
     built = build(accelerator)
     trainer = Trainer(
         built.task, built.samples, engine, accelerator, built.options, built.data_id, built.make_optimizer,
-        built.similarity_log, built.learned_temperature,
+        built.similarity_log, built.learned_temperature, built.best_metric,
     )  # fmt: skip
     built.record.update(processes=accelerator.num_processes, device=describe(accelerator))
     accelerator.wait_for_everyone()  # all have looked at the folder before one of them writes there

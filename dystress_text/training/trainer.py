@@ -68,6 +68,7 @@ class Trainer:
         similarity_log: of the task's objective; its figures go to ``similarity.jsonl``.
         extra_group: a parameter group outside the network, such as a temperature's: its gradient is averaged over the
             processes, takes no part in clipping, and has the group's own learning rate.
+        best_metric: the metric by which the model is kept, as the task calls it; None is that of the settings.
 
     Raises:
         UserError: settings that do not fit each other or the data, or a checkpoint to resume that is damaged or of
@@ -85,10 +86,12 @@ class Trainer:
         make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None,
         similarity_log: SimilarityLog | None = None,
         extra_group: dict[str, Any] | None = None,
+        best_metric: str | None = None,
     ) -> None:
         self.task = task
         self._extra: list[nn.Parameter] = [] if extra_group is None else extra_group["params"]
         self.similarity_log = similarity_log
+        self.best_metric = best_metric or settings.metric_for_best_model
         self.settings = settings
         self.options = dict(vars(settings) if options is None else options)
         self.accelerator = accelerator
@@ -307,11 +310,11 @@ class Trainer:
         metrics = dict(self.task.evaluate())
         if metrics:
             self._log(metrics)
-        if is_best(self.state, metrics, self.settings.metric_for_best_model):
+        if is_best(self.state, metrics, self.best_metric):
             check_finite(self.task.model, self.state.step)
             with self._writing():
                 self.task.save(self.folder)
-            note_best(self.state, metrics, self.settings.metric_for_best_model)
+            note_best(self.state, metrics, self.best_metric)
 
     def _log(self, values: Mapping[str, float]) -> None:
         if self.accelerator.is_main_process:

@@ -102,10 +102,10 @@ def test_the_packed_pass_sees_the_adapters(family, pooler, bf16, tokenizer):
     ids, mask = batch(tokenizer)
     weights = torch.randn(len(SENTENCES), 16, generator=torch.Generator().manual_seed(2))
     results = []
-    for places in (None, mask.flatten().nonzero().squeeze(1)):
+    for packed in (False, True):
         encoder.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            vectors = encoder(ids, mask, places)
+            vectors = encoder(ids, mask, packed)
         (vectors.float() * weights).sum().backward()
         gradients = {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
         results.append((vectors.detach().float(), gradients))

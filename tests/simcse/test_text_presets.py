@@ -7,6 +7,7 @@ import pytest
 
 from dystress_text import presets
 from dystress_text.core.objectives import InfoNCELoss, MACLLoss
+from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.paper import ROWS
@@ -16,7 +17,9 @@ from dystress_text.training.build_loss import build_objective
 from dystress_text.training.presets import listing
 from dystress_text.training.settings import EngineSettings, LossSettings
 
-OPTIONS = {field.name for group in (TextSettings, LossSettings, EngineSettings) for field in fields(group)}
+OPTIONS = {
+    field.name for group in (TextSettings, EvaluationSettings, LossSettings, EngineSettings) for field in fields(group)
+}
 
 TEMPERATURES = {
     "sts-constant-0.05": "ConstantTemperature(tau=0.05)",
@@ -113,5 +116,5 @@ def test_help_says_the_defaults_of_the_preset(capsys):
         assert f"Peak learning rate of AdamW. {shown}" in told
         assert "Of AdamW; not on biases and normalisation layers. Default 0.0." in told
         assert "Turns --packing off." in told
-        for group in ("encoder, data and evaluation:", "objective and temperature:", "training loop:"):
+        for group in ("encoder and data:", "evaluation:", "objective and temperature:", "training loop:"):
             assert group in told

@@ -14,7 +14,7 @@ import torch
 
 from dystress_text.errors import UserError
 from dystress_text.files.whole import versions, write_json
-from dystress_text.training.run_folder import RECORD, read_record
+from dystress_text.training.run_folder import RECORD, read_record, vision_file
 from vision.data.augment import crop_of
 from vision.data.splits import Splits, load_splits
 from vision.evaluation.accuracy import Accuracy
@@ -85,7 +85,7 @@ class EvaluationSettings:
 
     def result_file(self) -> Path:
         """Where the results go."""
-        return self.output or Path(self.model) / f"vision-{Path(self.dataset or '').name}.json"
+        return self.output or vision_file(Path(self.model), self.dataset or "")
 
 
 @dataclass
