@@ -271,8 +271,7 @@ def limited(bytes_):
         "import resource, signal, sys\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_}, {bytes_}))\n"
-        "from dystress_text.simcse.task import SimcseTask
-from dystress_text.train import main\nsys.exit(main(sys.argv[1:]))\n"
+        "from dystress_text.train import main\nsys.exit(main(sys.argv[1:]))\n"
     )
 
 
