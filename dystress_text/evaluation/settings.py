@@ -1,4 +1,4 @@
-"""What a run is evaluated on while it trains: the options, as a dataclass."""
+"""The options of evaluation while training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EvaluationSettings:
         default_factory=lambda: ["stsb_dev"],
         metadata={
             "help": "Evaluate on these: stsb_dev, mini_sts, sickr_dev, or the test sets sts12 to sts16, stsb_test and "
-            "sickr_test, which are to be looked at and not to choose a model by; none for no set."
+            "sickr_test, which must not choose a model; none for no set."
         },
     )
     eval_file: list[str] | None = field(
@@ -39,13 +39,13 @@ class EvaluationSettings:
         default=None,
         metadata={
             "help": "Evaluate on the dev accuracy of these transfer tasks too (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC; "
-            "all seven if none is named), SentEval's fast mode. Needs a checkout."
+            "all seven if none is named), SentEval's fast mode."
         },
     )
 
     @property
     def has_several(self) -> bool:
-        """Whether there is more to evaluate on than one of the sets known by name."""
+        """Whether there is more to evaluate on than one set of --eval_set."""
         return len(self.eval_set) > 1 or self.eval_file is not None or self.eval_transfer is not None
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class EvaluationSettings:
             )
         for name in ("eval_columns", "eval_score_range"):
             if getattr(self, name) is not None and self.eval_file is None:
-                raise UserError(f"--{name}: says nothing without --eval_file")
+                raise UserError(f"--{name}: has no effect without --eval_file")
         if self.eval_columns is not None and (len(self.eval_columns) != 3 or len(set(self.eval_columns)) != 3):
             raise UserError(
                 "--eval_columns: three names are needed, of the first sentence, the second and the score; got "
