@@ -285,4 +285,4 @@ def _pooler(folder: Path, pooling: dict[str, Any], averaged: str | None) -> str:
         return "cls"
     if mode in ("mean", "pooling_mode_mean_tokens"):
         return averaged or "avg"
-    raise UserError(f"{str(folder)!r}: no pooler of this package is {mode!r}")
+    raise UserError(f"{str(folder)!r}: pooling {mode!r} is that of no pooler of this package")

@@ -1,6 +1,6 @@
-"""Scored pairs of one's own, to evaluate on: tables of two sentences and a score.
+"""Scored pairs of the user's own: tables of two sentences and a score.
 
-Every row is checked, and what is wrong with one is said with its number, counted from 1 below the header.
+Every row is checked; an error names the row, counted from 1 below the header.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.readers import StsPairs
+from dystress_text.evaluation.readers import StsPairs, one_spaced
 from dystress_text.files.tables import LOADERS, is_hub_name, load_table
 
 COLUMNS = ("sentence1", "sentence2", "score")  # as sentence-transformers' data sets name them
@@ -30,24 +30,24 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 def read_scored_pairs(
     source: str, columns: Sequence[str] | None = None, score_range: tuple[float, float] | None = None
 ) -> StsPairs:
-    """Pairs with scores, white space within a sentence collapsed.
+    """Read pairs with scores; each run of white space within a sentence becomes one space.
 
-    Alignment is that of the pairs in the top fifth of the scores' range: above 4 of 0 to 5, as on STS-B. The range is
-    the one given, else the one that the scores have.
+    Alignment uses the pairs in the top fifth of the scores' range, as STS-B uses those above 4 of 0 to 5. The range is
+    ``score_range``, else from the lowest to the highest score.
 
     Args:
         source: a .csv, .tsv, .jsonl, .json or .parquet file, or a hub data set as ``OWNER/NAME`` (its ``validation``
             split) or ``OWNER/NAME:SPLIT``.
-        columns: names of the first sentence, the second and the score; None takes sentence1, sentence2 and score, or
-            the three columns of a table that has no others, in that order.
-        score_range: the lowest and the highest score that there may be; None for any.
+        columns: names of the columns with the first sentence, the second and the score; None for sentence1, sentence2
+            and score, or for a table of three columns in that order.
+        score_range: the lowest and the highest score that are accepted; None for any.
 
     Returns:
         The pairs, named by the file or data set (see :func:`slug_of`).
 
     Raises:
-        UserError: the table cannot be read, a row is not two sentences and a score, or no rank correlation can come of
-            the rows.
+        UserError: the table cannot be read, a row is not two sentences and a score, or the rows cannot have a rank
+            correlation.
     """
     known, rows = _read(source)
     places = _places(source, known, columns)
@@ -71,15 +71,15 @@ def read_scored_pairs(
 
 
 def slug_of(source: str) -> str:
-    """The name that a file or data set has in metrics: its stem in lower case, other than letters and digits as ``_``.
+    """A file's or data set's name in metrics: its stem in lower case, with ``_`` for all but letters and digits.
 
     Raises:
-        UserError: nothing is left of it.
+        UserError: the name has no letter or digit.
     """
     stem = source.partition(":")[0].split("/")[1] if _is_hub_set(source) else Path(source).stem
     slug = re.sub(r"\W+", "_", stem.lower()).strip("_")
     if not slug:
-        raise UserError(f"--eval_file: the name of {source!r} has no letter or digit to call its metrics by")
+        raise UserError(f"--eval_file: the name of {source!r} has no letter or digit to name its metrics by")
     return slug
 
 
@@ -94,7 +94,7 @@ def _read(source: str) -> tuple[list[str], Iterable[Sequence[Any]]]:
         name, _, split = source.partition(":")
         table = load_table(name, "--eval_file", split or HUB_SPLIT)
     elif ending not in LOADERS:
-        raise UserError(f"--eval_file: {source!r} is no table ({', '.join(LOADERS)}) and no data set on the hub")
+        raise UserError(f"--eval_file: {source!r} is neither a table ({', '.join(LOADERS)}) nor a data set on the hub")
     elif not Path(source).is_file():
         raise UserError(f"--eval_file: no file {source!r}")
     elif ending in _DELIMITERS:
@@ -109,7 +109,7 @@ def _read(source: str) -> tuple[list[str], Iterable[Sequence[Any]]]:
 
 @contextmanager
 def _readable(source: str) -> Iterator[None]:
-    """A file that cannot be read or decoded inside is one line."""
+    """Turn the errors of a file that cannot be read or decoded into one line."""
     try:
         yield
     except OSError as error:
@@ -119,11 +119,11 @@ def _readable(source: str) -> Iterator[None]:
 
 
 def _read_csv(source: str, delimiter: str) -> tuple[list[str], list[list[str]]]:
-    # not by the library that reads training text: it cannot say which row has too many columns
+    # datasets, which reads training text, cannot say which row has too many columns
     with _readable(source), open(source, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         try:
-            rows = [row for row in reader if row]  # an empty line is no row
+            rows = [row for row in reader if row]  # empty lines are skipped
         except csv.Error as error:
             raise UserError(f"--eval_file: cannot read {source!r}, line {reader.line_num}: {error}") from error
     if not rows:
@@ -132,7 +132,7 @@ def _read_csv(source: str, delimiter: str) -> tuple[list[str], list[list[str]]]:
 
 
 def _read_json(source: str) -> tuple[list[str], list[list[Any]]]:
-    """Objects, one a line or in one list; a column that an object lacks is empty there."""
+    """Read objects, one a line or in one list; a value that an object lacks is empty."""
     with _readable(source):
         text = Path(source).read_text(encoding="utf-8-sig")
     found: list[Any] = []
@@ -147,15 +147,15 @@ def _read_json(source: str) -> tuple[list[str], list[list[Any]]]:
         raise UserError(f"--eval_file: cannot read {source!r}, row {len(found) + 1}: {error}") from error
     for number, row in enumerate(found, 1):
         if not isinstance(row, dict):
-            raise UserError(f"--eval_file: row {number} of {source!r} is no object with named values")
+            raise UserError(f"--eval_file: row {number} of {source!r} is not an object with named values")
     names = list(dict.fromkeys(name for row in found for name in row))
     return names, [[row.get(name) for name in names] for row in found]
 
 
 def _places(source: str, known: Sequence[str], columns: Sequence[str] | None) -> list[int]:
-    """Where the two sentences and the score stand."""
+    """The places of the two sentences and the score in a row."""
     if len(set(known)) < len(known):
-        raise UserError(f"--eval_file: {source!r} has two columns of one name: {', '.join(known)}")
+        raise UserError(f"--eval_file: {source!r} has two columns of the same name: {', '.join(known)}")
     if columns is not None:
         for name in columns:
             if name not in known:
@@ -170,13 +170,13 @@ def _places(source: str, known: Sequence[str], columns: Sequence[str] | None) ->
         )
     if _as_number(known[2]) is not None:
         raise UserError(
-            f"--eval_file: {source!r} has no header: its first row has {known[2]!r} where the score's name belongs"
+            f"--eval_file: {source!r} has no header: its first row has {known[2]!r} in place of the score's name"
         )
     return [0, 1, 2]
 
 
 class _Cell:
-    """A cell, and where it stands."""
+    """A cell and its place, for errors."""
 
     def __init__(self, source: str, row: int, column: str, value: Any) -> None:
         self.value = value
@@ -188,12 +188,12 @@ class _Cell:
     def text(self) -> str:
         """A sentence."""
         if not isinstance(self.value, str):
-            raise self._wrong("which is no text")
-        text = " ".join(self.value.split())
+            raise self._wrong("which is not a text")
+        text = one_spaced(self.value)
         try:
             text.encode()
-        except UnicodeEncodeError as error:  # a half of a surrogate pair
-            raise self._wrong("which is no Unicode text") from error
+        except UnicodeEncodeError as error:  # half of a surrogate pair
+            raise self._wrong("which is not Unicode text") from error
         if "\0" in text:
             raise self._wrong("which has a NUL character")
         return text
@@ -202,9 +202,9 @@ class _Cell:
         """A score."""
         score = _as_number(self.value)
         if score is None:
-            raise self._wrong("which is no number")
+            raise self._wrong("which is not a number")
         if not math.isfinite(score):
-            raise self._wrong("which is no finite number")
+            raise self._wrong("which is not a finite number")
         return score
 
     def _wrong(self, what: str) -> UserError:
@@ -221,7 +221,7 @@ def _as_number(value: Any) -> float | None:
 
 
 def _check(source: str, first: Sequence[str], second: Sequence[str], scores: Sequence[float]) -> None:
-    """See that a rank correlation can come of the rows."""
+    """Check that the rows can have a rank correlation."""
     if len(scores) < 2:
         raise UserError(f"--eval_file: {source!r} has {len(scores)} pairs; at least 2 are needed")
     if min(scores) == max(scores):
@@ -229,8 +229,8 @@ def _check(source: str, first: Sequence[str], second: Sequence[str], scores: Seq
             f"--eval_file: all {len(scores)} pairs of {source!r} have the score {scores[0]:g}; a rank correlation "
             "needs scores that differ"
         )
-    # a sentence beside itself has the similarity 1, whatever the sentence is
+    # the similarity of a sentence to itself is 1, whatever the sentence is
     if len({frozenset((a, b)) if a != b else None for a, b in zip(first, second, strict=True)}) < 2:
         raise UserError(
-            f"--eval_file: all rows of {source!r} are one pair of sentences, or sentences beside themselves"
+            f"--eval_file: all rows of {source!r} are the same pair of sentences, or pair a sentence with itself"
         )

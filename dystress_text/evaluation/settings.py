@@ -1,4 +1,4 @@
-"""What a run is evaluated on while it trains: the options, as a dataclass."""
+"""The options of evaluation while training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EvaluationSettings:
     eval_set: list[str] = option(
         ["stsb_dev"],
         "Evaluate on these: stsb_dev, mini_sts, sickr_dev, or the test sets sts12 to sts16, stsb_test and "
-        "sickr_test, which are to be looked at and not to choose a model by; none for no set.",
+        "sickr_test, which must not choose a model; none for no set.",
     )
     eval_file: list[str] | None = option(
         None,
@@ -40,7 +40,7 @@ class EvaluationSettings:
 
     @property
     def has_several(self) -> bool:
-        """Whether there is more to evaluate on than one of the sets known by name."""
+        """Whether there is more to evaluate on than one set of --eval_set."""
         return len(self.eval_set) > 1 or self.eval_file is not None or self.eval_transfer is not None
 
     def __post_init__(self) -> None:

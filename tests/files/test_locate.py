@@ -66,8 +66,8 @@ def hub():
 def ask(expression, tmp_path, endpoint):
     """Evaluate an expression in a fresh process that knows this hub; what it prints, and its error line."""
     code = (
-        "from dystress_text.errors import UserError\nfrom dystress_text.evaluation.sets import eval_pairs\n"
-        "from dystress_text.simcse.training_text import wiki1m\n"
+        "from dystress_text.errors import UserError\nfrom dystress_text.simcse.training_text import wiki1m\n"
+        "from dystress_text.evaluation.catalogue import eval_pairs\n"
         f"try: print({expression})\nexcept UserError as error: print('error:', error)"
     )
     environment = {
