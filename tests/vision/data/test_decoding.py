@@ -141,7 +141,7 @@ def test_bombs_are_seen_without_the_filters_of_warnings_which_threads_share(monk
 def test_missing_files_text_and_fractions(tmp_path):
     with pytest.raises(DataError, match=r"nowhere\.png"):
         decode(tmp_path / "nowhere.png")
-    with pytest.raises(DataError, match="no image"):
+    with pytest.raises(DataError, match="not an image"):
         decode(b"not an image at all")
     with pytest.raises(DataError, match="fractions"):
         decode(encoded(Image.new("F", (6, 4), 0.5), "TIFF"))
