@@ -16,7 +16,6 @@ import pytest
 import torch
 from processes import forkserver, free_port
 
-from dystress_text import train as program
 from dystress_text.files.whole import MODEL_STAGING
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.train import main
