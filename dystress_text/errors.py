@@ -15,6 +15,11 @@ class DataError(UserError):
     """A file of a data set that is missing or damaged."""
 
 
+def reason_of(error: BaseException) -> str:
+    """What an error says, on one line; its type where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 class Interrupted(Exception):
     """A run that a signal has stopped, in good order.
 

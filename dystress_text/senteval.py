@@ -15,23 +15,22 @@ import argparse
 import itertools
 import sys
 from collections.abc import Sequence
+from dataclasses import MISSING, fields
+from functools import partial
 from pathlib import Path
 
 import transformers
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
-from dystress_text.cli.text_table import FORMATS
 from dystress_text.errors import UserError
-from dystress_text.evaluation.embedder import DTYPES, EVALUATED
-from dystress_text.evaluation.run import EvalSettings, run
-from dystress_text.evaluation.senteval_tasks import SUITES
+from dystress_text.evaluation.run import Draw, SentEvalSettings, run
 from dystress_text.report.page import leave_report
 from dystress_text.report.text_page import write_text_report
 from dystress_text.simcse.objective import temperature_of
 from dystress_text.simcse.paper import PUBLISHED
 from dystress_text.training.run_folder import REPORT
 
-# options of SimCSE's evaluation.py
+# the options of SimCSE's evaluation.py, and what they are called here
 SIMCSE_OPTIONS = {
     "--model_name_or_path": "--model",
     "--pooler": "--pooler_type, and its cls is pooler",
@@ -44,29 +43,20 @@ SIMCSE_OPTIONS = {
 def make_parser() -> argparse.ArgumentParser:
     """The program's options."""
     parser = OneLineParser("senteval.py", __doc__)
-    add = parser.add_argument
-    add("--model", required=True, help="sentence-transformers folder; with --pooler_type a Hugging Face folder or name")
-    add("--pooler_type", choices=EVALUATED,
-        help="of a Hugging Face encoder; pooler is its own (pooler_output), for SimCSE's supervised models; cls is for "
-        "the unsupervised ones")  # fmt: skip
-    add("--tasks", nargs="+", default=["all"], help="sts, transfer, all, or names of tasks (default all)")
-    add("--suite", choices=SUITES, default="senteval", help="senteval, or mini: small sets of the checkout")
-    add("--mode", choices=("test", "fast"), default="test", help="test: the published figures; fast: fewer folds")
-    add("--data_dir", help="where prepared data lie; default $DYSTRESS_DATA, else data/prepared")
-    add("--dtype", choices=DTYPES, default="fp32", help="of the encoder's forward pass (default fp32)")
-    add("--batch_size", type=int, default=64, help="sentences at a time (default 64)")
-    add("--engine", choices=("batched", "literal", "original"), default="batched",
-        help="transfer classifiers: all fits at once; one by one; or everything by the senteval package")  # fmt: skip
-    add("--cache", action="store_true", help="keep vectors on disk, by model content and sentence")
-    add("--format", choices=FORMATS, default="text", help="of the tables (default text)")
-    add("--compare", action="store_true", help="add the rows of the published tables (BERT-base)")
-    add("--geometry", choices=("dev", "test", "none"), default="dev",
-        help="STS-B split for alignment and uniformity (default dev)")  # fmt: skip
-    add("--plot", type=Path, metavar="FILE.png", help="draw similarity histograms and the temperature")
-    add("--pairs", type=Path, metavar="FILE.npz", help="keep the cosine of every STS pair, for tests over pairs")
-    add("--output", type=Path, metavar="FILE.json",
-        help="all results; default senteval-SUITE-MODE.json in the model's folder, else here")  # fmt: skip
+    for option in fields(SentEvalSettings):
+        default = {} if option.default is MISSING else {"default": option.default}
+        parser.add_argument(f"--{option.name}", **default, **option.metadata)
     return parser
+
+
+def _draw(settings: SentEvalSettings) -> Draw | None:
+    """What makes the picture of ``--plot``, with the temperature of the run that made the model."""
+    if settings.plot is None:
+        return None
+    temperature, source = temperature_of(settings.model)
+    from dystress_text.report.plots import plot_similarities  # matplotlib is an extra
+
+    return partial(plot_similarities, temperature=temperature, source=source, file=settings.plot)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,9 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for option in (*(word.split("=")[0] for word in words), *words, *pairs):
             if option in SIMCSE_OPTIONS:
                 raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
-        settings = EvalSettings(**vars(make_parser().parse_args(words)))
-        results = run(settings, PUBLISHED, None if settings.plot is None else temperature_of(settings.model))
-        if (Path(settings.model) / REPORT).is_file():  # a run's, which shows results
+        settings = SentEvalSettings(**vars(make_parser().parse_args(words)))
+        results = run(settings, PUBLISHED, _draw(settings))
+        if (Path(settings.model) / REPORT).is_file():  # the page of a run shows results
             print(leave_report(Path(settings.model), write=write_text_report))
         return not results.missing
 

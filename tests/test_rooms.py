@@ -79,7 +79,7 @@ def test_vision_loads_nothing_of_text():
         ("dystress_text.training.trainer", "from ..evaluation import online"),
         ("dystress_text.training.trainer", "make = 'dystress_text.evaluation.online:transfer_evaluator'"),
         ("dystress_text.training.trainer", "make = 'eval.online:transfer_evaluator'"),
-        ("dystress_text.training.trainer", "make = 'dystress_text.evaluation.online'"),
+        ("dystress_text.training.trainer", "make = 'dystress_text.evaluation.transfer'"),
         ("dystress_text.training.trainer", "importlib.import_module('dystress_text.evaluation')"),
         ("dystress_text.training.trainer", "importlib.import_module(name)"),
         ("dystress_text.training.trainer", "import dystress_text"),

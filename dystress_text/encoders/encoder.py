@@ -1,8 +1,7 @@
-"""Sentence encoders: a transformer, a pooler and a head, which exists in training alone or is kept.
+"""Sentence encoders: a transformer, a pooler and a head.
 
-Poolers have SimCSE's names and meanings. A vector is taken from the hidden states as they are; only ``cls`` has by
-default SimCSE's dense + tanh head on top while training, which is dropped afterwards (``--mlp_only_train``) or stays
-part of the model, as in SimCSE's supervised recipe.
+Poolers have SimCSE's names and meanings. A head is dense + tanh on the pooled vector; by default only ``cls`` has one.
+It is dropped after training (SimCSE's ``--mlp_only_train``) or stays part of the model, as in the supervised recipe.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from dystress_text.training.run_folder import ADAPTER
 if TYPE_CHECKING:
     from peft import PeftModel
 
-# the layers whose mean is averaged over the tokens; the other poolers take the first token of the last layer
+# poolers that average over the tokens, with the layers that they average first; the others take the first token
 AVERAGED = {"avg": (-1,), "avg_top2": (-2, -1), "avg_first_last": (1, -1)}
 POOLERS = ("cls", "cls_before_pooler", *AVERAGED)
 
@@ -91,9 +90,9 @@ class SentenceEncoder(nn.Module):
         if pooler_type not in POOLERS:
             raise ValueError(f"unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
         self.transformer = transformer
-        self._no_split_modules = transformer._no_split_modules  # the layers that FSDP shards one by one
+        self._no_split_modules = transformer._no_split_modules  # FSDP shards these layers one by one
         self.pooler_type = pooler_type
-        unused = getattr(transformer, "pooler", None)  # BERT's own, which no pooler here reads: kept for the file alone
+        unused = getattr(transformer, "pooler", None)  # BERT's own is saved, but no pooler here reads it
         if isinstance(unused, nn.Module):
             unused.requires_grad_(False)
         self.lm_head: nn.Module | None = None  # for --do_mlm
@@ -106,7 +105,7 @@ class SentenceEncoder(nn.Module):
             self.head = nn.Sequential(dense, nn.Tanh())
         self.keep_head = keep_head and self.head is not None
         self.normalize = normalize
-        self._adapted: tuple[PeftModel, ...] = ()  # no submodule: its weights are the transformer's
+        self._adapted: tuple[PeftModel, ...] = ()  # a tuple, since it must not be a submodule
         self._keep_adapter = False
 
     @property
@@ -129,7 +128,7 @@ class SentenceEncoder(nn.Module):
         self.head_dense.bias.copy_(dense.bias)
 
     def adapt(self, adapted: PeftModel, keep: bool = False) -> None:
-        """Take note that the transformer has got adapters (:func:`dystress_text.encoders.lora.add_lora`).
+        """Tell the encoder that its transformer has adapters (:func:`dystress_text.encoders.lora.add_lora`).
 
         :meth:`save` merges them, and with ``keep`` writes them to a folder of their own as well.
         """
@@ -206,7 +205,7 @@ class SentenceEncoder(nn.Module):
         progress: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor | dict[str, Tensor]:
-        """Vectors of sentences as evaluation uses them: no dropout, a head if it is kept, the encoder's length limit.
+        """Vectors of sentences for evaluation: without dropout, with a kept head, up to the encoder's length limit.
 
         Args:
             sentences: any number of them, encoded in the order of their length.
@@ -248,7 +247,7 @@ class SentenceEncoder(nn.Module):
         A head that is not kept is left out, and the length limit is the encoder's own. The files take their places
         when all are complete. Adapters are merged.
         """
-        from sentence_transformers import SentenceTransformer  # slow to import and needed here alone
+        from sentence_transformers import SentenceTransformer  # slow to import
         from sentence_transformers.sentence_transformer.modules import (
             Dense,
             Normalize,
@@ -270,10 +269,8 @@ class SentenceEncoder(nn.Module):
             )
         modules: list[Any] = [transformer]
         if len(layers) > 1:
-            weights = torch.zeros(config.num_hidden_layers + 1)
-            weights[list(layers)] = 1.0
-            # the weights are part of the recipe, not of what further training may change
-            parameter = nn.Parameter(weights, requires_grad=False)
+            # further training must not change these weights: they are part of the recipe
+            parameter = nn.Parameter(layer_weights(layers, config.num_hidden_layers), requires_grad=False)
             modules.append(WeightedLayerPooling(config.hidden_size, config.num_hidden_layers, 0, parameter))
         modules.append(Pooling(config.hidden_size, "mean" if layers else "cls"))
         if self.keep_head:
@@ -289,18 +286,22 @@ class SentenceEncoder(nn.Module):
                 save_adapter(adapted, complete / ADAPTER)
 
 
-def length_limit(tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> int:
-    """The most tokens that the encoder reads, special tokens included.
+def layer_weights(averaged: Sequence[int], layers: int) -> Tensor:
+    """sentence-transformers' weights of the embedding layer and the others, (layers + 1,): 1 where averaged, else 0."""
+    weights = torch.zeros(layers + 1)
+    weights[list(averaged)] = 1.0
+    return weights
 
-    That is the smaller of the tokenizer's limit and the position table's.
-    """
+
+def length_limit(tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> int:
+    """The most tokens that the encoder reads, with special tokens: the tokenizer's limit or the position table's."""
     return min(position_limit(transformer), tokenizer.model_max_length)
 
 
 def position_limit(transformer: PreTrainedModel) -> int:
-    """The tokens for which an encoder has positions; without a table of positions, any number.
+    """The number of tokens for which an encoder has positions; ``sys.maxsize`` without a table of positions.
 
-    RoBERTa and its kin number their positions from the padding index + 1, so those rows of the table are no positions.
+    RoBERTa and its kin number their positions from the padding index + 1; the rows before are not used.
     """
     limit = int(getattr(transformer.config, "max_position_embeddings", sys.maxsize))
     for name, module in transformer.named_modules():
@@ -310,10 +311,10 @@ def position_limit(transformer: PreTrainedModel) -> int:
 
 
 def check_length(max_seq_length: int, tokenizer: PreTrainedTokenizerBase, model: SentenceEncoder) -> None:
-    """See that the encoder has a position for every token of a training sentence.
+    """Check that the encoder has a position for every token of a training sentence.
 
     Raises:
-        UserError: it has not.
+        UserError: it has fewer positions.
     """
     limit = length_limit(tokenizer, model.transformer)
     if max_seq_length > limit:
@@ -321,10 +322,10 @@ def check_length(max_seq_length: int, tokenizer: PreTrainedTokenizerBase, model:
 
 
 def check_views(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> None:
-    """See that dropout gives two views of a sentence that differ; the random state stays as it is.
+    """Check that dropout gives two different views of a sentence; the random state is restored.
 
     Raises:
-        UserError: they do not, so that there would be nothing to learn from a positive pair.
+        UserError: the views are equal, so a positive pair would teach nothing.
     """
     device = next(model.parameters()).device
     batch = tokenizer(["Two views of one sentence."] * 2, return_tensors="pt").to(device)
@@ -353,7 +354,7 @@ def load_encoder(
         dropout: a rate for every dropout of the encoder, instead of its configuration's.
 
     Raises:
-        UserError: nothing loads from there, the tokenizer and the encoder do not belong together, or the pooler is
+        UserError: nothing can be loaded from there, tokenizer and encoder do not belong together, or the pooler is
             unknown.
     """
     if pooler_type not in POOLERS:
@@ -365,7 +366,7 @@ def load_encoder(
 def build_encoder(
     found: Pretrained, pooler_type: str = "cls", mlp_head: bool | None = None, keep_head: bool = False
 ) -> SentenceEncoder:
-    """A sentence encoder from loaded parts, tried once.
+    """A sentence encoder from loaded files; it encodes one sentence as a trial.
 
     Args:
         found: transformer and tokenizer.
@@ -374,7 +375,7 @@ def build_encoder(
         keep_head: see :class:`SentenceEncoder`.
 
     Raises:
-        UserError: it computes nothing.
+        UserError: the trial fails.
     """
     with readable(found.name):
         encoder = SentenceEncoder(found.transformer, pooler_type, mlp_head, keep_head)
@@ -387,7 +388,7 @@ def pooler_encoder(found: Pretrained) -> SentenceEncoder:
     """An encoder whose vectors are transformers' ``pooler_output``: the first token, then the pooler's dense + tanh.
 
     Raises:
-        UserError: it has no such pooler, or no weights for it.
+        UserError: it has no such pooler, or the files have no weights for it.
     """
     dense = pooler_dense(found.transformer)
     if found.pooler is None or dense is None:

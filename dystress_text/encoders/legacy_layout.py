@@ -13,12 +13,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.encoders.encoder import AVERAGED, SentenceEncoder
+from dystress_text.encoders.encoder import AVERAGED, SentenceEncoder, layer_weights
 from dystress_text.encoders.saved_model import MODULES
 
 
 def write_legacy(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write an encoder and what stands on top of it; its own ``output_hidden_states`` changes with it.
+    """Write an encoder with its pooling and head; this sets ``output_hidden_states`` of its configuration.
 
     Args:
         encoder: without adapters.
@@ -67,7 +67,7 @@ def write_legacy(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, f
 
 
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """The tokenizer's files, in words that transformers 4 knows: 5 has a new name for one without its own class.
+    """Write the tokenizer's files for transformers 4 too: version 5 has a new name for a tokenizer without a class.
 
     Raises:
         OSError: they cannot be written.
@@ -81,32 +81,30 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def _write_weighted_pooling(folder: Path, config: Any, layers: Sequence[int]) -> None:
-    weights = torch.zeros(config.num_hidden_layers + 1)
-    weights[list(layers)] = 1.0
-    said = {
+    settings = {
         "word_embedding_dimension": config.hidden_size,
         "layer_start": 0,
         "num_hidden_layers": config.num_hidden_layers,
     }
-    _write_json(folder / "config.json", said)
-    _write_weights({"layer_weights": weights}, folder)
+    _write_json(folder / "config.json", settings)
+    _write_weights({"layer_weights": layer_weights(layers, config.num_hidden_layers)}, folder)
 
 
 def _write_dense(folder: Path, encoder: SentenceEncoder) -> None:
     dense = encoder.head_dense
-    said = {
+    settings = {
         "in_features": dense.in_features,
         "out_features": dense.out_features,
         "bias": True,
         "activation_function": "torch.nn.modules.activation.Tanh",
     }
-    _write_json(folder / "config.json", said)
+    _write_json(folder / "config.json", settings)
     _write_weights({f"linear.{name}": tensor for name, tensor in dense.state_dict().items()}, folder)
 
 
 def _write_weights(tensors: Mapping[str, Tensor], folder: Path) -> None:
     save_file(dict(tensors), folder / "model.safetensors")
-    torch.save(dict(tensors), folder / "pytorch_model.bin")  # all that 2.2 looks for; readable weights_only
+    torch.save(dict(tensors), folder / "pytorch_model.bin")  # 2.2 looks for this file alone
 
 
 def _write_json(file: Path, content: Any) -> None:

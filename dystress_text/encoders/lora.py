@@ -1,4 +1,4 @@
-"""LoRA: low-rank adapters train in place of the encoder's weights; peft does the work."""
+"""LoRA by peft: low-rank adapters train in place of the encoder's weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from dystress_text.cli.extras import require
-from dystress_text.errors import UserError
+from dystress_text.errors import UserError, reason_of
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -30,12 +30,12 @@ def add_lora(
     Args:
         transformer: the encoder.
         rank: of the adapters.
-        alpha: they count ``alpha / rank``; None is twice the rank.
-        dropout: in front of the adapters.
+        alpha: the adapters are scaled by ``alpha / rank``; None is twice the rank.
+        dropout: rate in front of the adapters.
         target_modules: names of linear layers, or ends of names; None is peft's choice for this kind of encoder.
 
     Returns:
-        What peft made of it. It shares all weights with ``transformer``.
+        peft's model, which shares all weights with ``transformer``.
 
     Raises:
         UserError: peft is not installed, or there are no such linear layers.
@@ -45,31 +45,32 @@ def add_lora(
     from peft.tuners.lora import LoraLayer
 
     targets = None if target_modules is None else list(target_modules)
-    # peft's type is too narrow: it divides by the rank, so that any number will do
+    # peft divides by the rank, so any number will do, although its type says int
     scale = cast(int, 2 * rank if alpha is None else alpha)
     config = LoraConfig(r=rank, lora_alpha=scale, lora_dropout=dropout, target_modules=targets)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # of peft's calls to transformers, no news for users
+            warnings.simplefilter("ignore", FutureWarning)  # of peft's own calls to transformers
             adapted = get_peft_model(transformer, config)
     except ValueError as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"--lora_target_modules: give the names of linear layers of this encoder: {reason}") from error
+        raise UserError(
+            f"--lora_target_modules: give the names of linear layers of this encoder: {reason_of(error)}"
+        ) from error
     for name, module in transformer.named_modules():
         if isinstance(module, LoraLayer) and not isinstance(module.get_base_layer(), nn.Linear):
-            raise UserError(f"--lora_target_modules: {name} is no linear layer")
+            raise UserError(f"--lora_target_modules: {name} is not a linear layer")
     return adapted
 
 
 def merged(adapted: PeftModel) -> PreTrainedModel:
-    """A copy of the encoder with the adapters added to its weights: one without adapters, and the same vectors."""
+    """A copy of the encoder without adapters and with the same vectors: the adapters are added to its weights."""
     return cast(PreTrainedModel, copy.deepcopy(adapted).merge_and_unload())
 
 
 def save_adapter(adapted: PeftModel, folder: Path) -> None:
     """Write the adapter as ``PeftModel.from_pretrained(base, folder)`` reads it.
 
-    Of a base in a folder the name alone is told, not where it lies.
+    The adapter names its base; of a base in a folder it has the folder's name, not the path.
 
     Raises:
         OSError: it cannot be written.
@@ -78,5 +79,5 @@ def save_adapter(adapted: PeftModel, folder: Path) -> None:
     base = Path(config.base_model_name_or_path or "")
     if base.is_dir():
         config.base_model_name_or_path = base.resolve().name
-    adapted.save_pretrained(str(folder), save_embedding_layers=False)  # there are adapters in linear layers alone
-    (folder / "README.md").unlink(missing_ok=True)  # a form without answers
+    adapted.save_pretrained(str(folder), save_embedding_layers=False)  # only linear layers have adapters
+    (folder / "README.md").unlink(missing_ok=True)  # an empty form

@@ -1,4 +1,4 @@
-"""A masked-language-model loss beside the contrastive one, on the same encoder (SimCSE's ``--do_mlm``).
+"""A masked-language-model loss, added to the contrastive one on the same encoder (SimCSE's ``--do_mlm``).
 
 Some tokens of each sentence are hidden, and the encoder, in a pass of its own, has to name them (Devlin et al., NAACL
 2019: 80 % of them become the mask token, 10 % any token, 10 % stay). Only the hidden tokens go through the head.
@@ -20,20 +20,15 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from dystress_text.errors import UserError
+from dystress_text.errors import UserError, reason_of
 from dystress_text.files.hub import hub_reachable
 from dystress_text.training.batches import Batch
 
-HEADS = {
-    "bert": "cls",
-    "camembert": "lm_head",
-    "roberta": "lm_head",
-    "xlm-roberta": "lm_head",
-}  # by type of the encoder
+HEADS = {"bert": "cls", "camembert": "lm_head", "roberta": "lm_head", "xlm-roberta": "lm_head"}  # by model type
 
 
 class TokenMasking:
-    """Hides tokens of a batch; which ones follows from the seed and the batch's samples alone.
+    """Hides tokens of a batch; the seed and the batch's samples decide which ones.
 
     Args:
         tokenizer: the encoder's.
@@ -52,7 +47,7 @@ class TokenMasking:
         self._seed = seed
 
     def __call__(self, batch: Batch, samples: NDArray[np.int64]) -> Batch:
-        """What the loss needs of a batch.
+        """The inputs of the loss for a batch.
 
         Args:
             batch: ``token_ids`` (tokens,) and ``attention_mask`` (n, length).
@@ -96,9 +91,8 @@ def load_lm_head(name_or_path: str, transformer: PreTrainedModel) -> nn.Module:
             name_or_path, dtype=torch.float32, output_loading_info=True, local_files_only=not hub_reachable(),
             trust_remote_code=False,
         )  # fmt: skip
-    except Exception as error:  # a damaged file shows itself as an error of any library underneath
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"--do_mlm: cannot load the head of {name_or_path!r}: {reason}") from error
+    except Exception as error:  # damaged files raise errors of many libraries
+        raise UserError(f"--do_mlm: cannot load the head of {name_or_path!r}: {reason_of(error)}") from error
     prefix = HEADS[kind] + "."
     if any(key.startswith(prefix) and "decoder" not in key for key in found["missing_keys"]):
         warnings.warn(

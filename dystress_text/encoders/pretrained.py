@@ -1,4 +1,4 @@
-"""What the files of a pretrained encoder hold: the transformer, its tokenizer, and a head that may come with them."""
+"""Loading the files of a pretrained encoder: the transformer, its tokenizer, and a pooler that may come with them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,24 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from dystress_text.errors import UserError
+from dystress_text.errors import UserError, reason_of
 from dystress_text.files.hub import hub_reachable
 
-_MLP = "mlp.dense.weight"  # the head in a folder that SimCSE's training has left
+_MLP = "mlp.dense.weight"  # the head in a folder that SimCSE's training wrote
 _POOLER = "pooler.dense.weight"
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """An encoder as its files have it.
+    """An encoder as loaded from its files.
 
     Attributes:
         name: folder or hub name.
         transformer: in fp32.
         tokenizer: the encoder's.
-        pooler: where the weights of its pooler (dense + tanh on the first token) come from: ``own`` is the pooler in
-            the files, ``mlp`` the MLP of a SimCSE training folder; None where there is no such pooler, or the files
-            have no weights for it.
-        left: what else lies in the files and is taken by no part of the encoder, by the first part of the names.
+        pooler: the source of the weights of its pooler (dense + tanh on the first token): ``own`` is the pooler in the
+            files, ``mlp`` the MLP of a SimCSE training folder; None without such a pooler or without weights for it.
+        left: weights in the files that the encoder does not use, by the first words of their names.
     """
 
     name: str
@@ -48,20 +47,20 @@ class Pretrained:
 
 
 def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrained:
-    """An encoder and its tokenizer from a folder or from the hub. Code that comes with a model is never run.
+    """Load an encoder and its tokenizer from a folder or from the hub. Code that comes with a model is never run.
 
-    The folder that SimCSE's training leaves (``bert.*``, ``mlp.dense.*``) is read as what SimCSE's own conversion
-    makes of it: the MLP becomes the encoder's pooler.
+    A folder of SimCSE's training (``bert.*``, ``mlp.dense.*``) is read as SimCSE's own conversion does it: the MLP
+    becomes the encoder's pooler.
 
     Args:
         name_or_path: folder or hub name.
         dropout: a rate for every dropout of the encoder, instead of its configuration's.
 
     Raises:
-        UserError: nothing loads from there, or the tokenizer and the encoder do not belong together.
+        UserError: nothing can be loaded from there, or tokenizer and encoder do not belong together.
     """
     with readable(name_or_path):
-        # None would ask on the terminal whether to run code that comes with a model, and take a piped "y" for an answer
+        # with trust_remote_code=None transformers would ask on the terminal, and accept a piped "y"
         source: dict[str, Any] = {"local_files_only": not hub_reachable(), "trust_remote_code": False}
         config = AutoConfig.from_pretrained(name_or_path, **source)
         if dropout is not None:
@@ -88,16 +87,15 @@ def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrain
 
 @contextmanager
 def readable(name_or_path: str) -> Iterator[None]:
-    """Whatever goes wrong inside becomes one line that says what cannot be loaded."""
+    """Turn any error inside into one line that says what cannot be loaded."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # a damaged file shows itself as an error of any library underneath
-        reason = " ".join(str(error).split()) or type(error).__name__
+    except Exception as error:  # damaged files raise errors of many libraries
         raise UserError(
             f"--model_name_or_path: cannot load {name_or_path!r} as a Hugging Face encoder, from a folder, the local "
-            f"cache or the hub: {reason}"
+            f"cache or the hub: {reason_of(error)}"
         ) from error
 
 
@@ -118,7 +116,7 @@ def _set_dropout(config: PretrainedConfig, rate: float) -> None:
 
 
 def _check_vocabulary(name_or_path: str, tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> None:
-    """A folder without tokenizer files still gives a tokenizer: one that knows its special tokens alone."""
+    """Refuse a tokenizer without words: transformers makes one for a folder without tokenizer files."""
     rows = len(cast(nn.Embedding, transformer.get_input_embeddings()).weight)
     vocabulary = tokenizer.get_vocab()
     if len(vocabulary) <= len(tokenizer.all_special_tokens):

@@ -1,4 +1,4 @@
-"""What a saved model's folder says of itself, and the encoder in it."""
+"""Saved models: reading the description in a folder, and loading the encoder from it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
-from dystress_text.encoders.encoder import AVERAGED, SentenceEncoder, build_encoder
+from dystress_text.encoders.encoder import AVERAGED, SentenceEncoder, build_encoder, layer_weights
 from dystress_text.encoders.pretrained import load_pretrained, readable
-from dystress_text.errors import UserError
+from dystress_text.errors import UserError, reason_of
 from dystress_text.files.hub import hub_reachable
 
 MODULES = "modules.json"
@@ -25,7 +25,7 @@ _SETTINGS, _TRANSFORMER = "config_sentence_transformers.json", "sentence_bert_co
 _WEIGHTS, _OLD_WEIGHTS = "model.safetensors", "pytorch_model.bin"
 _ON_TOP = ("Dense", "Normalize")  # what may follow the pooling, in that order
 _TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-# what a Transformer module may say besides its length limit: that it does nothing but encode
+# the only settings of a Transformer module, besides its length limit, that are supported: it encodes and no more
 _PLAIN = {
     "do_lower_case": False,
     "transformer_task": "feature-extraction",
@@ -36,15 +36,15 @@ _PLAIN = {
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What there is to know of a saved model without its weights.
+    """The description of a saved model, without its weights.
 
     Attributes:
         pooler_type: one of :data:`dystress_text.encoders.encoder.POOLERS`; ``cls_before_pooler`` is saved as ``cls``.
         dimension: of the vectors.
-        max_seq_length: tokens that are read of a sentence; None where no limit is named.
+        max_seq_length: tokens read from a sentence; None without a limit.
         transformer: the kind of encoder, such as ``bert``.
-        layers: of the encoder; None where its configuration has a name of its own for them.
-        dense: the folder of the head, dense + tanh on the pooled vector, inside the model's; None where there is none.
+        layers: of the encoder; None where its configuration does not say.
+        dense: the head's folder inside the model's (dense + tanh on the pooled vector); None without a head.
         normalize: whether the vectors have length 1.
     """
 
@@ -58,14 +58,14 @@ class SavedModel:
 
 
 def read_saved(folder: Path) -> SavedModel:
-    """What a sentence-transformers folder, ours or another that this package can train on, says of itself.
+    """Read the description of a sentence-transformers folder, written by this package or one that it can train on.
 
     Raises:
-        UserError: it is no such folder, or does what a :class:`SentenceEncoder` does not.
+        UserError: it is another folder, or needs something that :class:`SentenceEncoder` does not have.
     """
     if not (folder / MODULES).is_file():
         raise UserError(
-            f"{str(folder)!r} is no model of dystress_text/train.py: a folder with {MODULES} is needed"
+            f"{str(folder)!r} is not a model of dystress_text/train.py: a folder with {MODULES} is needed"
             + (" (this one holds a vision model)" if (folder / "projector.safetensors").is_file() else "")
         )
     try:
@@ -96,12 +96,11 @@ def read_saved(folder: Path) -> SavedModel:
     except (
         OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError, SafetensorError
     ) as error:  # fmt: skip
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{str(folder)!r} is damaged: {type(error).__name__}: {reason}") from error
+        raise UserError(f"{str(folder)!r} is damaged: {type(error).__name__}: {reason_of(error)}") from error
 
 
 def find_saved(name_or_path: str) -> Path | None:
-    """The folder of a sentence-transformers model, of one on the hub its small files alone; None for another model.
+    """The folder of a sentence-transformers model, None for another model; from the hub only small files are fetched.
 
     Raises:
         UserError: the hub fails.
@@ -123,10 +122,10 @@ def find_saved(name_or_path: str) -> Path | None:
 
 
 def load_saved(folder: Path) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
-    """The encoder of a folder, with its pooler and what stands on top of it, and its tokenizer.
+    """Load the encoder of a folder, with its pooler, head and normalisation, and its tokenizer.
 
     Raises:
-        UserError: it is no folder of ours, or its files are damaged.
+        UserError: :func:`read_saved` refuses the folder, or its files are damaged.
     """
     saved = read_saved(folder)
     try:
@@ -142,7 +141,7 @@ def load_saved(folder: Path) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
 
 
 def limit_length(tokenizer: PreTrainedTokenizerBase, saved: SavedModel) -> None:
-    """Give a tokenizer the model's limit: sentence-transformers has a place of its own for it."""
+    """Set a tokenizer's limit to the model's, which sentence-transformers keeps elsewhere."""
     if saved.max_seq_length is not None:
         tokenizer.model_max_length = saved.max_seq_length
 
@@ -160,11 +159,10 @@ def read_head(folder: Path, saved: SavedModel) -> nn.Linear:
         else:
             weights = torch.load(place / _OLD_WEIGHTS, map_location="cpu", weights_only=True)
         weights = {name.removeprefix("linear."): tensor.float() for name, tensor in weights.items()}
-        dense = nn.Linear(saved.dimension, saved.dimension, device="meta")  # nothing is drawn for it
+        dense = nn.Linear(saved.dimension, saved.dimension, device="meta")  # no random numbers are drawn
         dense.load_state_dict(weights, assign=True)
-    except Exception as error:  # every reader has its own
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{str(folder)!r} is damaged: the head in {saved.dense}: {reason}") from error
+    except Exception as error:  # each reader has errors of its own
+        raise UserError(f"{str(folder)!r} is damaged: the head in {saved.dense}: {reason_of(error)}") from error
     return dense
 
 
@@ -172,7 +170,7 @@ def _fetched(name: str, file: str) -> Path | None:
     """A file of a model on the hub, in the local cache; None where the model has no such file.
 
     Raises:
-        UserError: the hub fails, so that nobody knows.
+        UserError: the hub fails.
     """
     reachable = hub_reachable()
     with readable(name):
@@ -182,7 +180,7 @@ def _fetched(name: str, file: str) -> Path | None:
             local_files_only=not reachable,
             _raise_exceptions_for_gated_repo=False,
             _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=reachable,  # else a file that is not in the cache is one
+            _raise_exceptions_for_connection_errors=reachable,  # otherwise a file that is not cached counts as an error
         )
     return None if found is None else Path(found)
 
@@ -194,7 +192,7 @@ def _json(file: Path) -> Any:
 def _optional(file: Path) -> dict[str, Any]:
     content = _json(file) if file.is_file() else {}
     if not isinstance(content, dict):
-        raise ValueError(f"{file.name} is no table")
+        raise ValueError(f"{file.name} is not a mapping")
     return content
 
 
@@ -202,7 +200,7 @@ def _modules(folder: Path) -> dict[str, str]:
     """The folder of each module by its kind, in their order.
 
     Raises:
-        UserError: they are not those of an encoder of ours.
+        UserError: :class:`SentenceEncoder` does not have these modules.
     """
     entries = [(str(entry["type"]), str(entry["path"])) for entry in _json(folder / MODULES)]
     kinds = [kind.rsplit(".", 1)[-1] for kind, _ in entries]
@@ -227,10 +225,10 @@ def _modules(folder: Path) -> dict[str, str]:
 
 
 def _check_plain(folder: Path) -> None:
-    """See that a folder's settings ask for nothing that a :class:`SentenceEncoder` does not do.
+    """Check that a folder's settings ask for nothing that :class:`SentenceEncoder` does not have.
 
     Raises:
-        UserError: they do.
+        UserError: they ask for more.
     """
     settings = _optional(folder / _SETTINGS)
     if any((settings.get("prompts") or {}).values()):
@@ -244,20 +242,11 @@ def _check_plain(folder: Path) -> None:
 
 
 def _check_dense(folder: Path, config: dict[str, Any], dimension: int) -> None:
-    """See that a Dense module is a head as ours.
+    """Check that a Dense module is a head of the kind that :class:`SentenceEncoder` has.
 
     Raises:
-        UserError: it is another one.
+        UserError: it is of another kind.
     """
-    said = {
-        "in_features": config["in_features"],
-        "out_features": config["out_features"],
-        "bias": config.get("bias", True),
-        "activation_function": str(config.get("activation_function", "Tanh")).rsplit(".", 1)[-1],
-        "module_input_name": config.get("module_input_name", "sentence_embedding"),
-        "module_output_name": config.get("module_output_name") or "sentence_embedding",
-        "use_residual": config.get("use_residual", False),
-    }
     ours = {
         "in_features": dimension,
         "out_features": dimension,
@@ -267,27 +256,28 @@ def _check_dense(folder: Path, config: dict[str, Any], dimension: int) -> None:
         "module_output_name": "sentence_embedding",
         "use_residual": False,
     }
+    found = {**ours, **config, "in_features": config["in_features"], "out_features": config["out_features"]}
+    found["activation_function"] = str(found["activation_function"]).rsplit(".", 1)[-1]
+    found["module_output_name"] = found["module_output_name"] or "sentence_embedding"
     for name, value in ours.items():
-        if said[name] != value:
-            raise UserError(f"{str(folder)!r}: its Dense has {name} {said[name]}; only {value} is supported")
+        if found[name] != value:
+            raise UserError(f"{str(folder)!r}: its Dense has {name} {found[name]}; only {value} is supported")
 
 
 def _averaged(folder: Path, layers: int) -> str:
-    """The pooler that averages what a WeightedLayerPooling averages."""
+    """The pooler that averages the same layers as a WeightedLayerPooling."""
     weights = load_file(folder / _WEIGHTS)["layer_weights"]
     for name, chosen in AVERAGED.items():
-        expected = torch.zeros(layers + 1)
-        expected[list(chosen)] = 1.0
-        if len(chosen) > 1 and torch.equal(weights, expected):
+        if len(chosen) > 1 and torch.equal(weights, layer_weights(chosen, layers)):
             return name
-    raise ValueError("its weights of layers are those of no pooler")
+    raise ValueError("no pooler has its weights of layers")
 
 
 def _pooler(folder: Path, pooling: dict[str, Any], averaged: str | None) -> str:
-    """The pooler of a Pooling module, whose keys were others in sentence-transformers before 5.4.
+    """The pooler of a Pooling module; before sentence-transformers 5.4 it had other keys.
 
     Raises:
-        UserError: it is none of ours.
+        UserError: this package has no such pooler.
     """
     old = [name for name, value in pooling.items() if name.startswith("pooling_mode_") and value is True]
     mode = pooling["pooling_mode"] if "pooling_mode" in pooling else ",".join(old)
@@ -295,4 +285,4 @@ def _pooler(folder: Path, pooling: dict[str, Any], averaged: str | None) -> str:
         return "cls"
     if mode in ("mean", "pooling_mode_mean_tokens"):
         return averaged or "avg"
-    raise UserError(f"{str(folder)!r}: pooling {mode!r} is that of no pooler of this package")
+    raise UserError(f"{str(folder)!r}: no pooler of this package is {mode!r}")

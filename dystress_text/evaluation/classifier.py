@@ -1,8 +1,8 @@
-"""SentEval's logistic regression, literally and many fits at once.
+"""SentEval's logistic regression, in two forms: one fit after another, and many fits at once.
 
-One linear layer on frozen embeddings, trained with early stopping, for every pair of a subset of the rows and a value
-of l2. :func:`fit_literal` trains one after another, as SentEval does. :func:`fit_batched` trains them together: a step
-of all of them is two batched products. Both draw the same numbers, so that they differ by rounding alone.
+A fit is one linear layer on frozen embeddings, trained with early stopping, for one subset of the rows and one value of
+l2. :func:`fit_literal` trains one fit after another, as SentEval does. :func:`fit_batched` trains them together: a step
+of all fits is two batched products. Both draw the same random numbers, so they differ by rounding alone.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Recipe:
         folds: of the cross-validation.
         optimizer: ``adam`` or ``rmsprop``, at torch's default learning rate.
         batch_size: rows a step.
-        patience: misses before the one that stops the fit.
-        check_every: epochs between looks at the held-out rows.
+        patience: misses before the one that stops a fit.
+        check_every: epochs between checks on the held-out rows.
     """
 
     folds: int
@@ -65,10 +65,10 @@ class Subset:
 
 @dataclass(frozen=True)
 class Fits:
-    """What became of the fits: S subsets with L values of l2 each.
+    """Trained classifiers: S subsets with L values of l2 each.
 
     Attributes:
-        accuracy: (S, L), the best on the held-out rows.
+        accuracy: (S, L), the best one on the held-out rows.
         weight: (S, L, classes, dim), of the best round.
         bias: (S, L, classes).
     """
@@ -93,10 +93,10 @@ class Fitter(Protocol):
         Args:
             x: (n, dim) features of all rows.
             y: (n,) classes from 0.
-            classes: their number.
-            subsets: S of them.
+            classes: the number of classes.
+            subsets: S subsets of the rows.
             l2: (S, L) weight decay, also of the bias.
-            recipe: how.
+            recipe: of each fit.
         """
 
 
@@ -162,71 +162,104 @@ def fit_batched(
 def _fit_lockstep(
     x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe
 ) -> Fits:
-    (count, values), dim = l2.shape, x.shape[1]
-    splits = [_draw_split(subset) for subset in subsets]
-    random = splits[0][0]  # all of them are in the same state
-    train = torch.from_numpy(np.stack([rows for _, rows, _ in splits])).to(x.device)  # (S, n)
-    held_out = [torch.from_numpy(rows).to(x.device) for _, _, rows in splits]
-    targets = nn.functional.one_hot(y, classes).to(x)  # (rows of x, classes)
-    decay = torch.from_numpy(l2).to(x)[:, :, None, None].expand(-1, -1, classes, 1)
-    decay = decay.reshape(count, values * classes, 1)  # (S, L classes, 1)
-
-    start = initial_layer(dim, classes).to(x)
-    weight = start.weight.detach().repeat(count, values, 1)  # (S, L classes, dim)
-    bias = start.bias.detach().repeat(values)[None, :, None].repeat(count, 1, 1)  # (S, L classes, 1)
-    parameters = [weight, bias]
-    for parameter in parameters:
-        parameter.grad = torch.empty_like(parameter)
-    optimizer: torch.optim.Optimizer
-    if recipe.optimizer == "adam":
-        optimizer = torch.optim.Adam(parameters, fused=True)
-    else:
-        optimizer = torch.optim.RMSprop(parameters, foreach=True)
-
-    best = np.full((count, values), -1.0)
-    misses = np.zeros((count, values), dtype=int)
-    active = np.ones((count, values), dtype=bool)
-    best_weight = torch.empty_like(weight).view(count, values, classes, dim)
-    best_bias = torch.empty_like(bias).view(count, values, classes)
-    alive = np.arange(count)  # subsets with a fit that goes on; the tensors above hold these alone
+    fits = _Lockstep(x, y, classes, subsets, l2, recipe)
     epochs = 0
-    while len(alive) and epochs <= MAX_EPOCHS:
+    while len(fits.alive) and epochs <= MAX_EPOCHS:
         for _ in range(recipe.check_every):
-            permutation = torch.from_numpy(random.permutation(train.shape[1])).to(x.device)
-            for columns in torch.split(permutation, recipe.batch_size):
-                rows = train[:, columns]  # (S, b)
-                batch = x[rows.flatten()].view(*rows.shape, dim)  # (S, b, dim)
-                logits = torch.baddbmm(bias, weight, batch.mT)  # (S, L classes, b)
-                by_class = logits.view(len(alive), values, classes, -1)
-                error = by_class.softmax(2) - targets[rows].mT[:, None]  # d loss / d logits, times b
-                error = error.div_(rows.shape[1]).view_as(logits)
-                torch.bmm(error, batch, out=weight.grad)
-                torch.sum(error, 2, keepdim=True, out=bias.grad)
-                for parameter in parameters:
-                    assert parameter.grad is not None
-                    parameter.grad.addcmul_(parameter, decay)
-                optimizer.step()
+            fits.train_epoch()
         epochs += recipe.check_every
-        for i, s in enumerate(alive):
-            rows = held_out[s]
-            logits = torch.addmm(bias[i], weight[i], x[rows].T).view(values, classes, -1)
-            reached = (logits.argmax(1) == y[rows]).sum(1).cpu().numpy() / len(rows)  # (L,)
-            better = active[s] & (reached > best[s])
-            missed = active[s] & ~better
-            active[s] &= ~(missed & (misses[s] >= recipe.patience))
-            misses[s] += missed
-            best[s] = np.where(better, reached, best[s])
+        fits.check_held_out()
+        fits.drop_finished()
+    return Fits(fits.best, fits.best_weight, fits.best_bias)
+
+
+class _Lockstep:
+    """S subsets of equally many rows with L fits each, trained together; subsets whose fits have all stopped go."""
+
+    def __init__(
+        self, x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe
+    ) -> None:
+        (count, values), dim = l2.shape, x.shape[1]
+        self.x, self.y, self.batch_size, self.patience = x, y, recipe.batch_size, recipe.patience
+        self.values, self.classes = values, classes
+        splits = [_draw_split(subset) for subset in subsets]
+        self.random = splits[0][0]  # all generators are in the same state
+        self.train = torch.from_numpy(np.stack([rows for _, rows, _ in splits])).to(x.device)  # (S, n)
+        self.held_out = [torch.from_numpy(rows).to(x.device) for _, _, rows in splits]
+        self.targets = nn.functional.one_hot(y, classes).to(x)  # (rows of x, classes)
+        decay = torch.from_numpy(l2).to(x)[:, :, None, None].expand(-1, -1, classes, 1)
+        self.decay = decay.reshape(count, values * classes, 1)  # (S, L classes, 1)
+
+        start = initial_layer(dim, classes).to(x)
+        weight = start.weight.detach().repeat(count, values, 1)  # (S, L classes, dim)
+        bias = start.bias.detach().repeat(values)[None, :, None].repeat(count, 1, 1)  # (S, L classes, 1)
+        self.parameters = [weight, bias]
+        for parameter in self.parameters:
+            parameter.grad = torch.empty_like(parameter)
+        self.optimizer: torch.optim.Optimizer
+        if recipe.optimizer == "adam":
+            self.optimizer = torch.optim.Adam(self.parameters, fused=True)
+        else:
+            self.optimizer = torch.optim.RMSprop(self.parameters, foreach=True)
+
+        self.alive = np.arange(count)  # subsets with a fit that goes on; train, decay and parameters have no others
+        self.active = np.ones((count, values), dtype=bool)
+        self.misses = np.zeros((count, values), dtype=int)
+        self.best = np.full((count, values), -1.0)
+        self.best_weight = torch.empty_like(weight).view(count, values, classes, dim)
+        self.best_bias = torch.empty_like(bias).view(count, values, classes)
+
+    def train_epoch(self) -> None:
+        """One pass over the training rows; each step is two batched products."""
+        weight, bias = self.parameters
+        permutation = torch.from_numpy(self.random.permutation(self.train.shape[1])).to(self.x.device)
+        for columns in torch.split(permutation, self.batch_size):
+            rows = self.train[:, columns]  # (S, b)
+            batch = self.x[rows.flatten()].view(*rows.shape, -1)  # (S, b, dim)
+            logits = torch.baddbmm(bias, weight, batch.mT)  # (S, L classes, b)
+            by_class = logits.view(len(rows), self.values, self.classes, -1)
+            error = by_class.softmax(2) - self.targets[rows].mT[:, None]  # d loss / d logits, times b
+            error = error.div_(rows.shape[1]).view_as(logits)
+            torch.bmm(error, batch, out=weight.grad)
+            torch.sum(error, 2, keepdim=True, out=bias.grad)
+            for parameter in self.parameters:
+                assert parameter.grad is not None
+                parameter.grad.addcmul_(parameter, self.decay)
+            self.optimizer.step()
+
+    def check_held_out(self) -> None:
+        """Keep the weights of the fits that are better than before, and stop those that missed too often."""
+        weight, bias = self.parameters
+        for i, s in enumerate(self.alive):
+            rows = self.held_out[s]
+            logits = torch.addmm(bias[i], weight[i], self.x[rows].T).view(self.values, self.classes, -1)
+            reached = (logits.argmax(1) == self.y[rows]).sum(1).cpu().numpy() / len(rows)  # (L,)
+            better = self.active[s] & (reached > self.best[s])
+            missed = self.active[s] & ~better
+            self.active[s] &= ~(missed & (self.misses[s] >= self.patience))
+            self.misses[s] += missed
+            self.best[s] = np.where(better, reached, self.best[s])
             for k in np.flatnonzero(better):
-                best_weight[s, k] = weight[i].view(values, classes, dim)[k]
-                best_bias[s, k] = bias[i].view(values, classes)[k]
-        keep = np.flatnonzero(active[alive].any(1))
-        if len(keep) < len(alive):
-            alive = alive[keep]
-            kept = torch.from_numpy(keep).to(x.device)
-            train, decay = train[kept], decay[kept]
-            _compact(optimizer, parameters, kept)
-            weight, bias = parameters
-    return Fits(best, best_weight, best_bias)
+                self.best_weight[s, k] = weight[i].view(self.values, self.classes, -1)[k]
+                self.best_bias[s, k] = bias[i].view(self.values, self.classes)[k]
+
+    def drop_finished(self) -> None:
+        """Take the subsets whose fits have all stopped out of the tensors and of the optimiser's state."""
+        going_on = np.flatnonzero(self.active[self.alive].any(1))
+        if len(going_on) == len(self.alive):
+            return
+        self.alive = self.alive[going_on]
+        rows = torch.from_numpy(going_on).to(self.x.device)
+        self.train, self.decay = self.train[rows], self.decay[rows]
+        for i, parameter in enumerate(self.parameters):
+            smaller = parameter[rows]
+            smaller.grad = torch.empty_like(smaller)
+            state = self.optimizer.state.pop(parameter)
+            self.optimizer.state[smaller] = {
+                name: value[rows] if value.shape == parameter.shape else value for name, value in state.items()
+            }
+            self.optimizer.param_groups[0]["params"][i] = smaller
+            self.parameters[i] = smaller
 
 
 def initial_layer(dim: int, classes: int) -> nn.Linear:
@@ -244,16 +277,3 @@ def _draw_split(subset: Subset) -> tuple[np.random.RandomState, Rows, Rows]:
     rows = subset.train[random.permutation(len(subset.train))]
     held_out = int(0.05 * len(rows))
     return random, rows[held_out:], rows[:held_out]
-
-
-def _compact(optimizer: torch.optim.Optimizer, parameters: list[Tensor], kept: Tensor) -> None:
-    """Leave only the rows ``kept`` of the parameters and of what the optimiser remembers of them."""
-    for i, parameter in enumerate(parameters):
-        smaller = parameter[kept]
-        smaller.grad = torch.empty_like(smaller)
-        state = optimizer.state.pop(parameter)
-        optimizer.state[smaller] = {
-            name: value[kept] if value.shape == parameter.shape else value for name, value in state.items()
-        }
-        optimizer.param_groups[0]["params"][i] = smaller
-        parameters[i] = smaller

@@ -1,7 +1,7 @@
-"""What a run is evaluated on while it trains: STS sets, scored pairs of one's own, and transfer tasks.
+"""Evaluation while training: STS sets, scored pairs of the user's own, and transfer tasks.
 
-The main process evaluates. An evaluation leaves the run's random state as it is, so that the weights are bit for bit
-those of a run without it.
+The main process evaluates. The run's random state is restored afterwards, so the weights are bit for bit those of a run
+without evaluation.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from dystress_text.errors import UserError
+from dystress_text.errors import DataError, UserError
+from dystress_text.evaluation.catalogue import TransferTask, choose_transfer, eval_pairs
+from dystress_text.evaluation.embedder import EncodedOnce
+from dystress_text.evaluation.readers import Labelled, StsPairs
 from dystress_text.evaluation.scored_pairs import read_scored_pairs
-from dystress_text.evaluation.sets import eval_pairs
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.evaluation.sts import Embed, StsPairs, StsResult, evaluate_sts
+from dystress_text.evaluation.sts import Embed, StsResult, evaluate_sts
 
-AVERAGE = "avg_spearman"
+AVERAGE, TRANSFER_AVERAGE = "avg_spearman", "avg_transfer_dev"
 _AVERAGE_NAMES = ("avg", "avg_sts", AVERAGE)  # the second is SimCSE's
-_SIMCSE_NAMES = {  # where there is no metric of that very name
+_SIMCSE_NAMES = {  # used where no metric has that very name
     "stsb_spearman": "sts_b_dev_spearman",
     "sickr_spearman": "sick_r_dev_spearman",
-    "avg_transfer": "avg_transfer_dev",
+    "avg_transfer": TRANSFER_AVERAGE,
 }
 
 
@@ -39,11 +40,11 @@ class Evaluator(Protocol):
 
     @property
     def name(self) -> str:
-        """As tables print it."""
+        """The name in tables."""
 
     @property
     def best_metrics(self) -> Sequence[str]:
-        """The metrics by which a model may be kept, higher is better; the first one is its choice."""
+        """The metrics that may choose the best model, higher is better; the first one is the default."""
 
     def __call__(self, embed: Embed) -> Mapping[str, float]:
         """Metrics by name; ``embed`` makes vectors (n, dim) of sentences."""
@@ -71,13 +72,50 @@ class StsEvaluator:
         return sts_metrics(self.pairs, evaluate_sts(self.pairs, embed))
 
 
+@dataclass(frozen=True)
+class TransferEvaluator:
+    """Dev accuracies x 100 under SentEval's fast mode: ``mr_dev_accuracy`` and so on, and their mean.
+
+    They are measured on the rows that choose the classifier's l2, as in SimCSE's training; test rows are not used.
+
+    Attributes:
+        tasks: what is measured.
+        splits: the texts of each task, in the order of ``tasks``.
+    """
+
+    tasks: tuple[TransferTask, ...]
+    splits: tuple[Mapping[str, Labelled], ...]
+
+    @property
+    def name(self) -> str:
+        return "transfer"
+
+    @property
+    def best_metrics(self) -> Sequence[str]:
+        each = [_dev_accuracy_of(task) for task in self.tasks]
+        return [TRANSFER_AVERAGE, *each] if len(each) > 1 else each
+
+    def __call__(self, embed: Embed) -> dict[str, float]:
+        from dystress_text.evaluation.transfer import dev_accuracy  # scikit-learn is slow to import
+
+        metrics = {
+            _dev_accuracy_of(task): dev_accuracy(task, splits, embed)
+            for task, splits in zip(self.tasks, self.splits, strict=True)
+        }
+        return metrics | {TRANSFER_AVERAGE: sum(metrics.values()) / len(metrics)} if len(metrics) > 1 else metrics
+
+
+def _dev_accuracy_of(task: TransferTask) -> str:
+    return f"{task.name.lower()}_dev_accuracy"
+
+
 @dataclass
 class Evaluation:
     """Evaluators one after another, each distinct sentence encoded once.
 
     Attributes:
-        evaluators: in order; the first one chooses the model that is kept where nothing else is said.
-        seconds: spent so far by each, the encoding of sentences that are new to it included.
+        evaluators: in order; by default the first one chooses the best model.
+        seconds: spent so far by each, with the encoding of sentences that no earlier one has asked for.
     """
 
     evaluators: Sequence[Evaluator]
@@ -102,9 +140,9 @@ class Evaluation:
         return metrics
 
     def best_metric(self, name: str | None) -> str | None:
-        """The metric by which the model is kept: the named one, else the first evaluator's; None for no evaluation.
+        """The metric that chooses the best model: the named one, else the first evaluator's; None without evaluation.
 
-        ``avg`` is the mean over all sets of scored pairs; SimCSE's names are understood.
+        ``avg`` is the mean over all sets of scored pairs; SimCSE's names are known too.
 
         Raises:
             UserError: there is no such metric.
@@ -124,7 +162,7 @@ class Evaluation:
         raise UserError(f"--metric_for_best_model: no {name!r}; {reason}")
 
     def record(self) -> dict[str, dict[str, float]]:
-        """What ``run.json`` says of each evaluator: its pairs and distinct sentences if it has any, and its seconds."""
+        """The entries of ``run.json``: pairs and distinct sentences of each evaluator, if any, and its seconds."""
         sizes = {p.name: {"pairs": len(p), "sentences": len(p.sentences)} for p in self.pairs}
         return {
             e.name: {**sizes.get(e.name, {}), "seconds": round(self.seconds.get(e.name, 0.0), 2)}
@@ -132,34 +170,9 @@ class Evaluation:
         }
 
 
-class EncodedOnce:
-    """A function from sentences to vectors that encodes each distinct sentence once.
-
-    What is new in a call is encoded by itself, so that the first evaluator gets bit for bit what it gets alone.
-
-    Args:
-        encode: the encoder.
-    """
-
-    def __init__(self, encode: Embed) -> None:
-        self.encode = encode
-        self._rows: dict[str, int] = {}
-        self._vectors: Tensor | None = None  # (distinct sentences, dim)
-
-    def __call__(self, sentences: Sequence[str]) -> Tensor:
-        """Vectors of sentences, (n, dim)."""
-        new = [sentence for sentence in dict.fromkeys(sentences) if sentence not in self._rows]
-        if new:
-            vectors = self.encode(new)
-            self._vectors = vectors if self._vectors is None else torch.cat([self._vectors, vectors])
-            self._rows.update(zip(new, range(len(self._rows), len(self._rows) + len(new)), strict=True))
-        assert self._vectors is not None  # no evaluator asks for nothing
-        return self._vectors[[self._rows[sentence] for sentence in sentences]]
-
-
 @contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Leave the random states of Python, NumPy and torch (CPU and the current CUDA device) as they are."""
+    """Restore the random states of Python, NumPy and torch (CPU and the current CUDA device) at the end."""
     begun = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     devices = [torch.cuda.current_device()] if begun else []
     of_python, of_numpy = random.getstate(), np.random.get_state()
@@ -175,11 +188,11 @@ def build_evaluation(settings: EvaluationSettings, data_dir: str | Path | None =
     """The evaluators that the settings name: sets, then files, then transfer tasks.
 
     Args:
-        settings: what to evaluate on.
+        settings: sets, files and tasks to evaluate on.
         data_dir: where prepared data lie; None for the usual place.
 
     Raises:
-        UserError: an unknown name, data that are nowhere or wrong, or two sets whose metrics would have one name.
+        UserError: an unknown name, missing or wrong data, or two sets whose metrics would have the same name.
     """
     sets = [pairs for name in settings.eval_set if (pairs := eval_pairs(name, data_dir)) is not None]
     limits = None if settings.eval_score_range is None else (settings.eval_score_range[0], settings.eval_score_range[1])
@@ -188,20 +201,35 @@ def build_evaluation(settings: EvaluationSettings, data_dir: str | Path | None =
     for pairs, what in [*((p, f"the set {p.name}") for p in sets), *zip(files, settings.eval_file or (), strict=True)]:
         if pairs.slug in taken:
             raise UserError(
-                f"--eval_file: {what!r} and {taken[pairs.slug]!r} would both call their metrics "
-                f"{pairs.slug}_spearman; rename the file"
+                f"--eval_file: {what!r} and {taken[pairs.slug]!r} would both have the metric {pairs.slug}_spearman; "
+                "rename the file"
             )
         taken[pairs.slug] = what
     evaluators: list[Evaluator] = [StsEvaluator(pairs) for pairs in (*sets, *files)]
     if settings.eval_transfer is not None:
-        from dystress_text.evaluation.online import transfer_evaluator  # scikit-learn is slow to import
-
         evaluators.append(transfer_evaluator(settings.eval_transfer, data_dir))
     return Evaluation(evaluators)
 
 
+def transfer_evaluator(names: Sequence[str], data_dir: str | Path | None = None) -> TransferEvaluator:
+    """The evaluator for some transfer tasks, with their texts read.
+
+    Args:
+        names: of tasks, those of the small sets included, or ``all`` for SentEval's seven.
+        data_dir: where prepared data lie; None for the usual place.
+
+    Raises:
+        UserError: an unknown name, or the files of a task are missing or damaged.
+    """
+    chosen = choose_transfer(names, data_dir)
+    try:
+        return TransferEvaluator(tuple(task for task, _ in chosen), tuple(task.read(folder) for task, folder in chosen))
+    except DataError as error:
+        raise UserError(f"--eval_transfer: {error}") from error
+
+
 def digest_of(evaluation: Evaluation) -> str:
-    """A checksum of all scored pairs: what decides, besides the settings, which model is kept."""
+    """A checksum of all scored pairs, which decide with the settings which model is the best."""
     digest = hashlib.sha256()
     for pairs in evaluation.pairs:
         digest.update(repr((pairs.slug, pairs.first, pairs.second, pairs.scores.tolist())).encode())
@@ -214,19 +242,15 @@ def sts_metrics(pairs: StsPairs, result: StsResult) -> dict[str, float]:
 
 
 def sts_line(title: str, pooler: str, pairs: StsPairs, metrics: Mapping[str, float]) -> str:
-    """A line of the table at the end of a run: what a pooler reaches on a set."""
+    """A line of the table at the end of a run: the figures of a pooler on a set."""
     spearman, alignment, uniformity = (metrics[name] for name in _names(pairs))
     return f"{title:24} {pooler:16} {spearman:8.2f} {alignment:9.4f} {uniformity:10.4f}"
 
 
 def further_lines(evaluation: Evaluation, metrics: Mapping[str, float], pooler: str) -> list[str]:
-    """Lines of the table at the end of a run for all metrics but those of the first set of scored pairs."""
-    pairs_of_all = evaluation.pairs
-    shown = {name for pairs in pairs_of_all[:1] for name in _names(pairs)}
-    lines = []
-    for pairs in pairs_of_all[1:]:
-        lines.append(sts_line(pairs.name, pooler, pairs, metrics))
-        shown.update(_names(pairs))
+    """Lines of the table at the end of a run for all metrics except those of the first set of scored pairs."""
+    shown = {name for pairs in evaluation.pairs for name in _names(pairs)}
+    lines = [sts_line(pairs.name, pooler, pairs, metrics) for pairs in evaluation.pairs[1:]]
     return lines + [f"{name:41} {value:8.2f}" for name, value in metrics.items() if name not in shown]
 
 

@@ -1,4 +1,4 @@
-"""A cross-check with the ``senteval`` package, where one is installed that runs (SimCSE's copy is the one to have)."""
+"""A cross-check with the ``senteval`` package, if it is installed and runs (SimCSE's copy is the one to install)."""
 
 from __future__ import annotations
 
@@ -14,56 +14,56 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import UserError
+from dystress_text.evaluation.catalogue import Task
 from dystress_text.evaluation.classifier import RECIPES, SEED
-from dystress_text.evaluation.senteval_tasks import Task
 from dystress_text.evaluation.sts import Embed
+from dystress_text.files.places import CHECKOUT, PACKAGE
 
-NAMES = {"STS-B": "STSBenchmark", "SICK-R": "SICKRelatedness"}  # where the package's names differ
+NAMES = {"STS-B": "STSBenchmark", "SICK-R": "SICKRelatedness"}  # the package's names, where they differ
 
 
 def import_senteval() -> ModuleType:
-    """The installed package, not the program of that name beside this file.
+    """The installed package, not one of our programs of that name.
 
     Raises:
-        UserError: there is none, or it does not import on this Python.
+        UserError: it is not installed, or it does not import on this Python.
     """
-    here = Path(__file__).resolve().parent
-    kept = list(sys.path)
+    path = list(sys.path)
     program = sys.modules.pop("senteval", None)
-    sys.path[:] = [entry for entry in kept if Path(entry or ".").resolve() != here]
+    sys.path[:] = [entry for entry in path if Path(entry or ".").resolve() not in (PACKAGE, CHECKOUT / "eval")]
     try:
         return importlib.import_module("senteval")
     except ImportError as error:
         raise UserError(f"--engine original: the package senteval is not importable here: {error}") from error
     finally:
-        sys.path[:] = kept
+        sys.path[:] = path
         if program is not None:
             sys.modules["senteval"] = program
 
 
 @dataclass(frozen=True)
 class OriginalResult:
-    """What the package says.
+    """What the package measured.
 
     Attributes:
-        figure: that of the published tables.
+        figure: the one that the published tables show.
     """
 
     figure: float
 
 
 def run_original(task: Task, folder: Path, embed: Embed, mode: str) -> OriginalResult:
-    """Run a task by the package.
+    """Run a task with the package.
 
     Args:
-        task: from :mod:`dystress_text.evaluation.senteval_tasks`; its files are checked first.
+        task: from :mod:`dystress_text.evaluation.catalogue`; its files are checked first.
         folder: SentEval's ``downstream`` folder.
         embed: sentences to vectors.
         mode: ``test`` or ``fast``.
 
     Raises:
         DataError: a file is missing or damaged.
-        UserError: no package, or one that fails on this Python.
+        UserError: the package is not installed, or it fails on this Python.
     """
     task.read(folder)
     senteval = import_senteval()
@@ -83,7 +83,7 @@ def run_original(task: Task, folder: Path, embed: Embed, mode: str) -> OriginalR
         try:
             engine = senteval.engine.SE({**parameters, "classifier": classifier}, batcher)
             result = engine.eval(NAMES.get(task.name, task.name))
-        except Exception as error:  # whatever an unmaintained package says
+        except Exception as error:  # an unmaintained package may raise anything
             raise UserError(f"--engine original: senteval failed on {task.name}: {error!r}") from error
     return OriginalResult(_figure(task.name, result))
 

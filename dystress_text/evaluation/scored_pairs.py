@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.sts import StsPairs
+from dystress_text.evaluation.readers import StsPairs
 from dystress_text.files.tables import LOADERS, is_hub_name, load_table
 
 COLUMNS = ("sentence1", "sentence2", "score")  # as sentence-transformers' data sets name them

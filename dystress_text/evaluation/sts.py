@@ -1,7 +1,6 @@
-"""Semantic textual similarity: the files and the score.
+"""Semantic textual similarity: Spearman's correlation x 100 of cosine and gold score, alignment, uniformity.
 
-What training needs of evaluation; ``eval/`` builds on it. Protocol: SentEval's, with Spearman's correlation x 100 over
-cosine similarities, "all" aggregation, as SimCSE reports it.
+Source: SentEval's protocol with "all" aggregation, as SimCSE reports it.
 """
 
 from __future__ import annotations
@@ -16,62 +15,24 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
+from dystress_text.core.diagnosis import BINS
 from dystress_text.core.geometry import alignment, uniformity
 from dystress_text.core.rows import positive_similarity, unit_vectors
-from dystress_text.errors import DataError
+from dystress_text.evaluation.catalogue import StsTask
+from dystress_text.evaluation.readers import POSITIVE_SCORE, StsPairs
 
-Embed = Callable[[Sequence[str]], Tensor]
+Embed = Callable[[Sequence[str]], Tensor]  # sentences to vectors (n, dim)
 
-POSITIVE_SCORE = 4.0  # pairs scored above it are the positives of alignment on text, as is usual for SimCSE
-
-STS_SUBSETS = {
-    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
-    "STS13": ("FNWN", "headlines", "OnWN"),
-    "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
-    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
-    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
-}
-
-
-@dataclass(frozen=True)
-class StsPairs:
-    """Sentence pairs with gold scores.
-
-    Attributes:
-        name: of the set, as tables print it.
-        first: the pairs' first sentences.
-        second: the pairs' second sentences.
-        scores: (pairs,) gold similarity, 0 to 5 (SICK: 1 to 5), or any finite numbers of one's own.
-        positive_above: pairs scored above it are the positives of alignment.
-    """
-
-    name: str
-    first: tuple[str, ...]
-    second: tuple[str, ...]
-    scores: NDArray[np.float64]
-    positive_above: float = POSITIVE_SCORE
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    @property
-    def slug(self) -> str:
-        """The name as metrics carry it: ``STS-B dev`` is ``sts_b_dev``."""
-        return self.name.lower().replace("-", "_").replace(" ", "_")
-
-    @property
-    def sentences(self) -> list[str]:
-        """The distinct sentences, in order of appearance."""
-        return list(dict.fromkeys([*self.first, *self.second]))
+RANDOM_PAIRS = 100_000
 
 
 @dataclass(frozen=True)
 class StsResult:
-    """What a set says of an encoder.
+    """Scores of an encoder on one set of pairs.
 
     Attributes:
         spearman: rank correlation of cosine and gold score, x 100.
-        alignment: of the pairs scored above ``positive_above`` (4 of 5 on STS); NaN if there is none.
+        alignment: of the pairs scored above ``positive_above`` (4 of 5 on STS); NaN if there are none.
         uniformity: of the distinct sentences.
     """
 
@@ -80,48 +41,51 @@ class StsResult:
     uniformity: float
 
 
-def read_sts_benchmark(path: str | Path, name: str = "STS-B") -> StsPairs:
-    """A file of the STS Benchmark's layout: tabs, no header, no quoting, score in column 5, sentences in 6 and 7."""
-    return _parse(name, Path(path), score=4, first=5, second=6)
+@dataclass(frozen=True)
+class StsTaskResult:
+    """Scores of an encoder on a task: Spearman's correlation of cosine and gold score, x 100.
 
-
-def read_sick(path: str | Path, name: str = "SICK-R") -> StsPairs:
-    """A SICK file: tabs, a header, sentences in columns 2 and 3, relatedness in column 4."""
-    return _parse(name, Path(path), score=3, first=1, second=2, header=True)
-
-
-def read_sts_year(folder: str | Path, name: str) -> dict[str, StsPairs]:
-    """The subsets of one of STS12 to STS16, by name; pairs without a score are dropped.
-
-    Args:
-        folder: SentEval's folder, such as ``STS/STS12-en-test``.
-        name: such as ``STS12``.
+    Attributes:
+        spearman: over the pairs of all subsets together ("all"), the published figure.
+        mean: of the subsets' figures.
+        weighted_mean: of the subsets' figures, weighted by their numbers of pairs.
+        subsets: the figure of each subset.
+        counts: pairs by subset.
     """
-    subsets = {}
-    for subset in STS_SUBSETS[name]:
-        inputs, golds = Path(folder) / f"STS.input.{subset}.txt", Path(folder) / f"STS.gs.{subset}.txt"
-        pairs, scores = read_lines(inputs), read_lines(golds)
-        if len(pairs) != len(scores):
-            raise DataError(
-                f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be of one length"
-            )
-        rows = []
-        for number, (pair, score) in enumerate(zip(pairs, scores, strict=True), 1):
-            if score.strip():
-                first, second, *_ = _fields(pair, inputs, number, 2)
-                rows.append((first, second, score, number))
-        subsets[subset] = _pairs(f"{name} {subset}", golds, rows)
-    return subsets
+
+    spearman: float
+    mean: float
+    weighted_mean: float
+    subsets: dict[str, float]
+    counts: dict[str, int]
 
 
-def concatenate(name: str, parts: Sequence[StsPairs]) -> StsPairs:
-    """All pairs of several sets as one, for the "all" score."""
-    return StsPairs(
-        name,
-        tuple(s for part in parts for s in part.first),
-        tuple(s for part in parts for s in part.second),
-        np.concatenate([part.scores for part in parts]),
-    )
+@dataclass(frozen=True)
+class PairSimilarities:
+    """Cosines by kind of pair: what a temperature that depends on the similarity acts on.
+
+    Attributes:
+        alike: pairs scored above the set's ``positive_above``, 4 on STS.
+        others: the other scored pairs.
+        random: pairs of distinct sentences, drawn at random.
+    """
+
+    alike: NDArray[np.floating]
+    others: NDArray[np.floating]
+    random: NDArray[np.floating]
+
+    def histograms(self) -> dict[str, list[int]]:
+        """Counts in equal bins over [-1, 1], by kind."""
+        kinds = vars(self).items()
+        return {kind: np.histogram(values.clip(-1, 1), BINS, (-1, 1))[0].tolist() for kind, values in kinds}
+
+    def by_label(self) -> dict[str, NDArray[np.floating]]:
+        """The cosines by the words of a picture's legend."""
+        return {
+            "random pairs": self.random,
+            f"pairs scored {POSITIVE_SCORE:g} or less": self.others,
+            f"pairs scored above {POSITIVE_SCORE:g}": self.alike,
+        }
 
 
 def spearman(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
@@ -131,10 +95,15 @@ def spearman(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
     return 100 * float(stats.spearmanr(x, y).statistic)
 
 
+def evaluate_sts(pairs: StsPairs, embed: Embed) -> StsResult:
+    """Score an encoder on one set of pairs; each distinct sentence is embedded once."""
+    return score_vectors(pairs, embed(pairs.sentences))
+
+
 def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
     """Score the vectors of ``pairs.sentences``, (distinct sentences, dim)."""
     units = unit_vectors(vectors)
-    first, second = sides(pairs, units)
+    first, second = _vectors_of_pairs(pairs, units)
     positive = torch.from_numpy(pairs.scores > pairs.positive_above)
     return StsResult(
         spearman=spearman(positive_similarity(first, second).numpy(), pairs.scores),
@@ -143,68 +112,58 @@ def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
     )
 
 
-def sides(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor]:
+def pair_similarities(pairs: StsPairs, vectors: Tensor) -> PairSimilarities:
+    """Cosines of the scored pairs and of random pairs, the same random pairs at each call.
+
+    Args:
+        pairs: the set.
+        vectors: of ``pairs.sentences``, (distinct sentences, dim).
+    """
+    units = unit_vectors(vectors)
+    first, second = np.random.default_rng(0).integers(len(units), size=(2, RANDOM_PAIRS))
+    distinct = first != second
+    drawn = units[first[distinct]], units[second[distinct]]
+    of_scored, of_drawn = (positive_similarity(a, b).cpu().numpy() for a, b in (_vectors_of_pairs(pairs, units), drawn))
+    positive = pairs.scores > pairs.positive_above
+    return PairSimilarities(of_scored[positive], of_scored[~positive], of_drawn)
+
+
+def predictions(task: StsTask, folder: Path, embed: Embed) -> dict[str, NDArray[np.float64]]:
+    """Cosines and gold scores of a task's pairs, (2, pairs), by subset.
+
+    Args:
+        task: of :mod:`dystress_text.evaluation.catalogue`.
+        folder: SentEval's ``downstream`` folder.
+        embed: sentences to vectors (n, dim).
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    return {name: np.stack([_cosines(pairs, embed), pairs.scores]) for name, pairs in task.read(folder).items()}
+
+
+def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed) -> StsTaskResult:
+    """Score an encoder on a task; see :func:`predictions` for arguments and errors."""
+    subsets = predictions(task, folder, embed)
+    scores = {name: spearman(*predicted) for name, predicted in subsets.items()}
+    counts = {name: predicted.shape[1] for name, predicted in subsets.items()}
+    return StsTaskResult(
+        spearman=round(spearman(*np.concatenate(list(subsets.values()), axis=1)), 2),
+        mean=round(float(np.mean(list(scores.values()))), 2),
+        weighted_mean=round(float(np.average(list(scores.values()), weights=list(counts.values()))), 2),
+        subsets={name: round(score, 2) for name, score in scores.items()},
+        counts=counts,
+    )
+
+
+def _vectors_of_pairs(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor]:
     """The vectors of both sentences of each pair, (pairs, dim), from those of ``pairs.sentences``."""
     row = {sentence: i for i, sentence in enumerate(pairs.sentences)}
     return vectors[[row[s] for s in pairs.first]], vectors[[row[s] for s in pairs.second]]
 
 
-def cosines(pairs: StsPairs, embed: Embed) -> NDArray[np.floating]:
-    """Cosine similarity of each pair, (pairs,), in fp64."""
+def _cosines(pairs: StsPairs, embed: Embed) -> NDArray[np.float64]:
+    """The cosine of each pair, (pairs,)."""
     first, second = (unit_vectors(embed(texts).double()) for texts in (pairs.first, pairs.second))  # (pairs, dim)
-    return positive_similarity(first, second).cpu().numpy()
-
-
-def evaluate_sts(pairs: StsPairs, embed: Embed) -> StsResult:
-    """Score an encoder, given as a function from sentences to vectors (n, dim); each sentence is embedded once."""
-    return score_vectors(pairs, embed(pairs.sentences))
-
-
-def _parse(name: str, path: Path, score: int, first: int, second: int, header: bool = False) -> StsPairs:
-    rows = []
-    for number, line in enumerate(read_lines(path), 1):
-        if header and number == 1:
-            continue
-        fields = _fields(line, path, number, max(score, first, second) + 1)
-        rows.append((fields[first], fields[second], fields[score], number))
-    return _pairs(name, path, rows)
-
-
-def read_lines(path: Path, encoding: str = "utf-8") -> list[str]:
-    """Lines of a file, split at line feeds alone, without an empty last one.
-
-    Raises:
-        DataError: the file cannot be read or decoded, or is empty.
-    """
-    try:
-        with path.open(encoding=encoding, newline="\n") as file:
-            text = file.read()
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
-    if not text:
-        raise DataError(f"{path} is empty")
-    return text.removesuffix("\n").split("\n")
-
-
-def _fields(line: str, path: Path, number: int, at_least: int) -> list[str]:
-    fields = line.split("\t")
-    if len(fields) < at_least:
-        raise DataError(f"{path}, line {number}: {at_least} tab-separated columns expected, {len(fields)} found")
-    return fields
-
-
-def _pairs(name: str, path: Path, rows: Sequence[tuple[str, str, str, int]]) -> StsPairs:
-    """Pairs of (first, second, score, line number) as texts, white space collapsed."""
-    scores = np.empty(len(rows))
-    for i, (_, _, score, number) in enumerate(rows):
-        try:
-            scores[i] = float(score)
-        except ValueError as error:
-            raise DataError(f"{path}, line {number}: {score!r} is no score") from error
-    if len(rows) == 0 or not np.isfinite(scores).all():
-        raise DataError(f"{path}: no pair with a score" if len(rows) == 0 else f"{path}: a score is not finite")
-    return StsPairs(
-        name, tuple(" ".join(r[0].split()) for r in rows), tuple(" ".join(r[1].split()) for r in rows), scores
-    )
+    cosines: NDArray[np.float64] = positive_similarity(first, second).cpu().numpy()
+    return cosines

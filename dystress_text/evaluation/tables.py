@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dystress_text.cli.text_table import lay_out
-from dystress_text.evaluation.published import Row, average
+from dystress_text.evaluation.catalogue import Row, average
 
 MISSING = "missing"
 

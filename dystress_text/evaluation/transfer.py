@@ -1,6 +1,6 @@
-"""Transfer tasks: logistic regression on frozen embeddings, as SentEval does it.
+"""SentEval's transfer tasks: logistic regression on frozen embeddings.
 
-from dystress_text.evaluation.senteval_tasks import TRANSFER_TASKS
+from dystress_text.evaluation.catalogue import TRANSFER_TASKS
 from dystress_text.evaluation.transfer import evaluate_transfer
 evaluate_transfer(TRANSFER_TASKS[0], folder, embed)   # embed: sentences -> vectors (n, dim)
 """
@@ -18,6 +18,7 @@ from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
+from dystress_text.evaluation.catalogue import TransferTask
 from dystress_text.evaluation.classifier import (
     L2_VALUES,
     RECIPES,
@@ -29,20 +30,20 @@ from dystress_text.evaluation.classifier import (
     Subset,
     fit_batched,
 )
-from dystress_text.evaluation.senteval_tasks import Labelled, TransferTask
+from dystress_text.evaluation.readers import Labelled
 from dystress_text.evaluation.sts import Embed
 
 
 @dataclass(frozen=True)
 class TransferResult:
-    """What a task says of an encoder.
+    """Scores of an encoder on a task.
 
     Attributes:
-        accuracy: x 100: the mean over the outer folds, or that of the test split.
+        accuracy: x 100: the mean over the outer folds, or the accuracy on the test split.
         dev_accuracy: x 100, of the chosen l2 on the rows that chose it; the mean over the outer folds.
-        l2: the chosen ones, one for each outer fold.
-        folds: x 100, the outer folds' accuracies; empty where there is a test split.
-        f1: x 100, on the test split of a pair task; None elsewhere.
+        l2: the chosen values, one for each outer fold.
+        folds: x 100, the accuracy of each outer fold; empty where there is a test split.
+        f1: x 100, on the test split of a pair task; None for other tasks.
         counts: texts by split.
     """
 
@@ -60,7 +61,7 @@ def evaluate_transfer(
     """Run a task.
 
     Args:
-        task: from :mod:`dystress_text.evaluation.senteval_tasks`.
+        task: from :mod:`dystress_text.evaluation.catalogue`.
         folder: SentEval's ``downstream`` folder.
         embed: sentences to vectors (n, dim).
         mode: ``test`` (the published figures) or ``fast``.
@@ -90,11 +91,11 @@ def evaluate_transfer(
 def dev_accuracy(
     task: TransferTask, splits: Mapping[str, Labelled], embed: Embed, mode: str = "fast", fitter: Fitter = fit_batched
 ) -> float:
-    """A task's :attr:`TransferResult.dev_accuracy` alone: a test split is neither encoded nor looked at.
+    """A task's :attr:`TransferResult.dev_accuracy` alone; the test split is not used.
 
     Args:
-        task: from :mod:`dystress_text.evaluation.senteval_tasks`.
-        splits: what ``task.read`` gave.
+        task: from :mod:`dystress_text.evaluation.catalogue`.
+        splits: as ``task.read`` returns them.
         embed: sentences to vectors (n, dim).
         mode: ``test`` or ``fast``.
         fitter: trains the classifiers, on the device of the vectors.
@@ -114,9 +115,9 @@ class _Choice:
     Attributes:
         x: (n, features) of the rows that choose and train.
         y: (n,) their classes.
-        classes: their number.
-        final: what the classifier of the test split sees.
-        subsets: what the fits that choose see.
+        classes: the number of classes.
+        final: the rows for the classifier that is tested.
+        subsets: the rows for the fits that choose.
         recipe: of all fits.
     """
 
@@ -144,7 +145,7 @@ def _choice(
         final = Subset(np.arange(n), np.arange(n, n + len(splits["dev"])))
         both = torch.cat([x["train"], x["dev"]]), torch.cat([y["train"], y["dev"]])
         return _Choice(*both, task.classes, final, [final], recipe)
-    inner = [Subset(*parts) for parts in _fold(splits["train"].labels, recipe)]
+    inner = [Subset(*fold) for fold in _fold(splits["train"].labels, recipe)]
     return _Choice(x["train"], y["train"], task.classes, Subset(np.arange(n)), inner, recipe)
 
 
@@ -155,7 +156,7 @@ def _vectors(splits: Mapping[str, Labelled], embed: Embed) -> tuple[dict[str, Te
 
 
 def features(split: Labelled, embed: Embed) -> Tensor:
-    """A text's vector u, (n, dim); for pairs [|u - v|, u * v], (n, 2 dim)."""
+    """The vectors u of texts, (n, dim); for pairs [|u - v|, u * v], (n, 2 dim)."""
     if len(split.columns) == 1:
         return embed(split.columns[0])
     u, v = (embed(column) for column in split.columns)
@@ -165,7 +166,7 @@ def features(split: Labelled, embed: Embed) -> Tensor:
 def _nested_folds(
     x: Tensor, y: Tensor, classes: int, recipe: Recipe, fitter: Fitter
 ) -> tuple[float, float, tuple[float, ...], tuple[float, ...]]:
-    """Accuracy, dev accuracy, l2 and accuracy of each outer fold; all inner fits of all outer folds at once."""
+    """Accuracy, dev accuracy, l2 and accuracy of each outer fold; the inner fits of all outer folds run together."""
     outer = _fold(y.cpu().numpy(), recipe)
     scores = _inner_scores(x, y, classes, outer, recipe, fitter)
     l2 = tuple(L2_VALUES[int(np.argmax(score))] for score in scores)
@@ -183,7 +184,7 @@ def _inner_scores(
         Subset(train[rows], train[held_out]) for train, _ in outer for rows, held_out in _fold(labels[train], recipe)
     ]
     fits = fitter(x, y, classes, inner, _grid(len(inner)), recipe)
-    return [_scores(fits, part) for part in np.split(np.arange(len(inner)), len(outer))]
+    return [_scores(fits, fold) for fold in np.split(np.arange(len(inner)), len(outer))]
 
 
 def _mean_of_best(scores: Sequence[Sequence[float]]) -> float:
@@ -201,7 +202,7 @@ def _grid(subsets: int) -> NDArray[np.float64]:
 
 
 def _scores(fits: Fits, subsets: NDArray[np.int64] | slice = slice(None)) -> list[float]:
-    """Mean held-out accuracy x 100 of each l2 value, as SentEval rounds it: L of them."""
+    """Mean held-out accuracy x 100 of each of the L values of l2, rounded as SentEval rounds it."""
     return [round(100 * float(mean), 2) for mean in fits.accuracy[subsets].mean(0)]
 
 

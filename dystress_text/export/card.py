@@ -1,4 +1,4 @@
-"""The model card: what a model is, how it came about, what it reaches, and how each consumer gets its vectors."""
+"""The model card: what a model is, how it was trained, its results, and how each consumer gets its vectors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import yaml
 from dystress_text.cli.command_line import one_line
 from dystress_text.encoders.encoder import AVERAGED
 from dystress_text.encoders.saved_model import SavedModel, read_saved
+from dystress_text.evaluation.catalogue import STS_SETS
 from dystress_text.export.card_code import usage
 from dystress_text.export.citation import CITATION
 from dystress_text.files.hub import hub_reachable
@@ -22,7 +23,6 @@ CARD = "README.md"
 HERE = "path/to/this/folder"
 LAYOUTS = ("native", "hf", "legacy", "onnx")
 
-_EVAL_SETS = {"stsb_dev": "STS-B dev", "mini_sts": "mini-STS"}
 _FORMATS = {"spearman": ".2f", "alignment": ".4f", "uniformity": ".4f"}
 _UNKNOWN = "unknown"
 
@@ -30,7 +30,7 @@ _UNKNOWN = "unknown"
 def write_card(
     folder: Path, record: Mapping[str, Any], model: SavedModel | None = None, layout: str = "native", at: str = HERE
 ) -> None:
-    """Write a model folder's card under another name and rename it.
+    """Write a model folder's card.
 
     Args:
         folder: where the card goes.
@@ -41,7 +41,7 @@ def write_card(
 
     Raises:
         OSError: it cannot be written.
-        UserError: the folder holds no model.
+        UserError: there is no model in the folder.
     """
     write_text(folder / CARD, model_card(record, model or read_saved(folder), layout, at))
 
@@ -49,7 +49,7 @@ def write_card(
 def describe_base(name_or_path: str) -> dict[str, Any]:
     """An encoder's name, whether the hub has it under that name, and the licence that its card states (else None).
 
-    Of a folder the name alone is told, not where it lies.
+    Of a folder only the name is given, not the path.
     """
     folder = Path(name_or_path)
     local = folder.is_dir()
@@ -67,7 +67,7 @@ def _stated_license(name_or_path: str, local: bool) -> str | None:
         file = os.path.join(name_or_path, CARD) if local else None
         file = file or hf_hub_download(name_or_path, CARD, local_files_only=not hub_reachable())
         stated = ModelCard.load(file).data.to_dict().get("license")
-    except Exception:  # no card, no network, a card that is no YAML: then nothing is stated
+    except Exception:  # no card, no network, or a card that is not YAML
         return None
     return stated if isinstance(stated, str) and stated else None
 
@@ -76,10 +76,10 @@ def model_card(record: Mapping[str, Any], model: SavedModel, layout: str = "nati
     """The text of a model folder's README.md.
 
     Args:
-        record: what ``run.json`` holds; what is missing there is left out of the card, and an empty one will do.
-        model: what the model is.
-        layout: one of :data:`LAYOUTS`: how the folder's files are laid out, and so who can read them.
-        at: the folder or hub name that stands in the code.
+        record: the content of ``run.json``; the card leaves out what it does not have, and it may be empty.
+        model: its description.
+        layout: of the folder's files, one of :data:`LAYOUTS`.
+        at: the folder or hub name for the code.
     """
     sections = [
         _front_matter(record, layout),
@@ -96,25 +96,25 @@ def model_card(record: Mapping[str, Any], model: SavedModel, layout: str = "nati
     return "\n\n".join(sections) + "\n"
 
 
-def _part(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = record.get(name)
-    return part if isinstance(part, Mapping) else {}
+def _section(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = record.get(name)
+    return section if isinstance(section, Mapping) else {}
 
 
 def _plain(value: Any) -> str:
-    """A value on one line, without the characters that would end a cell of a table or a code span."""
+    """A value on one line, without the characters that end a cell of a table or a code span."""
     text = one_line(" ".join(str(value).replace("`", "'").split()))
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
 def _title(record: Mapping[str, Any]) -> str:
-    name = _part(record, "base_model").get("name")
+    name = _section(record, "base_model").get("name")
     return _plain(f"{name} as a sentence encoder" if name else "Sentence encoder")
 
 
 def _about(record: Mapping[str, Any], model: SavedModel) -> str:
     limit = f" of up to {model.max_seq_length} tokens" if model.max_seq_length else ""
-    base = _part(record, "base_model").get("name")
+    base = _section(record, "base_model").get("name")
     return (
         f"Maps sentences{limit} to vectors of {model.dimension} numbers, to be compared by cosine similarity. "
         f"A {_plain(model.transformer)} encoder"
@@ -127,17 +127,17 @@ def _about(record: Mapping[str, Any], model: SavedModel) -> str:
 
 
 def _adapters_in_words(record: Mapping[str, Any]) -> str:
-    settings, parameters = _part(record, "settings"), _part(record, "parameters")
+    settings, parameters = _section(record, "settings"), _section(record, "parameters")
     rank = settings.get("lora_rank")
     if rank is None:
         return ""
     share = ""
     if all(isinstance(parameters.get(name), int) for name in ("trained", "all")):
         share = f", {parameters['trained']:,} of {parameters['all']:,} parameters,"
-    kept = (
+    files = (
         "; the adapters' own files are in `adapter/` of the run's folder" if settings.get("merge_lora") is False else ""
     )
-    return f" LoRA adapters of rank {_plain(rank)}{share} were trained and are merged into the weights{kept}."
+    return f" LoRA adapters of rank {_plain(rank)}{share} were trained and are merged into the weights{files}."
 
 
 def _pooling_in_words(model: SavedModel) -> str:
@@ -156,7 +156,7 @@ def _tokens_in_words(model: SavedModel) -> str:
 
 
 def _front_matter(record: Mapping[str, Any], layout: str) -> str:
-    settings, base = _part(record, "settings"), _part(record, "base_model")
+    settings, base = _section(record, "settings"), _section(record, "base_model")
     sentence_transformers = layout in ("native", "legacy")
     content: dict[str, Any] = {
         "license": str(base.get("license") or _UNKNOWN),
@@ -183,20 +183,20 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
 
 
 def _recipe(record: Mapping[str, Any]) -> Iterable[str]:
-    settings, corpus = _part(record, "settings"), _part(record, "corpus")
+    settings, corpus = _section(record, "settings"), _section(record, "corpus")
     if not settings:
         return
     batch = settings.get("train_batch_size")
     if settings.get("per_device_train_batch_size") is not None:
         batch = f"{settings['per_device_train_batch_size']} a process"
     rows: list[tuple[str, Any]] = [
-        ("base model", _part(record, "base_model").get("name")),
+        ("base model", _section(record, "base_model").get("name")),
         ("data", _data(record)),
         ("sentences", corpus.get("sentences")),
         ("SHA-256 of the data", corpus.get("sha256")),
         ("objective", record.get("objective")),
         ("temperature", record.get("temperature")),
-        ("temperature as learned", _listed(_part(record, "learned_temperature"))),
+        ("temperature as learned", _listed(_section(record, "learned_temperature"))),
         ("temperature in the gradient", {True: "no", False: "yes"}.get(settings.get("detach_temperature", ""))),
         ("pooling", settings.get("pooler_type")),
         ("dense + tanh while training", _head(record)),
@@ -217,7 +217,7 @@ def _recipe(record: Mapping[str, Any]) -> Iterable[str]:
         ("device", record.get("device")),
         ("processes", record.get("processes")),
         ("training time", f"{record['train_seconds']} s" if "train_seconds" in record else None),
-        ("versions", _listed(_part(record, "versions"))),
+        ("versions", _listed(_section(record, "versions"))),
     ]  # fmt: skip
     yield "## Recipe\n\n" + _table(("", ""), (row for row in rows if row[1] is not None))
 
@@ -229,10 +229,10 @@ def _lora(settings: Mapping[str, Any]) -> str | None:
 
 
 def _head(record: Mapping[str, Any]) -> str:
-    """Whether there was a head; older records say what was asked for alone."""
+    """Whether there was a head; older records have the option alone."""
     if "head" in record:
         return "yes" if record["head"] else "no"
-    return {True: "yes", False: "no"}.get(_part(record, "settings").get("mlp_head", ""), "with cls only")
+    return {True: "yes", False: "no"}.get(_section(record, "settings").get("mlp_head", ""), "with cls only")
 
 
 def _listed(values: Mapping[str, Any]) -> str | None:
@@ -241,16 +241,16 @@ def _listed(values: Mapping[str, Any]) -> str | None:
 
 
 def _variant(record: Mapping[str, Any], option: str) -> Any:
-    return _part(record, "data_variants").get(option)
+    return _section(record, "data_variants").get(option)
 
 
 def _is_wikipedia(record: Mapping[str, Any]) -> bool:
-    train_file = _part(record, "settings").get("train_file", "")
+    train_file = _section(record, "settings").get("train_file", "")
     return train_file is None or Path(str(train_file)).name == WIKI1M
 
 
 def _data(record: Mapping[str, Any]) -> str | None:
-    settings = _part(record, "settings")
+    settings = _section(record, "settings")
     if "train_file" not in settings:
         return None
     train_file = settings["train_file"]
@@ -265,11 +265,11 @@ def _data(record: Mapping[str, Any]) -> str | None:
 
 
 def _licences(record: Mapping[str, Any]) -> str:
-    stated = _part(record, "base_model").get("license")
+    stated = _section(record, "base_model").get("license")
     base = f"{_plain(stated)}, as its card states" if stated else f"{_UNKNOWN}: its card states none that could be read"
     if _is_wikipedia(record):
         data = "CC BY-SA 3.0 (text of Wikipedia)"
-    elif _part(record, "settings").get("train_file") == "python-documentation":
+    elif _section(record, "settings").get("train_file") == "python-documentation":
         data = "PSF-2.0 (Python's documentation)"
     else:
         data = "the user's own; not recorded"
@@ -280,19 +280,20 @@ def _licences(record: Mapping[str, Any]) -> str:
 
 
 def _results(record: Mapping[str, Any]) -> Iterable[str]:
-    trained, untrained = _part(record, "trained"), _part(record, "untrained")
+    trained, untrained = _section(record, "trained"), _section(record, "untrained")
     slug = _first_set(trained)
     if slug is None:
         return
-    settings = _part(record, "settings")
+    settings = _section(record, "settings")
     pooler = str(settings.get("pooler_type"))
     rows = []
     best = next(iter(untrained), pooler)
     for name in dict.fromkeys(name for name in (best, pooler) if name in untrained):
         title = "untrained, best pooling" if name == best else "untrained"
-        rows.append((title, name, *_figures(_part(untrained, name), slug)))
+        rows.append((title, name, *_figures(_section(untrained, name), slug)))
     rows.append(("this model", pooler, *_figures(trained, slug)))
-    eval_set = _EVAL_SETS.get(str(settings.get("eval_set")).partition(" ")[0], slug)
+    name = str(settings.get("eval_set")).partition(" ")[0]
+    eval_set = STS_SETS[name].title if name in STS_SETS else slug
     chosen_by = str(settings.get("metric_for_best_model") or f"{slug}_spearman")
     chose = (
         "which also chose the step" if chosen_by == f"{slug}_spearman" else f"the step chosen by {_plain(chosen_by)}"
@@ -306,11 +307,11 @@ def _results(record: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _further_results(record: Mapping[str, Any]) -> Iterable[str]:
-    """What other evaluators measured than the first set of scored pairs."""
-    trained = _part(record, "trained")
+    """The figures of all evaluators except the first set of scored pairs."""
+    trained = _section(record, "trained")
     slug = _first_set(trained)
-    told = {f"{slug}_{kind}" for kind in _FORMATS}
-    figures = [(n, format(value, ".2f")) for n, value in trained.items() if n not in told and _is_number(value)]
+    shown = {f"{slug}_{kind}" for kind in _FORMATS}
+    figures = [(n, format(value, ".2f")) for n, value in trained.items() if n not in shown and _is_number(value)]
     if figures:
         yield "## Further results\n\nMeasured while training.\n\n" + _table(("metric", "this model"), figures)
 

@@ -66,7 +66,7 @@ def usage(model: SavedModel, layout: str, at: str) -> Iterable[str]:
         if layout == "native":
             older = (
                 "This takes sentence-transformers 5.4 or newer; versions from 2.2 on read the copy that `python -m "
-                "dystress_text.export.copies FOLDER --to legacy` makes."
+                "dystress_text.export FOLDER --to legacy` makes."
             )
         code = _SENTENCE_TRANSFORMERS.format(**fill)
         yield f"With sentence-transformers:\n\n```python\n{code}```\n\n{older}"

@@ -1,4 +1,4 @@
-"""Make a copy of a trained model that other tools load."""
+"""Copies of a trained model in layouts that other tools load, and their upload."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import re
-import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,18 +22,19 @@ from dystress_text.encoders.encoder import AVERAGED, SentenceEncoder, length_lim
 from dystress_text.encoders.legacy_layout import write_legacy, write_tokenizer
 from dystress_text.encoders.pretrained import load_pretrained, pooler_dense
 from dystress_text.encoders.saved_model import load_saved, read_saved
-from dystress_text.errors import UserError
+from dystress_text.errors import UserError, reason_of
 from dystress_text.export.card import HERE, LAYOUTS, write_card
 from dystress_text.files.hub import hub_reachable
+from dystress_text.files.whole import whole_folder
 from dystress_text.training.run_folder import RECORD
 
 TOLERANCE = 1e-4
-OPSET = 18  # what torch's exporter writes without conversion
+OPSET = 18  # torch's exporter writes this version without conversion
 ONNX_FILE = "model.onnx"
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-_PROTOBUF_LIMIT = 2**31 - 2**20  # bytes of one file; weights beyond it go into a second one
+_PROTOBUF_LIMIT = 2**31 - 2**20  # bytes of one file; larger weights go into a second file
 
-# what the copy is checked on: one token to more than the longest input, in batches of odd sizes
+# the copy is checked on these: from one token to more than the longest input, in batches of odd sizes
 PROBES = (
     "Yes.",
     "A man plays a guitar.",
@@ -53,11 +53,11 @@ Embed = Callable[[Path, SentenceEncoder], Tensor]
 
 @dataclass(frozen=True)
 class Exported:
-    """A copy that was made.
+    """A copy that was written.
 
     Attributes:
-        folder: where it lies.
-        difference: the largest one between two entries of its vectors and the model's.
+        folder: of the copy.
+        difference: the largest absolute difference between an entry of its vectors and the model's.
     """
 
     folder: Path
@@ -71,10 +71,10 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
         model: a folder that training wrote.
         to: one of :data:`dystress_text.export.card.LAYOUTS`.
         output: where the copy goes, a folder that is empty or does not exist; default beside the model.
-        at: the name by which the copy's card calls it.
+        at: the copy's name in the code on its card.
 
     Raises:
-        UserError: no such layout or model, an output that is occupied, a missing package, or vectors that differ.
+        UserError: unknown layout or model, an output folder that is not empty, a missing package, or different vectors.
     """
     if to not in LAYOUTS:
         raise UserError(f"--to: unknown layout {to!r}; known are {', '.join(LAYOUTS)}")
@@ -94,27 +94,24 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
     write, embed = _LAYOUTS[to]
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=output.parent, prefix=".export-") as staging:
-            folder = Path(staging) / "model"
-            folder.mkdir()
+        with whole_folder(output) as folder:
             write(encoder, tokenizer, folder)
             write_card(folder, record, saved, to, at)
-            for file in folder.rglob("*"):  # some are written for the owner's eyes alone
+            for file in folder.rglob("*"):  # some libraries write for the owner's eyes alone
                 if file.is_file():
                     file.chmod((folder / "README.md").stat().st_mode)
             expected = encoder.encode(PROBES, tokenizer)
             assert isinstance(expected, Tensor)
             difference = float((embed(folder, encoder) - expected).abs().max())
-            if not difference <= TOLERANCE:  # also where it is no number
+            if not difference <= TOLERANCE:  # a NaN is refused too
                 raise UserError(f"--to {to}: the copy's vectors differ by {difference:.2g}; nothing was written")
-            folder.rename(output)
     except OSError as error:
         raise UserError(f"--output: cannot write to {str(output)!r}: {error.strerror or error}") from error
     return Exported(output, difference)
 
 
 def _read_record(model: Path) -> dict[str, Any]:
-    """What the run left beside the model; nothing where there is no run.
+    """The record of the run that made a model; empty without one.
 
     Raises:
         UserError: it is damaged.
@@ -124,9 +121,9 @@ def _read_record(model: Path) -> dict[str, Any]:
     try:
         record = json.loads((model / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{str(model / RECORD)!r} is damaged: {' '.join(str(error).split())}") from error
+        raise UserError(f"{str(model / RECORD)!r} is damaged: {reason_of(error)}") from error
     if not isinstance(record, dict):
-        raise UserError(f"{str(model / RECORD)!r} is damaged: no record of a run")
+        raise UserError(f"{str(model / RECORD)!r} is damaged: it is not a record of a run")
     return record
 
 
@@ -134,12 +131,12 @@ def _read_record(model: Path) -> dict[str, Any]:
 
 
 def _write_native(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    encoder.transformer.config.output_hidden_states = False  # encoder.save knows which pooler needs them
+    encoder.transformer.config.output_hidden_states = False  # encoder.save sets it for the poolers that need it
     encoder.save(folder, tokenizer)
 
 
 def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """An encoder alone; its configuration says how it is pooled, and a kept head goes into its own pooler."""
+    """Write the encoder; its configuration says how to pool, and a kept head goes into the encoder's own pooler."""
     encoder.transformer.config.output_hidden_states = False
     layers = AVERAGED.get(encoder.pooler_type)
     encoder.transformer.config.sentence_embedding = {
@@ -151,10 +148,8 @@ def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fold
     if encoder.keep_head:
         dense = pooler_dense(encoder.transformer)
         if layers or dense is None:
-            where = (
-                "is on top of a mean over the tokens" if layers else "finds no pooler of dense + tanh in the encoder"
-            )
-            raise UserError(f"--to hf: this model's head {where}; native, legacy and onnx can hold it")
+            reason = "follows a mean over the tokens" if layers else "has no place: the encoder has no such pooler"
+            raise UserError(f"--to hf: this model's head {reason}; native, legacy and onnx can hold it")
         dense.load_state_dict(encoder.head_dense.state_dict())
         encoder.transformer.config.sentence_embedding["head"] = "pooler_output"
     encoder.transformer.save_pretrained(folder)
@@ -174,7 +169,7 @@ class _Graph(nn.Module):
 
 
 def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """One graph from token ids and mask to pooled vectors; token types are left at 0, as the encoder has them."""
+    """Write one graph from token ids and mask to pooled vectors; token types are 0, as in the encoder."""
     encoder.transformer.config.output_hidden_states = False
     graph = _Graph(encoder).eval()
     ids = torch.ones(2, 7, dtype=torch.long)
@@ -184,7 +179,7 @@ def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fo
     weights = sum(tensor.numel() * tensor.element_size() for tensor in graph.state_dict().values())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
         torch.onnx.export(
             graph,
             (ids, mask),
@@ -229,12 +224,12 @@ def _embed_onnx(folder: Path, encoder: SentenceEncoder) -> Tensor:
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     session = onnxruntime.InferenceSession(str(folder / ONNX_FILE), providers=["CPUExecutionProvider"])
-    parts = []
+    vectors = []
     for start, stop in ((0, 1), (1, 4), (4, 6), (6, 7), (7, len(PROBES))):
         batch = tokenizer(list(PROBES[start:stop]), padding=True, truncation=True, return_tensors="np")
         inputs = {name: batch[name].astype("int64") for name in ("input_ids", "attention_mask")}
-        parts.append(torch.from_numpy(session.run(["sentence_embedding"], inputs)[0]))
-    return torch.cat(parts)
+        vectors.append(torch.from_numpy(session.run(["sentence_embedding"], inputs)[0]))
+    return torch.cat(vectors)
 
 
 _LAYOUTS: dict[str, tuple[Write, Embed]] = {
@@ -249,10 +244,10 @@ _LAYOUTS: dict[str, tuple[Write, Embed]] = {
 
 
 def check_push(repository: str) -> None:
-    """See whether a folder could be uploaded, before it is made.
+    """Check that a folder could be uploaded, before it is made.
 
     Raises:
-        UserError: the name is none, there is no token, or the hub is out of reach.
+        UserError: the name is malformed, there is no token, or the hub cannot be reached.
     """
     from huggingface_hub import get_token
 
@@ -265,7 +260,7 @@ def check_push(repository: str) -> None:
 
 
 def push(folder: Path, repository: str, private: bool = False) -> str:
-    """Upload a folder to the hub, making the repository where there is none, and return its address.
+    """Upload a folder to the hub and return its address; a repository that does not exist is made.
 
     Raises:
         UserError: the hub refuses or fails.
@@ -276,11 +271,7 @@ def push(folder: Path, repository: str, private: bool = False) -> str:
         api = HfApi()
         address = api.create_repo(repository, private=private or None, exist_ok=True)
         api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload by dystress-text")
-    except Exception as error:  # of the network, the hub or the library
-        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        reason = reason.replace(get_token() or "\0", "<token>")
+    except Exception as error:  # the network, the hub and the library have errors of their own
+        reason = reason_of(error).rstrip(".").replace(get_token() or "\0", "<token>")
         raise UserError(f"--push_to_hub: {reason}. The copy is in {str(folder)!r}") from error
     return str(address)
-
-
-# ---- the program -----------------------------------------------------------------------------------------------------

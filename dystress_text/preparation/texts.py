@@ -9,9 +9,8 @@ from pathlib import Path
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError
-from dystress_text.evaluation.senteval_tasks import SUITES, Task
-from dystress_text.evaluation.sets import STSB_DEV
-from dystress_text.evaluation.sts import read_sts_benchmark
+from dystress_text.evaluation.catalogue import STSB_DEV, SUITES, Task
+from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.files.prepared_data import Manifest, read_manifest
 from dystress_text.files.text_lines import UNPACK_ERRORS, open_text
 from dystress_text.preparation.catalog import WIKI1M_FIRST_LINE, WIKI1M_LINES, WIKI1M_VARIANTS, DataSet

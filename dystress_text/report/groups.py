@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from dystress_text.evaluation.published import GROUPS, TASKS, Row, average
+from dystress_text.evaluation.catalogue import GROUPS, TASKS, Row, average
 from dystress_text.report.runs import RunFigures, temperature_values
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.paper import ROWS, PaperRow

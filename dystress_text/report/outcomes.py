@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.published import TASKS
+from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.report.comparison import Spread, spread
 from dystress_text.report.runs import FREE, FinishedRun, TemperatureValues, is_sts, read_finished, text_evaluations
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
@@ -237,7 +237,7 @@ def _read_text(run: FinishedRun, geometry: bool) -> _Evaluated:
     names = tuple(task for task, result in found["tasks"].items() if is_sts(task, result))
     variant, figures, about = found.get("data_variant"), {ACCURACY: average}, f"{suite} suite"
     setup = {"suite": suite, "STS tasks": ", ".join(names), "data_variant": variant}
-    if geometry:
+    if geometry and measured is not None:
         figures |= {name: measured.get(name) for name in GEOMETRY[TEXT_PROGRAM]}
         setup["geometry"] = measured.get("set")
         about += f", geometry of {measured.get('set')}"

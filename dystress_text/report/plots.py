@@ -6,14 +6,17 @@ python -m dystress_text.report.plots docs/temperature.png
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 from matplotlib.axes import Axes
+from numpy.typing import NDArray
 
 from dystress_text.core.registry import Temperature
 from dystress_text.core.temperature import (
@@ -45,6 +48,38 @@ def plot_temperatures(temperatures: dict[str, Temperature], file: str | Path) ->
     dress(right, "s / tau(s)", "Its logit in the softmax")
     left.margins(y=0.12)
     right.legend(frameon=False, fontsize=9, loc="upper left")
+    figure.savefig(file, dpi=150)
+    plt.close(figure)
+
+
+def plot_similarities(
+    similarities: Mapping[str, NDArray[np.floating]], title: str, *, temperature: Temperature, source: str, file: Path
+) -> None:
+    """Draw histograms of similarities, and below them the temperature over the same axis.
+
+    Args:
+        similarities: cosines by kind of pair, three kinds.
+        title: of the picture.
+        temperature: the curve.
+        source: where the temperature comes from.
+        file: the picture; its ending says the format.
+    """
+    figure, (above, below) = plt.subplots(
+        2, 1, figsize=(7.2, 5.6), layout="constrained", sharex=True, height_ratios=(2, 1)
+    )
+    for (label, values), (colour, line) in zip(similarities.items(), (STYLES[3], STYLES[1], STYLES[0]), strict=True):
+        above.hist(
+            values, bins=80, range=(-1, 1), density=True, histtype="step", linewidth=1.8, color=colour, linestyle=line,
+            label=f"{label} (n = {len(values):,})",
+        )  # fmt: skip
+    above.legend(frameon=False, fontsize=9, loc="upper left")
+    s = torch.linspace(-1, 1, 801, dtype=torch.float64)
+    below.plot(s, temperature(s).detach().expand_as(s), color=STYLES[2][0], linewidth=2)
+    dress_plain(above, "density", title)
+    dress_plain(below, "temperature tau(s)", f"{temperature} ({source})", 9)
+    below.set_xlabel("cosine similarity s")
+    below.margins(y=0.2)
+    below.set_xlim(-1, 1)
     figure.savefig(file, dpi=150)
     plt.close(figure)
 

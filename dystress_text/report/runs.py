@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.published import TASKS, Row
+from dystress_text.evaluation.catalogue import TASKS, Row
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS

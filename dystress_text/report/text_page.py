@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dystress_text.core.registry import Temperature
-from dystress_text.evaluation.sts import POSITIVE_SCORE
+from dystress_text.evaluation.readers import POSITIVE_SCORE
 from dystress_text.files.whole import write_text
 from dystress_text.report.history import RunHistory, read_history
 from dystress_text.report.notes import notes_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
-from dystress_text.evaluation.sets import STSB_DEV, eval_pairs
+from dystress_text.evaluation.catalogue import STSB_DEV, eval_pairs
 from dystress_text.files.places import data_root
 from dystress_text.search.demo_server import Demo
 from dystress_text.search.index_folder import check_index

@@ -209,7 +209,7 @@ def new_index(folder: Path, overwrite: bool = False) -> Iterator[Path]:
             if not held:
                 raise UserError(f"another program is writing the index {str(folder)!r}; try again later")
             try:
-                shutil.rmtree(staging, ignore_errors=True)  # of a program that was killed
+                shutil.rmtree(staging, ignore_errors=True)  # left by a program that was killed
                 staging.mkdir()
                 yield staging
                 seal(staging, place)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dystress_text.evaluation.published import GROUPS, TASKS, Row, average
+from dystress_text.evaluation.catalogue import GROUPS, TASKS, Row, average
 
 TABLE = "stsresall"
 

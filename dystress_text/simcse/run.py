@@ -17,6 +17,7 @@ from dystress_text.encoders.encoder import POOLERS, SentenceEncoder, check_lengt
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.saved_model import load_saved
 from dystress_text.errors import UserError
+from dystress_text.evaluation.catalogue import PREPARED_SETS
 from dystress_text.evaluation.evaluators import (
     Evaluation,
     build_evaluation,
@@ -25,9 +26,8 @@ from dystress_text.evaluation.evaluators import (
     sts_line,
     sts_metrics,
 )
-from dystress_text.evaluation.sets import PREPARED_SETS
-from dystress_text.evaluation.similarities import pair_similarities
-from dystress_text.evaluation.sts import POSITIVE_SCORE, StsPairs, score_vectors
+from dystress_text.evaluation.readers import POSITIVE_SCORE, StsPairs
+from dystress_text.evaluation.sts import pair_similarities, score_vectors
 from dystress_text.files.places import EMBEDDED, data_root
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import versions

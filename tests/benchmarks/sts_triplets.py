@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dystress_text.evaluation.sts import StsPairs, read_sts_benchmark
+from dystress_text.evaluation.readers import StsPairs, read_sts_benchmark
 
 POSITIVE, NEGATIVE = 4.0, 2.0
 

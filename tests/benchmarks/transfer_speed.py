@@ -21,8 +21,8 @@ import torch
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
+from dystress_text.evaluation.catalogue import TRANSFER_TASKS, TransferTask
 from dystress_text.evaluation.classifier import L2_VALUES, RECIPES, SEED, Subset, fit_batched, fit_literal
-from dystress_text.evaluation.senteval_tasks import TRANSFER_TASKS, TransferTask
 
 DIM = 768
 SEPARATION = 0.045  # of the centres, so that accuracies are those of real tasks: 75 to 90

@@ -14,7 +14,8 @@ from transformers import AutoModel, AutoTokenizer
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.saved_model import load_saved, read_saved
 from dystress_text.evaluation.embedder import load_model
-from dystress_text.evaluation.sts import evaluate_sts, read_sts_benchmark
+from dystress_text.evaluation.readers import read_sts_benchmark
+from dystress_text.evaluation.sts import evaluate_sts
 from dystress_text.export.__main__ import main as export
 from dystress_text.train import main
 

@@ -213,7 +213,7 @@ def test_a_gradient_step_is_pefts_own(tiny_bert, corpus, tokenizer):
      (["--lora_rank=2", "--lora_alpha=0"], "--lora_alpha: must be positive"),
      (["--lora_rank=2", "--lora_dropout=1"], "--lora_dropout: must lie in [0, 1)"),
      (["--lora_rank=2", "--lora_target_modules", "nope"], "--lora_target_modules: give the names of linear layers"),
-     (["--lora_rank=2", "--lora_target_modules", "word_embeddings"], "word_embeddings is no linear layer")],
+     (["--lora_rank=2", "--lora_target_modules", "word_embeddings"], "word_embeddings is not a linear layer")],
 )  # fmt: skip
 def test_options_that_do_not_fit(options, said, flags, tmp_path, capsys):
     assert main([*flags, *options]) == 2

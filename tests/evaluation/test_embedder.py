@@ -9,7 +9,7 @@ from conftest import make_sentences
 
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.errors import UserError
-from dystress_text.evaluation.embedder import Embedder, load_model
+from dystress_text.evaluation.embedder import EncodedOnce, load_model, refusing_useless
 
 
 @pytest.fixture
@@ -31,26 +31,32 @@ class Counting:
         return torch.tensor([[float(len(s)), 1.0] for s in sentences])
 
 
-def test_each_distinct_sentence_is_encoded_once():
-    encode = Counting()
-    embed = Embedder(encode)
-    assert embed(["a", "bb", "a"]).tolist() == [[1, 1], [2, 1], [1, 1]]
-    assert embed(["ccc", "bb"]).tolist() == [[3, 1], [2, 1]]
-    assert encode.asked == ["a", "bb", "ccc"]
+def test_each_distinct_sentence_is_encoded_once_and_new_ones_by_themselves():
+    calls = []
+
+    def encode(sentences):
+        calls.append(list(sentences))
+        return torch.tensor([[len(s), ord(s[0])] for s in sentences], dtype=torch.float32)
+
+    embed = EncodedOnce(encode)
+    assert embed(["b", "aa", "b"]).tolist() == [[1, 98], [2, 97], [1, 98]]
+    assert embed(["aa"]).tolist() == [[2, 97]]
+    assert embed(["c", "b", "dd"]).tolist() == [[1, 99], [1, 98], [2, 100]]
+    assert calls == [["b", "aa"], ["c", "dd"]]
 
 
 def test_the_cache_outlives_the_run(tmp_path):
     file = tmp_path / "cache" / "x.safetensors"
     first, second = Counting(), Counting()
-    embed = Embedder(first, file)
+    embed = EncodedOnce(first, file)
     vectors = embed(["a", "bb"])
     embed.save()
-    again = Embedder(second, file)
+    again = EncodedOnce(second, file)
     assert torch.equal(again(["bb", "a"]), vectors.flip(0))
     assert again(["dddd"]).tolist() == [[4, 1]]
     assert second.asked == ["dddd"]
     again.save()
-    assert Embedder(Counting(), file)(["a", "bb", "dddd"]).tolist() == [[1, 1], [2, 1], [4, 1]]
+    assert EncodedOnce(Counting(), file)(["a", "bb", "dddd"]).tolist() == [[1, 1], [2, 1], [4, 1]]
 
 
 @pytest.mark.parametrize("content", [b"", b"\x08\x00\x00\x00\x00\x00\x00\x00{}", b"not a cache" * 20])
@@ -58,14 +64,14 @@ def test_a_damaged_cache_is_a_warning(tmp_path, content):
     file = tmp_path / "x.safetensors"
     file.write_bytes(content)
     with pytest.warns(UserWarning, match="is damaged"):
-        embed = Embedder(Counting(), file)
+        embed = EncodedOnce(Counting(), file)
     assert embed(["a"]).tolist() == [[1, 1]]
 
 
 @pytest.mark.parametrize(("value", "words"), [(float("nan"), "NaN"), (1.0, "same vector for every sentence")])
 def test_vectors_without_meaning_are_refused(value, words):
     with pytest.raises(UserError, match=words):
-        Embedder(lambda sentences: torch.full((len(sentences), 3), value))(["a", "b"])
+        refusing_useless(lambda sentences: torch.full((len(sentences), 3), value))(["a", "b"])
 
 
 def test_both_kinds_of_model_give_the_same_vectors(saved, tiny_bert):

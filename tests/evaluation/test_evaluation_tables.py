@@ -1,7 +1,6 @@
 """Tables in three styles, averages, and the published rows."""
 
-from dystress_text.evaluation.published import average
-from dystress_text.evaluation.senteval_tasks import STS_TASKS, TRANSFER_TASKS
+from dystress_text.evaluation.catalogue import STS_TASKS, TRANSFER_TASKS, average
 from dystress_text.evaluation.tables import table
 from dystress_text.simcse.paper import PUBLISHED
 

@@ -19,8 +19,8 @@ from sentence_transformers import SentenceTransformer
 
 from dystress_text import train as program
 from dystress_text.errors import UserError
-from dystress_text.evaluation.evaluators import EncodedOnce, Evaluation, build_evaluation, random_state_kept
-from dystress_text.evaluation.sets import EVAL_SETS, eval_pairs
+from dystress_text.evaluation.catalogue import EVAL_SETS, eval_pairs
+from dystress_text.evaluation.evaluators import Evaluation, build_evaluation, random_state_kept
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.arguments import parse
 from dystress_text.train import main
@@ -138,20 +138,6 @@ def test_names_of_metrics(data_dir, own):
         best("avg", "none")
 
 
-def test_each_distinct_sentence_is_encoded_once():
-    asked = []
-
-    def encode(sentences):
-        asked.append(list(sentences))
-        return torch.tensor([[len(s), ord(s[0])] for s in sentences], dtype=torch.float32)
-
-    embed = EncodedOnce(encode)
-    assert embed(["b", "aa", "b"]).tolist() == [[1, 98], [2, 97], [1, 98]]
-    assert embed(["aa"]).tolist() == [[2, 97]]
-    assert embed(["c", "b", "dd"]).tolist() == [[1, 99], [1, 98], [2, 100]]
-    assert asked == [["b", "aa"], ["c", "dd"]]
-
-
 def test_an_evaluator_that_draws_numbers_does_not_move_the_run():
     class Careless:
         name, best_metrics = "careless", ("x",)
@@ -231,8 +217,8 @@ def test_settings_from_files_and_simcses_flag(tmp_path):
     assert (text.eval_set, text.eval_file) == (["stsb_dev", "mini_sts"], ["mine.csv"])
     assert (text.eval_score_range, text.eval_transfer) == ([-1.0, 1.0], ["all"])
     assert parse(["--eval_set=stsb_dev mini_sts"]).options()["eval_set"] == "stsb_dev mini_sts"
-    assert parse(["--eval_transfer", "--seed=1"]).text.eval_transfer == ["all"]
-    assert parse(["--eval_transfer", "MR", "CR", "--seed=1"]).text.eval_transfer == ["MR", "CR"]
+    assert parse(["--eval_transfer", "--seed=1"]).evaluation.eval_transfer == ["all"]
+    assert parse(["--eval_transfer", "MR", "CR", "--seed=1"]).evaluation.eval_transfer == ["MR", "CR"]
     assert parse([]).options()["eval_set"] == "stsb_dev"
     for wrong in ("eval_set: [-h]", "eval_set: [a, --seed]", "eval_set: []", "eval_set: [[a]]", 'eval_file: [a, ""]'):
         file.write_text(wrong)

@@ -11,7 +11,7 @@ from transfer_cases import MINI, TASKS
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.classifier import L2_VALUES, RECIPES, Subset, fit_batched, fit_literal
-from dystress_text.evaluation.online import transfer_evaluator
+from dystress_text.evaluation.evaluators import transfer_evaluator
 from dystress_text.evaluation.transfer import dev_accuracy, evaluate_transfer
 
 bag_of_words = functools.partial(transfer_cases.bag_of_words, dim=32)

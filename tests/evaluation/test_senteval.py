@@ -17,10 +17,10 @@ from scipy import stats
 from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
 from dystress_text.errors import UserError
 from dystress_text.evaluation import run as runner
+from dystress_text.evaluation.catalogue import STS_TASKS
 from dystress_text.evaluation.original import import_senteval
-from dystress_text.evaluation.run import EvalSettings, run
-from dystress_text.evaluation.senteval_tasks import STS_TASKS
-from dystress_text.evaluation.sts_tasks import evaluate_sts_task
+from dystress_text.evaluation.run import SentEvalSettings, run
+from dystress_text.evaluation.sts import evaluate_sts_task
 from dystress_text.files.places import EMBEDDED
 from dystress_text.report.text_page import write_text_report
 from dystress_text.senteval import main
@@ -125,7 +125,7 @@ def test_missing_tasks_are_marked_and_nothing_is_averaged(arguments, sts_folder,
     assert simcse == ["SimCSE", "(published)", "82.41", "76.85", "72.23", "77.16"]
     assert "STS13 left out: cannot read" in captured.err
     assert "STS-B dev, " in captured.out
-    assert captured.out.endswith("results.json: results but for STS13\n")
+    assert captured.out.endswith("results.json: results except STS13\n")
     results = json.loads((tmp_path / "results.json").read_text())
     assert (results["complete"], results["averages"]["sts"]) == (False, None)
     assert set(results["tasks"]) == {"STS-B", "SICK-R"}
@@ -231,8 +231,8 @@ def test_the_package_is_not_mistaken_for_the_program(tmp_path, monkeypatch):
 def test_an_evaluation_needs_no_matplotlib(tmp_path):
     """It is an extra; the program must start without it and say so when a picture is asked for."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n")
-    code = "from eval.run import EvalSettings; EvalSettings('x'); print('started')\n"
-    code += "import dystress_text.cli.extras as x; x.find_spec = lambda name: None\nEvalSettings('x', plot='x.png')"
+    code = "from dystress_text.evaluation.run import SentEvalSettings; SentEvalSettings('x'); print('started')\n"
+    code += "import dystress_text.cli.extras as x; x.find_spec = lambda name: None\nSentEvalSettings('x', plot='x.png')"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
     assert done.stdout == "started\n", done.stderr
@@ -279,7 +279,7 @@ def test_years_have_rows_for_the_other_aggregations(shared, tiny_bert, tmp_path,
     data = shared / "data"
     if not (data / "senteval" / "STS" / "STS12-en-test").is_dir():
         pytest.skip("no STS12")
-    settings = EvalSettings(
+    settings = SentEvalSettings(
         str(tiny_bert), "avg", ["STS12"], data_dir=str(data), geometry="none", output=tmp_path / "results.json"
     )
     result = run(settings).tasks["STS12"]
@@ -289,5 +289,5 @@ def test_years_have_rows_for_the_other_aggregations(shared, tiny_bert, tmp_path,
 
 
 def test_settings_are_a_notebooks_too(tiny_bert, tmp_path):
-    settings = EvalSettings(str(tiny_bert), "cls", tasks=["MiniSTS"], suite="mini", output=tmp_path / "x.json")
+    settings = SentEvalSettings(str(tiny_bert), "cls", tasks=["MiniSTS"], suite="mini", output=tmp_path / "x.json")
     assert run(settings).row("sts")["MiniSTS"] is not None

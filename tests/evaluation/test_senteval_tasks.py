@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dystress_text.errors import DataError, UserError
-from dystress_text.evaluation.senteval_tasks import SUITES, checksums, choose
+from dystress_text.evaluation.catalogue import SUITES, checksums, choose
 from dystress_text.files.places import EMBEDDED
 
 TASKS = {task.name: task for groups in SUITES.values() for tasks in groups.values() for task in tasks}

@@ -9,16 +9,8 @@ import torch
 from scipy import stats
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.sts import (
-    StsPairs,
-    concatenate,
-    evaluate_sts,
-    read_sick,
-    read_sts_benchmark,
-    read_sts_year,
-    score_vectors,
-    spearman,
-)
+from dystress_text.evaluation.readers import StsPairs, concatenate, read_sick, read_sts_benchmark, read_sts_year
+from dystress_text.evaluation.sts import evaluate_sts, score_vectors, spearman
 from dystress_text.files.places import EMBEDDED
 
 
@@ -102,7 +94,7 @@ def test_unscored_pairs_of_a_year_are_dropped(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [(b"", "is empty"), (b"a\tb\n", "line 1: 7 tab-separated columns"),
-     (b"a\tb\tc\td\thigh\tx\ty\n", "'high' is no score"), (b"a\tb\tc\td\tnan\tx\ty\n", "not finite"),
+     (b"a\tb\tc\td\thigh\tx\ty\n", "'high' is not a score"), (b"a\tb\tc\td\tnan\tx\ty\n", "not finite"),
      (b"a\tb\tc\td\t1\t\xff\ty\n", "not UTF-8")],
 )  # fmt: skip
 def test_damaged_files_name_the_place(tmp_path, content, words):

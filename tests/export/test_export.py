@@ -168,8 +168,8 @@ def test_folders_that_are_no_model_of_ours(model, tmp_path, capsys):
         return folder
 
     (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", "is no model of dystress_text/train.py")
-    refused(tmp_path / "nowhere", "is no model of dystress_text/train.py")
+    refused(tmp_path / "empty", "is not a model of dystress_text/train.py")
+    refused(tmp_path / "nowhere", "is not a model of dystress_text/train.py")
     (tmp_path / "vision").mkdir()
     (tmp_path / "vision" / "config.json").write_text('{"model_type": "resnet"}')
     (tmp_path / "vision" / "projector.safetensors").touch()

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.sets import eval_pairs
+from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.files.places import data_root
 from dystress_text.simcse.training_text import wiki1m
 

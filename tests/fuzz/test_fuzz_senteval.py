@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dystress_text.errors import DataError, UserError
-from dystress_text.evaluation.embedder import Embedder
-from dystress_text.evaluation.senteval_tasks import STS_TASKS, SUITES, StsTask, checksums
-from dystress_text.evaluation.sets import eval_pairs
-from dystress_text.evaluation.sts import StsPairs, spearman
+from dystress_text.evaluation.catalogue import STS_TASKS, SUITES, StsTask, checksums, eval_pairs
+from dystress_text.evaluation.embedder import EncodedOnce
+from dystress_text.evaluation.readers import StsPairs
+from dystress_text.evaluation.sts import spearman
 from dystress_text.files.image_folder import TRAIN_INDICES
 from dystress_text.files.long_tail import LongTail, long_tail_indices, read_long_tail, write_long_tail
 from dystress_text.files.places import EMBEDDED
-from dystress_text.files.prepared_data import MANIFEST, FileRecord, Manifest, read_manifest, variant_of, write_manifest
+from dystress_text.files.prepared_data import MANIFEST, Manifest, read_manifest, variant_of, write_manifest
+from dystress_text.files.whole import FileRecord
 from dystress_text.simcse.objective import temperature_of
 
 PAIR = "a cat sat\ta dog ran"
@@ -231,11 +232,11 @@ def test_a_spoiled_cache_of_vectors(tmp_path_factory, data):
     def encode(sentences):
         return torch.stack([torch.full((3,), float(len(sentence))) for sentence in sentences])
 
-    first = Embedder(encode, file)
+    first = EncodedOnce(encode, file)
     first(["a", "bb", "ccc"])
     first.save()
     file.write_bytes(data.draw(spoiled(file.read_bytes())))
-    with_cache = Embedder(encode, file)
+    with_cache = EncodedOnce(encode, file)
     vectors = accepted(with_cache, ["a", "bb", "ccc", "dddd"])
     if vectors is not None:
         assert vectors.shape == (4, 3)

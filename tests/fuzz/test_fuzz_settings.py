@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dystress_text.cli.command_line import exit_code
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.errors import UserError
-from dystress_text.evaluation.run import EvalSettings
+from dystress_text.evaluation.run import SentEvalSettings
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.senteval import make_parser
 from dystress_text.simcse.arguments import parse
@@ -120,7 +120,7 @@ def test_command_lines_of_vision(argv):
     ["--model", "--tasks", "--suite", "--batch_size", "--dtype", "--plot", "--geometry", "--engine", "--cache"]
 )), max_size=6))  # fmt: skip
 def test_command_lines_of_evaluation(argv):
-    accepted(lambda: EvalSettings(**vars(make_parser().parse_args(["--model=x", *argv]))))
+    accepted(lambda: SentEvalSettings(**vars(make_parser().parse_args(["--model=x", *argv]))))
 
 
 @pytest.mark.parametrize("parser", [parse, parse_vision])

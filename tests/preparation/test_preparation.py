@@ -18,7 +18,7 @@ from file_sizes import files_up_to
 from hub_server import hub_environment, hub_server
 
 from dystress_text.errors import DataError
-from dystress_text.evaluation.sets import eval_pairs
+from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.files.prepared_data import MANIFEST, read_manifest, variant_of
 from dystress_text.preparation.__main__ import main
 from dystress_text.preparation.catalog import CATALOG

@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 from matplotlib.text import Annotation, Text
 
 from dystress_text.evaluation.run import Results as TextResults
-from dystress_text.evaluation.sts_tasks import StsTaskResult
+from dystress_text.evaluation.sts import StsTaskResult
 from dystress_text.figures import main
 from dystress_text.files.whole import write_json
 from dystress_text.report import drawings, outcome_drawings, outcomes
@@ -25,12 +25,12 @@ from dystress_text.report.runs import temperature_values
 from dystress_text.simcse.arguments import parse as parse_text
 from dystress_text.simcse.objective import objective_of
 from dystress_text.training.build_loss import build_objective
+from vision.data.loading import Splits
 from vision.data.shapes import make_shapes
-from vision.data.splits import Splits
 from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.geometry import Geometry, draw_geometry
-from vision.evaluation.run import EvaluationSettings
 from vision.evaluation.run import Results as ImageResults
+from vision.evaluation.settings import EvaluationSettings
 from vision.pretraining.settings import VISION
 from vision.train import parse as parse_images
 
@@ -72,9 +72,9 @@ def image_run(tmp_path, splits):
             "linear": asdict(Accuracy(top1 + 7, 99.0)),
             "geometry": asdict(Geometry(0.5, uniformity, -0.7, tolerance, (-1, 0, 1), (1, 2), (3, 4), (5, 6))),
         }
-        results = ImageResults({"settings": asdict(told), "data": splits.describe()})
+        results = ImageResults({"settings": asdict(told), "data": splits.describe()}, folder / "vision-shapes.json")
         results.encoders = {"untrained": {}, str(folder): {task: found[task] for task in tasks}}
-        results.write(told.result_file())
+        results.write()
         return folder
 
     return make

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from sweep_runs import GOLD, write_run
 
-from dystress_text.evaluation.published import TASKS
+from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.report.__main__ import main
 from dystress_text.report.groups import groups_of, paper_row
 from dystress_text.report.notes import not_the_papers

@@ -25,7 +25,7 @@ from search_cases import Drawn, saved_model, unit
 
 from dystress_text.core.temperature import ShiftedCosineTemperature
 from dystress_text.demo import main
-from dystress_text.evaluation.sts import read_sts_benchmark
+from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.search import demo_server
 from dystress_text.search.demo import default_sentences, temperature_of
 from dystress_text.search.demo_server import Demo, DemoServer

@@ -5,7 +5,7 @@ import json
 import pytest
 from conftest import SHARED
 
-from dystress_text.evaluation.published import GROUPS, TASKS, average
+from dystress_text.evaluation.catalogue import GROUPS, TASKS, average
 from dystress_text.simcse.paper import ROWS
 
 MISPRINTED = {"MACL (repro.)": 75.45, "DySTreSS 0.03/0.05": 75.46, "DySTreSS* 0.03/0.05": 75.97}

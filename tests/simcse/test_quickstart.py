@@ -15,7 +15,8 @@ from sentence_transformers import SentenceTransformer
 
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.errors import UserError
-from dystress_text.evaluation.sts import evaluate_sts, read_sts_benchmark
+from dystress_text.evaluation.readers import read_sts_benchmark
+from dystress_text.evaluation.sts import evaluate_sts
 from dystress_text.files.places import EMBEDDED
 from dystress_text.simcse import quickstart
 from dystress_text.simcse.quickstart import split_sentences, write_documentation_corpus

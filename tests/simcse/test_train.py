@@ -19,7 +19,8 @@ from transformers import ModernBertModel
 
 from dystress_text.core.diagnosis import BINS
 from dystress_text.encoders.encoder import load_encoder
-from dystress_text.evaluation.sts import evaluate_sts, read_sts_benchmark
+from dystress_text.evaluation.readers import read_sts_benchmark
+from dystress_text.evaluation.sts import evaluate_sts
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.presets import PRESETS

@@ -4,7 +4,7 @@ import zlib
 
 import torch
 
-from dystress_text.evaluation.senteval_tasks import MINI_TRANSFER_TASKS, TRANSFER_TASKS
+from dystress_text.evaluation.catalogue import MINI_TRANSFER_TASKS, TRANSFER_TASKS
 from dystress_text.files.places import EMBEDDED
 
 MINI = EMBEDDED / "senteval"
