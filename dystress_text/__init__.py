@@ -2,19 +2,27 @@
 
 from typing import TYPE_CHECKING
 
-from dystress_text.core import *  # noqa: F403
-from dystress_text.core import __all__ as _core
-
 __version__ = "0.1.0"
-__all__ = [*_core, "DySTreSSLoss"]
 
 if TYPE_CHECKING:
+    from dystress_text.core import *  # noqa: F403
+    from dystress_text.core import __all__ as _core
     from dystress_text.sentence_transformers_loss import DySTreSSLoss
-else:  # the rest of the package needs torch alone; a type checker would take any name for a good one
+
+    __all__ = [*_core, "DySTreSSLoss"]
+else:  # a type checker would take any name for a good one
 
     def __getattr__(name: str) -> object:
-        if name == "DySTreSSLoss":
+        """Load the loss core when one of its names is asked for: workers that clean text do without torch."""
+        if name == "DySTreSSLoss":  # the rest of the package needs torch alone
             from dystress_text.sentence_transformers_loss import DySTreSSLoss
 
             return DySTreSSLoss
+        if not name.startswith("__") or name == "__all__":
+            import dystress_text.core as core
+
+            if name == "__all__":
+                return [*core.__all__, "DySTreSSLoss"]
+            if name in core.__all__:
+                return getattr(core, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

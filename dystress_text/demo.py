@@ -3,9 +3,9 @@
     python -m dystress_text.demo out/
     python -m dystress_text.demo out/ --index idx --port 8000
 
-``out/`` is a run's folder; any sentence-transformers model will do, without a temperature then. Searched are the
-sentences of --index (a saved index) or of --file (one a line), else those of STS-B dev where they are prepared, else
-the small set that comes with a checkout. A search can be linked: http://127.0.0.1:PORT/?q=A+man+plays.&second=He+sings.
+``out/`` is a run's folder; another sentence-transformers model works too, without a temperature. The page searches the
+sentences of --index (a saved index) or --file (one a line); without them STS-B dev if it is prepared, else the small
+set of the package. A search has an address: http://127.0.0.1:PORT/?q=A+man+plays.&second=He+sings.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def make_parser() -> OneLineParser:
     add("runs", nargs="*", type=Path, metavar="RUN", help=f"runs, or folders of runs, for {', '.join(OF_RUNS)}")
     add("--accuracy", choices=ACCURACIES, help="of runs of images (default knn)")
     add("--output", type=Path, help="the picture (default NAME.png); with all, the folder (default figures/)")
-    add("--list", action="store_true", help="say the names and what each shows")
+    add("--list", action="store_true", help="print the names and what each shows")
     return parser
 
 

@@ -24,10 +24,11 @@ import transformers
 from dystress_text.cli.command_line import OneLineParser, exit_code
 from dystress_text.errors import UserError
 from dystress_text.evaluation.run import Draw, SentEvalSettings, run
-from dystress_text.report.page import leave_page
+from dystress_text.report.page import leave_report
+from dystress_text.report.text_page import write_text_report
 from dystress_text.simcse.objective import temperature_of
 from dystress_text.simcse.paper import PUBLISHED
-from dystress_text.training.run_folder import PAGE
+from dystress_text.training.run_folder import REPORT
 
 # the options of SimCSE's evaluation.py, and what they are called here
 SIMCSE_OPTIONS = {
@@ -71,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
         settings = SentEvalSettings(**vars(make_parser().parse_args(words)))
         results = run(settings, PUBLISHED, _draw(settings))
-        if (Path(settings.model) / PAGE).is_file():  # the page of a run shows results
-            print(leave_page(Path(settings.model)))
+        if (Path(settings.model) / REPORT).is_file():  # the page of a run shows results
+            print(leave_report(Path(settings.model), write=write_text_report))
         return not results.missing
 
     return exit_code("senteval.py", work, "interrupted; the result file holds what was finished")

@@ -1,11 +1,11 @@
-"""Train and evaluate many configurations with several seeds, each run in a process and a folder of its own.
+"""Train and evaluate many configurations with several seeds, each run in its own process and folder.
 
     python -m dystress_text.sweep --table sts --seeds 0 1 2                         # the paper's nine rows
     python -m dystress_text.sweep --table sts controls --seeds 0 1 2 --tasks all    # and constants as their controls
     python -m dystress_text.sweep --presets sts-macl paper --seeds 0 -- --max_steps 100
     python -m dystress_text.sweep --temperature shifted_cosine --tau_min 0.03 0.05 --tau_max 0.05 0.07 --shift -0.4
 
-What stands behind -- goes to the training program. The same line once more runs what is missing and goes on where runs
+What follows -- goes to the training program. The same command again runs what is missing and resumes runs that
 stopped. A run that fails does not stop the others; its log is named, and the exit code is then 1.
 """
 

@@ -27,7 +27,7 @@ from transformers import (
     RobertaModel,
 )
 
-from dystress_text.simcse.corpus import TokenizedCorpus, load_corpus
+from dystress_text.simcse.corpus import TextFile, TokenizedCorpus, load_corpus
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -114,13 +114,14 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def corpus(text_file: Path, tokenizer: PreTrainedTokenizerFast) -> TokenizedCorpus:
     """The sentences of ``text_file``, of 16 tokens at most."""
-    return load_corpus(text_file, tokenizer, 16, progress=False)
+    return load_corpus(TextFile(text_file), tokenizer, 16, progress=False)
 
 
-@pytest.fixture
-def data_dir(tmp_path):
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
     """A data folder with a small STS-B dev file, scored by shared words."""
-    folder = tmp_path / "data" / "senteval" / "STS" / "STSBenchmark"
+    data = tmp_path_factory.mktemp("data")
+    folder = data / "senteval" / "STS" / "STSBenchmark"
     folder.mkdir(parents=True)
     sentences = make_sentences(80, seed=9)
     lines = []
@@ -129,17 +130,22 @@ def data_dir(tmp_path):
         score = 5 * len(first & second) / len(first | second) if i else 5.0
         lines.append(f"main\tx\t2026\t{i}\t{score:.3f}\t{sentences[i]}\t{sentences[i + 40]}\n")
     (folder / "sts-dev.csv").write_text("".join(lines))
-    return tmp_path / "data"
+    return data
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_bert, text_file, data_dir):
+    """The options of a run of a second, without its folder."""
+    return [
+        f"--model_name_or_path={tiny_bert}", f"--train_file={text_file}", f"--data_dir={data_dir}", "--max_steps=6",
+        "--train_batch_size=8", "--eval_steps=3", "--mixed_precision=no", "--learning_rate=1e-3",
+    ]  # fmt: skip
 
 
 @pytest.fixture
-def flags(tiny_bert, text_file, data_dir, tmp_path):
+def flags(tiny_run, tmp_path):
     """A run of a second."""
-    return [
-        f"--model_name_or_path={tiny_bert}", f"--train_file={text_file}", f"--data_dir={data_dir}",
-        f"--output_dir={tmp_path / 'out'}", "--max_steps=6", "--train_batch_size=8", "--eval_steps=3",
-        "--mixed_precision=no", "--learning_rate=1e-3",
-    ]  # fmt: skip
+    return [*tiny_run, f"--output_dir={tmp_path / 'out'}"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

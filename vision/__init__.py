@@ -1,1 +1,1 @@
-"""Pre-training and evaluation of ResNets, on the loss core that text uses."""
+"""Pre-training and evaluation of image encoders (ResNets), with dystress_text's losses and training loop."""

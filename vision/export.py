@@ -43,7 +43,7 @@ def export(model: Path, output: Path) -> None:
     tensors = {name: tensor.contiguous() for name, tensor in torchvision_names(load_encoder(model)).items()}
     try:
         save_file(tensors, output)
-    except Exception as error:  # safetensors has its own for whatever the system says
+    except Exception as error:  # safetensors has its own errors for those of the system
         raise UserError(f"--output: cannot write {str(output)!r}: {' '.join(str(error).split())}") from error
     print(f"{len(tensors)} tensors in {output}")
 

@@ -1,8 +1,8 @@
 """Image encoders: a ResNet of transformers and the projector that the loss sees in training.
 
 The backbones are torchvision's and the papers' ResNets (stride in the 3x3 convolution of a bottleneck) with random
-weights. The CIFAR stem is a 3x3 convolution of stride 1 without max-pooling; transformers does not know it, so a folder
-with it is read by :func:`load_encoder` alone, as the card in the folder says.
+weights. The CIFAR stem is a 3x3 convolution of stride 1 without max-pooling. transformers does not know it, so only
+:func:`load_encoder` reads a folder with it; the card in the folder says so.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CIFAR_HIDDEN, _BYOL_HIDDEN = 512, 4096
 
 @dataclass(frozen=True)
 class EncoderDescription:
-    """What an encoder is made of: the arguments of :func:`build_encoder`."""
+    """The parts of an encoder: the arguments of :func:`build_encoder`."""
 
     architecture: str
     stem: str
@@ -58,11 +58,11 @@ class EncoderDescription:
 
 @dataclass(frozen=True)
 class ImageInput:
-    """What images an encoder was trained on, as evaluation is to give them to it.
+    """The images that an encoder was trained on; evaluation prepares images in the same way.
 
     Attributes:
-        image_size: side of the squares that it takes.
-        crop: the share of the shorter side that they are the middle of; 1 where images come in that size.
+        image_size: side of the square input.
+        crop: share of the image's shorter side that the square covers; 1 if images have the size of the input.
         mean: of the channels, of values from 0 to 1.
         std: of the channels.
     """
@@ -78,7 +78,7 @@ class ImageEncoder(nn.Module):
 
     Attributes:
         description: what it was built from.
-        input: what images it was trained on; None for one that was not.
+        input: the images that it was trained on; None without training.
         backbone: transformers' ResNetModel.
         projector: linear layers, the first of which have BN and ReLU, (n, feature_dim) -> (n, out_dim).
         feature_dim: width of the backbone's pooled output, which evaluation uses.
@@ -122,7 +122,7 @@ def build_encoder(
         out_dim: width of the projector's output.
 
     Raises:
-        UserError: an unknown name, or no width.
+        UserError: an unknown name, or a width out of range.
     """
     for option, value, known in (
         ("architecture", architecture, tuple(ARCHITECTURES)),
@@ -134,18 +134,11 @@ def build_encoder(
     if not 1 <= out_dim <= LARGEST_OUT_DIM:
         raise UserError(f"--out_dim: the projector's output must have 1 to {LARGEST_OUT_DIM:,} numbers, got {out_dim}")
     sizes = ARCHITECTURES[architecture]
-    backbone = ResNetModel(
-        ResNetConfig(
-            layer_type=sizes.layer_type,
-            depths=sizes.depths,
-            hidden_sizes=sizes.hidden_sizes,
-            embedding_size=sizes.embedding_size,
-        )
-    )
+    backbone = ResNetModel(ResNetConfig(**asdict(sizes)))
     if stem == "cifar":
         _replace_stem(backbone)
     for module in backbone.modules():
-        if isinstance(module, nn.ReLU):  # as torchvision does; what comes before keeps its input, not its output
+        if isinstance(module, nn.ReLU):  # as in torchvision; the layer before needs its input only
             module.inplace = True
     head = _build_projector(projector, sizes.hidden_sizes[-1], out_dim)
     return ImageEncoder(backbone, head, EncoderDescription(architecture, stem, projector, out_dim))
@@ -156,7 +149,7 @@ def _replace_stem(backbone: ResNetModel) -> None:
     old = layer.convolution
     layer.convolution = nn.Conv2d(old.in_channels, old.out_channels, 3, stride=1, padding=1, bias=False)
     nn.init.kaiming_normal_(layer.convolution.weight, mode="fan_out", nonlinearity="relu")
-    backbone.embedder.pooler = nn.Identity()  # type: ignore[assignment]  # declared as what it is elsewhere
+    backbone.embedder.pooler = nn.Identity()  # type: ignore[assignment]  # declared as another class
 
 
 def _build_projector(name: str, features: int, out_dim: int) -> nn.Module:
@@ -170,7 +163,7 @@ def _build_projector(name: str, features: int, out_dim: int) -> nn.Module:
 
 
 def mlp(*widths: int) -> nn.Sequential:
-    """Linear layers of these widths with batch norm, which has the bias, and ReLU between them."""
+    """Linear layers of these widths without bias, with batch norm and ReLU between them."""
     layers: list[nn.Module] = []
     for before, after in pairwise(widths[:-1]):
         layers += [nn.Linear(before, after, bias=False), nn.BatchNorm1d(after), nn.ReLU(inplace=True)]
@@ -180,20 +173,20 @@ def mlp(*widths: int) -> nn.Sequential:
 def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "") -> None:
     """Write a Hugging Face folder: backbone, projector, description and a card; no pickle.
 
-    The files take their places when all are complete. With the standard stem ``AutoModel.from_pretrained`` reads the
-    backbone and ``AutoImageProcessor.from_pretrained`` what images it takes; :func:`load_encoder` reads everything.
+    The files are renamed into the folder when all are complete. With the standard stem ``AutoModel.from_pretrained``
+    reads the backbone and ``AutoImageProcessor.from_pretrained`` its input; :func:`load_encoder` reads everything.
 
     Args:
-        encoder: what to save.
-        folder: made if it is not there; other files in it stay.
-        card: text that goes before the card's lines on loading.
+        encoder: the encoder.
+        folder: made if it does not exist; other files in it remain.
+        card: text before the card's section on loading.
 
     Raises:
         UserError: the folder cannot be written.
     """
     try:
         with replaced_files(folder) as staging:
-            # standard layout: safetensors keeps no memory format, and another reader would get strides it did not ask
+            # safetensors stores no memory format, and another reader expects the standard one
             state = {name: tensor.contiguous() for name, tensor in encoder.backbone.state_dict().items()}
             encoder.backbone.save_pretrained(staging, state_dict=state)
             save_file({name: t.contiguous() for name, t in encoder.projector.state_dict().items()}, staging / PROJECTOR)
@@ -224,30 +217,30 @@ def _card(encoder: ImageEncoder, card: str) -> str:
         f"## Loading\n\n{loading}\n\n    from vision.resnet import load_encoder\n\n"
         f"    encoder = load_encoder(FOLDER)       # {made.architecture}, {made.projector} projector\n"
         f"    features = encoder.eval().features(images)  # (n, {encoder.feature_dim})\n\n"
-        f"It takes {images} of values from 0 to 1, normalised{_numbers(encoder.input)}.\n"
+        f"It takes {images} of values from 0 to 1, normalised{_normalisation(encoder.input)}.\n"
     )
 
 
-def _numbers(taken: ImageInput | None) -> str:
-    """For the card."""
-    if taken is None:
+def _normalisation(image_input: ImageInput | None) -> str:
+    """The normalisation, for the card."""
+    if image_input is None:
         return ""
-    mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (taken.mean, taken.std))
+    mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (image_input.mean, image_input.std))
     return f" by the mean ({mean}) and the standard deviation ({std}) of red, green and blue, as encoder.json has them"
 
 
-def _processor(taken: ImageInput) -> dict[str, Any]:
-    """What ``AutoImageProcessor`` is to do with images of any size."""
+def _processor(image_input: ImageInput) -> dict[str, Any]:
+    """The settings of ``AutoImageProcessor`` for images of any size."""
     kind: dict[str, Any]
-    if taken.crop == 1:
+    if image_input.crop == 1:
         kind = {"image_processor_type": "ViTImageProcessor",
-                "size": {"height": taken.image_size, "width": taken.image_size}}  # fmt: skip
-    else:  # the shorter side is resized to the size over crop_pct, and the middle kept
-        kind = {"image_processor_type": "ConvNextImageProcessor", "crop_pct": taken.crop,
-                "size": {"shortest_edge": taken.image_size}}  # fmt: skip
+                "size": {"height": image_input.image_size, "width": image_input.image_size}}  # fmt: skip
+    else:  # the shorter side is resized to size / crop_pct, and the middle is cut out
+        kind = {"image_processor_type": "ConvNextImageProcessor", "crop_pct": image_input.crop,
+                "size": {"shortest_edge": image_input.image_size}}  # fmt: skip
     return {
         **kind, "do_resize": True, "resample": 2, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
-        "image_mean": taken.mean, "image_std": taken.std,
+        "image_mean": image_input.mean, "image_std": image_input.std,
     }  # fmt: skip
 
 
@@ -261,17 +254,17 @@ def load_encoder(folder: str | Path) -> ImageEncoder:
     file = place / DESCRIPTION
     try:
         described = json.loads(file.read_text(encoding="utf-8"))
-        taken = described.pop(_INPUT, None)
+        image_input = described.pop(_INPUT, None)
         encoder = build_encoder(**described)
-        if taken is not None:
-            mean, std = ((red, green, blue) for red, green, blue in (taken.pop("mean"), taken.pop("std")))
-            encoder.input = ImageInput(**taken, mean=mean, std=std)
+        if image_input is not None:
+            mean, std = ((red, green, blue) for red, green, blue in (image_input.pop("mean"), image_input.pop("std")))
+            encoder.input = ImageInput(**image_input, mean=mean, std=std)
         for name, module in ((BACKBONE, encoder.backbone), (PROJECTOR, encoder.projector)):
             file = place / name
             module.load_state_dict(load_file(file))
     except FileNotFoundError as error:
-        raise UserError(f"{str(folder)!r} is no saved image encoder: it has no {file.name}") from error
-    except Exception as error:  # whatever json, safetensors or torch say of a damaged file
+        raise UserError(f"{str(folder)!r} is not a saved image encoder: it has no {file.name}") from error
+    except Exception as error:  # json, safetensors and torch raise different errors for damaged files
         reason = " ".join(str(error).split())
         raise UserError(f"{file} is damaged or does not belong to the other files: {reason[:200]}") from error
     return encoder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -84,7 +85,9 @@ class LearnableTemperature(Temperature):
         names = ("tau",) if self.shape is None else ("tau_min", "tau_max")
         return {name: round(end, 6) for name, end in zip(names, ends, strict=True)}
 
+    def values(self) -> dict[str, Any]:
+        of_shape = getattr(self.shape, "keywords", {})
+        return {"start": self.start, **self.end_points(), **of_shape, "low": self.low, "high": self.high}
+
     def extra_repr(self) -> str:
-        ends = ", ".join(f"{name}={end:g}" for name, end in self.end_points().items())
-        settings = "".join(f", {k}={v}" for k, v in getattr(self.shape, "keywords", {}).items())
-        return f"start={self.start}, {ends}{settings}, low={self.low:g}, high={self.high:g}"
+        return ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.values().items())

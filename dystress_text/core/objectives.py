@@ -50,13 +50,13 @@ class ContrastiveLoss(nn.Module):
     Attributes:
         duplicates: pairs of all processes that were left out because their samples are the same; a scalar, counted up
             with every batch.
-        watch: called with the unit vectors of each batch, its rows and the negatives that they are made of, before the
-            objective's state moves on; None for nothing. It must not change them.
+        observer: called with the unit vectors of each batch, its rows and the negatives that they are made of, before
+            the objective's state moves on; None for nothing. It must not change them.
     """
 
     negatives_from_batch = True
     duplicates: Tensor
-    watch: Callable[[Sequence[Tensor], Rows, Sequence[Negatives]], None] | None = None
+    observer: Callable[[Sequence[Tensor], Rows, Sequence[Negatives]], None] | None = None
 
     def __init__(
         self,
@@ -105,18 +105,18 @@ class ContrastiveLoss(nn.Module):
         pairs = self.view_pairs(z[0], z[1], ids)
         return (with_hard_negatives(pairs, z[2:], self.gather, self.hard_negative_weight, ids and ids[2:]),)
 
-    def negatives(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Negatives, ...]:
-        """The pairs that :meth:`rows` takes the negatives' logsumexp of, in the same parts."""
-        return tuple(pairs.negatives for pairs in self.pairs(z, ids))
-
     def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
         """The loss of each row, (rows,)."""
         return info_nce_rows(rows)
 
-    def rows(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> Rows:
-        """The rows of unit vectors (n, dim)."""
-        parts = [self._rows_of(pairs) for pairs in self.pairs(z, ids)]
-        return parts[0] if len(parts) == 1 else Rows(*(torch.cat(numbers) for numbers in zip(*parts, strict=True)))
+    def rows_and_negatives(
+        self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None
+    ) -> tuple[Rows, tuple[Negatives, ...]]:
+        """The rows of unit vectors (n, dim), and the pairs that their negatives' logsumexp is made of, part by part."""
+        pairs = self.pairs(z, ids)
+        parts = [self._rows_of(part) for part in pairs]
+        rows = parts[0] if len(parts) == 1 else Rows(*(torch.cat(numbers) for numbers in zip(*parts, strict=True)))
+        return rows, tuple(part.negatives for part in pairs)
 
     def _rows_of(self, pairs: Pairs) -> Rows:
         if pairs.ids is not None:
@@ -139,9 +139,9 @@ class ContrastiveLoss(nn.Module):
             z = [unit_vectors(view) for view in views]
             if self.temperature.needs_mean_positive:
                 self.temperature.observe(self.gather(positive_similarity(z[0], z[1]).detach()).mean())
-            rows = self.rows(z, ids)
-            if self.watch is not None:
-                self.watch(z, rows, self.negatives(z, ids))
+            rows, negatives = self.rows_and_negatives(z, ids)
+            if self.observer is not None:
+                self.observer(z, rows, negatives)
             loss = self.row_loss(rows, z[0], z[1])
             if ids is not None:
                 loss = torch.where(rows.negatives > NOTHING / 2, loss, 0)
@@ -379,14 +379,14 @@ class QueueInfoNCELoss(ContrastiveLoss):
             self.queue = torch.cat([self.queue, new])[-len(self.queue) :]
         return loss
 
-    def negatives(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Negatives, ...]:
-        none = torch.empty(len(z[0]), 0, dtype=torch.int64, device=z[0].device)
-        return (Negatives(z[0], self.queue.to(z[0].dtype), none),)
-
-    def rows(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> Rows:
+    def rows_and_negatives(
+        self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None
+    ) -> tuple[Rows, tuple[Negatives, ...]]:
         query, key = z
         if query.shape[1] != self.queue.shape[1]:
             raise ValueError(f"the queue holds keys of {self.queue.shape[1]} dimensions, got {query.shape[1]}")
-        similarities = (positive_similarity(query, key), query @ self.queue.to(query.dtype).T)  # (n,), (n, queue_size)
+        queue = self.queue.to(query.dtype)
+        similarities = (positive_similarity(query, key), query @ queue.T)  # (n,), (n, queue_size)
         positive, negatives = (scaled_logits(s, self.temperature, self.detach_temperature) for s in similarities)
-        return Rows(positive, negatives.logsumexp(dim=1))
+        none_left_out = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
+        return Rows(positive, negatives.logsumexp(dim=1)), (Negatives(query, queue, none_left_out),)

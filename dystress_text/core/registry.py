@@ -29,6 +29,13 @@ class Temperature(nn.Module, ABC):
     def keep(self) -> None:
         """Take note that the model of this step is kept. Tasks call this when they save it."""
 
+    def values(self) -> dict[str, Any]:
+        """Its parameters by name, as a record of a run holds them."""
+        return {}
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self.values().items())
+
     @property
     def needs_mean_positive(self) -> bool:
         """Whether :meth:`observe` does anything; losses skip the reduction otherwise."""

@@ -15,6 +15,7 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,8 +64,8 @@ class ConstantTemperature(Temperature):
     def forward(self, similarity: Tensor) -> Tensor:
         return torch.full((), self.tau, dtype=similarity.dtype, device=similarity.device).expand_as(similarity)
 
-    def extra_repr(self) -> str:
-        return f"tau={self.tau}"
+    def values(self) -> dict[str, Any]:
+        return {"tau": self.tau}
 
 
 class ProfileTemperature(Temperature):
@@ -95,9 +96,9 @@ class ProfileTemperature(Temperature):
     def forward(self, similarity: Tensor) -> Tensor:
         return self.tau_min + (self.tau_max - self.tau_min) * self.shape(similarity)
 
-    def extra_repr(self) -> str:
-        settings = getattr(self.shape, "keywords", {})  # the parameters of a partial shape
-        return ", ".join(f"{k}={v}" for k, v in {"tau_min": self.tau_min, "tau_max": self.tau_max, **settings}.items())
+    def values(self) -> dict[str, Any]:
+        of_shape = getattr(self.shape, "keywords", {})  # the parameters of a partial shape
+        return {"tau_min": self.tau_min, "tau_max": self.tau_max, **of_shape}
 
     def _check_positive(self) -> None:
         grid = torch.linspace(-1, 1, 4001, dtype=torch.float64)
@@ -326,8 +327,8 @@ class ScheduledTemperature(Temperature):
         swing = 0.5 * (1 + torch.cos(math.pi / self.half_period * self.time))
         return _expand(self.tau_min + (self.tau_max - self.tau_min) * swing, similarity)
 
-    def extra_repr(self) -> str:
-        return f"tau_min={self.tau_min}, tau_max={self.tau_max}, half_period={self.half_period}, unit={self.unit!r}"
+    def values(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("tau_min", "tau_max", "half_period", "unit")}
 
 
 @register_temperature("alignment_adaptive")
@@ -376,8 +377,8 @@ class AlignmentAdaptiveTemperature(Temperature):
     def forward(self, similarity: Tensor) -> Tensor:
         return _expand(self.tau_0 * (1 + self.alpha * (self.mean_positive - self.a_0)), similarity)
 
-    def extra_repr(self) -> str:
-        return f"tau_0={self.tau_0}, alpha={self.alpha}, a_0={self.a_0}"
+    def values(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("tau_0", "alpha", "a_0")}
 
 
 def ode_temperature(similarity: Tensor, delta_k: float, c: float) -> Tensor:

@@ -137,37 +137,38 @@ class SentenceEncoder(nn.Module):
 
     @property
     def can_pack(self) -> bool:
-        """Whether :meth:`forward` takes ``places``."""
+        """Whether :meth:`forward` can leave padding out."""
         return can_pack(self.transformer)
 
     def forward(
         self,
-        input_ids: Tensor,
+        token_ids: Tensor,
         attention_mask: Tensor,
-        places: Tensor | None = None,
+        packed: bool = False,
         masked: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Token ids and mask, both (n, length), to sentence vectors (n, dim).
+        """Token ids (tokens,) of all rows, one after another, to sentence vectors (n, dim).
 
         A head that is not kept applies in training alone.
 
-        With ``places`` (tokens,), the places of the mask's ones among all n * length positions, nothing is computed for
-        padding (see :mod:`dystress_text.encoders.packed`); the vectors are the same.
-
-        With ``masked``, places of hidden tokens among all positions and what they are, both (m,), the result is the sum
-        of their masked-language-model losses, (1,), instead.
+        Args:
+            token_ids: (tokens,).
+            attention_mask: (n, length), 1 where a row has a token, from its first position on.
+            packed: compute nothing for padding (see :mod:`dystress_text.encoders.packed`); the vectors are the same.
+            masked: places of hidden tokens among all tokens and what they are, both (m,): the result is then the sum of
+                their masked-language-model losses, (1,).
         """
+        packing = Packing.of_mask(attention_mask, len(token_ids))
         if masked is not None:
-            return self._masked_lm_loss(input_ids, attention_mask, places, *masked)
-        if places is None:
-            vectors = pool(self._hidden_states(input_ids, attention_mask), attention_mask, self.pooler_type)
-        else:
-            packing = Packing(places, attention_mask)
-            averaged = self.pooler_type in AVERAGED
-            states = packed_states(self.transformer, input_ids, packing, first_only=not averaged)
-            vectors = states[-1]
-            if averaged:
-                vectors = mean_token(packing.pad(_mean_layer(states, self.pooler_type)), attention_mask)
+            return self._masked_lm_loss(token_ids, packing, packed, *masked)
+        if not packed:
+            ids = packing.padded_ids(token_ids, self.transformer.config.pad_token_id or 0)
+            return self._finished(pool(self._hidden_states(ids, attention_mask), attention_mask, self.pooler_type))
+        averaged = self.pooler_type in AVERAGED
+        states = packed_states(self.transformer, token_ids, packing, first_only=not averaged)
+        vectors = states[-1]
+        if averaged:
+            vectors = mean_token(packing.pad(_mean_layer(states, self.pooler_type)), attention_mask)
         return self._finished(vectors)
 
     def _finished(self, vectors: Tensor) -> Tensor:
@@ -177,15 +178,15 @@ class SentenceEncoder(nn.Module):
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def _masked_lm_loss(
-        self, input_ids: Tensor, attention_mask: Tensor, places: Tensor | None, masked: Tensor, tokens: Tensor
+        self, token_ids: Tensor, packing: Packing, packed: bool, masked: Tensor, tokens: Tensor
     ) -> Tensor:
         assert self.lm_head is not None
-        if places is None:
-            states = self._hidden_states(input_ids, attention_mask)[-1].flatten(0, 1)[masked]  # (m, dim)
+        if packed:
+            states = packed_states(self.transformer, token_ids, packing)[-1]  # (tokens, dim)
         else:
-            packed = packed_states(self.transformer, input_ids, Packing(places, attention_mask))
-            states = packed[-1][torch.searchsorted(places, masked)]
-        logits = self.lm_head(states)  # (m, vocabulary)
+            ids = packing.padded_ids(token_ids, self.transformer.config.pad_token_id or 0)
+            states = self._hidden_states(ids, packing.mask)[-1].flatten(0, 1)[packing.places]
+        logits = self.lm_head(states[masked])  # (m, vocabulary)
         return F.cross_entropy(logits.float(), tokens, reduction="sum").unsqueeze(0)
 
     def _hidden_states(self, input_ids: Tensor, attention_mask: Tensor, all_layers: bool = False) -> Sequence[Tensor]:
@@ -331,7 +332,8 @@ def check_views(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> N
     was_training = model.training
     devices = [device] if device.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(devices):
-        first, second = model.train()(batch["input_ids"], batch["attention_mask"])
+        mask = batch["attention_mask"]
+        first, second = model.train()(batch["input_ids"][mask.bool()], mask)
     model.train(was_training)
     if torch.equal(first, second):
         raise UserError(

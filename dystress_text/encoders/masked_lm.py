@@ -50,23 +50,25 @@ class TokenMasking:
         """The inputs of the loss for a batch.
 
         Args:
-            batch: ``input_ids`` and ``attention_mask``, (n, length).
+            batch: ``token_ids`` (tokens,) and ``attention_mask`` (n, length).
             samples: their numbers.
 
         Returns:
-            ``masked_ids`` (n, length), the tokens with some of them hidden; ``masked_places`` (m,), where these stand
-            among all n * length positions; ``masked_tokens`` (m,), what they are; ``masked_count`` (1,), m.
+            ``masked_ids`` (tokens,), the tokens with some of them hidden; ``masked_places`` (m,), where these stand
+            among all tokens; ``masked_tokens`` (m,), what they are; ``masked_count`` (1,), m.
         """
-        ids = batch["input_ids"]
-        special = torch.isin(ids, self._special) | (batch["attention_mask"] == 0)  # (n, length)
+        mask = batch["attention_mask"].bool()
+        ids = torch.zeros(mask.shape, dtype=torch.int64).masked_scatter(mask, batch["token_ids"])  # (n, length)
+        special = torch.isin(ids, self._special) | ~mask
         draw = np.random.default_rng([self._seed, *samples.tolist()]).integers(2**63)
         self._collator.generator = torch.Generator().manual_seed(int(draw))
         masked, labels = self._collator.torch_mask_tokens(ids.clone(), special)
-        places = (labels.flatten() >= 0).nonzero().squeeze(1)  # what stays is -100
+        wanted = labels[mask]  # (tokens,), -100 at what stays
+        places = (wanted >= 0).nonzero().squeeze(1)
         return {
-            "masked_ids": masked,
+            "masked_ids": masked[mask],
             "masked_places": places,
-            "masked_tokens": labels.flatten()[places],
+            "masked_tokens": wanted[places],
             "masked_count": torch.tensor([len(places)]),
         }
 

@@ -38,6 +38,20 @@ class Packing:
     places: Tensor
     mask: Tensor
 
+    @classmethod
+    def of_mask(cls, mask: Tensor, tokens: int) -> Packing:
+        """The packing of rows with a mask (rows, length) of so many ones; reads nothing from the device."""
+        lengths = mask.sum(dim=1)
+        rows = torch.arange(len(mask), device=mask.device)
+        row = torch.repeat_interleave(rows, lengths, output_size=tokens)  # (tokens,)
+        position = torch.arange(tokens, device=mask.device) - (lengths.cumsum(0) - lengths)[row]
+        return cls(row * mask.shape[1] + position, mask)
+
+    def padded_ids(self, token_ids: Tensor, pad: int) -> Tensor:
+        """Token ids (tokens,) in padded rows (rows, length)."""
+        flat = token_ids.new_full((self.mask.numel(),), pad).index_copy_(0, self.places, token_ids)
+        return flat.view(self.mask.shape)
+
     def pack(self, x: Tensor) -> Tensor:
         """(rows, length, ...) -> (tokens, ...)."""
         return cast(Tensor, _Pack.apply(x.flatten(0, 1), self.places))  # type: ignore[no-untyped-call]
@@ -85,13 +99,13 @@ def _spread(x: Tensor, places: Tensor, size: int) -> Tensor:
 
 
 def packed_states(
-    transformer: PreTrainedModel, input_ids: Tensor, packing: Packing, first_only: bool = False
+    transformer: PreTrainedModel, token_ids: Tensor, packing: Packing, first_only: bool = False
 ) -> list[Tensor]:
     """Hidden states of the embedding layer and of each layer after it.
 
     Args:
         transformer: an encoder for which :func:`can_pack` holds; its ``training`` flag decides on dropout.
-        input_ids: (rows, length), as padded for the encoder's own forward pass.
+        token_ids: (tokens,), row after row.
         packing: where the tokens stand.
         first_only: compute the last layer for each row's first token alone.
 
@@ -99,18 +113,18 @@ def packed_states(
         Tensors (tokens, dim); with ``first_only`` the last one is (rows, dim).
     """
     layers = cast(Any, transformer).encoder.layer
-    states = [_embed(cast(Any, transformer).embeddings, input_ids, packing)]
+    states = [_embed(cast(Any, transformer).embeddings, token_ids, packing)]
     for i, layer in enumerate(layers):
         states.append(_layer(layer, states[-1], packing, first_only and i + 1 == len(layers)))
     return states
 
 
-def _embed(embeddings: Any, input_ids: Tensor, packing: Packing) -> Tensor:
+def _embed(embeddings: Any, token_ids: Tensor, packing: Packing) -> Tensor:
     positions = packing.places % packing.mask.shape[1]
     table: nn.Embedding = embeddings.position_embeddings
     if table.padding_idx is not None:  # RoBERTa counts from there
         positions = positions + table.padding_idx + 1
-    x = embeddings.word_embeddings(input_ids.flatten()[packing.places])  # (tokens, dim)
+    x = embeddings.word_embeddings(token_ids)  # (tokens, dim)
     x = x + table(positions) + embeddings.token_type_embeddings.weight[0]
     return _dropped(embeddings.LayerNorm(x), embeddings.dropout)
 

@@ -42,6 +42,7 @@ from dystress_text.evaluation.transfer import TransferResult, evaluate_transfer
 from dystress_text.files.places import cache_root
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import versions, whole_file, write_json
+from dystress_text.training.run_folder import evaluation_file
 
 Result = StsTaskResult | TransferResult | OriginalResult
 Draw = Callable[[Mapping[str, NDArray[np.floating]], str], None]  # draws cosines by kind of pair, under a title
@@ -223,7 +224,7 @@ class SentEvalSettings:
         if self.output is not None:
             return self.output
         folder = Path(self.model)
-        return (folder if folder.is_dir() else Path()) / f"senteval-{self.suite}-{self.mode}.json"
+        return evaluation_file(folder if folder.is_dir() else Path(), self.suite, self.mode)
 
 
 def run(

@@ -3,44 +3,39 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from dystress_text.cli.options import check_options, option
 from dystress_text.errors import UserError
 
 
-@dataclass
+@dataclass(frozen=True)
 class EvaluationSettings:
     """Sets, files and tasks to evaluate on."""
 
     _argument_group_name = "evaluation"
 
-    eval_set: list[str] = field(
-        default_factory=lambda: ["stsb_dev"],
-        metadata={
-            "help": "Evaluate on these: stsb_dev, mini_sts, sickr_dev, or the test sets sts12 to sts16, stsb_test and "
-            "sickr_test, which must not choose a model; none for no set."
-        },
+    eval_set: list[str] = option(
+        ["stsb_dev"],
+        "Evaluate on these: stsb_dev, mini_sts, sickr_dev, or the test sets sts12 to sts16, stsb_test and "
+        "sickr_test, which must not choose a model; none for no set.",
     )
-    eval_file: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Evaluate on scored pairs of your own too: .csv, .tsv, .jsonl or .parquet files with the columns "
-            "sentence1, sentence2 and score (or any three, in that order), or OWNER/NAME[:SPLIT] on the hub."
-        },
+    eval_file: list[str] | None = option(
+        None,
+        "Evaluate on scored pairs of your own too: .csv, .tsv, .jsonl or .parquet files with the columns "
+        "sentence1, sentence2 and score (or any three, in that order), or OWNER/NAME[:SPLIT] on the hub.",
     )
-    eval_columns: list[str] | None = field(
-        default=None, metadata={"help": "eval_file: names of the columns of first sentence, second sentence and score."}
+    eval_columns: list[str] | None = option(
+        None, "eval_file: names of the columns of first sentence, second sentence and score.", needs="eval_file"
     )
-    eval_score_range: list[float] | None = field(
-        default=None, metadata={"help": "eval_file: lowest and highest score; one outside is refused; default any."}
+    eval_score_range: list[float] | None = option(
+        None, "eval_file: lowest and highest score; one outside is refused; default any.", needs="eval_file"
     )
-    eval_transfer: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Evaluate on the dev accuracy of these transfer tasks too (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC; "
-            "all seven if none is named), SentEval's fast mode."
-        },
+    eval_transfer: list[str] | None = option(
+        None,
+        "Evaluate on the dev accuracy of these transfer tasks too (MR, CR, SUBJ, MPQA, SST2, TREC, MRPC; "
+        "all seven if none is named), SentEval's fast mode.",
     )
 
     @property
@@ -50,14 +45,12 @@ class EvaluationSettings:
 
     def __post_init__(self) -> None:
         given: Any = self.eval_set  # a preset's or a record's is one text
-        self.eval_set = " ".join([given] if isinstance(given, str) else given).split()
+        object.__setattr__(self, "eval_set", " ".join([given] if isinstance(given, str) else given).split())
+        check_options(self)
         if len(set(self.eval_set)) < max(len(self.eval_set), 1) or ("none" in self.eval_set and len(self.eval_set) > 1):
             raise UserError(
                 f"--eval_set: one or more sets, each once, or none alone; got {' '.join(self.eval_set) or 'nothing'}"
             )
-        for name in ("eval_columns", "eval_score_range"):
-            if getattr(self, name) is not None and self.eval_file is None:
-                raise UserError(f"--{name}: has no effect without --eval_file")
         if self.eval_columns is not None and (len(self.eval_columns) != 3 or len(set(self.eval_columns)) != 3):
             raise UserError(
                 "--eval_columns: three names are needed, of the first sentence, the second and the score; got "

@@ -1,18 +1,15 @@
 """Exponential long-tailed subsets of a balanced data set, and the text files that record them.
 
 The choice is made by SHA-256 in counter mode: the key of image i is ``sha256("SEED:i")``, and a class keeps the images
-with the smallest keys. numpy promises the same stream from its generators within a version only, Python promises it
-for ``random()`` but not for ``shuffle``; a hash is the same everywhere for ever. With one seed, the subset of a smaller
-ratio lies within that of a larger one.
+with the smallest keys. A hash is the same everywhere for ever, so a file is checked by making the choice again. With
+one seed, the subset of a smaller ratio lies within that of a larger one.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import os
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -21,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, UserError
+from dystress_text.files.whole import write_text
 
 RATIO = 0.01
 HEADER = re.compile(
     r"# long-tail dataset=([A-Za-z0-9][A-Za-z0-9._-]*) ratio=(\S+) seed=(-?[0-9]{1,18}) labels_sha256=([0-9a-f]{64})"
 )
-INDEX = re.compile(r"0|[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True)
@@ -86,9 +83,12 @@ def long_tail_indices(labels: NDArray[np.integer], ratio: float = RATIO, seed: i
         UserError: a bad ratio.
         DataError: labels that are not such a vector.
     """
-    counts = _counts_of(labels, ratio)
+    if labels.ndim != 1 or labels.size == 0 or not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
+        raise DataError("labels must be a vector of classes from 0")
+    if labels.max() >= labels.size or (sizes := np.bincount(labels)).min() == 0:
+        raise DataError(f"labels go to {labels.max()}, but not every class up to it has an image")
     chosen: list[int] = []
-    for label, count in enumerate(counts):
+    for label, count in enumerate(long_tail_counts(int(sizes.min()), len(sizes), ratio)):
         images = np.flatnonzero(labels == label).tolist()
         chosen += sorted(images, key=lambda image: hashlib.sha256(f"{seed}:{image}".encode()).digest())[:count]
     return np.array(sorted(chosen), dtype=np.int64)
@@ -99,9 +99,8 @@ def write_long_tail(path: Path, subset: LongTail, labels: NDArray[np.integer]) -
 
     Raises:
         UserError: the name has other characters, the seed is too long, or the file cannot be written.
-        DataError: the indices are not a subset of that ratio of these labels.
+        DataError: the indices are not the choice of that ratio and seed for these labels.
     """
-    _check(path, subset, labels)
     header = (
         f"# long-tail dataset={subset.dataset} ratio={float(subset.ratio)!r} seed={subset.seed} "
         f"labels_sha256={labels_checksum(labels)}"
@@ -111,13 +110,11 @@ def write_long_tail(path: Path, subset: LongTail, labels: NDArray[np.integer]) -
             f"data set {subset.dataset!r}, seed {subset.seed}: a name has letters, digits, dots, dashes, underscores, "
             "a seed has at most 18 digits"
         )
-    staging = path.with_name(f".{path.name}.{os.getpid()}")
+    if not np.array_equal(subset.indices, long_tail_indices(labels, subset.ratio, subset.seed)):
+        raise DataError(f"{path}: the indices are not those of ratio {subset.ratio} and seed {subset.seed}")
     try:
-        staging.write_text("\n".join([header, *map(str, subset.indices.tolist())]) + "\n", encoding="ascii")
-        staging.replace(path)
+        write_text(path, _as_text(header, subset.indices))
     except OSError as error:
-        with suppress(OSError):
-            staging.unlink()
         raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
@@ -125,33 +122,28 @@ def read_long_tail(path: Path, labels: NDArray[np.integer]) -> LongTail:
     """Read a subset that ``write_long_tail`` has written for these labels.
 
     Raises:
-        DataError: the file cannot be read, has another form, belongs to other labels, or its indices are out of range,
-            not ascending, twice there, or not as many of each class as the ratio asks for.
+        DataError: the file cannot be read, has another form, belongs to other labels, or does not hold the indices that
+            its ratio and seed give.
     """
     try:
         text = path.read_text(encoding="ascii")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no index file: byte {error.start} is not ASCII") from error
-    header, *lines = text.split("\n")
+        raise DataError(f"{path} is not an index file: byte {error.start} is not ASCII") from error
+    header = text.partition("\n")[0]
     if not (matched := HEADER.fullmatch(header)):
         raise DataError(f"{path}, line 1: not the header of an index file")
     dataset, ratio, seed, checksum = matched.groups()
     if checksum != labels_checksum(labels):
         raise DataError(f"{path} was made for other labels than those of this data set")
-    if lines[-1:] != [""]:
-        raise DataError(f"{path} is cut short: its last line has no end")
-    for number, line in enumerate(lines[:-1], 2):
-        if not INDEX.fullmatch(line):
-            raise DataError(f"{path}, line {number}: {line[:40]!r} is no index")
-    indices = np.array([int(line) for line in lines[:-1]], dtype=np.int64)
     try:
-        subset = LongTail(dataset, float(ratio), int(seed), indices)
-    except ValueError as error:
-        raise DataError(f"{path}, line 1: {ratio[:40]!r} is no ratio") from error
-    _check(path, subset, labels)
-    return subset
+        indices = long_tail_indices(labels, float(ratio), int(seed))
+    except (ValueError, UserError) as error:
+        raise DataError(f"{path}, line 1: ratio {ratio[:40]!r}: {error}") from error
+    if text != _as_text(header, indices):
+        raise DataError(f"{path} does not hold the indices that its first line gives; prepare the data again")
+    return LongTail(dataset, float(ratio), int(seed), indices)
 
 
 def labels_checksum(labels: NDArray[np.integer]) -> str:
@@ -159,34 +151,5 @@ def labels_checksum(labels: NDArray[np.integer]) -> str:
     return hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
 
 
-def _counts_of(labels: NDArray[np.integer], ratio: float) -> list[int]:
-    if labels.ndim != 1 or labels.size == 0 or not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
-        raise DataError("labels must be a vector of classes from 0")
-    if labels.max() >= labels.size or (sizes := np.bincount(labels)).min() == 0:
-        raise DataError(f"labels go to {labels.max()}, but not every class up to it has an image")
-    return long_tail_counts(int(sizes.min()), len(sizes), ratio)
-
-
-def _check(path: Path, subset: LongTail, labels: NDArray[np.integer]) -> None:
-    """Hold a subset against the labels.
-
-    Raises:
-        DataError: naming the file and what is wrong first.
-    """
-    indices = subset.indices
-    outside = indices[(indices < 0) | (indices >= len(labels))]
-    if outside.size:
-        raise DataError(f"{path}: index {outside[0]} is out of range, the data set has {len(labels)} images")
-    steps = np.diff(indices)
-    if not (steps > 0).all():
-        at = int(np.argmax(steps <= 0))
-        fault = "stands twice" if indices[at] == indices[at + 1] else f"comes after {indices[at]}: not ascending"
-        raise DataError(f"{path}: index {indices[at + 1]} {fault}")
-    try:
-        expected = _counts_of(labels, subset.ratio)
-    except UserError as error:
-        raise DataError(f"{path}: {error}") from error
-    found = np.bincount(labels[indices], minlength=len(expected)).tolist()
-    for label, (has, needs) in enumerate(zip(found, expected, strict=True)):
-        if has != needs:
-            raise DataError(f"{path}: {has} images of class {label}, a ratio of {subset.ratio} keeps {needs}")
+def _as_text(header: str, indices: NDArray[np.int64]) -> str:
+    return "\n".join([header, *map(str, indices.tolist())]) + "\n"

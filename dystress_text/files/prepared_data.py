@@ -1,4 +1,4 @@
-"""The record that lies beside prepared data: where they are from, what they are, and what of them is ready."""
+"""The record in a folder of prepared data: where they come from, what they are, and which parts are ready."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Manifest:
 
 
 def variant_of(path: Path) -> str | None:
-    """What a file or folder of prepared data is instead of the published data; None for those and for one's own files.
+    """The variant that a file or folder of prepared data is; None for published data and for a user's files.
 
     Raises:
-        DataError: the record beside it is damaged.
+        DataError: its record is damaged.
     """
     for folder in (path, *path.parents[:3]):  # senteval/STS/STSBenchmark/sts-dev.csv is the deepest
         if (manifest := read_manifest(folder)) is not None:
@@ -64,7 +64,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         manifest = Manifest(**content)
         for field_name in ("variant", "folder"):
             if not isinstance(getattr(manifest, field_name), str | None):
-                raise TypeError(f"{field_name} is no text")
+                raise TypeError(f"{field_name} is not a text")
         return manifest
     except (FileNotFoundError, NotADirectoryError):
         return None

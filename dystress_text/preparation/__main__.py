@@ -5,7 +5,7 @@
     python data/prepare.py senteval wiki1m cifar10 --from FOLDER  # from copies on this machine
     python data/prepare.py verify wiki1m                          # compare with the checksums of the preparation
     python data/prepare.py path wiki1m
-    python data/prepare.py corpus FILES... --output corpus.txt    # one's own text, a sentence a line
+    python data/prepare.py corpus FILES... --output corpus.txt    # your own text, one sentence a line
 
 Data go to ``data/prepared``; DYSTRESS_DATA or --data_dir moves them. data/README.md says what each set is and under
 which terms it may be used.
@@ -18,18 +18,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
-from dystress_text.errors import DataError, UserError
 from dystress_text.files.places import data_root
-from dystress_text.files.prepared_data import Manifest, read_manifest
+from dystress_text.preparation import commands
 from dystress_text.preparation.catalog import CATALOG
-from dystress_text.preparation.corpus_builder import CorpusBuildSettings, build_corpus
-from dystress_text.preparation.prepare import Request, prepare, verify
-
-COMMANDS = ("list", "verify", "path", "corpus")
+from dystress_text.preparation.corpus_builder import CorpusBuildSettings
+from dystress_text.preparation.prepare import Request
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -57,83 +54,19 @@ def run(options: argparse.Namespace) -> bool:
     command, *names = options.what
     root = data_root(options.data_dir)
     if command == "corpus":
-        return _corpus(options, [Path(name) for name in names])
-    if command not in COMMANDS:
-        command, names = "prepare", options.what
-    if command == "list" or not names:
-        if names:
-            raise UserError("list takes no names")
-        if command != "list":
-            raise UserError(f"{command}: name a data set; known are {', '.join(CATALOG)}")
-        _list(root)
-        return True
-    for name in names:
-        if name not in CATALOG:
-            raise UserError(f"no data set {name!r}; known are {', '.join(CATALOG)}; commands are {', '.join(COMMANDS)}")
+        workers = options.workers or os.cpu_count() or 1
+        settings = CorpusBuildSettings(options.min_words, options.max_words, workers, options.overwrite)
+        return commands.corpus([Path(name) for name in names], options.output, settings)
+    if command == "list":
+        return commands.list_sets(names, root)
+    if command == "path":
+        return commands.path(names, root)
+    if command == "verify":
+        return commands.verify(names, root)
     request = Request(
         root, options.source, options.variant, options.classes, options.ratio, options.seed, options.again
     )
-    work: dict[str, Callable[[str], bool]] = {
-        "path": lambda name: _path(name, root),
-        "verify": lambda name: _verify(name, root),
-        "prepare": lambda name: _prepare(name, request),
-    }
-    successes = [work[command](name) for name in names]  # all of them, also after one that failed
-    return all(successes)
-
-
-def _prepare(name: str, request: Request) -> bool:
-    try:
-        manifest = prepare(name, request)
-    except DataError as error:
-        print(f"prepare.py: error: {error}", file=sys.stderr, flush=True)
-        return False
-    print(f"{name}: {_state(manifest)}, in {request.root / CATALOG[name].folder}")
-    print(f"  terms: {CATALOG[name].terms}", flush=True)
-    return True
-
-
-def _state(manifest: Manifest) -> str:
-    counts = ", ".join(f"{split} {count:,}" for split, count in manifest.counts.items())
-    state = "ready" + (f" ({counts})" if counts else "")
-    if manifest.not_ready:
-        state += f" but for {', '.join(manifest.not_ready)}"
-    if manifest.variant:
-        state += f"; variant: {manifest.variant}"
-    return state
-
-
-def _list(root: Path) -> None:
-    for entry in CATALOG.values():
-        manifest = read_manifest(root / entry.folder)
-        state = _state(manifest) if manifest is not None else f"not prepared ({entry.size})"
-        print(f"{entry.name:15} {entry.about}\n{'':15} {state}")
-
-
-def _path(name: str, root: Path) -> bool:
-    folder = root / CATALOG[name].folder
-    if read_manifest(folder) is None:
-        raise DataError(f"{name} has not been prepared in {str(folder)!r}")
-    print(folder)
-    return True
-
-
-def _verify(name: str, root: Path) -> bool:
-    problems = verify(name, root)
-    print(f"{name}: {'as prepared' if not problems else f'{len(problems)} problems'}")
-    for problem in problems:
-        print(f"  {problem}")
-    return not problems
-
-
-def _corpus(options: argparse.Namespace, files: list[Path]) -> bool:
-    if not files or options.output is None:
-        raise UserError("corpus: name the text files and --output FILE")
-    workers = options.workers or os.cpu_count() or 1
-    settings = CorpusBuildSettings(options.min_words, options.max_words, workers, options.overwrite)
-    report = build_corpus(files, options.output, settings, progress=True)
-    print("\n".join([f"{options.output}:", *report.summary()]))
-    return True
+    return commands.prepare(options.what, request)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,24 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class ImageSet:
-    """Labelled images in parquet files, as the hub has them.
-
-    Attributes:
-        image: name of the column with the images.
-        label: name of the column with the classes.
-        counts: images by split, in the order train, test.
-        classes: their number.
-        encoding: of the published images, as Pillow names it.
-    """
-
-    image: str
-    label: str
-    counts: dict[str, int]
-    classes: int
-    encoding: str
+from dystress_text.files.image_sets import IMAGE_SETS, PublishedImages
 
 
 @dataclass(frozen=True)
@@ -33,22 +16,26 @@ class DataSet:
         about: what it is and what it is used for.
         terms: under which it may be used.
         size: of what is fetched.
-        folder: below the root of prepared data.
         repository: on the hub; None for data that only the user can have.
         files: glob patterns of the files in the repository, or of the local source, by split.
-        images: of an image set in parquet files.
-        needs: another set that must be prepared first.
     """
 
     name: str
     about: str
     terms: str
     size: str
-    folder: str
     repository: str | None = None
     files: tuple[str, ...] = ()
-    images: ImageSet | None = None
-    needs: str | None = None
+
+    @property
+    def folder(self) -> str:
+        """Below the root of prepared data."""
+        return "senteval" if self.name == "stsb" else self.name
+
+    @property
+    def images(self) -> PublishedImages | None:
+        """What an image set holds; None for texts."""
+        return IMAGE_SETS.get(self.name)
 
 
 SIMCSE = "princeton-nlp/datasets-for-simcse"
@@ -61,7 +48,6 @@ CATALOG = {
             "one million sentences of English Wikipedia, one a line: SimCSE's training text",
             "text CC BY-SA 3.0 (Wikipedia)",
             "120 MB",
-            "wiki1m",
             SIMCSE,
             ("wiki1m_for_simcse.txt",),
         ),
@@ -71,7 +57,6 @@ CATALOG = {
             "each task has its own: STS-B CC BY-SA 4.0, SICK CC BY-NC-SA 3.0, MRPC Microsoft Research terms, the "
             "others for research",
             "85 MB",
-            "senteval",
             SIMCSE,
             ("senteval.tar",),
         ),
@@ -80,7 +65,6 @@ CATALOG = {
             "STS-B alone, which training needs to choose its model by",
             "CC BY-SA 4.0",
             "85 MB are fetched, 1 MB is kept",
-            "senteval",
             SIMCSE,
             ("senteval.tar",),
         ),
@@ -89,74 +73,59 @@ CATALOG = {
             "60,000 images of 32 x 32 in 10 classes",
             "no licence stated; cite Krizhevsky 2009",
             "145 MB",
-            "cifar10",
             "uoft-cs/cifar10",
             ("plain_text/train-*.parquet", "plain_text/test-*.parquet"),
-            ImageSet("img", "label", {"train": 50_000, "test": 10_000}, 10, "PNG"),
         ),
         DataSet(
             "cifar100",
             "60,000 images of 32 x 32 in 100 classes",
             "no licence stated; cite Krizhevsky 2009",
             "145 MB",
-            "cifar100",
             "uoft-cs/cifar100",
             ("cifar100/train-*.parquet", "cifar100/test-*.parquet"),
-            ImageSet("img", "fine_label", {"train": 50_000, "test": 10_000}, 100, "PNG"),
         ),
         DataSet(
             "cifar10-lt",
             "long-tailed choice of CIFAR-10's training images (12,406), as an index file",
             "as cifar10",
             "nothing is fetched",
-            "cifar10-lt",
-            needs="cifar10",
         ),
         DataSet(
             "cifar100-lt",
             "long-tailed choice of CIFAR-100's training images (10,847), as an index file",
             "as cifar100",
             "nothing is fetched",
-            "cifar100-lt",
-            needs="cifar100",
         ),
         DataSet(
             "tiny-imagenet",
             "110,000 images of 64 x 64 in 200 classes",
             "ImageNet's terms: non-commercial research",
             "160 MB",
-            "tiny-imagenet",
             "zh-plus/tiny-imagenet",
             ("data/train-*.parquet", "data/valid-*.parquet"),
-            ImageSet("image", "label", {"train": 100_000, "test": 10_000}, 200, "JPEG"),
         ),
         DataSet(
             "imagenet1k",
             "ImageNet's 1,281,167 + 50,000 images in 1,000 classes, from a folder that the user has (--from)",
             "ImageNet's terms: non-commercial research",
             "nothing is fetched or copied",
-            "imagenet1k",
         ),
         DataSet(
             "imagenet100",
             "100 of ImageNet's classes, named by a list (--classes FILE; the paper uses CMC's)",
             "ImageNet's terms: non-commercial research",
             "nothing is fetched or copied",
-            "imagenet100",
-            needs="imagenet1k",
         ),
         DataSet(
             "imagenet100-lt",
             "long-tailed choice of ImageNet100's training images, as an index file",
             "ImageNet's terms: non-commercial research",
             "nothing is fetched",
-            "imagenet100-lt",
-            needs="imagenet100",
         ),
     )
 }
 
-# other texts and pictures that are known to lie where a published set is looked for, by content
+# how the published text begins, and other texts that are known to lie where it is looked for, by checksum
 WIKI1M_FIRST_LINE = "YMCA in South Australia"
 WIKI1M_LINES = 1_000_000
 WIKI1M_VARIANTS = {

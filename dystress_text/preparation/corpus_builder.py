@@ -8,18 +8,22 @@ the number of processes. Nothing is left out silently: every reason is counted i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import UserError
-from dystress_text.preparation.corpus_cleaner import MAX_CHARACTERS, Task, clean_block
-from dystress_text.preparation.corpus_reader import Block, list_files, read_blocks
-from dystress_text.preparation.hash_set import HashSet
+from dystress_text.files.whole import whole_file
+from dystress_text.preparation.corpus_cleaner import MAX_CHARACTERS, Block, clean_block
+from dystress_text.preparation.corpus_reader import list_files, read_blocks
 from dystress_text.preparation.ordered_map import ordered_map
 
 REASONS = {
@@ -31,22 +35,22 @@ REASONS = {
     "duplicate": "sentences that came before",
     "heading": "headings and titles",
     "category": "category lines",
-    "list_item": "list items that are no sentence",
+    "list_item": "list items that are not sentences",
     "markup": "paragraphs with templates, tables or links",
     "html": "paragraphs with HTML tags",
-    "not_json": "lines that are no JSON document with a text",
+    "not_json": "lines that are not JSON documents with a text",
 }
 INVALID_UTF8 = "invalid_utf8"
 
 
 @dataclass(frozen=True)
 class CorpusBuildSettings:
-    """What is kept and how it is computed.
+    """Which sentences are written, and how many processes work.
 
     Attributes:
         min_words: words between white space that a sentence has at least.
         max_words: and at most.
-        workers: processes that clean text; 1 is this process alone.
+        workers: processes that clean text; with 1, this process does the work.
         overwrite: replace an output that exists.
 
     Raises:
@@ -75,7 +79,7 @@ class BuildReport:
         files: read.
         bytes_read: of text, unpacked.
         sentences: written.
-        invalid_utf8: lines with bytes that are no UTF-8; U+FFFD stands in their place.
+        invalid_utf8: lines with bytes that are not UTF-8; U+FFFD replaces them.
         dropped: how many items were left out for each reason, in the order of ``REASONS``.
         first: ``file:line`` of the first of each reason; of a paragraph over several lines, its first line.
     """
@@ -114,12 +118,12 @@ def build_corpus(files: Sequence[Path], output: Path, settings: CorpusBuildSetti
     """Write the clean sentences of files and folders to ``output``, UTF-8, one a line, each once.
 
     The output appears under its name when it is complete; after an error or an interruption there is none. Memory is
-    some 27 bytes a sentence and some 20 MB a worker, however large the files.
+    some 20 bytes a sentence and some 20 MB a worker, however large the files.
 
     Args:
         files: WikiExtractor's output, plain text, their .gz, .bz2 or .xz forms, or folders of these.
         output: the corpus.
-        settings: what is kept, and the number of processes.
+        settings: which sentences are written, and the number of processes.
         progress: show a progress bar.
 
     Raises:
@@ -127,26 +131,29 @@ def build_corpus(files: Sequence[Path], output: Path, settings: CorpusBuildSetti
     """
     inputs = list_files(files)
     _check_output(output, inputs, settings.overwrite)
-    with _written(output) as sink:
-        try:
+    try:
+        with whole_file(output, "wb") as sink:
             report = _build(inputs, sink, settings, progress)
-        except BrokenProcessPool as error:
-            raise UserError("a worker was ended from outside, for want of memory perhaps: try --workers 1") from error
-        if not report.bytes_read:
-            raise UserError(f"no text in {str(files[0])!r}" + (" and the other inputs" if len(files) > 1 else ""))
-        if not report.sentences:
-            raise UserError(f"no sentence is left: {'; '.join(report.summary()[1:]) or 'nothing but white space'}")
+            if not report.bytes_read:
+                raise UserError(f"no text in {str(files[0])!r}" + (" and the other inputs" if len(files) > 1 else ""))
+            if not report.sentences:
+                raise UserError(f"no sentence is left: {'; '.join(report.summary()[1:]) or 'nothing but white space'}")
+    except BrokenProcessPool as error:
+        raise UserError("a worker was ended from outside, perhaps as memory ran out: try --workers 1") from error
+    except OSError as error:
+        raise UserError(f"--output: cannot write {str(output)!r}: {error.strerror}") from error
     return report
 
 
-def _build(inputs: Sequence[Path], sink: BinaryIO, settings: CorpusBuildSettings, progress: bool) -> BuildReport:
+def _build(inputs: Sequence[Path], sink: IO[bytes], settings: CorpusBuildSettings, progress: bool) -> BuildReport:
     report = BuildReport(files=len(inputs))
-    seen = HashSet()
+    seen = SeenHashes()
     total = sum(path.stat().st_size for path in inputs)
-    results = ordered_map(clean_block, _tasks(read_blocks(inputs), settings), settings.workers)
+    clean = partial(clean_block, min_words=settings.min_words, max_words=settings.max_words)
+    results = ordered_map(clean, read_blocks(inputs), settings.workers)
     with closing(results), progress_bar(None, progress, total=total, unit="B", unit_scale=True) as bar:
         for block, cleaned in results:
-            repeated = seen.add(cleaned.hashes)
+            repeated = seen.add(np.asarray(cleaned.hashes))
             sink.write(_without(cleaned.text, repeated))
             report.bytes_read += len(block.data)
             report.sentences += len(cleaned.hashes) - len(repeated)
@@ -156,6 +163,27 @@ def _build(inputs: Sequence[Path], sink: BinaryIO, settings: CorpusBuildSettings
                 report.note("duplicate", len(repeated), block, cleaned.lines[repeated[0]])
             bar.update(block.position - bar.n)
     return report
+
+
+class SeenHashes:
+    """A set of 64-bit hashes: sorted arrays of growing size, 8 bytes a member and up to 20 while two are merged."""
+
+    def __init__(self) -> None:
+        self._arrays: list[NDArray[np.uint64]] = []  # each at least twice as long as the next
+
+    def add(self, hashes: NDArray[np.uint64]) -> list[int]:
+        """Add the hashes in turn; return the positions of those that had been there before."""
+        values, first = np.unique(hashes, return_index=True)
+        new = np.ones(len(values), dtype=bool)
+        for members in self._arrays:
+            places = np.searchsorted(members, values)
+            new &= members.take(places, mode="clip") != values
+        merged = values[new]
+        while self._arrays and len(self._arrays[-1]) < 2 * len(merged):
+            merged = np.sort(np.concatenate([self._arrays.pop(), merged]), kind="stable")
+        if len(merged):
+            self._arrays.append(merged)
+        return np.delete(np.arange(len(hashes)), first[new]).tolist()
 
 
 def _without(text: bytes, lines: list[int]) -> bytes:
@@ -173,23 +201,3 @@ def _check_output(output: Path, inputs: Sequence[Path], overwrite: bool) -> None
         raise UserError(f"--output {str(output)!r} exists already; name another or remove it")
     if output.resolve() in {path.resolve() for path in inputs}:
         raise UserError(f"--output {str(output)!r} is one of the inputs")
-
-
-@contextmanager
-def _written(output: Path) -> Iterator[BinaryIO]:
-    """A file under a temporary name that takes the output's name on success and is removed on failure."""
-    partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as sink:
-            yield sink
-            sink.flush()
-            os.fsync(sink.fileno())
-        partial.replace(output)
-    except OSError as error:
-        raise UserError(f"--output: cannot write {str(output)!r}: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _tasks(blocks: Iterable[Block], settings: CorpusBuildSettings) -> Iterator[tuple[Block, Task]]:
-    return ((block, Task(block.data, block.kind, settings.min_words, settings.max_words)) for block in blocks)

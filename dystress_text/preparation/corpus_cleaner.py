@@ -1,4 +1,4 @@
-"""From a block of a corpus file to clean sentences. Workers run this, so it imports the standard library alone.
+"""From a block of a corpus file to clean sentences. Workers run this, so it imports only the standard library.
 
 A block is lines of one of four kinds: ``wiki`` (WikiExtractor's ``<doc ...>`` form), ``json`` (its ``--json`` form),
 ``lines`` (a paragraph a line) and ``wrapped`` (paragraphs over several lines). Whatever is left out is counted by
@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from html import unescape
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Literal
 
 from dystress_text.preparation.sentence_splitter import CLOSERS, END_MARKS, split_sentences
 
@@ -26,7 +27,7 @@ MAX_CHARACTERS = 5_000  # of a sentence, however few its words
 _LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _BULLETS = "*•·‣▪◦-:;"
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
-_UNSEEN = re.compile(  # controls that are no white space, marks of direction and width, soft hyphens, U+FEFF
+_UNSEEN = re.compile(  # controls other than white space, marks of direction and width, soft hyphens, U+FEFF
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]+"
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -40,17 +41,27 @@ _NO_CONTENT = re.compile(r" \([\s,;:]*+\)")  # what is left of a pronunciation
 _TITLE = re.compile(r'<doc [^>]*\btitle="([^"]*)"')
 
 
-class Task(NamedTuple):
-    """A block of whole lines, and the words that a sentence has at least and at most."""
+@dataclass(frozen=True)
+class Block:
+    """Whole lines of a file.
 
-    data: bytes
+    Attributes:
+        path: the file.
+        line: number of the first line, from 1.
+        kind: of the file.
+        data: the lines.
+        position: bytes read so far of all files as they lie on disk.
+    """
+
+    path: Path
+    line: int
     kind: Kind
-    min_words: int
-    max_words: int
+    data: bytes
+    position: int
 
 
 @dataclass
-class CleanBlock:
+class CleanText:
     """The sentences of a block and what was left out of it.
 
     Attributes:
@@ -73,37 +84,36 @@ class CleanBlock:
         self.first.setdefault(reason, line)
 
 
-def clean_block(task: Task) -> CleanBlock:
-    """The clean sentences of a block in order, repetitions included."""
-    data, kind, min_words, max_words = task
-    block = CleanBlock()
+def clean_block(block: Block, min_words: int, max_words: int) -> CleanText:
+    """The clean sentences of a block in order, repetitions included; of ``min_words`` to ``max_words`` words."""
+    cleaned = CleanText()
     found, hashes = list[bytes](), list[bytes]()
-    for line, raw in _paragraphs(_decode(data, block), kind, block):
+    for line, raw in _paragraphs(_decode(block.data, cleaned), block.kind, cleaned):
         paragraph, reason = clean_paragraph(raw)
         if reason:
-            block.note(reason, line)
+            cleaned.note(reason, line)
             continue
         for piece in split_sentences(paragraph):
             words = piece.split()
             if len(words) < min_words:
-                block.note("too_short", line)
+                cleaned.note("too_short", line)
                 continue
             sentence = " ".join(words)
             if len(words) > max_words or len(sentence) > MAX_CHARACTERS:
-                block.note("too_long", line)
+                cleaned.note("too_long", line)
                 continue
             if not sentence.isascii():
                 sentence = unicodedata.normalize("NFC", sentence)
             encoded = sentence.encode()
             if reason := _unusable(sentence, encoded, len(sentence) - len(words) + 1):
-                block.note(reason, line)
+                cleaned.note(reason, line)
                 continue
             found.append(encoded)
             hashes.append(blake2b(encoded, digest_size=8).digest())
-            block.lines.append(line)
-    block.hashes.frombytes(b"".join(hashes))
-    block.text = b"".join([sentence + b"\n" for sentence in found])
-    return block
+            cleaned.lines.append(line)
+    cleaned.hashes.frombytes(b"".join(hashes))
+    cleaned.text = b"".join([sentence + b"\n" for sentence in found])
+    return cleaned
 
 
 def clean_paragraph(text: str) -> tuple[str, str]:
@@ -139,7 +149,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def _unusable(sentence: str, encoded: bytes, characters: int) -> str:
-    """Why a sentence with so many characters that are no spaces is left out, or ""."""
+    """Why a sentence with so many characters other than spaces is left out, or ""."""
     if "\ufffd" in sentence:
         return "undecodable"
     letters = len(encoded) - len(encoded.translate(None, _LETTERS))
@@ -152,8 +162,8 @@ def _unusable(sentence: str, encoded: bytes, characters: int) -> str:
     return ""
 
 
-def _decode(data: bytes, block: CleanBlock) -> str:
-    """The block as text; lines with bytes that are no UTF-8 are counted and hold U+FFFD in place of these."""
+def _decode(data: bytes, cleaned: CleanText) -> str:
+    """The block as text; lines with bytes that are not UTF-8 are counted, and U+FFFD replaces those bytes."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -161,23 +171,23 @@ def _decode(data: bytes, block: CleanBlock) -> str:
             try:
                 line.decode()
             except UnicodeDecodeError:
-                block.note("invalid_utf8", number)
+                cleaned.note("invalid_utf8", number)
         return data.decode(errors="replace")
 
 
-def _paragraphs(text: str, kind: Kind, block: CleanBlock) -> Iterator[tuple[int, str]]:
+def _paragraphs(text: str, kind: Kind, cleaned: CleanText) -> Iterator[tuple[int, str]]:
     """The paragraphs of a block, each with the line where it starts; titles are counted as headings."""
     lines = enumerate(text.split("\n"))
     if kind == "wiki":
-        return _wiki_paragraphs(lines, block)
+        return _wiki_paragraphs(lines, cleaned)
     if kind == "json":
-        return _json_paragraphs(lines, block)
+        return _json_paragraphs(lines, cleaned)
     if kind == "wrapped":
         return _wrapped_paragraphs(lines)
     return ((number, line) for number, line in lines if line and not line.isspace())
 
 
-def _wiki_paragraphs(lines: Iterator[tuple[int, str]], block: CleanBlock) -> Iterator[tuple[int, str]]:
+def _wiki_paragraphs(lines: Iterator[tuple[int, str]], cleaned: CleanText) -> Iterator[tuple[int, str]]:
     title = ""
     for number, line in lines:
         if line.startswith("<doc "):
@@ -185,13 +195,13 @@ def _wiki_paragraphs(lines: Iterator[tuple[int, str]], block: CleanBlock) -> Ite
             title = unescape(found[1]) if found else ""
         elif line and not line.isspace() and not line.startswith("</doc>"):
             if title and unescape(line).strip() == title:
-                block.note("heading", number)
+                cleaned.note("heading", number)
             else:
                 yield number, line
             title = ""
 
 
-def _json_paragraphs(lines: Iterator[tuple[int, str]], block: CleanBlock) -> Iterator[tuple[int, str]]:
+def _json_paragraphs(lines: Iterator[tuple[int, str]], cleaned: CleanText) -> Iterator[tuple[int, str]]:
     for number, line in lines:
         if not line or line.isspace():
             continue
@@ -199,11 +209,11 @@ def _json_paragraphs(lines: Iterator[tuple[int, str]], block: CleanBlock) -> Ite
             document = json.loads(line)
             title, text = document.get("title"), _SURROGATE.sub("\ufffd", document["text"])
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            block.note("not_json", number)
+            cleaned.note("not_json", number)
             continue
         for place, paragraph in enumerate(filter(str.strip, text.split("\n"))):
             if place == 0 and paragraph.strip() == title:
-                block.note("heading", number)
+                cleaned.note("heading", number)
             else:
                 yield number, paragraph
 

@@ -11,14 +11,13 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BufferedReader
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from dystress_text.errors import UserError
-from dystress_text.preparation.corpus_cleaner import Kind
+from dystress_text.preparation.corpus_cleaner import Block, Kind
 
 BLOCK_BYTES = 2**21
 MAX_LINE_BYTES = 2**23  # what is longer is cut behind a sentence or a word
@@ -38,25 +37,6 @@ _UNITS: dict[Kind, tuple[bytes, ...]] = {  # blocks end behind the last of these
     "lines": (b"\n",),
     "wrapped": (b"\n\n", b"\n\r\n"),
 }
-
-
-@dataclass(frozen=True)
-class Block:
-    """Whole lines of a file.
-
-    Attributes:
-        path: the file.
-        line: number of the first line, from 1.
-        kind: of the file.
-        data: the lines.
-        position: bytes read so far of all files as they lie on disk.
-    """
-
-    path: Path
-    line: int
-    kind: Kind
-    data: bytes
-    position: int
 
 
 def list_files(paths: Sequence[Path]) -> list[Path]:

@@ -13,48 +13,46 @@ from numpy.typing import NDArray
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError
 from dystress_text.files.image_folder import CLASSES, TRAIN_INDICES, image_names
+from dystress_text.files.image_sets import IMAGE_SETS, PublishedImages
 from dystress_text.files.long_tail import LongTail, long_tail_indices, write_long_tail
 from dystress_text.files.prepared_data import Manifest, read_manifest
-from dystress_text.preparation.catalog import CATALOG, DataSet
 
-IMAGENET1K = {"train": 1_281_167, "val": 50_000}
 _MAGIC = {b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG"}
 
 
-def parquet(entry: DataSet, paths: list[Path], source: str, variant: str | None, staging: Path) -> Manifest:
-    """Copy parquet files and see that they hold the images of the set.
+def parquet(spec: PublishedImages, paths: list[Path], source: str, variant: str | None, staging: Path) -> Manifest:
+    """Copy parquet files and check that they hold the images of the set.
 
     Raises:
-        DataError: a file is damaged, or counts or classes are not the set's and the user calls it no variant.
+        DataError: a file is damaged, or counts or classes are not the set's and the user does not name a variant.
     """
-    spec = entry.images
-    assert spec is not None
     counts = dict.fromkeys(spec.counts, 0)
     encodings: set[str] = set()
     labels = {split: np.zeros(spec.classes, dtype=np.int64) for split in spec.counts}
-    for path in progress_bar(paths, desc=entry.name, unit=" files"):
+    for path in progress_bar(paths, desc=spec.name, unit=" files"):
         split = "train" if path.name.startswith("train") else "test"
         try:
             with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(1000, columns=[spec.image, spec.label]):
-                    labels[split] += _class_counts(batch.column(spec.label), spec.classes, path)
-                    encodings.update(_encoding(image["bytes"]) for image in batch.column(spec.image).to_pylist())
+                for batch in file.iter_batches(1000, columns=[spec.image_column, spec.label_column]):
+                    labels[split] += _class_counts(batch.column(spec.label_column), spec.classes, path)
+                    images = batch.column(spec.image_column).to_pylist()
+                    encodings.update(_encoding(image["bytes"]) for image in images)
                     counts[split] += len(batch)
         except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
             raise DataError(
-                f"{entry.name}: {path} is damaged or of another layout: {' '.join(str(error).split())}"
+                f"{spec.name}: {path} is damaged or of another layout: {' '.join(str(error).split())}"
             ) from error
         shutil.copyfile(path, staging / path.name)
     balanced = all(len(set(found.tolist())) == 1 for found in labels.values())
     if variant is None and (counts != spec.counts or not balanced):
         raise DataError(
-            f"{entry.name}: {source} holds {counts} images, {spec.counts} expected"
+            f"{spec.name}: {source} holds {counts} images, {spec.counts} expected"
             f"{'' if balanced else '; its classes are not of one size'}; if it is knowingly another set, say so with "
             "--variant NAME"
         )
     if variant is None and encodings != {spec.encoding}:
         variant = f"{' and '.join(sorted(encodings))} copy"
-    return Manifest(entry.name, source, variant, counts=counts)
+    return Manifest(spec.name, source, variant, counts=counts)
 
 
 def _class_counts(column: pa.Array, classes: int, path: Path) -> NDArray[np.int64]:
@@ -71,80 +69,83 @@ def _encoding(content: bytes) -> str:
     raise ValueError("an image that is neither PNG nor JPEG")
 
 
-def long_tail(entry: DataSet, root: Path, ratio: float, seed: int, staging: Path) -> Manifest:
+def long_tail(spec: PublishedImages, root: Path, ratio: float, seed: int, staging: Path) -> Manifest:
     """Choose a long-tailed part of a prepared set's training images and save their indices.
 
     Raises:
         DataError: the set that it is chosen from has not been prepared.
     """
-    assert entry.needs is not None
-    base = _prepared(entry.needs, root)
-    labels = np.array(_training_labels(entry.needs, root, base))
+    base_spec, base = _base_of(spec, root)
+    labels = np.array(_training_labels(base_spec, root, base))
     indices = long_tail_indices(labels, ratio, seed)
-    write_long_tail(staging / TRAIN_INDICES, LongTail(entry.name, ratio, seed, indices), labels)
-    source = f"{entry.needs}, ratio {ratio:g}, seed {seed}"
-    return Manifest(entry.name, source, base.variant, counts={"train": len(indices)})
+    write_long_tail(staging / TRAIN_INDICES, LongTail(spec.name, ratio, seed, indices), labels)
+    source = f"{base_spec.name}, ratio {ratio:g}, seed {seed}"
+    return Manifest(spec.name, source, base.variant, counts={"train": len(indices)})
 
 
-def _training_labels(name: str, root: Path, manifest: Manifest) -> list[int]:
-    spec, folder = CATALOG[name].images, root / CATALOG[name].folder
-    if spec is not None:
+def _training_labels(spec: PublishedImages, root: Path, manifest: Manifest) -> list[int]:
+    folder = root / spec.name
+    if manifest.folder is None:
+        column = spec.label_column
         files = sorted(folder.glob("train*.parquet"))
-        return [label for file in files for label in pq.read_table(file, columns=[spec.label])[spec.label].to_pylist()]
-    assert manifest.folder is not None
+        return [label for file in files for label in pq.read_table(file, columns=[column])[column].to_pylist()]
     names = (folder / CLASSES).read_text().split()
     return [place for place, name in enumerate(names) for _ in image_names(Path(manifest.folder) / "train" / name)]
 
 
-def image_folder(entry: DataSet, source: Path | None, variant: str | None) -> Manifest:
+def image_folder(spec: PublishedImages, source: Path | None, variant: str | None) -> Manifest:
     """Note where the user has ImageNet: ``train/CLASS/*`` and ``val/CLASS/*``; nothing is copied.
 
     Raises:
         DataError: no such folder, or not ImageNet's number of classes and images.
     """
     if source is None:
-        raise DataError(f"{entry.name}: --from FOLDER must name the folder that holds train/ and val/")
+        raise DataError(f"{spec.name}: --from FOLDER must name the folder that holds train/ and val/")
     counts, classes = {}, {}
-    for split in IMAGENET1K:
+    for split in spec.counts:
         if not (source / split).is_dir():
-            raise DataError(f"{entry.name}: {str(source)!r} has no folder {split!r}")
+            raise DataError(f"{spec.name}: {str(source)!r} has no folder {split!r}")
         folders = sorted(path for path in (source / split).iterdir() if path.is_dir())
         classes[split] = [folder.name for folder in folders]
         counts[split] = sum(len(image_names(folder)) for folder in progress_bar(folders, desc=split, unit=" classes"))
     if classes["train"] != classes["val"]:
-        raise DataError(f"{entry.name}: train/ and val/ of {str(source)!r} do not have the same classes")
-    if variant is None and (counts != IMAGENET1K or len(classes["train"]) != 1000):
+        raise DataError(f"{spec.name}: train/ and val/ of {str(source)!r} do not have the same classes")
+    if variant is None and (counts != spec.counts or len(classes["train"]) != spec.classes):
         raise DataError(
-            f"{entry.name}: {str(source)!r} holds {counts} images in {len(classes['train'])} classes, {IMAGENET1K} in "
-            "1000 expected; if it is knowingly another set, say so with --variant NAME"
+            f"{spec.name}: {str(source)!r} holds {counts} images in {len(classes['train'])} classes, {spec.counts} in "
+            f"{spec.classes} expected; if it is knowingly another set, say so with --variant NAME"
         )
-    return Manifest(entry.name, str(source), variant, counts=counts, folder=str(source.resolve()))
+    return Manifest(spec.name, str(source), variant, counts=counts, folder=str(source.resolve()))
 
 
-def class_list(entry: DataSet, root: Path, classes: Path | None, variant: str | None, staging: Path) -> Manifest:
+def class_list(spec: PublishedImages, root: Path, classes: Path | None, variant: str | None, staging: Path) -> Manifest:
     """Keep a list of classes (folder names, one a line) of the prepared ImageNet.
 
     Raises:
-        DataError: no list, a class that is not there, or not 100 classes.
+        DataError: no list, a class that is not there, or not the set's number of classes.
     """
-    assert entry.needs is not None
-    base = _prepared(entry.needs, root)
+    base_spec, base = _base_of(spec, root)
     assert base.folder is not None
+    images = Path(base.folder)
     if classes is None or not classes.is_file():
-        raise DataError(f"{entry.name}: --classes FILE must name 100 classes (folder names), one a line; found none")
+        raise DataError(
+            f"{spec.name}: --classes FILE must name {spec.classes} classes (folder names), one a line; found none"
+        )
     names = classes.read_text(encoding="utf-8").split()
-    unknown = [name for name in names if not (Path(base.folder) / "train" / name).is_dir()]
+    unknown = [name for name in names if not (images / "train" / name).is_dir()]
     if unknown:
-        raise DataError(f"{entry.name}: {classes} names {unknown[0]!r}, which is no class of {base.folder}")
-    if variant is None and len(set(names)) != 100:
-        raise DataError(f"{entry.name}: {classes} names {len(set(names))} classes, 100 expected")
+        raise DataError(f"{spec.name}: {classes} names {unknown[0]!r}, which is not a class of {base.folder}")
+    if variant is None and len(set(names)) != spec.classes:
+        raise DataError(f"{spec.name}: {classes} names {len(set(names))} classes, {spec.classes} expected")
     (staging / CLASSES).write_text("".join(f"{name}\n" for name in names))
-    counts = {split: sum(len(image_names(Path(base.folder) / split / name)) for name in names) for split in IMAGENET1K}
-    return Manifest(entry.name, str(classes), variant or base.variant, counts=counts, folder=base.folder)
+    counts = {split: sum(len(image_names(images / split / name)) for name in names) for split in base_spec.counts}
+    return Manifest(spec.name, str(classes), variant or base.variant, counts=counts, folder=base.folder)
 
 
-def _prepared(name: str, root: Path) -> Manifest:
-    manifest = read_manifest(root / CATALOG[name].folder)
+def _base_of(spec: PublishedImages, root: Path) -> tuple[PublishedImages, Manifest]:
+    """The set that this one is chosen from, and its record."""
+    assert spec.chosen_from is not None
+    manifest = read_manifest(root / spec.chosen_from)
     if manifest is None:
-        raise DataError(f"{name} must be prepared first: python data/prepare.py {name}")
-    return manifest
+        raise DataError(f"{spec.chosen_from} must be prepared first: python data/prepare.py {spec.chosen_from}")
+    return IMAGE_SETS[spec.chosen_from], manifest

@@ -1,6 +1,6 @@
 """A function applied in several processes, with results in order and few items under way.
 
-Worker processes import this module and the function's; this one needs the standard library alone.
+Worker processes import this module and the function's; this one needs only the standard library.
 """
 
 from __future__ import annotations
@@ -15,30 +15,29 @@ from multiprocessing import get_context, parent_process
 from typing import TypeVar
 
 Item = TypeVar("Item")
-Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
 def ordered_map(
-    function: Callable[[Argument], Result], items: Iterable[tuple[Item, Argument]], workers: int
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int
 ) -> Generator[tuple[Item, Result], None, None]:
-    """Each item, which stays in this process, with the function's result for its argument, in order.
+    """Each item with the function's result for it, in order.
 
-    Two arguments a worker, and one more, are under way at a time. With one worker, this process does the work. Close
-    the generator to end the workers.
+    Two items a worker, and one more, are under way at a time: ``Executor.map`` would take in all of them at once. With
+    one worker, this process does the work. Close the generator to end the workers.
 
     Raises:
         BrokenProcessPool: a worker was ended from outside.
     """
     if workers == 1:
-        for item, argument in items:
-            yield item, function(argument)
+        for item in items:
+            yield item, function(item)
         return
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _start_worker)
     waiting: deque[tuple[Item, Future[Result]]] = deque()
     try:
-        for item, argument in items:
-            waiting.append((item, pool.submit(function, argument)))
+        for item in items:
+            waiting.append((item, pool.submit(function, item)))
             if len(waiting) > 2 * workers:
                 earliest, future = waiting.popleft()
                 yield earliest, future.result()

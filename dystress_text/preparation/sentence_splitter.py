@@ -13,11 +13,11 @@ END_MARKS = ".!?…؟।۔"  # noqa: RUF001
 CLOSERS = "\"'”’»›)]"  # noqa: RUF001
 _OPENERS = "\"'“‘„‚«‹¿¡(["  # noqa: RUF001
 
-# The mark stands alone, not as a run, so that each character is looked at once however long a run is.
+# One mark, not a run of them: each character is then looked at once, however long a run is.
 _CANDIDATE = re.compile(rf"[{END_MARKS}](?:[{re.escape(CLOSERS)}]|\[\d{{1,3}}\])*+(\s++)[{re.escape(_OPENERS)}]*+(\w)")
 _NEXT_WORD = re.compile(r"\w++(?!\.)")
 _BEFORE_WORD = re.compile(r".*[^\w.]")  # a quote, a bracket or a dash
-_LOOK_BACK = 20  # characters; longer words are no abbreviations
+_LOOK_BACK = 20  # characters; longer words are not abbreviations
 
 
 def _words(text: str) -> frozenset[str]:

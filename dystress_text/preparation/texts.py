@@ -12,13 +12,13 @@ from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import STSB_DEV, SUITES, Task
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.files.prepared_data import Manifest, read_manifest
+from dystress_text.files.text_lines import UNPACK_ERRORS, open_text
 from dystress_text.preparation.catalog import WIKI1M_FIRST_LINE, WIKI1M_LINES, WIKI1M_VARIANTS, DataSet
 from dystress_text.preparation.unpack import UnpackLimits, unpack
-from dystress_text.simcse.corpus import UNPACK_ERRORS, open_text
 from dystress_text.simcse.training_text import WIKI1M
 
 STSB_DEV_PAIRS = 1500
-# files beside those that the tasks read, worth having where the source has them
+# further files that are copied where the source has them
 _EXTRA = {
     "STS-B": ("STS/STSBenchmark/sts-train.csv", "STS/STSBenchmark/sts-dev.csv", "STS/STSBenchmark/LICENSE.txt"),
     "SICK-R": ("SICK/SICK_train.txt", "SICK/SICK_trial.txt"),
@@ -26,10 +26,10 @@ _EXTRA = {
 
 
 def wiki1m(file: Path, source: str, variant: str | None, staging: Path) -> Manifest:
-    """Copy the training text, unpacked, and see that it is what it should be.
+    """Copy the training text, unpacked, and check that it is the published one.
 
     Raises:
-        DataError: it is neither the published text, nor a known variant, nor called a variant by the user.
+        DataError: it is neither the published text nor a known variant, and the user does not name a variant.
     """
     digest, lines, first, last = hashlib.sha256(), 0, b"", b""
     try:

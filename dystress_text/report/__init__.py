@@ -1,4 +1,4 @@
-"""Runs read and compared: statistics, tables, pages, curves, drawings, and the sweep.
+"""Finished runs, read and compared: statistics, tables, pages, curves, drawings; and the sweep that makes runs.
 
 May import: simcse and all rooms below it. Program: ``python -m dystress_text.report``.
 """

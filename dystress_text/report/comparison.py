@@ -1,4 +1,4 @@
-"""What several runs say together: mean and spread over seeds, and paired tests against a baseline, all by SciPy."""
+"""Statistics over runs: mean and deviation over seeds, and paired tests against a baseline, all by SciPy."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def paired(ours: Mapping[int, float], baseline: Mapping[int, float]) -> Differen
     if len(seeds) == 1:
         return Difference(1, mean)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # of equal differences, whose interval is a point
+        warnings.simplefilter("ignore", RuntimeWarning)  # equal differences: the interval is a point
         interval = stats.ttest_rel(first, second).confidence_interval(CONFIDENCE)
     exact = 2 ** len(seeds) <= EXACT
     p = stats.permutation_test(
@@ -87,7 +87,7 @@ def over_pairs(
 ) -> tuple[float, float] | None:
     """The 95 % interval of the difference of Spearman's correlation (x 100), by paired bootstrap over sentence pairs.
 
-    What is drawn is pairs, the same ones for both; the figures of the seeds that both have are averaged.
+    A resample draws the same pairs for both. Figures are averaged over the seeds that both have.
 
     Args:
         ours: (2, pairs) by seed, cosines and gold scores.
@@ -95,7 +95,7 @@ def over_pairs(
         resamples: how many; 0 for none.
 
     Returns:
-        The interval's ends, or None without a seed that both have, without resamples, or of different pairs.
+        The interval's ends, or None without a seed that both have, without resamples, or with different pairs.
     """
     seeds = sorted(set(ours) & set(baseline))
     if not seeds or resamples == 0:

@@ -1,12 +1,10 @@
-"""What the figures draw, as numbers: no drawing here. Slopes and gradients are autograd's of the losses' own terms."""
+"""The numbers behind the figures; no drawing here. Slopes and gradients are autograd's, of the losses' terms."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -24,16 +22,11 @@ from dystress_text.core.temperature import (
     ShiftedCosineTemperature,
     ode_temperature,
 )
-from dystress_text.errors import UserError
-from dystress_text.training.run_folder import LOG
-from dystress_text.training.step_log import read_steps
 
-NEGATIVES = 63  # of an anchor, in the paper's text batch of 64
-ODE_TAU_MAX = 0.2  # what the constants of the ODE's figure aim at
+NEGATIVES = 63  # per anchor, in the paper's text batch of 64
+ODE_TAU_MAX = 0.2  # at the ends that the constants of the ODE's figure are chosen to meet
 ODE_PRODUCTS = ((0.01, 50.0), (0.1, 50.0), (0.1, 200.0))  # delta and K; the paper does not name its own
-_BOOKKEEPING = ("learning_rate", "samples_per_second")
-_quiet = partial(warnings.catch_warnings, action="ignore")  # rows whose logit falls: the figure of logits shows it
-_ORDER = ("loss", "spearman", "alignment", "uniformity")
+_quiet = partial(warnings.catch_warnings, action="ignore")  # the logit of some rows falls
 
 
 def similarities(points: int = 1201) -> Tensor:
@@ -86,8 +79,8 @@ def shifts() -> dict[str, Temperature]:
 def ode_solutions(delta: float, k: float, s: Tensor) -> dict[str, Tensor]:
     """Solutions of the paper's ODE over the similarity, by the name of their constant; NaN where there is none.
 
-    The constants are those that meet ``ODE_TAU_MAX`` at s = -1 and at s = +1, and the paper's end of the interval,
-    whose sign of delta K is a slip, with two of the values between.
+    Two constants meet ``ODE_TAU_MAX`` at s = -1 and at s = +1. One is the paper's upper end, where the sign of delta K
+    is a slip. Two lie between.
     """
     product = delta * k
     low, high = math.exp(-1 / ODE_TAU_MAX), math.exp(1 / ODE_TAU_MAX)
@@ -155,52 +148,3 @@ def gradient_field(
     )
     pull, push = torch.autograd.grad(info_nce_rows(rows).sum(), [positive, negative])
     return -pull, push
-
-
-@dataclass(frozen=True)
-class RunCurves:
-    """What a run wrote while training.
-
-    Attributes:
-        name: of its folder.
-        metrics: by name, steps and values; a value that was no number is NaN.
-    """
-
-    name: str
-    metrics: dict[str, tuple[list[float], list[float]]]
-
-
-def read_curves(folder: Path) -> RunCurves:
-    """Loss and metrics over the steps of a run.
-
-    Raises:
-        UserError: the folder holds no run, or its log is damaged or empty.
-    """
-    log = folder / LOG
-    if not log.is_file():
-        raise UserError(f"no run in {str(folder)!r}: it has no {LOG}")
-    metrics: dict[str, tuple[list[float], list[float]]] = {}
-    for values in read_steps(log):
-        step = float(values.pop("step"))
-        try:
-            found = {k: math.nan if v is None else float(v) for k, v in values.items() if k not in _BOOKKEEPING}
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{log}: the line of step {step:g} holds more than numbers") from error
-        for name, value in found.items():
-            steps, column = metrics.setdefault(name, ([], []))
-            steps.append(step)
-            column.append(value)
-    if not metrics:
-        raise UserError(f"{log} has no step yet")
-    return RunCurves(folder.resolve().name, metrics)
-
-
-def metrics_of(runs: list[RunCurves]) -> list[str]:
-    """The metrics that any of the runs has: loss, Spearman, alignment, uniformity, then others."""
-    names = list(dict.fromkeys(name for run in runs for name in run.metrics))
-
-    def place(name: str) -> int:
-        kind = name.rpartition("_")[2]
-        return _ORDER.index(kind) if kind in _ORDER else len(_ORDER)
-
-    return sorted(names, key=place)

@@ -1,6 +1,6 @@
 """The figures' drawing: each function makes a figure of :mod:`.curves`, 12 cm wide, text from 7 points.
 
-Needs the ``plots`` extra. Curves bear their names themselves, or in a legend where panels share them.
+Needs the ``plots`` extra. The names of curves stand at the curves, or in a legend where panels share them.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from PIL import Image
 
 from dystress_text.core.registry import Temperature
 from dystress_text.report import curves
+from dystress_text.report.history import RunCurves, metrics_of, read_curves
 from dystress_text.report.plots import MORE_COLOURS, STYLES, dress, dress_plain
 
 WIDTH = 12 / 2.54  # inches
@@ -43,12 +44,12 @@ def style() -> AbstractContextManager[None]:
 
 
 def draw_profiles() -> Figure:
-    """Every temperature function, one a panel, the others behind it."""
+    """Every temperature function, one in each panel, the others behind it."""
     return _one_a_panel(curves.profiles(), 2, "   (grey: the other five)")
 
 
 def draw_shifts() -> Figure:
-    """Shifted and one-sided profiles, one a panel, before the cosine; a dot at the minimum."""
+    """Shifted and one-sided profiles, one in each panel, the cosine behind; a dot at the minimum."""
     named = curves.shifts()
     figure = _one_a_panel(named, 3, "   (1a to 3b: the paper's versions)", curves.profiles()["cosine"], empty=2)
     for axes, temperature in zip([axes for axes in figure.axes if axes.axison], named.values(), strict=True):
@@ -64,7 +65,10 @@ def draw_shifts() -> Figure:
 def _one_a_panel(
     named: dict[str, Temperature], rows: int, note: str, behind: Temperature | None = None, empty: int | None = None
 ) -> Figure:
-    """Temperatures, one a panel of three a row, with one or all of them in grey behind each; one panel may be empty."""
+    """Temperatures, one in each panel, three panels in a row; behind each in grey one or all others.
+
+    ``empty`` is the place of a panel to leave empty.
+    """
     s = curves.similarities()
     figure, grid = plt.subplots(
         rows, 3, figsize=(WIDTH, 0.45 + 1.25 * rows), sharex=True, sharey=True, layout="constrained"
@@ -104,7 +108,7 @@ def draw_ranges() -> Figure:
 
 
 def draw_ode() -> Figure:
-    """Solutions of the paper's ODE, a panel for each delta and K, a curve for each constant."""
+    """Solutions of the paper's ODE: a panel for each delta and K, a curve for each constant."""
     s = curves.similarities(20001)
     s = s[s != 0]  # 0 / log is 0 there for all but one constant, which belongs to no branch
     figure, panels = plt.subplots(
@@ -120,7 +124,7 @@ def draw_ode() -> Figure:
         axes.set_xticks([-1, 0, 1])
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_ylim(0, 0.6)
-        axes.set_xlim(-1.06, 1.06)  # some solutions live beside s = -1 alone
+        axes.set_xlim(-1.06, 1.06)  # some solutions exist only close to s = -1
         axes.label_outer()
     panels[0].text(-0.95, 0.205, "$\\tau_{max}$", fontsize=7.5, va="bottom")
     handles, labels = panels[0].get_legend_handles_labels()
@@ -186,17 +190,17 @@ def draw_gradient_field() -> Figure:
 
 def draw_training(runs: Sequence[Path]) -> Figure:
     """Loss and metrics of runs over their steps."""
-    found = [curves.read_curves(folder) for folder in runs]
+    found = [read_curves(folder) for folder in runs]
     names = [run.name for run in found]
     labels = [str(runs[i]) if names.count(name) > 1 else name for i, name in enumerate(names)]
-    metrics = curves.metrics_of(found)
+    metrics = metrics_of(found)
     rows = -(-len(metrics) // 2)
     figure, grid = plt.subplots(
         rows, min(2, len(metrics)), figsize=(WIDTH, 0.6 + 1.75 * rows + 0.15 * len(found)), sharex=True,
         squeeze=False, layout="constrained",
     )  # fmt: skip
     for axes, metric in zip(grid.flat, metrics, strict=False):
-        plot_metric(axes, found, metric)
+        plot_metric(axes, found, metric, metric_title(metric))
     for axes in list(grid.flat)[len(metrics) :]:
         axes.axis("off")
     for axes in list(grid.flat)[: len(metrics)][-grid.shape[1] :]:  # the lowest of each column
@@ -207,14 +211,14 @@ def draw_training(runs: Sequence[Path]) -> Figure:
 
 
 def name_lines(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
-    """A legend below the figure that names the lines of one of its panels, any name as it stands."""
+    """A legend below the figure for the lines of one of its panels; no name is taken for a formula."""
     labels = [("./" if name.startswith("_") else "") + name.replace("$", r"\$") for name in names]
     figure.legend(axes.lines, labels, loc="outside lower center", ncols=1, frameon=False)
 
 
-def plot_metric(axes: Axes, runs: Sequence[curves.RunCurves], metric: str) -> None:
+def plot_metric(axes: Axes, runs: Sequence[RunCurves], metric: str, title: str) -> None:
     """A metric of several runs over their steps."""
-    dress_plain(axes, "", _title(metric), 8)
+    dress_plain(axes, "", title, 8)
     for run, (colour, line) in zip(runs, run_styles(len(runs)), strict=True):
         steps, values = run.metrics.get(metric, ([], []))
         axes.plot(steps, values, linestyle=line, color=colour, marker="o" if len(steps) < 2 else None, markersize=3)
@@ -228,7 +232,7 @@ def run_styles(runs: int) -> list[tuple[str, str]]:
     return [(colours[i % len(colours)], lines[i % len(lines)]) for i in range(runs)]
 
 
-def _title(metric: str) -> str:
+def metric_title(metric: str) -> str:
     """A metric's name in words, and which way is better."""
     of, _, kind = metric.rpartition("_")
     known = {

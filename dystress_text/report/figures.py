@@ -32,11 +32,12 @@ def draw(name: str, file: Path, runs: Sequence[Path] = (), accuracy: str | None 
     Args:
         name: of the figure.
         file: the picture; its ending, one of :data:`ENDINGS`, says the format.
-        runs: folders of runs, for :data:`OF_RUNS` alone.
+        runs: folders of runs, only for :data:`OF_RUNS`.
         accuracy: of runs of images, one of :data:`ACCURACIES`; None for the first.
 
     Raises:
-        UserError: matplotlib is missing, the name or the ending is unknown, a run is none, the file cannot be written.
+        UserError: matplotlib is missing, the name or the ending is unknown, a folder is not a run, or the file
+            cannot be written.
     """
     if name not in FIGURES:
         raise UserError(f"unknown figure {name!r}; known are {', '.join(FIGURES)}, all")
@@ -49,7 +50,7 @@ def draw(name: str, file: Path, runs: Sequence[Path] = (), accuracy: str | None 
     if file.suffix.lower() not in ENDINGS:
         raise UserError(f"--output: {str(file)!r} must end in one of {', '.join(ENDINGS)}")
     require("plots", "a figure")
-    from dystress_text.report import drawings, outcome_drawings  # an extra, which the rest of the package does not need
+    from dystress_text.report import drawings, outcome_drawings  # an extra: the rest of the package does not need it
 
     figure = outcome_drawings.make(name, runs, accuracy) if of_outcomes else drawings.make(name, runs)
     try:
@@ -59,7 +60,7 @@ def draw(name: str, file: Path, runs: Sequence[Path] = (), accuracy: str | None 
 
 
 def draw_all(folder: Path) -> list[Path]:
-    """Draw all figures that need no run as PNG into a folder, which is made if need be; returns the files.
+    """Draw all figures that need no run as PNG into a folder, and return the files; a missing folder is made.
 
     Raises:
         UserError: as for :func:`draw`, or the folder cannot be made.

@@ -1,4 +1,4 @@
-"""Programs run as processes, several at once: a failure stops only its own job, a signal stops all in good order."""
+"""Programs run as processes, several at once: a failure ends only its own job, a signal ends all in good order."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import os
 import shlex
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import IO
 
 from dystress_text.errors import UserError
 
-_POLL = 0.1  # seconds between looks at the processes
+_POLL = 0.1  # seconds between looks for a signal
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Command = list[str]
@@ -51,32 +52,64 @@ class Outcome:
 
 
 @dataclass
-class _Running:
-    job: Job
-    log: IO[str]
-    steps: list[tuple[str, Callable[[], Command | None]]]
-    process: subprocess.Popen[bytes] | None = None
-    step: str = ""
+class _Pool:
+    """What the threads of the jobs share; ``lock`` is held to start a process, to stop all, and to say something."""
 
+    say: Callable[[str], None]
+    environment: Mapping[str, str]
+    signals: list[int] = field(default_factory=list)
+    alive: set[subprocess.Popen[bytes]] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
-class _Stop:
-    """Notes signals while it is entered; those that were ignored before (nohup) stay so."""
+    def stop(self, kill: bool) -> None:
+        """End the processes: ask them to, or kill them with their children."""
+        with self.lock:
+            if not kill:
+                self.say(f"stopping {len(self.alive)} at work, which save what they have; once more kills them")
+            for process in self.alive:
+                if kill:
+                    with suppress(ProcessLookupError):  # it has just ended
+                        os.killpg(process.pid, signal.SIGKILL)
+                else:
+                    process.terminate()
 
-    def __init__(self) -> None:
-        self.received: list[int] = []
-        self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+    def run(self, job: Job) -> Outcome:
+        """Run a job's commands in the thread at hand."""
+        if self.signals:
+            return Outcome("waiting")
+        with open_log(job.log) as log:
+            if log is None:
+                return Outcome("failed", f"another process is at it and writes {job.log}")
+            for step, make in job.steps:
+                try:
+                    command = make()
+                except UserError as error:
+                    return Outcome("failed", str(error))
+                code = 0 if command is None else self._wait(command, log, f"{job.name}: {step}")
+                if code is None or (code and self.signals):
+                    return Outcome("stopped")
+                if code:
+                    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+                    return Outcome("failed", f"{step}: {how}, {last_line(job.log)}; log: {job.log}")
+        return Outcome("done")
 
-    def __enter__(self) -> _Stop:
-        for number in STOPS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, lambda number, _: self.received.append(number))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    def _wait(self, command: Command, log: IO[str], line: str) -> int | None:
+        """The exit code of a command; None where a signal came before it began."""
+        log.write(f"$ {shlex.join(command)}\n")
+        log.flush()
+        with self.lock:  # what starts before a signal is seen is among those that are stopped
+            if self.signals:
+                return None
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=dict(self.environment),
+                start_new_session=True,  # a Ctrl-C at the terminal comes from here, once
+            )  # fmt: skip
+            self.alive.add(process)
+            self.say(line)
+        code = process.wait()
+        with self.lock:
+            self.alive.remove(process)
+        return code
 
 
 def run_jobs(
@@ -93,99 +126,61 @@ def run_jobs(
         say: takes a line for each step.
         environment: of the processes.
     """
-    waiting = list(jobs)
+    pool, waiting = _Pool(say, environment), list(jobs)
     outcomes = {job.name: Outcome("waiting") for job in waiting}
-    running: list[_Running] = []
-    obeyed = 0
 
-    def end(job: Job, outcome: Outcome) -> None:
-        outcomes[job.name] = outcome
-        over = sum(each.state != "waiting" for each in outcomes.values())
-        reason = f": {outcome.reason}" if outcome.reason else ""
-        say(f"{job.name}: {outcome.state}{reason} ({over} of {len(outcomes)})")
+    def work(job: Job) -> None:
+        outcome = pool.run(job)
+        with pool.lock:
+            outcomes[job.name] = outcome
+            over = sum(each.state != "waiting" for each in outcomes.values())
+            if outcome.state != "waiting":
+                reason = f": {outcome.reason}" if outcome.reason else ""
+                say(f"{job.name}: {outcome.state}{reason} ({over} of {len(outcomes)})")
 
-    with _Stop() as stop:
-        while running or (waiting and not stop.received):
-            while waiting and len(running) < at_once and not stop.received:
-                job = waiting.pop(0)
-                begun = _begin(job)
-                if begun is not None:
-                    running.append(begun)
-                else:
-                    end(job, Outcome("failed", f"another process is at it and writes {job.log}"))
-            if len(stop.received) > obeyed:
-                obeyed = len(stop.received)
-                _end(running, obeyed, say)
-            for each in list(running):
-                outcome = _advance(each, bool(stop.received), say, environment)
-                if outcome is not None:
-                    each.log.close()
-                    running.remove(each)
-                    end(each.job, outcome)
-            time.sleep(_POLL if running else 0)
-    return outcomes, stop.received[0] if stop.received else 0
+    with _noted(pool.signals), ThreadPoolExecutor(at_once) as threads:
+        futures = [threads.submit(work, job) for job in waiting]
+        obeyed = 0
+        while wait(futures, timeout=_POLL).not_done:
+            if len(pool.signals) > obeyed:
+                obeyed = len(pool.signals)
+                pool.stop(kill=obeyed > 1)
+        for future in futures:
+            future.result()
+    return outcomes, pool.signals[0] if pool.signals else 0
 
 
-def _begin(job: Job) -> _Running | None:
-    """Open and lock the log; the processes inherit the lock, so it outlives a sweep that is killed."""
-    job.log.parent.mkdir(parents=True, exist_ok=True)
-    log = job.log.open("a", encoding="utf-8")
+@contextmanager
+def _noted(signals: list[int]) -> Iterator[None]:
+    """Add each signal of :data:`STOPS` to a list; those that were ignored before (nohup) stay so."""
+    caught = [number for number in STOPS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda number, _: signals.append(number)) for number in caught}
     try:
-        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        log.close()
-        return None
-    return _Running(job, log, list(job.steps))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _advance(
-    each: _Running, stopping: bool, say: Callable[[str], None], environment: Mapping[str, str]
-) -> Outcome | None:
-    """Look at a job's process and start its next one; the outcome if the job has ended."""
-    name = each.job.name
-    if each.process is not None:
-        code = each.process.poll()
-        if code is None:
-            return None
-        each.process = None
-        if code != 0:
-            if stopping:
-                return Outcome("stopped")
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            return Outcome("failed", f"{each.step}: {how}, {last_line(each.job.log)}; log: {each.job.log}")
-    while each.steps:
-        if stopping:
-            return Outcome("stopped")
-        each.step, make = each.steps.pop(0)
+@contextmanager
+def open_log(file: Path) -> Iterator[IO[str] | None]:
+    """A log opened and locked; None where another process holds the lock.
+
+    The lock is of the open file (flock), which the processes inherit as their output: it outlives a sweep that is
+    killed. FileLock cannot do that.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as log:
         try:
-            command = make()
-        except UserError as error:
-            return Outcome("failed", str(error))
-        if command is not None:
-            each.log.write(f"$ {shlex.join(command)}\n")
-            each.log.flush()
-            each.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=each.log, stderr=subprocess.STDOUT, env=dict(environment),
-                start_new_session=True,  # a Ctrl-C at the terminal comes from here, once
-            )  # fmt: skip
-            say(f"{name}: {each.step}")
-            return None
-    return Outcome("done")
-
-
-def _end(running: list[_Running], signals: int, say: Callable[[str], None]) -> None:
-    alive = [each.process for each in running if each.process is not None and each.process.poll() is None]
-    if signals == 1:
-        say(f"stopping {len(alive)} at work, which save what they have; once more kills them")
-    for process in alive:
-        if signals == 1:
-            process.terminate()
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield None
         else:
-            os.killpg(process.pid, signal.SIGKILL)
+            yield log
 
 
 def last_line(log: Path) -> str:
-    """The last line that says something; a progress bar's last state is none."""
+    """The last line that is not empty and not the state of a progress bar."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 4096))
         lines = file.read().decode(errors="replace").splitlines()

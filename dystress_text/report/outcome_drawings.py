@@ -1,4 +1,4 @@
-"""The drawing of :mod:`dystress_text.report.outcomes`: a point a configuration, a bar for the deviation over its seeds.
+"""Drawings of :mod:`dystress_text.report.outcomes`: a point for each configuration, a bar for the deviation over seeds.
 
 Needs the ``plots`` extra. Constants are blue discs, other temperatures vermilion squares.
 """
@@ -34,7 +34,7 @@ MEASURES = {
 
 
 def draw_accuracy_geometry(outcomes: Outcomes) -> Figure:
-    """Accuracy against each measure of the geometry, a panel each; every point bears its temperature."""
+    """Accuracy against each measure of the geometry, a panel each; every point is named by its temperature."""
     rows = len(outcomes.geometry)
     figure, panels = plt.subplots(rows, 1, figsize=(WIDTH, 0.7 + 2.35 * rows), sharey=True, layout="constrained")
     for axes, measure in zip(panels, outcomes.geometry, strict=True):
@@ -127,7 +127,7 @@ def _look(c: Configuration) -> tuple[str, str]:
 
 
 def _name(c: Configuration, between: str = "\n") -> str:
-    """What stands at its point: a constant's value alone, as colour and marker say the rest."""
+    """The name at its point. For a constant it is the value; colour and marker say that it is a constant."""
     words = c.temperature if c.constant is None else c.temperature.removeprefix("constant ")
     return "\n".join(filter(None, (words, c.apart))).replace("\n", between)
 
@@ -141,7 +141,7 @@ def _wrapped(label: str) -> str:
 
 
 def _series(configurations: Sequence[Configuration]) -> list[list[Configuration]]:
-    """Constants that differ in nothing else, by temperature: what a line may join."""
+    """Constants that differ in nothing but the temperature, which a line may join."""
     found: dict[str, list[Configuration]] = {}
     for c in configurations:
         if c.constant is not None:
@@ -162,14 +162,14 @@ def _point(axes: Axes, c: Configuration, x: Spread, y: Spread) -> None:
 
 
 def _columns(spreads: Sequence[Spread]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Means and deviations; of one seed NaN, which draws no bar."""
+    """Means and deviations; the deviation of one seed is NaN, which draws no bar."""
     return np.array([s.mean for s in spreads]), np.array(
         [np.nan if s.deviation is None else s.deviation for s in spreads]
     )
 
 
 def _taken(axes: Axes) -> list[NDArray[np.float64]]:
-    """Places on all points, bars and lines of the axes, a few pixels from one another, in data coordinates."""
+    """Places on all points, bars and lines of the axes, a few pixels apart, in data coordinates."""
     found = []
     to_data = axes.transData.inverted()
     paths = [line.get_path().vertices for line in axes.lines]
@@ -185,7 +185,7 @@ def _taken(axes: Axes) -> list[NDArray[np.float64]]:
 
 
 def _log_axis(axes: Axes, values: Sequence[float], label: str) -> None:
-    """A logarithmic axis whose ticks are the values themselves, as far as they do not crowd."""
+    """A logarithmic axis with ticks at the values, without those that would crowd."""
     axes.set_xscale("log")
     at = sorted(set(values))
     shown = at[:1]

@@ -5,20 +5,19 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
+from math import nan
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from dystress_text.core.registry import Temperature
-from dystress_text.evaluation.readers import POSITIVE_SCORE
-from dystress_text.report.curves import RunCurves, metrics_of, similarities
-from dystress_text.report.drawings import name_lines, plot_metric, run_styles, style
-from dystress_text.report.page import PageRun
-from dystress_text.report.plots import STYLES, dress, dress_plain
+from dystress_text.report.curves import similarities
+from dystress_text.report.drawings import metric_title, name_lines, plot_metric, style
+from dystress_text.report.history import RunCurves, RunHistory, metrics_of
+from dystress_text.report.plots import STYLES, dress
 
 WIDTH = 9 / 2.54  # inches
 Histogram = Sequence[float]
@@ -33,54 +32,62 @@ _FIGURES = {
 }
 
 
-def galleries(runs: Sequence[PageRun]) -> list[tuple[str, Pictures]]:
+def galleries(runs: Sequence[RunHistory]) -> list[tuple[str, Pictures]]:
     """The pictures of a page by heading; a gallery may be empty."""
+    curves = [run.curves for run in runs]
+    logged = [_similarity_curves(run) for run in runs if run.similarity_steps]
     return [
-        ("Over training", _training(runs)),
+        ("Over training", _over_steps(curves, {metric: metric_title(metric) for metric in metrics_of(curves)})),
         ("Similarities and temperature", [picture for run in runs for picture in _similarities(run, len(runs) > 1)]),
-        ("What the temperature did to the pairs of each step", _watch(runs)),
+        ("What the temperature did to the pairs of each step", _over_steps(logged, _FIGURES if logged else {})),
     ]
 
 
-def _training(runs: Sequence[PageRun]) -> Pictures:
-    curves = [run.curves for run in runs]
-    return [(f"{name} over the steps", "", draw_metric(curves, name)) for name in metrics_of(curves)]
+def _similarity_curves(run: RunHistory) -> RunCurves:
+    """The figures of ``similarity.jsonl`` over the steps."""
+    lines = run.similarity_steps
+    steps = [float(line["step"]) for line in lines]
+    return RunCurves(
+        run.name, {name: (steps, [nan if line[name] is None else line[name] for line in lines]) for name in _FIGURES}
+    )
 
 
-def _similarities(run: PageRun, named: bool) -> Pictures:
+def _over_steps(runs: Sequence[RunCurves], titles: Mapping[str, str]) -> Pictures:
+    """A picture for each metric, with a line for each run."""
+    pictures: Pictures = []
+    for metric, title in titles.items():
+        with style():
+            figure, axes = plt.subplots(figsize=(WIDTH, 2.1), layout="constrained")
+            plot_metric(axes, runs, metric, title)
+            axes.set_xlabel("optimiser steps")
+            if len(runs) > 1:
+                name_lines(figure, axes, [run.name for run in runs])
+            pictures.append((f"{metric} over the steps", "", _data_uri(figure)))
+    return pictures
+
+
+def _similarities(run: RunHistory, named: bool) -> Pictures:
     """Histograms of the development set's pairs, and of the batches' where they were logged."""
     pictures, caption = [], run.name if named else ""
     if "similarities" in run.record:
-        drawn = draw_pairs(run.record["similarities"], run.temperature)
+        drawn = draw_pairs(run.record["similarities"], run.profile)
         pictures.append(("Similarities of scored pairs before and after training", caption, drawn))
-    histograms = [line["histograms"] for line in run.watched if "histograms" in line]
+    histograms = [line["histograms"] for line in run.similarity_steps if "histograms" in line]
     if histograms:
-        drawn = draw_batches(histograms[0], histograms[-1], run.temperature)
+        drawn = draw_batches(histograms[0], histograms[-1], run.profile)
         pictures.append(("Similarities of the pairs of the first and the last training batches", caption, drawn))
     return pictures
 
 
-def _watch(runs: Sequence[PageRun]) -> Pictures:
-    watched = {run.name: run.watched for run in runs if run.watched}
-    names = _FIGURES if watched else {}
-    return [(f"{name} over the steps", "", draw_watch(watched, name)) for name in names]
-
-
-def draw_metric(runs: Sequence[RunCurves], metric: str) -> str:
-    """A metric of several runs over their steps; as all functions here, returns a picture that a page can hold."""
-    with style():
-        figure, axes = plt.subplots(figsize=(WIDTH, 2.1), layout="constrained")
-        plot_metric(axes, runs, metric)
-        _label_steps(figure, axes, [run.name for run in runs])
-        return _data_uri(figure)
-
-
 def draw_pairs(histograms: Mapping[str, Any], temperature: Temperature | None) -> str:
-    """Similarities of scored pairs before and after training, over the temperature at the same similarities."""
+    """Similarities of scored pairs before and after training, above the temperature at the same similarities.
+
+    As :func:`draw_batches`, it returns a picture that a page can hold.
+    """
     with style():
         rows = [name for name in ("before", "after") if name in histograms]
         figure, panels = _stacked(len(rows), temperature)
-        above = histograms.get("positive_above", POSITIVE_SCORE)  # named in the records of one's own pairs alone
+        above = histograms["positive_above"]
         for axes, name in zip(panels, rows, strict=False):
             for (kind, label), (colour, line) in zip(_KINDS.items(), (STYLES[3], STYLES[1], STYLES[0]), strict=True):
                 _step(axes, histograms[name][kind], colour, line, label.format(above))
@@ -99,19 +106,6 @@ def draw_batches(first: Mapping[str, Histogram], last: Mapping[str, Histogram], 
                 _step(axes, histograms[name], colour, line, labels.get(name, name))
             dress(axes, "density", f"{when} training batches", 8)
         return _finished(figure, panels, temperature)
-
-
-def draw_watch(runs: Mapping[str, Sequence[Mapping[str, Any]]], figure_name: str) -> str:
-    """A figure of ``similarity.jsonl`` over the steps, for several runs by name."""
-    with style():
-        figure, axes = plt.subplots(figsize=(WIDTH, 2.1), layout="constrained")
-        for lines, (colour, line) in zip(runs.values(), run_styles(len(runs)), strict=True):
-            values = [np.nan if entry[figure_name] is None else entry[figure_name] for entry in lines]
-            axes.plot([entry["step"] for entry in lines], values, linestyle=line, color=colour)
-        dress_plain(axes, "", _FIGURES[figure_name], 8)
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        _label_steps(figure, axes, list(runs))
-        return _data_uri(figure)
 
 
 def _stacked(histograms: int, temperature: Temperature | None) -> tuple[Figure, list[Axes]]:
@@ -146,13 +140,6 @@ def _finished(figure: Figure, panels: Sequence[Axes], temperature: Temperature |
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=1, frameon=False)
     return _data_uri(figure)
-
-
-def _label_steps(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
-    axes.set_xlabel("optimiser steps")
-    axes.set_xlim(left=0)
-    if len(names) > 1:
-        name_lines(figure, axes, names)
 
 
 def _data_uri(figure: Figure) -> str:

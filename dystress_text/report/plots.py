@@ -1,6 +1,6 @@
-"""Figures (the ``plots`` extra).
+"""The common style of all figures, and the picture in the README. Needs the ``plots`` extra.
 
-python -m dystress_text.plots docs/temperature.png
+python -m dystress_text.report.plots docs/temperature.png
 """
 
 from __future__ import annotations

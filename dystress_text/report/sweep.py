@@ -1,4 +1,4 @@
-"""Train and evaluate many configurations with several seeds, each run in a process and a folder of its own."""
+"""Train and evaluate many configurations with several seeds, each run in its own process and folder."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import Interrupted, UserError
 from dystress_text.files.places import PACKAGE
 from dystress_text.report.jobs import Command, Job, run_jobs
-from dystress_text.report.run_figures import FREE, PAIRS
+from dystress_text.report.runs import FREE, PAIRS
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import objective_of
 from dystress_text.simcse.presets import PRESETS, TABLES
+from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
 from dystress_text.training.presets import find_preset
-from dystress_text.training.run_folder import RECORD, read_record
+from dystress_text.training.run_folder import RECORD, evaluation_file, read_json, read_record
 
-GRID = ("temp", "tau_min", "tau_max", "shift", "scale", "sharpness", "half_period", "tau_0", "alpha", "a_0")
-OWN = ("--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir")
+GRID = tuple(option for option in TEMPERATURE_OPTIONS if option != "unit")  # the numbers
+SET_HERE = ("--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir")
 TRAIN, EVALUATE = PACKAGE / "train.py", PACKAGE / "senteval.py"
 
 
@@ -45,8 +47,8 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One training run.
+class PlannedRun:
+    """A training run of the sweep, done or not.
 
     Attributes:
         name: of the configuration and the seed; also the folder's.
@@ -99,13 +101,13 @@ class Run:
 
     def _evaluated(self, suite: str) -> set[str]:
         """The tasks asked for in a complete evaluation of the run as it is."""
-        file = self.folder / f"senteval-{suite}-test.json"
+        file = evaluation_file(self.folder, suite, "test")
         try:
             if file.stat().st_mtime < (self.folder / RECORD).stat().st_mtime:  # of an older run
                 return set()
-            result = json.loads(file.read_text(encoding="utf-8"))
+            result = read_json(file)
             return set(result["asked"]) if result["complete"] else set()
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, UserError, KeyError, TypeError):
             return set()
 
 
@@ -132,19 +134,19 @@ def configurations(options: Any) -> dict[str, list[str]]:
     return found
 
 
-def plan(options: Any, extra: Sequence[str]) -> list[Run]:
+def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     """The runs, configuration by configuration; every command line is checked before the first one starts.
 
     Raises:
         UserError: options that do not fit.
     """
-    taken = [word for word in extra if word.split("=")[0] in OWN]
+    taken = [word for word in extra if word.split("=")[0] in SET_HERE]
     if taken:
         raise UserError(
             f"{taken[0]}: not behind --, the sweep sets it (--seeds, --output_dir and --data_dir are its own)"
         )
     if (options.table or options.presets) and any(word.split("=")[0] == "--preset" for word in extra):
-        raise UserError("--preset: not behind --, each row is a preset of its own")
+        raise UserError("--preset: not behind --, each row is a preset")
     if options.jobs < 1:
         raise UserError(f"--jobs: must be at least 1, got {options.jobs}")
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
@@ -153,10 +155,10 @@ def plan(options: Any, extra: Sequence[str]) -> list[Run]:
         for name, words in configurations(options).items():
             run_options = (*extra, *words, *data, f"--seed={seed}")
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # the run itself says that its logit falls
+                warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
                 settings = parse(run_options)
                 objective_of(settings)
-            runs.append(Run(f"{name}-seed-{seed}", options.output_dir / f"{name}-seed-{seed}", run_options))
+            runs.append(PlannedRun(f"{name}-seed-{seed}", options.output_dir / f"{name}-seed-{seed}", run_options))
     return runs
 
 
@@ -164,13 +166,11 @@ def evaluation_of(options: Any) -> Evaluation:
     """What ``--tasks`` asks for.
 
     Raises:
-        UserError: ``none`` beside others.
+        UserError: ``none`` together with others.
     """
-    if "none" in options.tasks:
-        if len(options.tasks) > 1:
-            raise UserError("--tasks: none stands alone")
-        return Evaluation((), options.suite, options.data_dir)
-    return Evaluation(tuple(options.tasks), options.suite, options.data_dir)
+    if "none" in options.tasks and len(options.tasks) > 1:
+        raise UserError("--tasks: none stands alone")
+    return Evaluation(tuple(task for task in options.tasks if task != "none"), options.suite, options.data_dir)
 
 
 def sweep(options: Any, extra: Sequence[str]) -> bool:
@@ -190,7 +190,8 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // options.jobs)))
     print(f"{len(runs)} run{'s' if len(runs) > 1 else ''}, {options.jobs} at once, in {options.output_dir}", flush=True)
-    outcomes, stopped = run_jobs([_job(run, evaluation) for run in runs], options.jobs, _say, environment)
+    jobs = [_job(run, evaluation) for run in runs]
+    outcomes, stopped = run_jobs(jobs, options.jobs, partial(print, flush=True), environment)
     for run in runs:
         if outcomes[run.name].state == "failed":
             print(f"failed: {run.name}: {outcomes[run.name].reason}", file=sys.stderr)
@@ -205,19 +206,14 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     return states.count("done") == len(runs)
 
 
-def _job(run: Run, evaluation: Evaluation) -> Job:
+def _job(run: PlannedRun, evaluation: Evaluation) -> Job:
+    log = run.folder.parent / "logs" / f"{run.name}.log"
     return Job(
-        run.name,
-        _log(run),
-        (("training", run.train_command), ("evaluation", lambda: run.evaluate_command(evaluation))),
+        run.name, log, (("training", run.train_command), ("evaluation", partial(run.evaluate_command, evaluation)))
     )
 
 
-def _log(run: Run) -> Path:
-    return run.folder.parent / "logs" / f"{run.name}.log"
-
-
-def _listed(run: Run, evaluation: Evaluation) -> str:
+def _listed(run: PlannedRun, evaluation: Evaluation) -> str:
     try:
         state, command = run.state(), run.train_command()
     except UserError as error:
@@ -226,7 +222,3 @@ def _listed(run: Run, evaluation: Evaluation) -> str:
         command = run.evaluate_command(evaluation)
         state = "trained" if command is not None else "done"
     return f"{run.name}: {state}" + ("" if command is None else f"\n    {shlex.join(command)}")
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

@@ -5,9 +5,9 @@
     python -m dystress_text.search query --index idx --model out "A man plays a guitar." --top_k 5
     python -m dystress_text.search query --index idx --model out --file questions.txt --json
 
-The file of sentences is UTF-8, one a line (.gz, .xz and .bz2 too; - is standard input), and is never held in memory.
-``add`` puts sentences behind those of an index, which stays as it was until the new one is complete. Search is exact;
-``build --approximate`` adds a graph (the ``search`` extra) for corpora where exact search is too slow.
+The file holds one sentence a line in UTF-8 (.gz, .xz and .bz2 too; - is standard input) and is never held in memory.
+``add`` puts sentences behind those of an index; the index stays as it was until the new one is complete. Search is
+exact; ``build --approximate`` adds a graph (the ``search`` extra) for corpora where exact search is too slow.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from dystress_text.search.stored_vectors import DTYPES
 
 
 def positive(text: str) -> int:
-    """A number from 1, for a parser."""
+    """An argument that is a number from 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"a number from 1 is needed, got {text!r}")
     return int(text)
 
 
 def finite(text: str) -> float:
-    """A number that is neither infinite nor NaN, for a parser."""
+    """An argument that is a number, neither infinite nor NaN."""
     try:
         number = float(text)
     except ValueError:
@@ -48,7 +48,7 @@ def finite(text: str) -> float:
 
 
 class _CommandParser(OneLineParser):
-    """For argparse, which passes more to a command's parser from version to version."""
+    """A command's parser; Python's versions pass it different options, which it ignores."""
 
     def __init__(self, prog: str, **_: Any) -> None:
         super().__init__(prog, __doc__)
@@ -62,26 +62,26 @@ def make_parser() -> argparse.ArgumentParser:
     for command in (build, add, query):
         command.add_argument("--model", required=True, help="sentence-transformers folder or name")
         command.add_argument("--index", required=True, type=Path, help="folder of the index")
-        command.add_argument("--batch_size", type=positive, default=64, help="sentences at a time (default 64)")
+        command.add_argument("--batch_size", type=positive, default=64, help="sentences encoded at a time (default 64)")
     for command in (build, add):
         command.add_argument("--file", required=True, help="sentences, one a line; - is standard input")
     build.add_argument(
         "--dtype",
         choices=DTYPES,
         default="fp32",
-        help="of stored vectors; fp16 takes half the space, int8 a quarter, binary 1/32",
+        help="of stored vectors; fp16 takes half the space of fp32, int8 a quarter, binary 1/32",
     )
     build.add_argument("--approximate", action="store_true", help="add a graph for approximate search")
     query.add_argument("queries", nargs="*", help="texts to search for")
     query.add_argument("--file", help="queries, one a line; - is standard input")
-    query.add_argument("--top_k", type=positive, default=5, help="matches a query (default 5)")
+    query.add_argument("--top_k", type=positive, default=5, help="matches for each query (default 5)")
     query.add_argument("--threshold", type=finite, help="leave out matches with a lower score")
     query.add_argument("--json", action="store_true", help="a line of JSON for each query")
     return parser
 
 
-def _build(options: argparse.Namespace) -> bool:
-    check_new_folder(options.index)  # first, as the work may take hours
+def _build(options: argparse.Namespace) -> None:
+    check_new_folder(options.index)  # first, because the rest may take hours
     if options.approximate:
         usearch()
     sentences = read_lines(options.file)
@@ -90,15 +90,13 @@ def _build(options: argparse.Namespace) -> bool:
     if options.approximate:
         index.approximate().save(options.index, overwrite=True)
     _describe(index, options.index)
-    return True
 
 
-def _add(options: argparse.Namespace) -> bool:
+def _add(options: argparse.Namespace) -> None:
     check_index(options.index)
     sentences = read_lines(options.file)
     index = add_to_index(load_model(options.model), sentences, options.index, options.batch_size, True)
     _describe(index, options.index)
-    return True
 
 
 def _describe(index: SentenceIndex, folder: Path) -> None:
@@ -106,7 +104,7 @@ def _describe(index: SentenceIndex, folder: Path) -> None:
     print(f"{str(folder)!r}: {len(stored):,} sentences, {stored.dim} dimensions, {stored.dtype}")
 
 
-def _query(options: argparse.Namespace) -> bool:
+def _query(options: argparse.Namespace) -> None:
     queries = options.queries + (list(read_lines(options.file)) if options.file else [])
     if not queries or not all(query.strip() for query in queries):
         raise UserError("no query: give a text, or --file with one a line" if not queries else "a query is empty")
@@ -119,7 +117,6 @@ def _query(options: argparse.Namespace) -> bool:
             print(json.dumps(record, ensure_ascii=False))
         else:
             print(query, *(f"  {m.score:.4f}  {m.row:>9}  {' '.join(m.sentence.split())}" for m in matches), sep="\n")
-    return True
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,7 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> bool:
         options = make_parser().parse_args(argv)
-        return {"build": _build, "add": _add, "query": _query}[options.command](options)
+        {"build": _build, "add": _add, "query": _query}[options.command](options)
+        return True
 
     return exit_code("search", work)
 

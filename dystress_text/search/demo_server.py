@@ -1,7 +1,7 @@
-"""A page on 127.0.0.1 that searches an index: what it answers, and what it refuses.
+"""A page on 127.0.0.1 that searches an index: its answers, and the requests that it refuses.
 
-Nothing but the loopback address is listened on. A request must name it in its Host header, so that a page elsewhere
-cannot reach the server by a name of its own that leads here, and a search must come from the page itself or be typed.
+The server listens on the loopback address alone. A request's Host header must name that address, so a page elsewhere
+cannot reach the server by a name that resolves to it. A search must come from the page itself or be typed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Json = dict[str, Any]
 
 
 class Refused(Exception):
-    """A request that is answered with a status and a plain line."""
+    """A request that is answered with an error: a status and one line."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -53,10 +53,10 @@ class Demo:
 
     Attributes:
         name: of the model.
-        index: what is searched, with the model.
-        searched: says what that is.
-        temperature: of the run, as a function of the similarity alone; None where there is none.
-        told: says what the temperature is, or why there is none.
+        index: to search, with the model.
+        searched: a line that says which sentences the index holds.
+        temperature: of the run; depends on the similarity alone. None if there is none.
+        told: a line that says what the temperature is, or why there is none.
         top_k: neighbours of a sentence.
     """
 
@@ -69,16 +69,16 @@ class Demo:
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def about(self) -> Json:
-        """What holds for every search; ``curve`` are pairs of similarity and temperature."""
+        """What is the same for every search; ``curve`` holds pairs of similarity and temperature."""
         similarities = np.linspace(-1, 1, POINTS).tolist()
         curve = [[s, tau] for s in similarities if (tau := self.tau(s)) is not None]
         return {"name": self.name, "searched": self.searched, "told": self.told, "curve": curve}
 
     def search(self, text: str, second: str = "") -> Json:
-        """The neighbours of a sentence, best first, and how similar a second one is, if there is one.
+        """The neighbours of a sentence, best first, and its similarity to a second one, if there is one.
 
         Raises:
-            Refused: no sentence, or one that is too long.
+            Refused: there is no sentence, or one is too long.
         """
         text, second = text.strip(), second.strip()
         if not text:
@@ -88,7 +88,7 @@ class Demo:
         vectors = self._vectors([text, second] if second else [text])
         found = self.index.matches(vectors[:1], self.top_k)[0]
         similarities = np.array([match.score for match in found])
-        if self.index.stored.dtype == "binary":  # the score of signs is no similarity
+        if self.index.stored.dtype == "binary":  # a score of signs is not a similarity
             similarities = (self._vectors([match.sentence for match in found]).astype(np.float64) * vectors[0]).sum(1)
         order = np.argsort(-similarities, kind="stable")
         matches = [{"sentence": found[i].sentence, **self._pair(float(similarities[i]))} for i in order]
@@ -96,7 +96,7 @@ class Demo:
         return {"text": text, "second": second, "matches": matches, "pair": pair}
 
     def tau(self, similarity: float) -> float | None:
-        """The temperature at a similarity; rounding may have taken that beyond 1."""
+        """The temperature at a similarity, which rounding may have put beyond 1."""
         if self.temperature is None:
             return None
         return float(self.temperature(torch.tensor(similarity, dtype=torch.float64).clamp(-1, 1)))
@@ -105,7 +105,7 @@ class Demo:
         return {"similarity": similarity, "tau": self.tau(similarity)}
 
     def _vectors(self, sentences: list[str]) -> Float32:
-        with self._one_at_a_time:  # tokenizers are not for several threads
+        with self._one_at_a_time:  # tokenizers are not thread-safe
             return unit_vectors(self.index.model, sentences, batch_size=64)
 
 
@@ -117,10 +117,10 @@ class DemoServer(ThreadingHTTPServer):
         port: 0 for any free one.
 
     Attributes:
-        port: that it listens on.
+        port: of the server.
 
     Raises:
-        OSError: the port is taken, or not for this user.
+        OSError: the port is in use, or this user may not use it.
     """
 
     def __init__(self, demo: Demo, port: int = 0) -> None:
@@ -137,12 +137,12 @@ class DemoServer(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.port}/"
 
     def server_bind(self) -> None:
-        socketserver.TCPServer.server_bind(self)  # the usual one asks the network for a name
+        socketserver.TCPServer.server_bind(self)  # HTTPServer would look up a host name
         self.server_name, self.server_port = LOOPBACK, int(self.server_address[1])
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request, one answer."""
+    """Answers one request."""
 
     server: DemoServer
     timeout = SECONDS
@@ -155,9 +155,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, kind, body)
         except Refused as refused:
             self._refuse(refused.status, str(refused))
-        except (ConnectionError, TimeoutError):  # the client has gone
+        except (ConnectionError, TimeoutError):  # the client has closed the connection
             self.close_connection = True
-        except Exception as error:  # whatever the model or a library says: the server goes on
+        except Exception as error:  # of the model or any library; the server goes on
             message = one_line(f"the search failed: {error or type(error).__name__}")
             print(f"demo: {message}", file=sys.stderr, flush=True)
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, message)
@@ -185,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
         return "application/json", to_json(answer).encode()
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What the base class refuses, such as another method, as JSON too."""
+        """Answer as JSON what the base class refuses, such as another method."""
         status = HTTPStatus(code)
         if status is HTTPStatus.NOT_IMPLEMENTED:
             status, message = HTTPStatus.METHOD_NOT_ALLOWED, "only GET is answered"
@@ -207,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing: what is searched for concerns nobody."""
+        """Log nothing: searches are private."""
 
 
 def _fields(query: str) -> dict[str, str]:
@@ -225,14 +225,13 @@ def page() -> bytes:
 
 @cache
 def _headers() -> dict[str, str]:
-    """On every answer. The policy lets run what stands in the page and nothing else, from nowhere."""
-    text = page().decode()
-    own = {}
+    """Headers of every answer. The policy allows the page's own script and style, by checksum, and nothing else."""
+    checksums = {}
     for tag in ("script", "style"):
-        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-        own[tag] = b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page().decode(), re.DOTALL)
+        checksums[tag] = f"'sha256-{b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
     policy = (
-        f"default-src 'none'; script-src 'sha256-{own['script']}'; style-src 'sha256-{own['style']}'; img-src data:; "
+        f"default-src 'none'; script-src {checksums['script']}; style-src {checksums['style']}; img-src data:; "
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     )
     return {

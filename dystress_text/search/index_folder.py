@@ -1,16 +1,18 @@
-"""The folder of a saved index: written as sentences and vectors come, complete or not there, mapped when it is read.
+"""The folder of a saved index: appended to while sentences are encoded, whole or not there, and mapped when it is read.
 
 index.json      format, dtype, number of sentences and dimensions
-vectors.npy     as stored; int8 has scales.npy beside it
-probe.npy       the first vectors in fp32, by which another model is known
-sentences.txt   UTF-8, and offsets.npy says where each begins
-graph.usearch   of an approximate index
+vectors.npy     the stored vectors; int8 has their scales in scales.npy
+probe.npy       the first vectors in fp32, which tell whether a model is the one of the build
+sentences.txt   UTF-8; offsets.npy holds the byte where each sentence begins
+graph.usearch   only with an approximate index
 manifest.json   sizes and checksums
+
+Vectors are not in a usearch index, whose file is written at once and not appended to: exact search in such a file,
+mapped, took twice the time, and its fp32 scores are not those of brute force.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -18,26 +20,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Literal
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from dystress_text.errors import UserError
-from dystress_text.files.whole import MANIFEST, damage_of, recover, seal
+from dystress_text.files.whole import MANIFEST, damage_of, locked, recover, seal
 from dystress_text.search.nearest_rows import usearch
 from dystress_text.search.stored_vectors import DTYPES, Float32, StoredVectors, width
 
-FORMAT = 2  # of the folder
+FORMAT = 2  # of the folder's files
 CARD, VECTORS, SCALES, PROBE = "index.json", "vectors.npy", "scales.npy", "probe.npy"
 TEXT, OFFSETS, GRAPH = "sentences.txt", "offsets.npy", "graph.usearch"
-PROBED = 4  # vectors kept in fp32
+PROBED = 4  # vectors in the probe
 
 
 class StoredText(Sequence[str]):
-    """The sentences of a saved index, each read as it is asked for.
+    """The sentences of a saved index, each read when it is asked for.
 
     Raises:
         ValueError: the files do not belong together.
@@ -57,19 +58,19 @@ class StoredText(Sequence[str]):
             return [self[i] for i in range(*row.indices(len(self)))]
         if not -len(self) <= row < len(self):
             raise IndexError(row)
-        start, end = (int(place) for place in self._offsets[row % len(self) :][:2])
+        start, end = (int(offset) for offset in self._offsets[row % len(self) :][:2])
         return self._text[start : end - 1].tobytes().decode()
 
 
 @dataclass(frozen=True)
 class IndexFiles:
-    """What a folder holds, mapped.
+    """The mapped files of an index.
 
     Attributes:
         sentences: n of them.
         stored: their vectors.
-        probe: the first of them as they were, 1 to 4, (p, dim) fp32.
-        graph: usearch's, or None.
+        probe: the first vectors before rounding, 1 to 4, (p, dim) fp32.
+        graph: usearch's index, or None.
     """
 
     sentences: StoredText
@@ -78,88 +79,45 @@ class IndexFiles:
     graph: Any
 
 
-class IndexWriter:
-    """Writes sentences and their vectors behind those that a folder has; closing it makes the files whole.
+def append(folder: Path, sentences: Sequence[str], stored: StoredVectors) -> None:
+    """Write sentences and their vectors behind those of a folder, which may be empty.
 
-    Args:
-        folder: new, or with the files of an index that is added to.
+    Raises:
+        OSError: a file cannot be written.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._text = (folder / TEXT).open("ab")
-        self._offsets = _GrowingArray(folder / OFFSETS)
-        self._vectors, self._scales = _GrowingArray(folder / VECTORS), _GrowingArray(folder / SCALES)
-        self._card: dict[str, Any] = {}
-
-    def __enter__(self) -> IndexWriter:
-        return self
-
-    def write(self, sentences: Sequence[str], stored: StoredVectors) -> None:
-        """Append sentences with their vectors."""
-        lines = [sentence.encode() + b"\n" for sentence in sentences]  # a line feed behind each is for human readers
-        ends = self._text.tell() + np.cumsum([len(line) for line in lines])
-        self._text.write(b"".join(lines))
-        self._offsets.append(ends if self._offsets.rows else np.concatenate([[0], ends]))
-        self._vectors.append(stored.codes)
-        if stored.scales is not None:
-            self._scales.append(stored.scales)
-        self._card = {"format": FORMAT, "sentences": self._vectors.rows, "dim": stored.dim, "dtype": stored.dtype}
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for file in (self._text, self._offsets, self._vectors, self._scales):
-            file.close()
-        if kind is None and self._card:
-            (self._folder / CARD).write_text(json.dumps(self._card, indent=1) + "\n", encoding="utf-8")
+    lines = [sentence.encode() + b"\n" for sentence in sentences]  # the line feed is for human readers
+    with (folder / TEXT).open("ab") as file:
+        ends = file.tell() + np.cumsum([len(line) for line in lines])
+        file.write(b"".join(lines))
+    _append_rows(folder / OFFSETS, ends if (folder / OFFSETS).exists() else np.concatenate([[0], ends]))
+    count = _append_rows(folder / VECTORS, stored.codes)
+    if stored.scales is not None:
+        _append_rows(folder / SCALES, stored.scales)
+    card = {"format": FORMAT, "sentences": count, "dim": stored.dim, "dtype": stored.dtype}
+    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
 
 
-class _GrowingArray:
-    """An .npy file that rows are appended to. numpy leaves room in its header for the number of rows to grow."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: BinaryIO | None = None
-        self._header: dict[str, Any] = {}
-        self.rows = 0
-        if path.exists():
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-            self._file = self._begin(array, "ab")
-            self.rows = len(array)
-
-    def append(self, rows: NDArray[Any]) -> None:
-        """Write rows, of the same kind each time, at the end."""
-        if self._file is None:
-            self._file = self._begin(rows, "wb")
-            self._write_header(self._file)
-        self._file.write(np.ascontiguousarray(rows).data)
-        self.rows += len(rows)
-
-    def close(self) -> None:
-        """Write how many rows there are."""
-        if self._file is not None:
-            self._file.close()
-            with self._path.open("r+b") as file:
-                self._write_header(file)
-
-    def _begin(self, rows: NDArray[Any], mode: Literal["ab", "wb"]) -> BinaryIO:
-        self._header = {"descr": npy.dtype_to_descr(rows.dtype), "fortran_order": False, "shape": rows.shape[1:]}
-        return self._path.open(mode)
-
-    def _write_header(self, file: BinaryIO) -> None:
-        npy.write_array_header_1_0(file, self._header | {"shape": (self.rows, *self._header["shape"])})
+def _append_rows(path: Path, rows: NDArray[Any]) -> int:
+    """Append rows, always of the same shape and dtype, to an .npy file; returns how many it then has."""
+    present = len(np.load(path, mmap_mode="r", allow_pickle=False)) if path.exists() else 0
+    count = present + len(rows)
+    header = {"descr": npy.dtype_to_descr(rows.dtype), "fortran_order": False, "shape": (count, *rows.shape[1:])}
+    with path.open("r+b" if present else "wb") as file:
+        npy.write_array_header_1_0(file, header)  # of the same length whatever the count: NumPy leaves room for it
+        file.seek(0, os.SEEK_END)
+        file.write(np.ascontiguousarray(rows).data)
+    return count
 
 
 def open_index(folder: Path, check: bool) -> IndexFiles:
     """Map the files of an index.
 
     Args:
-        folder: where they are.
-        check: compare checksums of all files, which reads them once.
+        folder: of the index.
+        check: compare the checksums of all files, which reads them once.
 
     Raises:
-        UserError: no index, a damaged one, or one with a graph without usearch.
+        UserError: no index, a damaged one, or one with a graph while usearch is not installed.
     """
     check_index(folder)
     damage = damage_of(folder) if check else None
@@ -190,12 +148,12 @@ def open_index(folder: Path, check: bool) -> IndexFiles:
 
 
 def map_vectors(folder: Path, dtype: str, dim: int) -> StoredVectors:
-    """The vectors of an index, mapped.
+    """The mapped vectors of an index.
 
     Raises:
-        OSError, ValueError, KeyError: they are not there, or others.
+        OSError, ValueError, KeyError: they are missing, or have another shape or dtype.
     """
-    # "c" is a private map: torch wants arrays that could be written
+    # "c" is a private, writable map: torch warns about arrays that cannot be written
     codes = np.load(folder / VECTORS, mmap_mode="c", allow_pickle=False)
     scales = np.load(folder / SCALES, mmap_mode="c", allow_pickle=False) if dtype == "int8" else None
     if codes.dtype != DTYPES[dtype] or codes.shape != (len(codes), width(dim, dtype)):
@@ -206,10 +164,10 @@ def map_vectors(folder: Path, dtype: str, dim: int) -> StoredVectors:
 
 
 def check_new_folder(folder: Path, overwrite: bool = False) -> None:
-    """See whether an index can be written to a folder.
+    """Check that an index can be written to a folder.
 
     Raises:
-        UserError: it holds something, and that is no index to overwrite.
+        UserError: it is a file, or holds something other than an index to overwrite.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{str(folder)!r} is a file; name a folder for the index")
@@ -218,7 +176,7 @@ def check_new_folder(folder: Path, overwrite: bool = False) -> None:
 
 
 def check_index(folder: Path) -> None:
-    """See whether a folder holds an index.
+    """Check that a folder holds an index.
 
     Raises:
         UserError: it does not.
@@ -232,36 +190,31 @@ def check_index(folder: Path) -> None:
 def new_index(folder: Path, overwrite: bool = False) -> Iterator[Path]:
     """A folder to write an index to, which takes the place of ``folder`` when it is complete.
 
-    Whatever happens before that, a crash included, ``folder`` is as it was. One program writes at a time.
+    Until then ``folder`` stays as it was, even after a crash. One program writes at a time.
 
     Args:
         folder: where the index shall be.
         overwrite: replace an index that is there.
 
     Raises:
-        UserError: the folder cannot be written, holds something else, or is being written by another program.
+        UserError: the folder cannot be written, holds something else, or another program is writing it.
     """
     place = folder.resolve()
-    staging = place.with_name(f".{place.name}.writing")
+    staging, lock = (place.with_name(f".{place.name}.{suffix}") for suffix in ("writing", "lock"))
     try:
         recover(place)
         check_new_folder(folder, overwrite)
-        staging.mkdir(parents=True, exist_ok=True)
-        lock = os.open(staging, os.O_RDONLY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(lock), staging.stat()):
-                raise BlockingIOError  # the other program has just finished
-        except BlockingIOError:
-            os.close(lock)
-            raise UserError(f"another program is writing the index {str(folder)!r}; try again later") from None
-        try:
-            for left in staging.iterdir():  # of a program that was killed
-                left.unlink()
-            yield staging
-            seal(staging, place)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-            os.close(lock)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with locked(lock, wait=False) as held:
+            if not held:
+                raise UserError(f"another program is writing the index {str(folder)!r}; try again later")
+            try:
+                shutil.rmtree(staging, ignore_errors=True)  # of a program that was killed
+                staging.mkdir()
+                yield staging
+                seal(staging, place)
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+                lock.unlink(missing_ok=True)  # while it is held: filelock takes no lock whose file is gone
     except OSError as error:
         raise UserError(f"cannot write the index {str(folder)!r}: {error.strerror or error}") from error

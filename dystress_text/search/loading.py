@@ -1,4 +1,4 @@
-"""What a search needs from outside: the sentences of a file, and a model."""
+"""Reads what a search starts from: the sentences of a file, and a model."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from itertools import chain
 from pathlib import Path
 
 from dystress_text.errors import UserError
+from dystress_text.files.text_lines import UNPACK_ERRORS, CorpusReport, open_text, read_sentences
 from dystress_text.search.sentence_vectors import Encoder
-from dystress_text.simcse.corpus import UNPACK_ERRORS, CorpusReport, open_text, read_sentences
 
 
 def read_lines(file: str) -> Iterator[str]:
-    """The sentences of a text file, one a line, as they are read, with a report on standard error at the end.
+    """The sentences of a text file, one a line; at its end, a report goes to standard error.
 
     Args:
         file: its name; - is standard input.
 
     Returns:
-        An iterator whose first sentence has been read, so that an empty file shows itself at once.
+        A generator. Its first sentence has been read already, so an empty file is refused at once.
 
     Raises:
-        UserError: it cannot be read, or has no sentence; also while the rest is read.
+        UserError: the file cannot be read, at once or later, or has no sentence.
     """
     lines = _lines(file)
     first = next(lines, None)
@@ -46,13 +46,13 @@ def load_model(name_or_path: str, option: str = "--model") -> Encoder:
 
     Args:
         name_or_path: of the model.
-        option: that names it, for the message.
+        option: the program's option for it, for error messages.
 
     Raises:
-        UserError: nothing loads from there.
+        UserError: it cannot be loaded.
     """
     if Path(name_or_path).is_dir() and not (Path(name_or_path) / "modules.json").is_file():
-        raise UserError(f"{option}: {name_or_path!r} is no sentence-transformers folder")
+        raise UserError(f"{option}: {name_or_path!r} is not a sentence-transformers folder")
     from sentence_transformers import SentenceTransformer  # slow to import
     from transformers.utils import logging
 
@@ -61,6 +61,6 @@ def load_model(name_or_path: str, option: str = "--model") -> Encoder:
     logging.disable_progress_bar()  # of the weights
     try:
         return SentenceTransformer(name_or_path, local_files_only=not hub_reachable(), trust_remote_code=False)
-    except Exception as error:  # a damaged file shows itself as an error of any library underneath
+    except Exception as error:  # a damaged file raises errors of any library
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{option}: cannot load {name_or_path!r}: {reason}") from error

@@ -1,4 +1,4 @@
-"""Sentences and their vectors as an index that is searched, saved and loaded."""
+"""An index of sentences and their vectors, to search, save and load."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from dystress_text.search.index_folder import (
     PROBE,
     PROBED,
     IndexFiles,
-    IndexWriter,
+    append,
     map_vectors,
     new_index,
     open_index,
 )
 from dystress_text.search.nearest_rows import extend_graph, graph_of, nearest, usearch
 from dystress_text.search.sentence_vectors import CHUNK, Encoder, encoded, unit_vectors
-from dystress_text.search.stored_vectors import Float32, Float64, Rows, StoredVectors, check_dtype
+from dystress_text.search.stored_vectors import Float32, Float64, RowNumbers, StoredVectors, check_dtype
 
-SAME_MODEL = 0.05  # farthest that a sentence's unit vector may lie from the one at the build: a cosine of 0.999
+SAME_MODEL = 0.05  # largest distance of a sentence's unit vectors now and at the build: a cosine of 0.999
 
 
 class Match(NamedTuple):
@@ -35,8 +35,8 @@ class Match(NamedTuple):
 
     Attributes:
         sentence: as it was indexed.
-        score: the product of the query's vector and the stored one: their cosine similarity, rounded as the stored
-            vectors are. Of ``binary`` the cosine of the query and the signs, which ranks alike and is smaller.
+        score: the product of the query's vector and the stored one: their cosine similarity, up to the rounding of
+            stored vectors. With ``binary`` the cosine of query and signs, which ranks alike and is smaller.
         row: its number among the indexed sentences, from 0.
     """
 
@@ -47,13 +47,13 @@ class Match(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SentenceIndex:
-    """Sentences and their vectors, to be searched by similarity.
+    """Sentences and their vectors, searched by similarity.
 
     Attributes:
-        model: encodes the queries, as it has encoded the sentences.
-        sentences: n of them; from a saved index, read from disk one by one as they are asked for.
-        stored: their vectors; of a saved index, mapped from disk.
-        probe: the first vectors in fp32, 1 to 4, (p, dim), by which a saved index knows its model.
+        model: encodes the queries; it has encoded the sentences.
+        sentences: n of them; those of a saved index are read from disk one by one.
+        stored: their vectors; those of a saved index are mapped from disk.
+        probe: the first vectors in fp32, 1 to 4, (p, dim), by which a saved index recognises its model.
         graph: usearch's index of the vectors, for approximate search; None for exact search.
     """
 
@@ -65,7 +65,7 @@ class SentenceIndex:
 
     @property
     def vectors(self) -> NDArray[Any]:
-        """What is stored: vectors of length 1, (n, dim), fp32 or fp16; int8's entries; bits, (n, ceil(dim / 8))."""
+        """The stored numbers: unit vectors, (n, dim), fp32 or fp16; int8 entries; bits, (n, ceil(dim / 8))."""
         return self.stored.codes
 
     @classmethod
@@ -83,14 +83,14 @@ class SentenceIndex:
         Args:
             model: a ``SentenceTransformer``, or anything with its ``encode``.
             sentences: any text, line feeds included.
-            batch_size: sentences that the model reads at a time.
+            batch_size: sentences that the model encodes at a time.
             progress: show a progress bar.
             dtype: ``fp32``, ``fp16`` (half the size), ``int8`` (a quarter) or ``binary`` (1/32); see
                 :class:`~dystress_text.search.stored_vectors.StoredVectors`.
-            folder: write the index there while encoding, so that the vectors need no memory; as :meth:`save`.
+            folder: write the index there while encoding, so the vectors need no memory; see :func:`build_index`.
 
         Raises:
-            UserError: no sentence, vectors that are not finite, an unknown ``dtype``, or a folder that cannot be
+            UserError: there is no sentence, a vector is not finite, ``dtype`` is unknown, or the folder cannot be
                 written or is not empty.
         """
         if folder is not None:
@@ -102,34 +102,30 @@ class SentenceIndex:
                 stored, probe = StoredVectors.empty(len(sentences), vectors.shape[1], dtype), vectors[:PROBED].copy()
             stored.put(start, StoredVectors.of(vectors, dtype))
             start += len(chunk)
-        assert stored is not None  # otherwise there was no sentence, an error
+        assert stored is not None  # ``encoded`` raises an error if there is no sentence
         assert probe is not None
         return cls(model, list(sentences), stored, probe)
 
     def add(self, sentences: Sequence[str], batch_size: int = 64, progress: bool = False) -> SentenceIndex:
-        """A new index with more sentences behind these, in memory; it is exact until :meth:`approximate` is asked for.
+        """A new index in memory with more sentences behind these, without a graph.
 
         :func:`add_to_index` adds to a saved index without reading it into memory.
 
         Raises:
-            UserError: as :meth:`build`.
+            UserError: see :meth:`build`.
         """
         more = SentenceIndex.build(self.model, sentences, batch_size, progress, self.stored.dtype)
-        return SentenceIndex(
-            self.model,
-            [*self.sentences, *more.sentences],
-            self.stored.joined(more.stored),
-            self.probe,
-        )
+        sentences = [*self.sentences, *more.sentences]
+        return SentenceIndex(self.model, sentences, self.stored.joined(more.stored), self.probe)
 
     def approximate(self, connectivity: int = 16, breadth: int = 128) -> SentenceIndex:
-        """The same index with a graph (HNSW, by usearch) that finds most of the nearest sentences in far less time.
+        """The same index with a graph (HNSW, by usearch), which finds most of the nearest sentences in far less time.
 
-        Scores are those of :meth:`search` without it. The graph holds a copy of the stored vectors, of fp32 in fp16.
+        Scores stay those of exact search. The graph holds a copy of the stored vectors, fp32 as fp16.
 
         Args:
             connectivity: neighbours of a sentence in the graph.
-            breadth: candidates kept while the graph is built.
+            breadth: candidates compared for each vector that is added.
 
         Raises:
             UserError: usearch is not installed.
@@ -139,19 +135,19 @@ class SentenceIndex:
     def search(
         self, queries: str | Sequence[str], top_k: int = 5, threshold: float | None = None, batch_size: int = 64
     ) -> list[list[Match]]:
-        """The most similar sentences to each query, the best first, equally similar ones in the order of their rows.
+        """The most similar sentences to each query, the best first; equal scores in the order of their rows.
 
         Args:
             queries: one or many.
-            top_k: matches a query at most; all sentences if there are fewer.
-            threshold: leave out what has a lower score.
-            batch_size: queries that the model reads at a time.
+            top_k: most matches of a query; all sentences if there are fewer.
+            threshold: leave out matches with a lower score.
+            batch_size: queries that the model encodes at a time.
 
         Returns:
-            One list a query.
+            A list for each query.
 
         Raises:
-            UserError: the model's vectors are not finite or of another size.
+            UserError: the model's vectors are not finite, or have another size.
             ValueError: ``top_k`` is below 1.
         """
         queries = [queries] if isinstance(queries, str) else queries
@@ -160,7 +156,7 @@ class SentenceIndex:
         return self.matches(unit_vectors(self.model, list(queries), batch_size), top_k, threshold)
 
     def matches(self, queries: Float32, top_k: int, threshold: float | None = None) -> list[list[Match]]:
-        """As :meth:`search`, from vectors of length 1, (q, dim)."""
+        """:meth:`search` for unit vectors, (q, dim)."""
         scores, rows = self.nearest(queries, top_k)
         least = -np.inf if threshold is None else threshold
         return [
@@ -168,43 +164,39 @@ class SentenceIndex:
             for of_query in zip(scores.tolist(), rows.tolist(), strict=True)
         ]
 
-    def nearest(self, queries: Float32, top_k: int) -> tuple[Float64, Rows]:
-        """As :meth:`search`, from vectors of length 1, (q, dim), to scores and rows, both (q, min(top_k, n)).
-
-        Scores are products in fp64.
-        """
+    def nearest(self, queries: Float32, top_k: int) -> tuple[Float64, RowNumbers]:
+        """:meth:`search` for unit vectors, (q, dim): scores (products in fp64) and rows, both (q, min(top_k, n))."""
         return nearest(self.stored, queries, top_k, self.graph)
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
-        """Write the index, without the model, to a new or empty folder, which takes its name when it is complete.
+        """Write the index, without the model, to a new or empty folder, which is there when it is complete.
 
         Args:
-            folder: where to.
+            folder: of the index.
             overwrite: replace an index that is there.
 
         Raises:
             UserError: the folder cannot be written, or holds something.
         """
         with new_index(Path(folder), overwrite) as staging:
-            with IndexWriter(staging) as writer:
-                for start in range(0, len(self.stored), CHUNK):
-                    rows = slice(start, start + CHUNK)
-                    writer.write(self.sentences[rows], self.stored[rows])
+            for start in range(0, len(self.stored), CHUNK):
+                rows = slice(start, start + CHUNK)
+                append(staging, self.sentences[rows], self.stored[rows])
             np.save(staging / PROBE, self.probe, allow_pickle=False)
             if self.graph is not None:
                 self.graph.save(str(staging / GRAPH))
 
     @classmethod
     def load(cls, folder: str | Path, model: Encoder, check: bool = True) -> SentenceIndex:
-        """An index from disk, mapped and not read, so that it takes no memory of its own.
+        """An index from disk; its files are mapped, not read into memory.
 
         Args:
-            folder: what :meth:`save` has written.
+            folder: of the index.
             model: the one that the index was built with.
             check: compare checksums of all files, which reads them once, and the first vectors with the model's.
 
         Raises:
-            UserError: no index, a damaged one, one of another model, or one with a graph without usearch.
+            UserError: no index, a damaged one, one of another model, or one with a graph while usearch is missing.
         """
         files = open_index(Path(folder), check)
         if check:
@@ -220,37 +212,37 @@ def build_index(
     progress: bool = False,
     dtype: str = "fp32",
 ) -> SentenceIndex:
-    """:meth:`SentenceIndex.build` into a folder, of sentences that need not be held in memory: they may be a generator.
+    """:meth:`SentenceIndex.build` into a folder; the sentences may be a generator and are not held in memory.
 
     Raises:
-        UserError: as there.
+        UserError: see there.
     """
     check_dtype(dtype)
-    with new_index(Path(folder)) as staging, IndexWriter(staging) as writer:
+    with new_index(Path(folder)) as staging:
         for chunk, vectors in encoded(model, sentences, batch_size, progress):
             if not (staging / PROBE).exists():
                 np.save(staging / PROBE, vectors[:PROBED], allow_pickle=False)
-            writer.write(chunk, StoredVectors.of(vectors, dtype))
+            append(staging, chunk, StoredVectors.of(vectors, dtype))
     return SentenceIndex.load(folder, model, check=False)
 
 
 def add_to_index(
     model: Encoder, sentences: Iterable[str], folder: str | Path, batch_size: int = 64, progress: bool = False
 ) -> SentenceIndex:
-    """Add sentences to a saved index, behind those that it has; a graph takes them too.
+    """Add sentences to a saved index, behind those that it has, and to its graph.
 
-    The index stays as it was until a complete new one takes its place. Neither sentences nor vectors are held in
-    memory; a graph is.
+    The index stays as it was until a complete new one takes its place. A graph is held in memory; sentences and vectors
+    are not.
 
     Args:
         model: the one that the index was built with.
-        sentences: any iterable of texts.
+        sentences: texts; they may be a generator.
         folder: of the index.
-        batch_size: sentences that the model reads at a time.
+        batch_size: sentences that the model encodes at a time.
         progress: show a progress bar.
 
     Raises:
-        UserError: as :meth:`SentenceIndex.build` and :meth:`SentenceIndex.load`.
+        UserError: see :meth:`SentenceIndex.build` and :meth:`SentenceIndex.load`.
     """
     folder = Path(folder)
     with new_index(folder, overwrite=True) as staging:
@@ -259,25 +251,24 @@ def add_to_index(
         for file in folder.iterdir():
             if file.name not in (MANIFEST, GRAPH) and not file.name.startswith("."):
                 shutil.copyfile(file, staging / file.name)
-        with IndexWriter(staging) as writer:
-            for chunk, vectors in encoded(model, sentences, batch_size, progress):
-                writer.write(chunk, StoredVectors.of(vectors, files.stored.dtype))
+        for chunk, vectors in encoded(model, sentences, batch_size, progress):
+            append(staging, chunk, StoredVectors.of(vectors, files.stored.dtype))
         if files.graph is not None:
-            graph = usearch().Index.restore(str(folder / GRAPH))  # read, not mapped, so that it can grow
+            graph = usearch().Index.restore(str(folder / GRAPH))  # in memory, not mapped: it grows
             extend_graph(graph, map_vectors(staging, files.stored.dtype, files.stored.dim), len(files.stored))
             graph.save(str(staging / GRAPH))
     return SentenceIndex.load(folder, model, check=False)
 
 
 def _check_model(files: IndexFiles, model: Encoder, folder: Path) -> None:
-    """See whether the model gives the first sentences the vectors that they had."""
-    own = unit_vectors(model, files.sentences[: len(files.probe)], batch_size=1)
-    if own.shape != files.probe.shape:
+    """Check that the model gives the first sentences the vectors that they had at the build."""
+    vectors = unit_vectors(model, files.sentences[: len(files.probe)], batch_size=1)
+    if vectors.shape != files.probe.shape:
         raise UserError(
             f"the index {str(folder)!r} was built with another model: its vectors have {files.probe.shape[1]} "
-            f"dimensions, this model's {own.shape[1]}"
+            f"dimensions, this model's {vectors.shape[1]}"
         )
-    if np.linalg.norm(own - files.probe, axis=1).max() > SAME_MODEL:
+    if np.linalg.norm(vectors - files.probe, axis=1).max() > SAME_MODEL:
         raise UserError(
-            f"the index {str(folder)!r} was built with another model: this one has other vectors for its sentences"
+            f"the index {str(folder)!r} was built with another model: this one gives other vectors for its sentences"
         )

@@ -1,4 +1,4 @@
-"""Vectors of sentences, of length 1, from any model that encodes."""
+"""Unit vectors of sentences, from any model that encodes them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ CHUNK = 10_000  # sentences encoded at a time
 
 
 class Encoder(Protocol):
-    """What encodes sentences: a ``SentenceTransformer``, or anything with its ``encode``."""
+    """A ``SentenceTransformer``, or any object with its ``encode``."""
 
     def encode(self, sentences: list[str], /, *, batch_size: int, show_progress_bar: bool) -> Any:
         """Vectors of sentences, (n, dim)."""
 
 
 def unit_vectors(model: Encoder, sentences: list[str], batch_size: int) -> Float32:
-    """Vectors of length 1, (n, dim), fp32; a zero vector stays one.
+    """Vectors of length 1, (n, dim), fp32; a zero vector stays zero.
 
     Raises:
-        UserError: the model gives other shapes, or entries that are not finite.
+        UserError: the model's output has another shape, or entries that are not finite.
     """
     encoded = model.encode(sentences, batch_size=batch_size, show_progress_bar=False)
     vectors = np.asarray(encoded.float().cpu() if isinstance(encoded, torch.Tensor) else encoded, dtype=np.float32)
@@ -43,10 +43,10 @@ def unit_vectors(model: Encoder, sentences: list[str], batch_size: int) -> Float
 def encoded(
     model: Encoder, sentences: Iterable[str], batch_size: int, progress: bool
 ) -> Iterator[tuple[list[str], Float32]]:
-    """Sentences, some thousands at a time, and their vectors; no more than that is held in memory.
+    """Sentences and their unit vectors, ``CHUNK`` at a time; memory holds no more than that.
 
     Raises:
-        UserError: no sentence, one text in place of many, or as :func:`unit_vectors`.
+        UserError: there is no sentence, or one text in place of many; see also :func:`unit_vectors`.
     """
     if isinstance(sentences, str):
         raise UserError("a list of sentences is needed, got one text" if sentences else "no sentences to index")

@@ -1,4 +1,8 @@
-"""Vectors of length 1 as an index stores them: fp32, fp16, int8 with a scale a row, or bits of their signs."""
+"""Unit vectors as an index stores them: fp32, fp16, int8 with a scale for each row, or the bits of their signs.
+
+sentence-transformers' ``quantize_embeddings`` makes the same bits, but importing it takes seconds. Its int8 takes the
+ranges of its columns from all vectors, which a streamed build does not have, and rounds down instead of to nearest.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +16,19 @@ from numpy.typing import NDArray
 from dystress_text.errors import UserError
 
 DTYPES = {"fp32": np.float32, "fp16": np.float16, "int8": np.int8, "binary": np.uint8}
-LEVELS = 127  # of an int8 entry on either side of 0
+LEVELS = 127  # largest absolute value of an int8 entry
 
 Codes = NDArray[Any]
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
-Rows = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 
 
 def check_dtype(dtype: str) -> None:
-    """See whether vectors can be stored so.
+    """Check the name of a way to store vectors.
 
     Raises:
-        UserError: they cannot; the message names the ways there are.
+        UserError: the name is unknown.
     """
     if dtype not in DTYPES:
         raise UserError(f"dtype: unknown {dtype!r}; known are {', '.join(DTYPES)}")
@@ -34,20 +38,20 @@ def check_dtype(dtype: str) -> None:
 class StoredVectors:
     """n vectors of ``dim`` entries.
 
-    int8: each row has a scale of its own, its largest entry by 127, and entries are rounded to the nearest multiple. So
-    a row depends on no other one: nothing is calibrated, nothing clipped, and rows that come later change none. Binary:
-    a bit an entry, set where it is positive, the first entry in the highest bit of a byte (sentence-transformers'
-    ``ubinary``; its ``binary`` is the same less 128).
+    int8: a row's scale is its largest absolute entry / 127, and each entry is rounded to the nearest multiple of it. A
+    row depends on no other row, so nothing is calibrated or clipped, and later rows change no earlier ones. Binary: one
+    bit for each entry, set where the entry is positive; the first entry is the highest bit of a byte
+    (sentence-transformers' ``ubinary``; its ``binary`` is the same minus 128).
 
-    What is searched is what is stored: :meth:`block` and :meth:`take` give the rounded vectors, and of bits the vector
-    of signs by sqrt(dim), of length 1. A product with a query of length 1 is for fp32, fp16 and int8 the cosine, up to
-    rounding; for bits it is the cosine of query and signs, which ranks alike and is smaller.
+    Search uses the rounded vectors that :meth:`floats` gives; bits stand for the vector of signs / sqrt(dim), of
+    length 1. The product with a unit query is the cosine, up to rounding, for fp32, fp16 and int8. For bits it is the
+    cosine of query and signs, which ranks alike and is smaller.
 
     Attributes:
         dtype: ``fp32``, ``fp16``, ``int8`` or ``binary``.
-        codes: (n, dim), of bits (n, ceil(dim / 8)).
+        codes: (n, dim); bits (n, ceil(dim / 8)).
         dim: entries of a vector.
-        scales: (n,) fp32 of int8; None otherwise.
+        scales: (n,) fp32 for int8; None otherwise.
     """
 
     dtype: str
@@ -74,7 +78,7 @@ class StoredVectors:
 
     @classmethod
     def empty(cls, rows: int, dim: int, dtype: str) -> StoredVectors:
-        """Room for so many vectors."""
+        """Uninitialised memory for ``rows`` vectors."""
         scales = np.empty(rows, np.float32) if dtype == "int8" else None
         return cls(dtype, np.empty((rows, width(dim, dtype)), DTYPES[dtype]), dim, scales)
 
@@ -86,49 +90,35 @@ class StoredVectors:
         return StoredVectors(self.dtype, self.codes[rows], self.dim, None if self.scales is None else self.scales[rows])
 
     def put(self, start: int, other: StoredVectors) -> None:
-        """Copy vectors into the rows from ``start``."""
+        """Copy ``other`` into the rows from ``start``."""
         rows = slice(start, start + len(other))
         self.codes[rows] = other.codes
         if self.scales is not None:
             self.scales[rows] = other.scales
 
     def joined(self, other: StoredVectors) -> StoredVectors:
-        """These vectors and then the other ones, of the same ``dtype`` and size."""
+        """These vectors followed by ``other``, of the same ``dtype`` and size."""
         whole = StoredVectors.empty(len(self) + len(other), self.dim, self.dtype)
         whole.put(0, self)
         whole.put(len(self), other)
         return whole
 
-    def block(self, start: int, stop: int) -> Float32:
-        """Rows as fp32, (stop - start, dim), without a copy if they are."""
-        codes = self.codes[start:stop]
-        if self.dtype == "fp32":
-            return codes
+    def floats(self, rows: slice | RowNumbers, dtype: type[np.floating[Any]] = np.float32) -> NDArray[Any]:
+        """Rows in fp32 or fp64, (m, dim); a slice of fp32 vectors is not copied."""
+        codes = self.codes[rows]
         if self.dtype == "binary":
-            return self._signs(codes, np.float32)
-        floats: Float32 = torch.from_numpy(codes).float().numpy()  # several times as fast as numpy
-        if self.scales is not None:
-            floats *= self.scales[start:stop, None]
+            codes = np.unpackbits(codes, axis=1, count=self.dim)
+        # to fp32 torch is several times as fast as NumPy, to fp64 slower
+        floats: NDArray[Any] = torch.from_numpy(codes).float().numpy() if dtype is np.float32 else codes.astype(dtype)
+        if self.dtype == "binary":
+            unit = dtype(self.dim**-0.5)
+            floats *= 2 * unit
+            floats -= unit
+        elif self.scales is not None:
+            floats *= self.scales[rows, None]
         return floats
-
-    def take(self, rows: Rows) -> Float64:
-        """Rows by number, (m,), as fp64, (m, dim)."""
-        if self.dtype == "binary":
-            return self._signs(self.codes[rows], np.float64)
-        taken: Float64 = self.codes[rows].astype(np.float64)
-        if self.scales is not None:
-            taken *= self.scales[rows, None]
-        return taken
-
-    def _signs(self, codes: Codes, dtype: Any) -> NDArray[Any]:
-        """The signs that bits, (m, bytes), stand for, as a vector of length 1, (m, dim)."""
-        one = dtype(self.dim**-0.5)
-        signs: NDArray[Any] = np.unpackbits(codes, axis=1, count=self.dim).astype(dtype)
-        signs *= 2 * one
-        signs -= one
-        return signs
 
 
 def width(dim: int, dtype: str) -> int:
-    """How many numbers a row of codes has."""
+    """Entries of a row of codes."""
     return -(-dim // 8) if dtype == "binary" else dim

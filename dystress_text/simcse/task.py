@@ -6,11 +6,11 @@ anchor, positive and hard negatives, each encoded once.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
@@ -22,21 +22,36 @@ from dystress_text.evaluation.evaluators import Evaluation
 from dystress_text.simcse.corpus import TokenizedCorpus
 from dystress_text.training.batches import Batch
 from dystress_text.training.distributed import is_sharded
+from dystress_text.training.embeddings import Embeddings
+
+
+@dataclass(frozen=True)
+class TextEmbeddings(Embeddings):
+    """The views of sentences, and what else their loss needs.
+
+    Attributes:
+        sample_ids: what names the sample behind each view, one tensor (n,) a sentence of a sample; () for nothing.
+        masked_losses: sum of the masked-language-model losses, (1,); None for none.
+        masked_counts: of the tokens in it, (1,).
+    """
+
+    sample_ids: tuple[Tensor, ...] = ()
+    masked_losses: Tensor | None = None
+    masked_counts: Tensor | None = None
 
 
 class SimcseTask:
-    """Implements :class:`dystress_text.training.trainer.Task` for sentences.
+    """Implements :class:`dystress_text.training.task.Task` for sentences.
 
     Args:
         model: the encoder.
         tokenizer: its tokenizer.
-        corpus: the training sentences; supervised, those of each row one after another.
+        corpus: the training samples, each a sentence or, supervised, a row of them.
         objective: the loss.
         evaluation: what it is evaluated on; None for nothing.
         packing: compute nothing for padding, where the encoder allows that (BERT, RoBERTa and their kin).
-        columns: sentences a row; 1 is unsupervised.
-        mask_duplicates: samples with the same tokens are no negatives of each other.
-        masking: hides tokens for a masked-language-model loss beside the objective's; None for none. The encoder has
+        mask_duplicates: samples with the same tokens are not used as negatives for each other.
+        masking: hides tokens for a masked-language-model loss besides the objective's; None for none. The encoder has
             the head.
         mlm_weight: of that loss.
     """
@@ -49,7 +64,6 @@ class SimcseTask:
         objective: ContrastiveLoss,
         evaluation: Evaluation | None = None,
         packing: bool = True,
-        columns: int = 1,
         mask_duplicates: bool = True,
         masking: TokenMasking | None = None,
         mlm_weight: float = 0.1,
@@ -60,16 +74,11 @@ class SimcseTask:
         self.corpus = corpus
         self.objective = objective
         self.evaluation = evaluation
-        self.columns = columns
         self.mask_duplicates = mask_duplicates
         self.masking = masking
         self.mlm_weight = mlm_weight
         self.positions = 0
         self.tokens = 0
-
-    def __len__(self) -> int:
-        """Samples."""
-        return len(self.corpus) // self.columns
 
     @property
     def padding_share(self) -> float:
@@ -77,32 +86,33 @@ class SimcseTask:
         return 1 - self.tokens / max(self.positions, 1)
 
     def load(self, indices: NDArray[np.int64]) -> Batch:
-        rows = indices * self.columns + np.arange(self.columns)[:, None]  # (columns, n)
-        batch = self.corpus.batch(rows.ravel())
+        batch = self.corpus.batch(indices)
         if self.mask_duplicates:
-            batch["sample_ids"] = self.corpus.digests(rows.ravel())  # (columns * n,)
+            batch["sample_ids"] = self.corpus.digests(indices)  # (columns * n,)
         if self.masking is not None:
             batch |= self.masking(batch, indices)
         self.positions += batch["attention_mask"].numel()
-        self.tokens += len(batch["places"])
+        self.tokens += len(batch["token_ids"])
         return batch
 
-    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        """The views, and behind them what :meth:`loss` has to know: which samples are the same, and the other loss."""
+    def embed(self, model: nn.Module, batch: Batch) -> TextEmbeddings:
         # all views in one pass, through the prepared model's forward: precision and gradient averaging hook in there
-        ids, mask, places = (batch[name] for name in ("input_ids", "attention_mask", "places"))  # (columns * n, length)
-        packing = self.packing and not is_sharded(model)  # packed arithmetic uses the layers' weights, not the layers
-        more: list[Tensor] = []
-        if self.mask_duplicates:
-            more += batch["sample_ids"].chunk(self.columns)  # each (n,)
+        ids, mask = batch["token_ids"], batch["attention_mask"]  # (tokens,), (columns * n, longest)
+        columns = self.corpus.columns
+        packed = self.packing and not is_sharded(model)  # packed arithmetic uses the layers' weights, not the layers
+        masked_losses = None
         if self.masking is not None:
             hidden = (batch["masked_places"], batch["masked_tokens"])
-            more += [model(batch["masked_ids"], mask, places if packing else None, hidden), batch["masked_count"]]
-        if self.columns == 1:
-            places = torch.cat([places, places + ids.numel()])
-            ids, mask = ids.repeat(2, 1), mask.repeat(2, 1)
-        vectors: Tensor = model(ids, mask, places if packing else None)
-        return *vectors.chunk(max(2, self.columns)), *more  # vectors (n, dim)
+            masked_losses = model(batch["masked_ids"], mask, packed, hidden)
+        if columns == 1:  # two dropout views of each sentence
+            ids, mask = ids.repeat(2), mask.repeat(2, 1)
+        vectors: Tensor = model(ids, mask, packed)
+        return TextEmbeddings(
+            views=vectors.chunk(max(2, columns)),
+            sample_ids=batch["sample_ids"].chunk(columns) if self.mask_duplicates else (),
+            masked_losses=masked_losses,
+            masked_counts=batch.get("masked_count"),
+        )
 
     @property
     def state(self) -> nn.Module:
@@ -111,17 +121,16 @@ class SimcseTask:
     def begin_step(self, epoch: float, run_fraction: float) -> None:
         self.objective.temperature.advance(epoch, run_fraction)
 
-    def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor:
-        views, more = embeddings[: max(2, self.columns)], embeddings[max(2, self.columns) :]
-        ids = more[: self.columns] if self.mask_duplicates else None
-        if ids is not None and self.columns == 1:
+    def loss(self, embeddings: TextEmbeddings) -> Tensor:
+        ids: tuple[Tensor, ...] | None = embeddings.sample_ids or None
+        if ids is not None and len(ids) == 1:
             ids = (ids[0], ids[0])  # two views of one sentence
-        loss = cast(Tensor, self.objective(*views, ids=ids))
-        if self.masking is not None:
-            total, count = more[-2:]  # one entry a chunk of the batch
+        loss = cast(Tensor, self.objective(*embeddings.views, ids=ids))
+        if embeddings.masked_losses is not None and embeddings.masked_counts is not None:  # one entry a chunk
             gather = self.objective.gather
-            everybody = gather(count.sum().unsqueeze(0)).sum()
-            loss = loss + self.mlm_weight * gather.world_size * total.sum() / everybody.clamp(min=1)
+            of_all = gather(embeddings.masked_counts.sum().unsqueeze(0)).sum()
+            masked = self.mlm_weight * gather.world_size * embeddings.masked_losses.sum()
+            loss = loss + masked / of_all.clamp(min=1)
         return loss
 
     def evaluate(self) -> dict[str, float]:

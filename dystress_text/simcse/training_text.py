@@ -2,57 +2,129 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import UserError
 from dystress_text.files.hub import published_file
-from dystress_text.files.places import cache_error, cache_root, data_root
-from dystress_text.files.tables import load_table
+from dystress_text.files.places import data_root
+from dystress_text.files.tables import LOADERS, is_table, load_table
+from dystress_text.files.text_lines import MAX_LINE_BYTES, CorpusReport, LineStream, read_sentences
+from dystress_text.simcse.corpus import TextFile, TrainingText
+from dystress_text.simcse.quickstart import write_documentation_corpus
+from dystress_text.simcse.settings import TextSettings
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-FORMAT = 1  # of the files in the cache
-
-
+WIKI1M = "wiki1m_for_simcse.txt"
 TEXT_COLUMNS = ("text", "sentence", "sent0")  # looked for where no column is named
-
-
 HARD_NEGATIVES = "hard_neg"  # of SimCSE's NLI file, whose rows are no single sentences
 
 
-def text_of_table(train_file: str, column: str | None, progress: bool = True) -> Path:
-    """A column as a text file of the cache, one row a line; line feeds within a row become spaces.
+@dataclass(frozen=True)
+class TableText:
+    """Columns of a table as a training text, row after row; line feeds within a cell become spaces.
+
+    Attributes:
+        name: of the file, or of the data set on the hub.
+        rows: the table, with these columns alone.
+        may_be_empty: leave out empty cells; else they are refused, as the row would not be whole.
+    """
+
+    name: str
+    rows: Dataset
+    may_be_empty: bool
+
+    @property
+    def columns(self) -> int:
+        return len(self.rows.column_names)
+
+    def checksum(self) -> str:
+        digest = hashlib.sha256()
+        for cell in self._cells():
+            digest.update(cell)
+        return digest.hexdigest()
+
+    def sentences(self, report: CorpusReport, most: int | None, places: array[int]) -> Iterator[str]:
+        yield from read_sentences(LineStream(self._cells()), report, most, places)
+        for kind, what in (("over_long", f"more than {MAX_LINE_BYTES:,} bytes"), ("nul", "a NUL byte")):
+            if kind in report.first_line and not self.may_be_empty:  # the rows behind it would not be rows any more
+                row, column = divmod(report.first_line[kind] - 1, self.columns)
+                raise UserError(f"--train_file: row {row + 1} has {what} in column {column + 1}")
+
+    def _cells(self) -> Iterator[bytes]:
+        """The cells in UTF-8, each with a line feed at its end."""
+        names, row = self.rows.column_names, 0
+        try:
+            for batch in self.rows.iter(batch_size=1000):
+                for row, cells in enumerate(zip(*(batch[name] for name in names), strict=True), row + 1):  # noqa: B020
+                    for name, cell in zip(names, cells, strict=True):
+                        yield self._line(row, name, cell)
+        except UnicodeError as error:
+            raise UserError(f"--train_file: {self.name!r}, near row {row + 1}: no Unicode text: {error}") from error
+
+    def _line(self, row: int, column: str, cell: Any) -> bytes:
+        if cell is not None and not isinstance(cell, str):
+            raise UserError(f"--train_file: row {row} of {self.name!r} holds {cell!r} in {column!r}, which is no text")
+        text = "" if cell is None else cell.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
+        if not self.may_be_empty and not text.strip():
+            raise UserError(f"--train_file: row {row} of {self.name!r} has an empty cell in {column!r}")
+        return text.encode() + b"\n"  # a half of a surrogate pair has no UTF-8
+
+
+def training_text(text: TextSettings) -> TrainingText:
+    """The training text that the settings name.
+
+    Raises:
+        UserError: there is none; the message names the ways on.
+    """
+    name = text.train_file
+    if text.supervised:
+        if name is None or not is_table(name):
+            raise UserError(f"--supervised: needs a table as --train_file ({', '.join(LOADERS)}, or one on the hub)")
+        return rows_of_table(name, text.text_columns)
+    if name is None:
+        return TextFile(wiki1m(text.data_dir))
+    if name == "python-documentation":
+        return TextFile(write_documentation_corpus())
+    if is_table(name):
+        return column_of_table(name, text.text_column)
+    if text.text_column is not None:
+        raise UserError(f"--text_column: {name!r} is a text, one sentence a line, and has no columns")
+    if not os.path.isfile(name):
+        raise UserError(f"--train_file: no file {name!r}")
+    return TextFile(Path(name))
+
+
+def column_of_table(train_file: str, column: str | None) -> TableText:
+    """A column of a table, each cell a sentence.
 
     Args:
         train_file: a table, or a hub data set's name (its ``train`` split).
         column: its name; None takes the only column, or one called text, sentence or sent0.
-        progress: show a progress bar.
 
     Raises:
-        UserError: no such file, data set or column, a table that cannot be read, or entries that are no texts.
+        UserError: no such file, data set or column, or a table that cannot be read.
     """
     rows = load_table(train_file)
-    return _write(train_file, rows, [_column(train_file, column, rows.column_names)], True, progress)
+    return TableText(train_file, rows.select_columns([_column(train_file, column, rows.column_names)]), True)
 
 
-def text_of_rows(train_file: str, columns: Sequence[str] | None, progress: bool = True) -> tuple[Path, int]:
-    """Rows of sentences that belong together as a text file of the cache, one cell a line, row after row.
+def rows_of_table(train_file: str, columns: Sequence[str] | None) -> TableText:
+    """Rows of sentences that belong together.
 
     Args:
         train_file: a table, or a hub data set's name (its ``train`` split).
         columns: names of anchor, positive and any number of hard negatives; None takes all columns in their order.
-        progress: show a progress bar.
-
-    Returns:
-        The file, and how many cells a row has.
 
     Raises:
-        UserError: as for :func:`text_of_table`, fewer than two columns, or an empty cell.
+        UserError: as for :func:`column_of_table`, or fewer than two columns.
     """
     rows = load_table(train_file)
     known = rows.column_names
@@ -65,24 +137,7 @@ def text_of_rows(train_file: str, columns: Sequence[str] | None, progress: bool 
             f"--supervised: a row is an anchor, a positive and any number of hard negatives, each in a column of its "
             f"own; {train_file!r} gives {', '.join(names)}"
         )
-    return _write(train_file, rows, names, False, progress), len(names)
-
-
-def _write(train_file: str, rows: Dataset, columns: Sequence[str], may_be_empty: bool, progress: bool) -> Path:
-    rows = rows.select_columns(list(columns))
-    target = cache_root() / "tables" / f"{rows._fingerprint}-format-{FORMAT}.txt"
-    if not target.is_file():
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            staging = target.with_suffix(f".{os.getpid()}")
-            with staging.open("w", encoding="utf-8", newline="\n") as file:
-                shown = progress_bar(rows, progress, desc=" ".join(columns), unit=" rows")
-                for text in _texts(train_file, columns, shown, may_be_empty):
-                    file.write(text + "\n")
-            staging.replace(target)
-        except OSError as error:
-            raise cache_error(target.parent, error) from error
-    return target
+    return TableText(train_file, rows.select_columns(names), False)
 
 
 def _column(train_file: str, column: str | None, known: list[str]) -> str:
@@ -99,30 +154,6 @@ def _column(train_file: str, column: str | None, known: list[str]) -> str:
     if column not in known:
         raise UserError(f"--text_column: {train_file!r} has no column {column!r}; it has {', '.join(known)}")
     return column
-
-
-def _texts(
-    train_file: str, columns: Sequence[str], rows: Iterable[dict[str, Any]], may_be_empty: bool
-) -> Iterable[str]:
-    number = 0
-    try:
-        for number, row in enumerate(rows, 1):
-            for column in columns:
-                value = row[column]
-                if value is not None and not isinstance(value, str):
-                    raise UserError(
-                        f"--train_file: row {number} of {train_file!r} holds {value!r} in {column!r}, which is no text"
-                    )
-                text = "" if value is None else value.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
-                if not may_be_empty and not text.strip():
-                    raise UserError(f"--train_file: row {number} of {train_file!r} has an empty cell in {column!r}")
-                text.encode()  # a half of a surrogate pair has no UTF-8
-                yield text
-    except UnicodeError as error:
-        raise UserError(f"--train_file: {train_file!r}, near row {number + 1}: no Unicode text: {error}") from error
-
-
-WIKI1M = "wiki1m_for_simcse.txt"
 
 
 def wiki1m(data_dir: str | Path | None = None) -> Path:

@@ -11,19 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import HfArgumentParser
 
 from dystress_text.cli.access_tokens import holds_token
-from dystress_text.cli.command_line import OneLineErrors
+from dystress_text.cli.options import SettingsParser
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import UserError
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
 from dystress_text.training.presets import Preset, find_preset, listing
-
-
-class SettingsParser(OneLineErrors, HfArgumentParser):
-    """Options from dataclasses; errors are one line."""
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
@@ -18,14 +18,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dystress_text.errors import UserError
 from dystress_text.training.batches import Batch
+from dystress_text.training.embeddings import Embeddings, concatenated
 
 
 class Embedder(Protocol):
     """The part of a task that gradient caching needs."""
 
-    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]: ...
+    def embed(self, model: nn.Module, batch: Batch) -> Any: ...
 
-    def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor: ...
+    def loss(self, embeddings: Any) -> Tensor: ...
 
 
 def check_no_batch_statistics(model: nn.Module) -> None:
@@ -49,20 +50,20 @@ def backward_in_chunks(task: Embedder, model: nn.Module, chunks: Sequence[Batch]
     ``accelerator.accumulate(model)``.
     """
     cache, states = _embed_without_graph(task, model, chunks, accelerator.device)
-    parts = list(zip(*cache, strict=True))  # of each embedding those of all chunks, (rows, ...)
-    views = tuple(torch.cat(part).requires_grad_(part[0].is_floating_point()) for part in parts)
-    loss = task.loss(views)
+    whole = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in concatenated(cache)]
+    loss = task.loss(cache[0].with_tensors(whole))
     accelerator.backward(loss)  # to the embeddings; scales as accumulation and fp16 demand
+    rows = zip(*([len(tensor) for tensor in chunk.tensors()] for chunk in cache), strict=True)
     gradients = [  # for each embedding one a chunk
-        torch.split(_gradient(view), [len(rows) for rows in part])
-        for view, part in zip(views, parts, strict=True)
-        if view.requires_grad
+        torch.split(_gradient(tensor), list(lengths))
+        for tensor, lengths in zip(whole, rows, strict=True)
+        if tensor.requires_grad
     ]
     for i, (batch, *gradient) in enumerate(zip(chunks, *gradients, strict=True)):
         _set_random_state(states[i], accelerator.device)
         last = i + 1 == len(chunks)
         with nullcontext() if last else accelerator.no_sync(model):
-            embeddings = [x for x in task.embed(model, batch) if x.is_floating_point()]
+            embeddings = [x for x in task.embed(model, batch).tensors() if x.is_floating_point()]
             torch.autograd.backward(embeddings, gradient)
     return loss.detach()
 
@@ -70,7 +71,7 @@ def backward_in_chunks(task: Embedder, model: nn.Module, chunks: Sequence[Batch]
 @torch.no_grad()
 def _embed_without_graph(
     task: Embedder, model: nn.Module, chunks: Sequence[Batch], device: torch.device
-) -> tuple[list[tuple[Tensor, ...]], list[list[Tensor]]]:
+) -> tuple[list[Embeddings], list[list[Tensor]]]:
     """Embeddings of each chunk and the random state that each began with."""
     cache, states = [], []
     for batch in chunks:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,14 @@ from dystress_text.errors import UserError
 from dystress_text.files.whole import MODEL_STAGING, write_json
 from dystress_text.training.settings import EngineSettings
 
-RECORD, PAGE = "run.json", "report.html"
+RECORD, REPORT = "run.json", "report.html"
 LOG, SIMILARITY_LOG = "metrics.jsonl", "similarity.jsonl"
 ADAPTER = "adapter"  # the folder of the adapter's own files, inside a model's
 FAILURE = "failure"  # the state and the samples of a step whose loss is not finite
 TRACKER_FOLDER = "tracker-logs"
 STAGING = ".checkpoint-writing"
 EVALUATIONS = ("senteval-*.json", "vision-*.json")
-PROGRAMS = ("dystress_text/train.py", "vision/train.py")
+PROGRAMS = TEXT_PROGRAM, IMAGE_PROGRAM = "dystress_text/train.py", "vision/train.py"
 MODEL_FILES = (  # without them nothing loads
     "modules.json", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json",
     "projector.safetensors",
@@ -88,12 +88,58 @@ def read_record(output: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
+def read_json(file: Path) -> dict[str, Any]:
+    """The object that a JSON file of a run holds.
+
+    Raises:
+        UserError: the file cannot be read, or holds something else.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{file} is not a record")
+    return content
+
+
+def run_folders(folders: Iterable[Path]) -> list[Path]:
+    """The folders of runs among these, finished or not, each one once.
+
+    Args:
+        folders: runs, or folders of runs.
+
+    Raises:
+        UserError: a folder does not exist, or it is not a run and holds none.
+    """
+    found: list[Path] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"no such folder: {str(folder)!r}")
+        inner = sorted(file.parent for file in folder.glob(f"*/{RECORD}"))
+        runs = [folder] if (folder / RECORD).is_file() else inner
+        if not runs:
+            raise UserError(f"no run in {str(folder)!r}: neither it nor a folder in it has a {RECORD}")
+        found += [run for run in runs if run not in found]
+    return found
+
+
+def evaluation_file(folder: Path, suite: str, mode: str) -> Path:
+    """Where ``eval/senteval.py`` writes its results; ``*`` as the suite gives a pattern."""
+    return folder / f"senteval-{suite}-{mode}.json"
+
+
+def vision_file(folder: Path, dataset: str) -> Path:
+    """Where ``vision/evaluate.py`` writes its results; ``dataset`` is a name, or a path whose last part is the name."""
+    return folder / f"vision-{Path(dataset).name}.json"
+
+
 def _is_run(output: Path) -> bool:
     return read_record(output).get("program") in PROGRAMS
 
 
 def _remove_run(output: Path) -> None:
-    for pattern in (LOG, SIMILARITY_LOG, PAGE, *EVALUATIONS, *MODEL_FILES):
+    for pattern in (LOG, SIMILARITY_LOG, REPORT, *EVALUATIONS, *MODEL_FILES):
         for path in output.glob(pattern):
             path.unlink()
     for folder in (

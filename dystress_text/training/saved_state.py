@@ -27,6 +27,14 @@ from dystress_text.training.run_folder import STAGING
 _STATE, _TASK = "training_state.json", "task.safetensors"
 
 
+# what may differ between a run and its continuation
+FREE_OPTIONS = (
+    "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_total_limit", "logging_steps",
+    "report_to", "log_similarity", "high_similarity", "train_file", "text_column", "eval_file", "dataset", "data_dir",
+    "preset",
+)  # fmt: skip
+
+
 @dataclass
 class TrainingState:
     """What a checkpoint must know besides tensors.
@@ -213,3 +221,18 @@ def check_optimizer(optimizer: torch.optim.Optimizer, before: Sequence[Mapping[s
 def _read(folder: Path) -> dict[str, Any]:
     stored: dict[str, Any] = json.loads((folder / _STATE).read_text(encoding="utf-8"))
     return stored
+
+
+def identity_of(options: Mapping[str, Any], accelerator: Accelerator, data_id: str) -> dict[str, Any]:
+    """What must be the same for a resumed run to be the run that was interrupted.
+
+    Args:
+        options: all options of the run; :data:`FREE_OPTIONS` among them may change.
+        accelerator: of the run.
+        data_id: names the training data's content.
+    """
+    return {name: value for name, value in options.items() if name not in FREE_OPTIONS} | {
+        "mixed_precision": accelerator.mixed_precision,
+        "number of processes": accelerator.num_processes,
+        "training data": data_id,
+    }

@@ -29,11 +29,11 @@ from dystress_text.training.settings import EngineSettings
 
 
 @dataclass
-class SimilarityWatch:
-    """Watches an objective's batches; nothing is read from the device before :meth:`read`.
+class SimilarityLog:
+    """Observes an objective's batches; nothing is read from the device before :meth:`read`.
 
     Attributes:
-        objective: what is watched from now on.
+        objective: what is observed from now on.
         threshold: where the high-similarity region begins.
     """
 
@@ -43,7 +43,7 @@ class SimilarityWatch:
     _steps: list[Tensor] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        self.objective.watch = self._note
+        self.objective.observer = self._note
 
     def _note(self, z: Sequence[Tensor], rows: Rows, negatives: Sequence[Negatives]) -> None:
         objective, views = self.objective, [view.detach() for view in z]
@@ -89,6 +89,6 @@ def _figures(sums: PairSums) -> dict[str, float]:
     return {name: float(value) for name, value in figures.items()}
 
 
-def watch_of(settings: EngineSettings, objective: ContrastiveLoss) -> SimilarityWatch | None:
+def similarity_log_of(settings: EngineSettings, objective: ContrastiveLoss) -> SimilarityLog | None:
     """What ``--log_similarity`` asks for."""
-    return SimilarityWatch(objective, settings.high_similarity) if settings.log_similarity else None
+    return SimilarityLog(objective, settings.high_similarity) if settings.log_similarity else None

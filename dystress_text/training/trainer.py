@@ -13,10 +13,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -25,11 +24,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import get_scheduler
+from tqdm import tqdm
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.core.temperature import TemperatureError
-from dystress_text.errors import Interrupted, TrainingError, UserError
+from dystress_text.errors import Interrupted, TrainingError
 from dystress_text.training.accelerator import (
     Agreement,
     global_batch_size,
@@ -39,77 +38,19 @@ from dystress_text.training.accelerator import (
     seed_process,
 )
 from dystress_text.training.batches import Batch, BatchOrder, load_ahead
+from dystress_text.training.best_model import check_finite, is_best, note_best
 from dystress_text.training.checkpoints import remove_old
 from dystress_text.training.distributed import check_whole, collect_weights, network_to_train, tell_deepspeed
 from dystress_text.training.gradient_cache import backward_in_chunks, check_no_batch_statistics
+from dystress_text.training.losses import Failure, PendingLosses
+from dystress_text.training.optimizer import adamw, count_steps, schedule
 from dystress_text.training.run_folder import FAILURE, LOG, SIMILARITY_LOG, checkpoint_folder
-from dystress_text.training.saved_state import SavedState, TrainingState
+from dystress_text.training.saved_state import SavedState, TrainingState, identity_of
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.similarity_log import SimilarityWatch
+from dystress_text.training.similarity_log import SimilarityLog
 from dystress_text.training.step_log import append, shorten
 from dystress_text.training.stop_signals import StopSignals
-
-_OVERFLOWS = 50  # steps in a row that fp16 may skip
-
-# what may differ between a run and its continuation
-FREE_OPTIONS = (
-    "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_total_limit", "logging_steps",
-    "report_to", "log_similarity", "high_similarity", "train_file", "text_column", "eval_file", "dataset", "data_dir",
-    "preset",
-)  # fmt: skip
-
-
-class Task(Protocol):
-    """What is trained."""
-
-    @property
-    def state(self) -> nn.Module:
-        """What a checkpoint holds beside the model, such as the objective."""
-
-    @property
-    def model(self) -> nn.Module:
-        """The bare network; the engine passes the prepared one to :meth:`embed`."""
-
-    def load(self, indices: NDArray[np.int64]) -> Batch:
-        """The samples at ``indices`` as tensors on the CPU."""
-
-    def begin_step(self, epoch: float, run_fraction: float) -> None:
-        """Take note of the progress: epochs done, and the fraction of the run in [0, 1]."""
-
-    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        """Embeddings of a batch, one tensor a view, and behind them what else the loss needs."""
-
-    def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor:
-        """Scalar loss of :meth:`embed`'s result."""
-
-    def evaluate(self) -> Mapping[str, float]:
-        """Metrics of ``model``, by name. Must leave the random state alone."""
-
-    def save(self, folder: Path) -> None:
-        """Write ``model`` as users load it."""
-
-
-@dataclass(frozen=True)
-class TrainingSummary:
-    """What a run was like.
-
-    Attributes:
-        steps: optimiser steps of the whole run.
-        seconds: spent in training steps, evaluation and saving left out.
-        samples_per_second: training samples over ``seconds``, all processes together.
-        peak_memory_gb: of the device on CUDA, else of the process (resident), in 10^9 bytes.
-        best_step: of the model kept; None if nothing was evaluated.
-        skipped_steps: steps that fp16 skipped, for gradients that overflowed.
-        metrics: of the model kept.
-    """
-
-    steps: int
-    seconds: float
-    samples_per_second: float
-    peak_memory_gb: float
-    best_step: int | None
-    skipped_steps: int
-    metrics: dict[str, float]
+from dystress_text.training.task import Task, TrainingSummary
 
 
 class Trainer:
@@ -124,9 +65,10 @@ class Trainer:
             ``settings`` if none are given.
         data_id: names the data's content, such as a checksum.
         make_optimizer: the optimizer of a network's trainable parameters; None is AdamW with the settings' rate.
-        watch: of the task's objective; its figures go to ``similarity.jsonl``.
-        beside: a parameter group that is trained beside the network, such as a temperature's: its gradient is averaged
-            over the processes, takes no part in clipping, and has the group's own learning rate.
+        similarity_log: of the task's objective; its figures go to ``similarity.jsonl``.
+        extra_group: a parameter group outside the network, such as a temperature's: its gradient is averaged over the
+            processes, takes no part in clipping, and has the group's own learning rate.
+        best_metric: the metric by which the model is kept, as the task calls it; None is that of the settings.
 
     Raises:
         UserError: settings that do not fit each other or the data, or a checkpoint to resume that is damaged or of
@@ -142,12 +84,14 @@ class Trainer:
         options: Mapping[str, Any] | None = None,
         data_id: str = "",
         make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None,
-        watch: SimilarityWatch | None = None,
-        beside: dict[str, Any] | None = None,
+        similarity_log: SimilarityLog | None = None,
+        extra_group: dict[str, Any] | None = None,
+        best_metric: str | None = None,
     ) -> None:
         self.task = task
-        self._beside: list[nn.Parameter] = [] if beside is None else beside["params"]
-        self.watch = watch
+        self._extra: list[nn.Parameter] = [] if extra_group is None else extra_group["params"]
+        self.similarity_log = similarity_log
+        self.best_metric = best_metric or settings.metric_for_best_model
         self.settings = settings
         self.options = dict(vars(settings) if options is None else options)
         self.accelerator = accelerator
@@ -158,44 +102,25 @@ class Trainer:
             accelerator.process_index,
             accelerator.num_processes,
         )
-        self.steps_per_epoch = len(self.order) // settings.gradient_accumulation_steps
-        if self.steps_per_epoch == 0:
-            raise UserError(
-                f"--gradient_accumulation_steps: {settings.gradient_accumulation_steps} batches a step, "
-                f"but an epoch has {len(self.order)}"
-            )
-        self.total_steps = (
-            settings.max_steps if settings.max_steps > 0 else settings.num_train_epochs * self.steps_per_epoch
-        )
+        self.steps_per_epoch, self.total_steps = count_steps(len(self.order), settings)
         if settings.grad_cache_chunk is not None:
             check_no_batch_statistics(task.model)
         seed_process(settings.seed, accelerator.process_index)
         network = network_to_train(accelerator, task.model)
         optimizer = make_optimizer(network) if make_optimizer else adamw(network, settings)
-        if beside is not None:
+        if extra_group is not None:
             check_whole(accelerator, "--learn_temperature")
-            optimizer.add_param_group(beside)
+            optimizer.add_param_group(extra_group)
         tell_deepspeed(accelerator, self.order.batch_size // accelerator.num_processes, settings)
         self.model, self.optimizer = accelerator.prepare(network, optimizer)
-        rising = settings.lr_scheduler_type == "constant" and settings.warmup_ratio > 0
-        self.scheduler = get_scheduler(
-            "constant_with_warmup" if rising else settings.lr_scheduler_type,
-            self.optimizer,
-            num_warmup_steps=math.ceil(settings.warmup_ratio * self.total_steps),
-            num_training_steps=self.total_steps,
-        )
+        self.scheduler = schedule(self.optimizer, settings, self.total_steps)
         self.state = TrainingState()
         self.folder = Path(settings.output_dir)
-        fixed = {name: value for name, value in self.options.items() if name not in FREE_OPTIONS}
-        identity = fixed | {
-            "mixed_precision": accelerator.mixed_precision,
-            "number of processes": accelerator.num_processes,
-            "training data": data_id,
-        }
+        identity = identity_of(self.options, accelerator, data_id)
         self._saved = SavedState(self.folder, accelerator, self.optimizer, self.scheduler, task.state, identity)
         self._checkpointed = self._saved.find(self.total_steps) if settings.resume_from_checkpoint else None
         self._agree = Agreement(accelerator)
-        self._pending: list[Tensor] = []  # (loss, gradient norm) of each batch that was not read from the device yet
+        self._losses = PendingLosses(settings.gradient_accumulation_steps, accelerator.scaler is not None)
 
     @property
     def first_step(self) -> int:
@@ -236,34 +161,11 @@ class Trainer:
         self.model.train()
         bar = progress_bar(show=main, total=self.total_steps, initial=state.step, desc="training", unit=" steps")
         with StopSignals(main) as stop, bar:
-            mark = time.perf_counter()
+            self._mark = time.perf_counter()
             for micro_batches in self._batches(state.step):
                 self._step(micro_batches)
                 state.step += 1
-                last = state.step == self.total_steps
-                evaluating = last or (settings.eval_steps > 0 and state.step % settings.eval_steps == 0)
-                logging = evaluating or state.step % settings.logging_steps == 0
-                stopping = 0 if last else self._agree(stop.requested)
-                saving = stopping or (settings.save_steps > 0 and state.step % settings.save_steps == 0 and not last)
-                if logging or saving:
-                    self._read_losses()
-                    self._log_similarities()
-                    state.train_seconds += time.perf_counter() - mark
-                    mark = time.perf_counter()
-                if logging:
-                    bar.set_postfix_str(self._log_losses(), refresh=False)
-                if evaluating:
-                    self._evaluate()
-                if saving:
-                    self._checkpoint()
-                if stopping:
-                    raise Interrupted(
-                        stopping,
-                        f"stopped by {signal.Signals(stopping).name} after step {state.step} of {self.total_steps}; "
-                        "--resume_from_checkpoint goes on from there",
-                    )
-                if evaluating or saving:
-                    mark = time.perf_counter()
+                self._after_step(stop, bar)
                 bar.update()
         return TrainingSummary(
             steps=self.total_steps,
@@ -274,6 +176,35 @@ class Trainer:
             skipped_steps=state.skipped_steps,
             metrics=state.metrics,
         )
+
+    def _after_step(self, stop: StopSignals, bar: tqdm[Any]) -> None:
+        """Log, evaluate, save and stop, each where it is due."""
+        settings, state = self.settings, self.state
+        last = state.step == self.total_steps
+        evaluating = last or (settings.eval_steps > 0 and state.step % settings.eval_steps == 0)
+        logging = evaluating or state.step % settings.logging_steps == 0
+        stopping = 0 if last else self._agree(stop.requested)
+        saving = stopping or (settings.save_steps > 0 and state.step % settings.save_steps == 0 and not last)
+        if logging or saving:
+            self._read_losses()
+            self._log_similarities()
+            now = time.perf_counter()
+            state.train_seconds += now - self._mark
+            self._mark = now
+        if logging:
+            bar.set_postfix_str(self._log_losses(), refresh=False)
+        if evaluating:
+            self._evaluate()
+        if saving:
+            self._checkpoint()
+        if stopping:
+            raise Interrupted(
+                stopping,
+                f"stopped by {signal.Signals(stopping).name} after step {state.step} of {self.total_steps}; "
+                "--resume_from_checkpoint goes on from there",
+            )
+        if evaluating or saving:
+            self._mark = time.perf_counter()
 
     def close(self) -> None:
         """Let go of the prepared model and end the process group; the last call on every process.
@@ -308,7 +239,7 @@ class Trainer:
 
     def _step(self, micro_batches: list[list[Batch]]) -> None:
         self.task.begin_step(self.state.step / self.steps_per_epoch, self.state.step / self.total_steps)
-        clip = self.settings.max_grad_norm or (math.inf if self._fp16 else 0)  # an overflow shows in the norm
+        clip = self.settings.max_grad_norm or (math.inf if self._losses.fp16 else 0)  # an overflow shows in the norm
         for chunks in micro_batches:
             norm: Tensor | None = None
             with self.accelerator.accumulate(self.model):
@@ -318,65 +249,43 @@ class Trainer:
                 else:
                     loss = backward_in_chunks(self.task, self.model, chunks, self.accelerator)
                 if self.accelerator.sync_gradients:
-                    for parameter in self._beside:  # before an overflow is looked for, so that all processes find it
+                    for parameter in self._extra:  # before an overflow is looked for, so that all processes find it
                         parameter.grad = self.accelerator.reduce(parameter.grad, "mean")
                 if self.accelerator.sync_gradients and clip > 0:
                     norm = self.accelerator.clip_grad_norm_(self.model.parameters(), clip)
                 self.optimizer.step()
                 self.optimizer.zero_grad()
-            loss = loss.detach()
-            self._pending.append(torch.stack([loss, loss.new_zeros(()) if norm is None else _local(norm).to(loss)]))
-        if self.watch is not None:
-            self.watch.end_step()
+            self._losses.add(loss, None if norm is None else _local(norm))
+        if self.similarity_log is not None:
+            self.similarity_log.end_step()
         self.scheduler.step()  # also when fp16 overflowed: the fused optimizer skips on the device and tells nobody
 
-    @property
-    def _fp16(self) -> bool:
-        return self.accelerator.scaler is not None
-
     def _read_losses(self) -> None:
-        """Read the losses since the last call, their mean over all processes; the loop's only read from the device.
+        """Read the losses since the last call.
 
         Raises:
             TrainingError: a loss or gradient is not finite, or fp16 skips step after step.
         """
-        if not self._pending:
-            return
-        state, batches = self.state, self.settings.gradient_accumulation_steps
-        read: list[list[float]] = self.accelerator.reduce(torch.stack(self._pending), "mean").tolist()
-        self._pending.clear()
-        steps = [read[i : i + batches] for i in range(0, len(read), batches)]
-        for step, rows in enumerate(steps, start=state.step - len(steps) + 1):
-            losses, norm = [loss for loss, _ in rows], rows[-1][1]
-            if self._fp16 and not math.isfinite(norm):
-                state.skipped_steps += 1
-                state.skipped_in_row += 1
-                if state.skipped_in_row >= _OVERFLOWS:
-                    self._fail(step, losses, norm, f"fp16 has skipped {_OVERFLOWS} steps in a row")
-                continue
-            state.skipped_in_row = 0
-            odd = next((loss for loss in losses if not math.isfinite(loss)), None)
-            if odd is not None:
-                self._fail(step, losses, norm, f"the loss is {odd}")
-            if not math.isfinite(norm):
-                self._fail(step, losses, norm, f"the gradient's norm is {norm}")
-            state.losses += losses
+        failure = self._losses.read(self.accelerator, self.state)
+        if failure is not None:
+            self._fail(failure)
 
-    def _fail(self, step: int, losses: list[float], norm: float, what: str) -> NoReturn:
-        """Leave the state and the batches of a step behind, and stop."""
-        epoch, i = divmod(step - 1, self.steps_per_epoch)
+    def _fail(self, failure: Failure) -> NoReturn:
+        """Leave the state and the samples of a step behind, and stop."""
+        epoch, i = divmod(failure.step - 1, self.steps_per_epoch)
         batches = self.settings.gradient_accumulation_steps
         samples = self.order.whole_epoch(epoch)[i * batches : (i + 1) * batches]
-        rate = self.scheduler.base_lrs[0] * self.scheduler.lr_lambdas[0](step - 1)
+        rate = self.scheduler.base_lrs[0] * self.scheduler.lr_lambdas[0](failure.step - 1)
         report = {
-            "step": step, "losses": losses, "gradient_norm": norm, "learning_rate": rate, "samples": samples.tolist()
+            "step": failure.step, "losses": failure.losses, "gradient_norm": failure.gradient_norm,
+            "learning_rate": rate, "samples": samples.tolist(),
         }  # fmt: skip
         with self._writing():
             self._saved.write(self.folder / FAILURE, self.state, report)
         raise TrainingError(
-            f"{what} at step {step} of {self.total_steps} (epoch {epoch}, batch {i}, learning rate {rate:.3g}); lower "
-            "--learning_rate, raise --tau_min or use --mixed_precision bf16 or no. The state and the batch's samples "
-            f"are in {self.folder / FAILURE}. {self._kept()}"
+            f"{failure.reason} at step {failure.step} of {self.total_steps} (epoch {epoch}, batch {i}, learning rate "
+            f"{rate:.3g}); lower --learning_rate, raise --tau_min or use --mixed_precision bf16 or no. The state and "
+            f"the batch's samples are in {self.folder / FAILURE}. {self._kept()}"
         )
 
     def _kept(self) -> str:
@@ -390,7 +299,7 @@ class Trainer:
         loss = sum(losses) / len(losses) if losses else math.nan
         losses.clear()
         rate = self._samples(self.state.step) / self.state.train_seconds
-        self._log({"loss": loss, "learning_rate": self.scheduler.get_last_lr()[0], "samples_per_second": rate})
+        self._log({"loss": loss, "learning_rate": float(self.scheduler.get_last_lr()[0]), "samples_per_second": rate})
         return f"loss {loss:.4f}, {rate:,.0f} samples/s"
 
     def _evaluate(self) -> None:
@@ -401,18 +310,11 @@ class Trainer:
         metrics = dict(self.task.evaluate())
         if metrics:
             self._log(metrics)
-        name = self.settings.metric_for_best_model
-        value = metrics[name] if name and metrics else None
-        best = self.state.best_metric
-        if value is None or (not math.isnan(value) and (best is None or value > best)):
-            if not all(bool(parameter.isfinite().all()) for parameter in self.task.model.parameters()):
-                raise TrainingError(f"the weights are no numbers at step {self.state.step}; lower --learning_rate")
+        if is_best(self.state, metrics, self.best_metric):
+            check_finite(self.task.model, self.state.step)
             with self._writing():
                 self.task.save(self.folder)
-            self.state.best_metric, self.state.best_step = value, self.state.step
-            self.state.metrics = metrics
-        elif best is None:
-            raise TrainingError(f"{name} is {value} at step {self.state.step}: the vectors are all equal or no numbers")
+            note_best(self.state, metrics, self.best_metric)
 
     def _log(self, values: Mapping[str, float]) -> None:
         if self.accelerator.is_main_process:
@@ -421,7 +323,7 @@ class Trainer:
                 append(self.folder / LOG, self.state.step, values)
 
     def _log_similarities(self) -> None:
-        lines = [] if self.watch is None else self.watch.read(self.accelerator)
+        lines = [] if self.similarity_log is None else self.similarity_log.read(self.accelerator)
         if self.accelerator.is_main_process:
             with self._writing():
                 for step, line in enumerate(lines, self.state.step - len(lines) + 1):
@@ -460,21 +362,6 @@ def _local(norm: Tensor) -> Tensor:
     """A norm over shards, which is the same on every process, as a plain tensor."""
     whole: Tensor = norm.full_tensor() if isinstance(norm, DTensor) else norm
     return whole
-
-
-def adamw(model: nn.Module, settings: EngineSettings) -> torch.optim.Optimizer:
-    """Fused AdamW."""
-    groups = parameter_groups(model, settings.weight_decay)
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
-
-
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Trainable parameters, those of biases and normalisation layers (one dimension) without weight decay."""
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
-    ]
 
 
 def _trackable(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,14 +27,14 @@ from training_speed import LENGTH, random_bert
 
 from dystress_text.encoders import packed
 from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
-from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.objective import TEXT
 from dystress_text.training.batches import Batch, BatchOrder
 from dystress_text.training.build_loss import build_objective
+from dystress_text.training.optimizer import parameter_groups
 from dystress_text.training.settings import LossSettings
-from dystress_text.training.trainer import parameter_groups
 
-Forward = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+Forward = Callable[[Tensor, Tensor, bool], Tensor]
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def main() -> None:
     transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
         encoder, tokenizer = load_encoder(options.model or random_bert(Path(folder)), options.pooler_type, True)
-        corpus = load_corpus(options.corpus, tokenizer, LENGTH, 20_000, cache_dir=folder, progress=False)
+        corpus = load_corpus(TextFile(options.corpus), tokenizer, LENGTH, 20_000, cache_dir=folder, progress=False)
         order = BatchOrder(len(corpus), 64, 42).epoch(0)[: options.repeats + 2]
         batches = [corpus.batch(rows) for rows in order]
     encoder.train()
@@ -83,10 +83,9 @@ def main() -> None:
 
     def step(forward: Forward, batch: Batch, pack: bool) -> float:
         start = time.perf_counter()
-        ids, mask = (batch[name].repeat(2, 1) for name in ("input_ids", "attention_mask"))
-        places = torch.cat([batch["places"], batch["places"] + batch["input_ids"].numel()]) if pack else None
+        ids, mask = batch["token_ids"].repeat(2), batch["attention_mask"].repeat(2, 1)
         with torch.autocast("cpu", torch.bfloat16):
-            vectors = forward(ids, mask, places)
+            vectors = forward(ids, mask, pack)
         objective(*vectors.chunk(2)).backward()
         torch.nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
         optimizer.step()

@@ -21,15 +21,16 @@ import transformers
 
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.files.places import embedded
-from dystress_text.simcse.corpus import TokenizedCorpus, load_corpus
+from dystress_text.simcse.corpus import TextFile, TokenizedCorpus, load_corpus
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.quickstart import write_documentation_corpus
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.build_loss import build_objective
+from dystress_text.training.optimizer import parameter_groups
 from dystress_text.training.settings import EngineSettings, LossSettings
-from dystress_text.training.trainer import Trainer, parameter_groups
+from dystress_text.training.trainer import Trainer
 
 BATCH = 64
 RATE = 1e-4
@@ -38,7 +39,7 @@ RATE = 1e-4
 def make_task(corpus: TokenizedCorpus | None = None) -> SimcseTask:
     """A fresh encoder on the given corpus."""
     encoder, tokenizer = load_encoder(str(embedded("bert-mini-wiki")), "avg", True)
-    corpus = corpus or load_corpus(write_documentation_corpus(), tokenizer, 32)
+    corpus = corpus or load_corpus(TextFile(write_documentation_corpus()), tokenizer, 32)
     return SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT))
 
 

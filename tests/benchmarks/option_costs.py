@@ -13,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,13 +22,13 @@ import transformers
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.encoders.masked_lm import TokenMasking, load_lm_head
 from dystress_text.files.places import embedded
-from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.corpus import TextFile, TokenizedCorpus, load_corpus
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.build_loss import build_objective, learned_group
+from dystress_text.training.optimizer import parameter_groups
 from dystress_text.training.settings import LossSettings
-from dystress_text.training.similarity_log import SimilarityWatch
-from dystress_text.training.trainer import parameter_groups
+from dystress_text.training.similarity_log import SimilarityLog
 
 SEQUENCES = 96
 MODEL = str(embedded("bert-mini-wiki"))
@@ -36,22 +37,23 @@ MODEL = str(embedded("bert-mini-wiki"))
 def contestant(corpus_file: str, option: str) -> Callable[[int, int], float]:
     """A task with an option, as a function that trains some steps from a batch on and returns their seconds."""
     encoder, tokenizer = load_encoder(MODEL, "avg", True)
-    corpus = load_corpus(corpus_file, tokenizer, 32, 20_000, progress=False)
+    corpus = load_corpus(TextFile(Path(corpus_file)), tokenizer, 32, 20_000, progress=False)
+    if option == "supervised":
+        corpus = TokenizedCorpus(corpus.tokens, corpus.offsets, corpus.report, columns=3)
     loss = LossSettings(learn_temperature=option == "learn_temperature")
     objective = build_objective(loss, TEXT, bidirectional=option == "bidirectional")
     masking = None
     if option == "do_mlm":
         encoder.lm_head = load_lm_head(MODEL, encoder.transformer)
         masking = TokenMasking(tokenizer)
-    columns = 3 if option == "supervised" else 1
     task = SimcseTask(
-        encoder.train(), tokenizer, corpus, objective, None, True, columns, option != "mask_duplicates no", masking
+        encoder.train(), tokenizer, corpus, objective, None, True, option != "mask_duplicates no", masking
     )
-    watch = SimilarityWatch(objective, 0.4) if option == "log_similarity" else None
+    watch = SimilarityLog(objective, 0.4) if option == "log_similarity" else None
     beside = learned_group(objective, loss)
     groups = parameter_groups(encoder, 0.0) + ([] if beside is None else [beside])
     optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=True)
-    rows = SEQUENCES // max(2, columns)
+    rows = SEQUENCES // max(2, corpus.columns)
 
     def train(first: int, steps: int) -> float:
         start = time.process_time()

@@ -30,7 +30,7 @@ from torch.multiprocessing.spawn import start_processes
 from dystress_text.core.gather import ProcessGather
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.files.places import embedded
-from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.quickstart import write_documentation_corpus
 from dystress_text.simcse.task import SimcseTask
@@ -55,7 +55,7 @@ def run(folder: str, batch: int, steps: int, precision: str) -> float:
     accelerator = make_accelerator(settings)
     rank, processes = accelerator.process_index, accelerator.num_processes
     encoder, tokenizer = load_encoder(str(embedded("bert-mini-wiki")), "avg", True)
-    corpus = load_corpus(write_documentation_corpus(), tokenizer, 32, progress=False)
+    corpus = load_corpus(TextFile(write_documentation_corpus()), tokenizer, 32, progress=False)
     gather = ProcessGather(rank, processes) if processes > 1 else None
     task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT, gather))
     task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training

@@ -1,17 +1,17 @@
-"""Search: exact beside sentence-transformers' own, the approximate graph beside exact, and what building costs.
+"""Search: exact search against sentence-transformers' own, the graph against exact search, and the cost of building.
 
     python tests/benchmarks/search.py exact [--rows 1000000] [--dim 256] [--repeats 5]
     python tests/benchmarks/search.py million [--dtype fp32] [--rows 1000000] [--dim 256] [--repeats 5]
     python tests/benchmarks/search.py corpus --corpus wiki.txt.xz --model out [--sentences 100000] [--index idx]
     python tests/benchmarks/search.py recall --corpus wiki.txt.xz --model out [--sentences 100000] [--index idx]
 
-``exact`` searches random unit vectors: this package's index (fp32 and fp16) and ``semantic_search`` take turns, and
-each one's memory is measured in a process of its own. ``million`` builds an index of such vectors in a folder, from a
+``exact`` searches random unit vectors: this package's index (fp32 and fp16) and ``semantic_search`` take turns; the
+memory of each is measured in a separate process. ``million`` builds an index of such vectors in a folder, from a
 generator of sentences, and searches it with 1,000 queries at once: seconds by the clock and peak memory. ``recall``
-compares what each dtype finds with fp32. ``corpus`` encodes real sentences, or takes the index of them at
-``--index``, and searches with the 1,000 sentences that follow them in the file. Times of ``exact`` and ``corpus``
-are processor time, so that other programs on the machine do not count; figures are medians, with their range, for
-Markdown tables.
+compares the rows that each dtype finds with those of fp32. ``corpus`` encodes real sentences, or loads their index
+from ``--index``, and searches with the 1,000 sentences that follow them in the file. Times of ``exact`` and ``corpus``
+are processor time, so other programs on the machine do not count. Figures are medians with their range, for Markdown
+tables.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import semantic_search
 
+from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
 from dystress_text.search.nearest_rows import nearest
 from dystress_text.search.sentence_index import SentenceIndex, build_index
 from dystress_text.search.sentence_vectors import unit_vectors
 from dystress_text.search.stored_vectors import DTYPES, StoredVectors
-from dystress_text.simcse.corpus import CorpusReport, open_text, read_sentences
 
 TOP_K, BATCHES, QUERIES = 10, (1, 10, 100), 1000
 CONTESTANTS = ("fp32", "fp16", "semantic_search")
@@ -74,7 +74,7 @@ def random_vectors(rows: int, dim: int) -> NDArray[np.float32]:
 
 
 def contestant(name: str, vectors: Vectors) -> Callable[[NDArray[np.float32]], Any]:
-    """A search over vectors; fp16 takes them as such."""
+    """A search over vectors; fp16 vectors are stored as fp16."""
     if name == "semantic_search":
         corpus = torch.from_numpy(vectors)
         return lambda queries: semantic_search(torch.from_numpy(queries), corpus, top_k=TOP_K)
@@ -97,8 +97,8 @@ def measure_exact(options: argparse.Namespace) -> None:
     half = vectors.astype(np.float16)
     searches = {name: contestant(name, half if name == "fp16" else vectors) for name in CONTESTANTS}
     queries = random_vectors(BATCHES[-1] + options.rows, options.dim)[options.rows :]
-    mine, theirs = searches["fp32"](queries)[1], searches["semantic_search"](queries)
-    same = np.mean([[r["corpus_id"] for r in row] == list(m) for m, row in zip(mine, theirs, strict=True)])
+    ours, theirs = searches["fp32"](queries)[1], searches["semantic_search"](queries)
+    same = np.mean([[r["corpus_id"] for r in row] == list(m) for m, row in zip(ours, theirs, strict=True)])
     print(f"{options.rows:,} x {options.dim}; the same rows in the same order for {same:.1%} of the queries")
     memory = {
         name: float(subprocess.check_output([sys.executable, *sys.argv, "--memory", name])) for name in CONTESTANTS
@@ -109,7 +109,7 @@ def measure_exact(options: argparse.Namespace) -> None:
             for name, search in searches.items():
                 times[name].append(seconds_of(search, queries[:batch]))
         for name in CONTESTANTS:
-            ratios = [theirs / own for theirs, own in zip(times["semantic_search"], times[name], strict=True)]
+            ratios = [theirs / ours for theirs, ours in zip(times["semantic_search"], times[name], strict=True)]
             print(
                 f"| {batch} | {name} | {spread(times[name])} | {spread(ratios, 1)} | {memory[name]:.0f} |", flush=True
             )
@@ -124,7 +124,7 @@ def real_sentences(options: argparse.Namespace) -> tuple[SentenceTransformer, li
 
 
 class Drawn:
-    """Encodes nothing: random vectors, other ones at each call."""
+    """Stands in for a model: random vectors, different ones at each call."""
 
     def __init__(self, dim: int) -> None:
         self.dim, self.random = dim, np.random.default_rng(0)
@@ -155,7 +155,7 @@ def measure_million(options: argparse.Namespace) -> None:
 
 
 def measure_recall(options: argparse.Namespace) -> None:
-    """What each dtype finds of what fp32 finds, its size on disk and its time."""
+    """Recall of each dtype against fp32, its size on disk and its time."""
     model, sentences, queries = real_sentences(options)
     vectors = unit_vectors(model, queries, 64)
     with tempfile.TemporaryDirectory() as scratch:
@@ -165,7 +165,7 @@ def measure_recall(options: argparse.Namespace) -> None:
             index = SentenceIndex.load(options.index, model)
         best = index.nearest(vectors, TOP_K)
         for dtype in DTYPES:
-            stored = StoredVectors.of(index.stored.block(0, len(index.stored)), dtype)
+            stored = StoredVectors.of(index.stored.floats(slice(None)), dtype)
             replace(index, stored=stored).save(Path(scratch) / f"as-{dtype}")
             loaded = SentenceIndex.load(Path(scratch) / f"as-{dtype}", model)
             scores, rows = loaded.nearest(vectors, TOP_K)
@@ -193,7 +193,7 @@ def measure_corpus(options: argparse.Namespace) -> None:
             building.append(seconds_of(SentenceIndex.build, model, chosen, folder=folder))
             encoding.append(seconds_of(model.encode, chosen, batch_size=64, show_progress_bar=False))
         peak = (peak_kb() - before) / 1e3
-        ratio = [own / bare for own, bare in zip(building, encoding, strict=True)]
+        ratio = [whole / bare for whole, bare in zip(building, encoding, strict=True)]
         print(f"build, {len(chosen):,} sentences: {spread(building, 1)} s, {peak:.0f} MB more at the peak")
         print(f"build / model.encode: {spread(ratio, 1)}")
         if options.index is None:

@@ -39,14 +39,16 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.files.places import embedded
-from dystress_text.simcse.corpus import CorpusReport, load_corpus, open_text, read_sentences
+from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
+from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.build_loss import build_objective
+from dystress_text.training.optimizer import parameter_groups
 from dystress_text.training.settings import EngineSettings, LossSettings
-from dystress_text.training.trainer import Trainer, parameter_groups
+from dystress_text.training.trainer import Trainer
 
 RATE, LENGTH = 3e-5, 32
 
@@ -78,7 +80,7 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
             output_dir=folder, train_batch_size=batch, learning_rate=RATE, mixed_precision=precision
         )
         start = time.perf_counter()
-        corpus = load_corpus(text, tokenizer, LENGTH, cache_dir=Path(folder) / "cache", progress=False)
+        corpus = load_corpus(TextFile(text), tokenizer, LENGTH, cache_dir=Path(folder) / "cache", progress=False)
         task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT))
         task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
         trainer = Trainer(task, len(corpus), settings, make_accelerator(settings))

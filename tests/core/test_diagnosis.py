@@ -31,7 +31,7 @@ def watched(loss, *z, threshold=THRESHOLD):
             )
         )  # fmt: skip
 
-    loss.watch = watch
+    loss.observer = watch
     loss(*z)
     (sums,) = seen
     return sums
@@ -74,8 +74,7 @@ def check(sums, positives, pairs, tau):
         np.testing.assert_allclose(sums.histograms[row].numpy(), counts, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("detach", [True, False])
-@pytest.mark.parametrize("temperature", ["constant", "shifted", "cosine"])
+@pytest.mark.parametrize(("temperature", "detach"), [("constant", True), ("shifted", True), ("shifted", False)])
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_sums_equal_loops_over_pairs(name, temperature, detach):
     objective, (module, tau) = OBJECTIVES[name], TEMPERATURES[temperature]
@@ -137,6 +136,6 @@ def test_loss_and_gradient_stay_as_they_are():
     z1, z2 = (z.requires_grad_() for z in views())
     loss = InfoNCELoss(ShiftedCosineTemperature())
     plain = torch.autograd.grad(loss(z1, z2), [z1, z2])
-    loss.watch = lambda units, rows, negatives: watched(InfoNCELoss(0.1), *(u.detach() for u in units))
+    loss.observer = lambda units, rows, negatives: watched(InfoNCELoss(0.1), *(u.detach() for u in units))
     for a, b in zip(torch.autograd.grad(loss(z1, z2), [z1, z2]), plain, strict=True):
         assert torch.equal(a, b)

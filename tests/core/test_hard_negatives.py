@@ -70,11 +70,10 @@ def loss_by_hand(name, z, rows):
 
 
 @FORMS
-@pytest.mark.parametrize("weight", [0.0, 0.7, -2.0])
-@pytest.mark.parametrize("temperature", ["constant", "shifted"])
+@pytest.mark.parametrize("weight", [0.0, 0.7])
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_hard_negatives_are_more_candidates_of_every_anchor(name, temperature, weight, blockwise):
-    module, tau = TEMPERATURES[temperature]
+def test_hard_negatives_are_more_candidates_of_every_anchor(name, weight, blockwise):
+    module, tau = TEMPERATURES["shifted"]
     loss = OBJECTIVES[name].build(module, hard_negative_weight=weight, blockwise=blockwise)
     for n, dim, count in [(1, 2, 3), (2, 3, 4), (5, 4, 3), (6, 5, 5)]:  # with one of them a single pair has a negative
         z = views(n, dim, count)
@@ -83,11 +82,10 @@ def test_hard_negatives_are_more_candidates_of_every_anchor(name, temperature, w
 
 
 @FORMS
-@pytest.mark.parametrize("temperature", ["constant", "shifted"])
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_duplicates_are_no_negatives(name, count, temperature, blockwise):
-    module, tau = TEMPERATURES[temperature]
+def test_duplicates_are_no_negatives(name, count, blockwise):
+    module, tau = TEMPERATURES["shifted"]
     loss = OBJECTIVES[name].build(module, hard_negative_weight=0.7, blockwise=blockwise)
     left_out = 0
     for n, dim in [(2, 3), (7, 4), (12, 5)]:
@@ -134,10 +132,9 @@ def test_different_samples_change_nothing(name):
 
 
 @FORMS
-@pytest.mark.parametrize("temperature", ["constant", "shifted"])
 @pytest.mark.parametrize("count", [2, 4])
-def test_both_directions_are_their_mean(count, temperature, blockwise):
-    module, tau = TEMPERATURES[temperature]
+def test_both_directions_are_their_mean(count, blockwise):
+    module, tau = TEMPERATURES["shifted"]
     z = views(6, 4, count)
     ids = [sample_ids(x) for x in z]
     for given in (None, ids):
@@ -174,7 +171,7 @@ def test_what_is_left_out_gets_no_gradient_and_is_not_watched(build):
 
         seen.append(pair_sums(units, rows, negatives, row_loss, loss.temperature, True, 0.0))
 
-    loss.watch = watch
+    loss.observer = watch
     value = loss(*z, ids=(ids, ids))
     (sums,) = seen
     both = build not in (InfoNCELoss, macl)

@@ -27,16 +27,15 @@ def assert_numeric_gradient(loss, function):
 
 
 @pytest.mark.parametrize("profile", TEMPERATURES)
-@pytest.mark.parametrize("build", [InfoNCELoss, NTXentLoss, DCLLoss])
-def test_gradcheck(build, profile):
-    loss = build(TEMPERATURES[profile][0], detach_temperature=False)
-    z1, z2, hard = views()
-    inputs = (z1, z2, hard) if build is InfoNCELoss else (z1, z2)
-    assert torch.autograd.gradcheck(loss, inputs, fast_mode=True)
+def test_gradcheck(profile):
+    for build in (InfoNCELoss, NTXentLoss, DCLLoss):
+        loss = build(TEMPERATURES[profile][0], detach_temperature=False)
+        z1, z2, hard = views()
+        inputs = (z1, z2, hard) if build is InfoNCELoss else (z1, z2)
+        assert torch.autograd.gradcheck(loss, inputs, fast_mode=True)
 
 
-@pytest.mark.parametrize("profile", ["constant", "cosine", "shifted", "even ODE"])
-@FLAGS
+@pytest.mark.parametrize(("profile", "detach"), [("constant", True), ("shifted", True), ("shifted", False)])
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_loss_gradient_is_numeric_with_detached_parts_held_fixed(objective, detach, profile):
     case, (temperature, tau) = OBJECTIVES[objective], TEMPERATURES[profile]

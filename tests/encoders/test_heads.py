@@ -52,7 +52,7 @@ def test_a_kept_head_is_part_of_the_model_everywhere(family, pooler, normalize, 
     close(encoder.encode(SENTENCES, tokenizer, batch_size=3), expected)
     batch = tokenizer(SENTENCES[:7], padding=True, return_tensors="pt")
     with torch.no_grad():
-        close(encoder.eval()(batch["input_ids"], batch["attention_mask"]), expected[:7])
+        close(encoder.eval()(batch["input_ids"][batch["attention_mask"].bool()], batch["attention_mask"]), expected[:7])
     encoder.save(tmp_path / "out", tokenizer)
     saved = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     close(saved.encode(SENTENCES), expected)

@@ -20,7 +20,7 @@ from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.lora import add_lora, merged, save_adapter
 from dystress_text.encoders.saved_model import load_saved
 from dystress_text.errors import UserError
-from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
@@ -47,7 +47,7 @@ def trained_adapters(family="bert", pooler="cls", **options):
 
 def batch(tokenizer):
     encoded = tokenizer(SENTENCES, padding=True, return_tensors="pt")
-    return encoded["input_ids"], encoded["attention_mask"]
+    return encoded["input_ids"][encoded["attention_mask"].bool()], encoded["attention_mask"]
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_the_packed_pass_sees_the_adapters(family, pooler, bf16, tokenizer):
     ids, mask = batch(tokenizer)
     weights = torch.randn(len(SENTENCES), 16, generator=torch.Generator().manual_seed(2))
     results = []
-    for places in (None, mask.flatten().nonzero().squeeze(1)):
+    for packed in (False, True):
         encoder.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            vectors = encoder(ids, mask, places)
+            vectors = encoder(ids, mask, packed)
         (vectors.float() * weights).sum().backward()
         gradients = {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
         results.append((vectors.detach().float(), gradients))
@@ -195,7 +195,9 @@ def test_a_gradient_step_is_pefts_own(tiny_bert, corpus, tokenizer):
             if name in own:
                 parameter.copy_(own[name])
     loaded = task.load(rows)
-    vectors = plain.train()(loaded["input_ids"], attention_mask=loaded["attention_mask"]).last_hidden_state[:, 0]
+    mask = loaded["attention_mask"]
+    ids = torch.zeros_like(mask).masked_scatter(mask.bool(), loaded["token_ids"])
+    vectors = plain.train()(ids, attention_mask=mask).last_hidden_state[:, 0]
     (vectors * vectors).sum().backward()
     for name, parameter in plain.base_model.model.named_parameters():
         if name in own and own[name].grad is not None:
@@ -205,8 +207,8 @@ def test_a_gradient_step_is_pefts_own(tiny_bert, corpus, tokenizer):
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(["--lora_alpha=4"], "--lora_alpha: says nothing without --lora_rank"),
-     (["--merge_lora=no"], "--merge_lora: says nothing without --lora_rank"),
+    [(["--lora_alpha=4"], "--lora_alpha: has no effect without --lora_rank"),
+     (["--merge_lora=no"], "--merge_lora: has no effect without --lora_rank"),
      (["--lora_rank=0"], "--lora_rank: must be at least 1"),
      (["--lora_rank=2", "--lora_alpha=0"], "--lora_alpha: must be positive"),
      (["--lora_rank=2", "--lora_dropout=1"], "--lora_dropout: must lie in [0, 1)"),
@@ -249,7 +251,7 @@ def train_in_processes(folder, text, tiny_bert, sharded=False):
     if sharded:
         shard(accelerator)
     start = load_start(str(tiny_bert), TextSettings(lora_rank=4, dropout=0.0, mlp_head=False))
-    corpus = load_corpus(text, start.tokenizer, 16, progress=False)
+    corpus = load_corpus(TextFile(text), start.tokenizer, 16, progress=False)
     objective = InfoNCELoss(0.05, gather=gather_of(accelerator))
     trainer = Trainer(SimcseTask(start.model, start.tokenizer, corpus, objective), len(corpus), settings, accelerator)
     trainer.fit()

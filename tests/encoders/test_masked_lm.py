@@ -15,10 +15,10 @@ from dystress_text.core import InfoNCELoss
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.encoders.masked_lm import TokenMasking, load_lm_head
 from dystress_text.errors import UserError
-from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.start import load_start
-from dystress_text.simcse.task import SimcseTask
+from dystress_text.simcse.task import SimcseTask, TextEmbeddings
 from dystress_text.train import main
 
 ROWS = np.arange(12)
@@ -44,7 +44,7 @@ def checkpoint(request, tmp_path_factory):
 def task_of(folder, text_file, packing, weight=0.3, probability=0.4):
     encoder, tokenizer = load_encoder(str(folder), "avg", mlp_head=False, dropout=0.0)
     encoder.lm_head = load_lm_head(str(folder), encoder.transformer)
-    corpus = load_corpus(text_file, tokenizer, 16, progress=False)
+    corpus = load_corpus(TextFile(text_file), tokenizer, 16, progress=False)
     masking = TokenMasking(tokenizer, probability, seed=5)
     return SimcseTask(
         encoder.train(), tokenizer, corpus, InfoNCELoss(0.05), None, packing, masking=masking, mlm_weight=weight
@@ -57,12 +57,15 @@ def test_the_loss_is_that_of_transformers(checkpoint, text_file, packing):
     task = task_of(folder, text_file, packing)
     assert task.packing == packing
     batch = task.load(ROWS)
-    labels = torch.full_like(batch["input_ids"], -100)
-    labels.view(-1)[batch["masked_places"]] = batch["masked_tokens"]
+    mask = batch["attention_mask"]
+    wanted = torch.full_like(batch["token_ids"], -100)
+    wanted[batch["masked_places"]] = batch["masked_tokens"]
+    labels = torch.full_like(mask, -100).masked_scatter(mask.bool(), wanted)
+    ids = torch.zeros_like(mask).masked_scatter(mask.bool(), batch["masked_ids"])
     with torch.no_grad():
-        theirs = model(batch["masked_ids"], attention_mask=batch["attention_mask"], labels=labels).loss
+        theirs = model(ids, attention_mask=mask, labels=labels).loss
     embeddings = task.embed(task.model, batch)
-    contrast = task.objective(*embeddings[:2], ids=(batch["sample_ids"],) * 2)
+    contrast = task.objective(*embeddings.views, ids=(batch["sample_ids"],) * 2)
     torch.testing.assert_close(task.loss(embeddings) - contrast, 0.3 * theirs, rtol=1e-4, atol=1e-6)
 
 
@@ -71,8 +74,8 @@ def test_encoder_and_head_learn_from_it_and_share_the_embeddings(checkpoint, tex
     table = task.model.transformer.get_input_embeddings().weight
     assert any(p is table for p in task.model.lm_head.parameters())
     batch = task.load(ROWS)
-    total, count = task.embed(task.model, batch)[-2:]
-    (total.sum() / count).backward()
+    embeddings = task.embed(task.model, batch)
+    (embeddings.masked_losses.sum() / embeddings.masked_counts).backward()
     for name, parameter in task.model.named_parameters():
         if "pooler" not in name and "token_type" not in name:
             assert parameter.grad is not None, name
@@ -82,18 +85,18 @@ def test_encoder_and_head_learn_from_it_and_share_the_embeddings(checkpoint, tex
 def test_hidden_tokens_are_those_that_the_batch_has_there(text_file, tiny_bert):
     _, tokenizer = load_encoder(str(tiny_bert), "avg")
     tokenizer.mask_token = MASK
-    corpus = load_corpus(text_file, tokenizer, 16, progress=False)
+    corpus = load_corpus(TextFile(text_file), tokenizer, 16, progress=False)
     batch = corpus.batch(np.arange(200))
     masking = TokenMasking(tokenizer, 0.15, seed=1)
     found = masking(batch, np.arange(200))
-    ids, hidden = batch["input_ids"].flatten(), found["masked_places"]
+    ids, hidden = batch["token_ids"], found["masked_places"]
     assert torch.equal(ids[hidden], found["masked_tokens"])
     special = torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
     assert not special[hidden].any()
     usable = int((~special).sum())
     assert len(hidden) == int(found["masked_count"])
     assert abs(len(hidden) / usable - 0.15) < 4 * math.sqrt(0.15 * 0.85 / usable)
-    became = found["masked_ids"].flatten()
+    became = found["masked_ids"]
     others = torch.ones_like(ids, dtype=torch.bool)
     others[hidden] = False
     assert torch.equal(became[others], ids[others])
@@ -106,17 +109,17 @@ def test_hidden_tokens_are_those_that_the_batch_has_there(text_file, tiny_bert):
 def test_processes_share_the_mean_over_all_hidden_tokens(tiny_bert, text_file):
     encoder, tokenizer = load_encoder(str(tiny_bert), "avg")
     tokenizer.mask_token = MASK
-    corpus = load_corpus(text_file, tokenizer, 16, progress=False)
+    corpus = load_corpus(TextFile(text_file), tokenizer, 16, progress=False)
     z = torch.randn(2, 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     totals, counts = torch.tensor([3.0, 5.0], dtype=torch.float64), torch.tensor([2, 9])
 
     def work(gather):
         masking = TokenMasking(tokenizer)
         objective = InfoNCELoss(0.1, gather=gather)
-        task = SimcseTask(encoder, tokenizer, corpus, objective, None, True, 1, False, masking, 0.5)
+        task = SimcseTask(encoder, tokenizer, corpus, objective, None, True, False, masking, 0.5)
         rows = slice(2 * gather.rank, 2 * gather.rank + 2)
         own = slice(gather.rank, gather.rank + 1)
-        return task.loss((z[0][rows], z[1][rows], totals[own], counts[own]))
+        return task.loss(TextEmbeddings((z[0][rows], z[1][rows]), (), totals[own], counts[own]))
 
     both = sum(in_threads(2, work)) / 2
     assert float(both) == pytest.approx(float(InfoNCELoss(0.1)(*z)) + 0.5 * 8 / 11, rel=1e-12)
@@ -172,9 +175,9 @@ def test_a_head_that_is_missing_is_new_and_said_to_be(tiny_bert):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--mlm_weight=0.2"], "--mlm_weight: says nothing without --do_mlm"),
-        (["--mlm_probability=0.2"], "--mlm_probability: says nothing without --do_mlm"),
-        (["--do_mlm", "--mlm_weight=-1"], "--mlm_weight: must be a number from 0"),
+        (["--mlm_weight=0.2"], "--mlm_weight: has no effect without --do_mlm"),
+        (["--mlm_probability=0.2"], "--mlm_probability: has no effect without --do_mlm"),
+        (["--do_mlm", "--mlm_weight=-1"], "--mlm_weight: must be at least 0"),
         (["--do_mlm", "--mlm_probability=1"], "--mlm_probability: must lie in (0, 1)"),
     ],
 )

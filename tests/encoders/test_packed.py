@@ -7,7 +7,7 @@ from trainer_cases import log_of, make_task, run
 
 from dystress_text.encoders.encoder import POOLERS, SentenceEncoder, load_encoder
 from dystress_text.encoders.packed import Packing, packed_states
-from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.build_loss import build_objective
@@ -20,7 +20,7 @@ def make_batch(n=9, dtype=torch.int64):
     encoded = build_tokenizer()(make_sentences(n), padding=True, return_tensors="pt")
     ids, mask = encoded["input_ids"], encoded["attention_mask"]
     assert 0 < mask.sum() < mask.numel()
-    return ids, mask, mask.flatten().nonzero().squeeze(1)
+    return ids[mask.bool()], mask
 
 
 def set_dropout(encoder, rate):
@@ -35,11 +35,11 @@ def set_dropout(encoder, rate):
 def test_vectors_and_gradients_equal_transformers(family, pooler, training):
     encoder = SentenceEncoder(build_transformer(family), pooler).double().train(training)
     set_dropout(encoder, 0.0)
-    ids, mask, places = make_batch()
+    ids, mask = make_batch()
     results = []
-    for arguments in ((ids, mask), (ids, mask, places)):
+    for packed in (False, True):
         encoder.zero_grad()
-        vectors = encoder(*arguments)
+        vectors = encoder(ids, mask, packed)
         (vectors * torch.linspace(-1, 1, vectors.numel(), dtype=vectors.dtype).view_as(vectors)).sum().backward()
         gradients = {name: p.grad for name, p in encoder.named_parameters() if p.grad is not None}
         results.append((vectors, gradients))
@@ -54,12 +54,15 @@ def test_vectors_and_gradients_equal_transformers(family, pooler, training):
 @pytest.mark.parametrize("family", PACKABLE)
 def test_states_of_every_layer(family):
     transformer = build_transformer(family).double().eval()
-    ids, mask, places = make_batch()
-    expected = transformer(ids, attention_mask=mask, output_hidden_states=True).hidden_states
-    states = packed_states(transformer, ids, Packing(places, mask))
+    ids, mask = make_batch()
+    packing = Packing.of_mask(mask, len(ids))
+    assert torch.equal(packing.places, mask.flatten().nonzero().squeeze(1))
+    padded = packing.padded_ids(ids, transformer.config.pad_token_id)
+    expected = transformer(padded, attention_mask=mask, output_hidden_states=True).hidden_states
+    states = packed_states(transformer, ids, packing)
     assert len(states) == len(expected)
     for state, reference in zip(states, expected, strict=True):
-        torch.testing.assert_close(state, reference.flatten(0, 1)[places], rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(state, reference.flatten(0, 1)[packing.places], rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("family", PACKABLE)
@@ -67,9 +70,10 @@ def test_states_of_every_layer(family):
 def test_dropout_is_where_transformers_has_it(family, pooler):
     """The spread of 4,000 views, and each dropout's share in it."""
     encoder = SentenceEncoder(build_transformer(family), pooler).train()
-    ids, mask, _ = make_batch(2)
-    ids, mask = ids[:1, : mask[0].sum()].repeat(4000, 1), mask[:1, : mask[0].sum()].repeat(4000, 1)
-    places = torch.arange(mask.numel())
+    ids, mask = make_batch(2)
+    length = int(mask[0].sum())
+    padding = torch.zeros(4000, 2, dtype=mask.dtype)  # which attention must not see, under dropout either
+    ids, mask = ids[:length].repeat(4000), torch.cat([mask[:1, :length].repeat(4000, 1), padding], dim=1)
     layer = encoder.transformer.encoder.layer[1]
     last = encoder.transformer.encoder.layer[-1]
     sites = {
@@ -86,7 +90,7 @@ def test_dropout_is_where_transformers_has_it(family, pooler):
         site.p = 0.3
         torch.manual_seed(0)
         with torch.no_grad():
-            plain, packed = encoder(ids, mask).std(0), encoder(ids, mask, places).std(0)
+            plain, packed = (encoder(ids, mask, packed).std(0) for packed in (False, True))
         assert plain.max() > 1e-4, name
         torch.testing.assert_close(packed, plain, rtol=0.15, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
 
@@ -94,11 +98,11 @@ def test_dropout_is_where_transformers_has_it(family, pooler):
 def test_bf16_is_as_near_to_fp32_as_transformers_is():
     encoder = SentenceEncoder(build_transformer("bert"), "avg").train()
     set_dropout(encoder, 0.0)
-    ids, mask, places = make_batch(40)
+    ids, mask = make_batch(40)
     with torch.no_grad():
         exact = encoder(ids, mask)
         with torch.autocast("cpu", torch.bfloat16):
-            plain, packed = encoder(ids, mask), encoder(ids, mask, places)
+            plain, packed = encoder(ids, mask), encoder(ids, mask, True)
     assert packed.dtype == torch.float32
     assert (packed - exact).norm() < 1.5 * (plain - exact).norm()
 
@@ -124,7 +128,7 @@ def test_both_ways_learn_the_same_on_real_sentences(tmp_path):
     curves = []
     for packing in (True, False):
         encoder, tokenizer = load_encoder(str(folder), "cls", dropout=0.0)
-        sentences = load_corpus(text, tokenizer, 32, 4000, progress=False)
+        sentences = load_corpus(TextFile(text), tokenizer, 32, 4000, progress=False)
         torch.manual_seed(0)
         torch.nn.init.normal_(encoder.head[0].weight, std=0.02)
         task = SimcseTask(encoder, tokenizer, sentences, build_objective(LossSettings(), TEXT), packing=packing)
@@ -139,5 +143,5 @@ def test_other_encoders_take_their_own_way(tokenizer, corpus):
         encoder = SentenceEncoder(build_transformer(family), "cls").eval()
         assert not encoder.can_pack
         task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT))
-        first, second, _ = task.embed(encoder, task.load(torch.arange(5).numpy()))
+        first, second = task.embed(encoder, task.load(torch.arange(5).numpy())).views
         torch.testing.assert_close(first, second)

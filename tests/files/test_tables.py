@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from array import array
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,10 +13,11 @@ from hub_server import hub_environment, hub_server
 
 from dystress_text.errors import UserError
 from dystress_text.files.tables import is_table
-from dystress_text.simcse.training_text import text_of_table
+from dystress_text.files.text_lines import CorpusReport
+from dystress_text.simcse.training_text import column_of_table
 
 SENTENCES = ['the cat, it "sat"', "a line\nand another", "plain", "", "caf\u00e9 \U0001f600"]
-LINES = ['the cat, it "sat"', "a line and another", "plain", "", "caf\u00e9 \U0001f600"]
+LINES = ['the cat, it "sat"', "a line and another", "plain", "caf\u00e9 \U0001f600"]
 
 
 def write(folder, kind, columns):
@@ -33,15 +35,20 @@ def write(folder, kind, columns):
     return str(path)
 
 
+def lines_of(table, column=None):
+    return list(column_of_table(table, column).sentences(CorpusReport(), None, array("q")))
+
+
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
 def test_a_column_becomes_lines(tmp_path, kind):
     table = write(tmp_path, kind, {"id": [1, 2, 3, 4, 5], "sentence": SENTENCES, "other": ["x"] * 5})
-    text = text_of_table(table, None, progress=False)
-    assert text.read_text().split("\n") == [*LINES, ""]
-    assert text_of_table(table, "sentence", progress=False) == text
-    other = text_of_table(table, "other", progress=False)
-    assert other != text
-    assert other.read_text() == "x\n" * 5
+    report = CorpusReport()
+    text = column_of_table(table, None)
+    assert list(text.sentences(report, None, array("q"))) == LINES
+    assert (report.lines, report.empty, text.columns) == (5, 1, 1)
+    assert column_of_table(table, "sentence").checksum() == text.checksum()
+    assert column_of_table(table, "other").checksum() != text.checksum()
+    assert lines_of(table, "other") == ["x"] * 5
 
 
 def test_a_text_without_an_ending_is_no_data_set(tmp_path, monkeypatch):
@@ -53,9 +60,9 @@ def test_a_text_without_an_ending_is_no_data_set(tmp_path, monkeypatch):
 
 
 def test_a_changed_table_is_read_anew(tmp_path):
-    first = text_of_table(write(tmp_path, "csv", {"text": ["a", "b"]}), None, progress=False).read_text()
-    second = text_of_table(write(tmp_path, "csv", {"text": ["a", "c"]}), None, progress=False).read_text()
-    assert (first, second) == ("a\nb\n", "a\nc\n")
+    first = lines_of(write(tmp_path, "csv", {"text": ["a", "b"]}))
+    second = lines_of(write(tmp_path, "csv", {"text": ["a", "c"]}))
+    assert (first, second) == (["a", "b"], ["a", "c"])
 
 
 def test_what_is_a_table():
@@ -73,7 +80,7 @@ BAD = [
 @pytest.mark.parametrize(("columns", "column", "words"), BAD)
 def test_wrong_columns_are_one_line(tmp_path, columns, column, words):
     with pytest.raises(UserError) as caught:
-        text_of_table(write(tmp_path, "jsonl", columns), column, progress=False)
+        lines_of(write(tmp_path, "jsonl", columns), column)
     assert all(word in str(caught.value) for word in words)
     assert "\n" not in str(caught.value)
 
@@ -86,14 +93,15 @@ def test_damaged_tables_are_one_line(tmp_path, name, content):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match="--train_file: ") as caught:
-        text_of_table(str(tmp_path / name), None, progress=False)
+        lines_of(str(tmp_path / name))
     assert "\n" not in str(caught.value)
 
 
 def test_a_data_set_of_the_hub(tmp_path):
     rows = "".join(json.dumps({"sentence": f"number {i}", "id": i}) + "\n" for i in range(5))
-    code = "import sys\nfrom dystress_text.files.tables import text_of_table\n"
-    code += "print(text_of_table(sys.argv[1], None, progress=False).read_text())"
+    code = "import sys\nfrom array import array\nfrom dystress_text.files.text_lines import CorpusReport\n"
+    code += "from dystress_text.simcse.training_text import column_of_table\n"
+    code += "print(*column_of_table(sys.argv[1], None).sentences(CorpusReport(), None, array('q')), sep='\\n')"
     with hub_server() as (address, files, _):
         files["someone/texts"] = {"data/train.jsonl": rows.encode()}
         environment = {**hub_environment(address, tmp_path / "hf"), "DYSTRESS_CACHE": str(tmp_path / "cache")}

@@ -7,6 +7,7 @@ import lzma
 import os
 import shutil
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dystress_text.errors import UserError
+from dystress_text.files.text_lines import MAX_LINE_BYTES
 from dystress_text.files.whole import sha256_of
-from dystress_text.simcse.corpus import MAX_LINE_BYTES, load_corpus
-from dystress_text.simcse.training_text import text_of_table
+from dystress_text.simcse.corpus import TextFile, load_corpus
+from dystress_text.simcse.training_text import column_of_table
 from dystress_text.train import main
 
 SENTENCES = make_sentences(30)
@@ -47,8 +49,8 @@ def check(corpus, size):
     assert len(corpus) == report.sentences > 0
     assert report.summary()
     batch = corpus.batch(np.arange(len(corpus)))
-    assert 2 <= batch["input_ids"].shape[1] <= size
-    assert batch["input_ids"].max() < len(TOKENIZER)
+    assert 2 <= batch["attention_mask"].shape[1] <= size
+    assert batch["token_ids"].max() < len(TOKENIZER)
 
 
 @inputs(400)
@@ -58,7 +60,7 @@ def test_files(tmp_path_factory, content, size):
     folder.mkdir(exist_ok=True)
     file = folder / "text.txt"
     file.write_bytes(content)
-    corpus = accepted(load_corpus, file, TOKENIZER, size, cache_dir=folder / "cache", progress=False)
+    corpus = accepted(load_corpus, TextFile(file), TOKENIZER, size, cache_dir=folder / "cache", progress=False)
     if corpus is not None:
         check(corpus, size)
     assert {path.name for path in folder.iterdir()} <= {"text.txt", "cache"}
@@ -72,7 +74,7 @@ def test_packed_files(tmp_path_factory, data, kind):
     file = tmp_path_factory.getbasetemp() / f"text{suffix}"
     file.write_bytes(data.draw(st.one_of(spoiled(pack(TEXT)), CONTENTS, CONTENTS.map(pack))))
     cache = tmp_path_factory.getbasetemp() / "packed-cache"
-    corpus = accepted(load_corpus, file, TOKENIZER, 16, cache_dir=cache, progress=False)
+    corpus = accepted(load_corpus, TextFile(file), TOKENIZER, 16, cache_dir=cache, progress=False)
     if corpus is not None:
         check(corpus, 16)
     shutil.rmtree(cache, ignore_errors=True)
@@ -87,7 +89,7 @@ def test_a_line_without_end_stays_out_of_memory(tmp_path):
             packed.write(b"x" * 10**6)
         packed.write(b"\na fish\n")
     tracemalloc.start()
-    corpus = load_corpus(file, TOKENIZER, 16, cache_dir=tmp_path / "cache", progress=False)
+    corpus = load_corpus(TextFile(file), TOKENIZER, 16, cache_dir=tmp_path / "cache", progress=False)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (len(corpus), corpus.report.over_long) == (3, 1)
@@ -104,14 +106,14 @@ def test_a_spoiled_cache(tmp_path_factory, data):
     folder.mkdir()
     file = folder / "text.txt"
     file.write_bytes(TEXT)
-    whole = load_corpus(file, TOKENIZER, 16, cache_dir=folder / "cache", progress=False)
+    whole = load_corpus(TextFile(file), TOKENIZER, 16, cache_dir=folder / "cache", progress=False)
     tokens, report = whole.tokens.tolist(), whole.report
     target = data.draw(st.sampled_from(sorted(p for p in (folder / "cache").rglob("*") if p.is_file())))
     if target.suffix == ".json" and data.draw(st.booleans()):
         target.write_text(json.dumps(data.draw(spoiled_value(json.loads(target.read_text())))))
     else:
         target.write_bytes(data.draw(spoiled(target.read_bytes())))
-    corpus = accepted(load_corpus, file, TOKENIZER, 16, cache_dir=folder / "cache", progress=False)
+    corpus = accepted(load_corpus, TextFile(file), TOKENIZER, 16, cache_dir=folder / "cache", progress=False)
     assert corpus.tokens.tolist() == tokens
     if target.name != "report.json":  # whose numbers may be others; what they are for still works
         assert corpus.report == report
@@ -124,11 +126,11 @@ def test_a_spoiled_cache(tmp_path_factory, data):
 def test_a_cache_of_another_form(name, content, tmp_path):
     file = tmp_path / "text.txt"
     file.write_bytes(TEXT)
-    load_corpus(file, TOKENIZER, 16, cache_dir=tmp_path, progress=False)
+    load_corpus(TextFile(file), TOKENIZER, 16, cache_dir=tmp_path, progress=False)
     [target] = tmp_path.rglob(name)
     target.write_bytes(content)
     with pytest.warns(UserWarning, match="is damaged .* and made anew"):
-        assert len(load_corpus(file, TOKENIZER, 16, cache_dir=tmp_path, progress=False)) == len(SENTENCES)
+        assert len(load_corpus(TextFile(file), TOKENIZER, 16, cache_dir=tmp_path, progress=False)) == len(SENTENCES)
 
 
 class Harm:
@@ -144,7 +146,7 @@ class Harm:
 def test_an_array_of_objects_is_not_unpickled(tmp_path):
     file, canary = tmp_path / "text.txt", tmp_path / "canary"
     file.write_bytes(TEXT)
-    load_corpus(file, TOKENIZER, 16, cache_dir=tmp_path, progress=False)
+    load_corpus(TextFile(file), TOKENIZER, 16, cache_dir=tmp_path, progress=False)
     [offsets] = tmp_path.rglob("offsets.npy")
     np.save(offsets, np.array([Harm(canary)], dtype=object), allow_pickle=True)
     report = offsets.with_name("report.json")
@@ -152,7 +154,7 @@ def test_an_array_of_objects_is_not_unpickled(tmp_path):
     stored["checksums"]["offsets.npy"] = sha256_of(offsets)
     report.write_text(json.dumps(stored))
     with pytest.warns(UserWarning, match="Python objects in dtype"):
-        load_corpus(file, TOKENIZER, 16, cache_dir=tmp_path, progress=False)
+        load_corpus(TextFile(file), TOKENIZER, 16, cache_dir=tmp_path, progress=False)
     assert not canary.exists()
 
 
@@ -173,18 +175,19 @@ def table(suffix):
 
 
 def read(folder, name, content, column="text"):
-    """The table's text, or None; the cache goes with the folder."""
+    """The table's lines, or None; the cache goes with the folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     file = folder / name
     file.write_bytes(content)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DYSTRESS_CACHE", str(folder / "cache"))
-        text = accepted(text_of_table, str(file), column, False)
-        if text is not None:
-            assert text.is_relative_to(folder / "cache")
-            text = text.read_text(encoding="utf-8")
-    return text
+        return accepted(lines_of, str(file), column)
+
+
+def lines_of(table, column):
+    """The cells of a column, each with a line feed."""
+    return b"".join(column_of_table(table, column)._cells()).decode()
 
 
 def tables(suffix, count):
@@ -229,7 +232,7 @@ def test_a_column_of_bytes_that_says_it_is_text(tmp_path):
     raw = pa.array([b"a cat", b"\xff\xfe", "\ud800".encode("utf-8", "surrogatepass")], pa.binary())
     pq.write_table(pa.table({"text": raw.view(pa.string())}), tmp_path / "table.parquet")
     with pytest.raises(UserError, match=r"--t.*table\.parquet"):
-        text_of_table(str(tmp_path / "table.parquet"), None, False)
+        lines_of(str(tmp_path / "table.parquet"), None)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".txt", ".gz"])
@@ -238,9 +241,9 @@ def test_what_is_no_file(suffix, tmp_path):
     (tmp_path / f"circle{suffix}").symlink_to(tmp_path / f"circle{suffix}")
     for name in ("folder", "circle", "missing", "x" * 300, "\udcff", "a\nb", "[a-", "a*b", "**"):
         path = str(tmp_path / f"{name}{suffix}")
-        work = (text_of_table, path, None, False)
+        work = (lines_of, path, None)
         if suffix in (".txt", ".gz"):
-            work = (load_corpus, path, TOKENIZER, 16)
+            work = (load_corpus, TextFile(Path(path)), TOKENIZER, 16)
         assert accepted(*work) is None
 
 
@@ -264,8 +267,8 @@ def test_nothing_is_written_but_the_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("DYSTRESS_CACHE", str(tmp_path / "cache"))
     for file in sorted(places["files"].iterdir()):
         if file.suffix == ".txt":
-            accepted(load_corpus, file, TOKENIZER, 16, progress=False)
+            accepted(load_corpus, TextFile(file), TOKENIZER, 16, progress=False)
         else:
-            accepted(text_of_table, str(file), None, False)
+            accepted(lines_of, str(file), None)
     shutil.rmtree(tmp_path / "cache")
     assert snapshot(tmp_path) == before

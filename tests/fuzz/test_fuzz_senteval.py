@@ -18,7 +18,8 @@ from dystress_text.evaluation.sts import spearman
 from dystress_text.files.image_folder import TRAIN_INDICES
 from dystress_text.files.long_tail import LongTail, long_tail_indices, read_long_tail, write_long_tail
 from dystress_text.files.places import EMBEDDED
-from dystress_text.files.prepared_data import MANIFEST, FileRecord, Manifest, read_manifest, variant_of, write_manifest
+from dystress_text.files.prepared_data import MANIFEST, Manifest, read_manifest, variant_of, write_manifest
+from dystress_text.files.whole import FileRecord
 from dystress_text.simcse.objective import temperature_of
 
 PAIR = "a cat sat\ta dog ran"

@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted(path for name in ("dystress_text", "eval", "vision", "data") for path in (ROOT / name).rglob("*.py"))
 MODULES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "imp", "code", "pty"}
@@ -70,9 +68,8 @@ def faults(source, name="x.py"):
     return found
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_nothing_runs_code_or_a_shell(path):
-    assert faults(path.read_text(encoding="utf-8"), path.name) == []
+def test_nothing_runs_code_or_a_shell():
+    assert [fault for path in SOURCES for fault in faults(path.read_text(encoding="utf-8"), path.name)] == []
 
 
 def test_all_rooms_are_looked_at():
@@ -80,27 +77,20 @@ def test_all_rooms_are_looked_at():
     assert len(SOURCES) > 80
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import pickle", "from joblib import load", "import os.path, marshal", "eval('1')", "exec(x)", "os.system(x)",
-        "from os import system", "torch.load(f)", "torch.load(f, weights_only=False)", "np.load(f, allow_pickle=True)",
-        "np.load(f, allow_pickle=x)",
-        "subprocess.run(x, shell=True)", "yaml.load(f, Loader=yaml.Loader)", "yaml.load(f)",
-        "AutoModel.from_pretrained(x, trust_remote_code=True)", "AutoConfig.from_pretrained(x)",
-        "SentenceTransformer(x)",
-        "accelerator.register_for_checkpointing(x)", "load(f, weights_only=flag)", "tar.extractall(x)",
-        "torch.serialization.add_safe_globals([x])",
-    ],
+WRONG = (
+    "import pickle", "from joblib import load", "import os.path, marshal", "eval('1')", "exec(x)", "os.system(x)",
+    "from os import system", "torch.load(f)", "torch.load(f, weights_only=False)", "np.load(f, allow_pickle=True)",
+    "np.load(f, allow_pickle=x)", "subprocess.run(x, shell=True)", "yaml.load(f, Loader=yaml.Loader)", "yaml.load(f)",
+    "AutoModel.from_pretrained(x, trust_remote_code=True)", "AutoConfig.from_pretrained(x)", "SentenceTransformer(x)",
+    "accelerator.register_for_checkpointing(x)", "load(f, weights_only=flag)", "tar.extractall(x)",
+    "torch.serialization.add_safe_globals([x])",
 )  # fmt: skip
-def test_the_search_finds_what_it_looks_for(source):
-    assert faults(source)
+RIGHT = (
+    "model.eval()", "torch.load(f, weights_only=True)", "re.compile(x)", "yaml.load(f, Loader=yaml.BaseLoader)",
+    "subprocess.run([x])", "np.load(f)", "AutoModel.from_pretrained(x, trust_remote_code=False)",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "source",
-    ["model.eval()", "torch.load(f, weights_only=True)", "re.compile(x)", "yaml.load(f, Loader=yaml.BaseLoader)",
-     "subprocess.run([x])", "np.load(f)", "AutoModel.from_pretrained(x, trust_remote_code=False)"],
-)  # fmt: skip
-def test_the_search_leaves_the_rest_alone(source):
-    assert not faults(source)
+def test_the_search_finds_what_it_looks_for_and_leaves_the_rest_alone():
+    assert [source for source in WRONG if not faults(source)] == []
+    assert [source for source in RIGHT if faults(source)] == []

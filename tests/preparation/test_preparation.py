@@ -1,5 +1,6 @@
 """Preparing data sets from a hub on loopback and from local copies: first time, again, broken in every way."""
 
+import hashlib
 import io
 import json
 import os
@@ -13,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from file_sizes import files_up_to
 from hub_server import hub_environment, hub_server
 
 from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.files.prepared_data import MANIFEST, read_manifest, variant_of
-from dystress_text.preparation import prepare as preparation
 from dystress_text.preparation.__main__ import main
 from dystress_text.preparation.catalog import CATALOG
 from dystress_text.preparation.prepare import Request, prepare, verify
@@ -216,7 +217,7 @@ def test_imagenet_stays_where_it_is(tmp_path, root):
         prepare("imagenet100", Request(root, classes=tmp_path / "classes.txt"))
     prepare("imagenet1k", Request(root, tmp_path / "in", "toy"))
     (tmp_path / "classes.txt").write_text("n1\nn9\n")
-    with pytest.raises(DataError, match="'n9', which is no class"):
+    with pytest.raises(DataError, match="'n9', which is not a class"):
         prepare("imagenet100", Request(root, classes=tmp_path / "classes.txt"))
     (tmp_path / "classes.txt").write_text("n1\nn3\n")
     with pytest.raises(DataError, match="2 classes, 100 expected"):
@@ -237,13 +238,13 @@ def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(tmp_path, root,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "_swap", interrupted)
+        patch.setattr("dystress_text.files.whole.swap", interrupted)
         assert main(arguments) == 130
     assert left_behind(root) == []
     assert not (root / "wiki1m").exists()
-    (root / ".wiki1m.preparing-killed").mkdir()  # what a SIGKILL leaves
-    (root / ".wiki1m.before").mkdir()
-    (root / ".wiki1m.before" / "old").write_text("old")
+    (root / ".wiki1m.1.writing").mkdir()  # what a SIGKILL leaves
+    (root / ".wiki1m.replaced").mkdir()
+    (root / ".wiki1m.replaced" / "old").write_text("old")
     assert main(arguments) == 0
     assert sorted(path.name for path in (root / "wiki1m").iterdir()) == [MANIFEST, "wiki1m_for_simcse.txt"]
     assert left_behind(root) == []
@@ -263,21 +264,13 @@ def test_a_terminated_run_leaves_nothing(tmp_path, root):
     assert left_behind(root) == []
 
 
-def test_a_full_disk_is_one_line(tmp_path, root):
+def test_a_full_disk_is_one_line(tmp_path, root, capsys):
     file = tmp_path / "wiki1m.txt"
     file.write_bytes(b"x\n" * 2_000_000)
-    code = (
-        "import resource, signal, sys\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
-        "from data.program import main\nsys.exit(main(sys.argv[1:]))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "wiki1m", f"--from={file}", "--variant=x", f"--data_dir={root}"],
-        capture_output=True, text=True, cwd=ROOT, timeout=60,
-    )  # fmt: skip
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
-    assert "File too large" in done.stderr
+    with files_up_to(1 << 20):
+        assert main(["wiki1m", f"--from={file}", "--variant=x", f"--data_dir={root}"]) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert "File too large" in line
     assert left_behind(root) == []
 
 
@@ -313,6 +306,20 @@ def test_changes_are_found(tmp_path, root, capsys):
     assert verify("wiki1m", root) == ["wiki1m_for_simcse.txt: missing"]
     (root / "wiki1m" / MANIFEST).write_text("{")
     assert main(["verify", "wiki1m", f"--data_dir={root}"]) == 2
+
+
+def test_a_record_of_version_0_1_is_read(root):
+    """Its manifest has the same form as today's."""
+    write_files(root / "wiki1m", {"wiki1m_for_simcse.txt": TEXT})
+    record = {
+        "name": "wiki1m", "source": "wiki1m.txt", "variant": "x",
+        "files": {"wiki1m_for_simcse.txt": {"bytes": len(TEXT), "sha256": hashlib.sha256(TEXT).hexdigest()}},
+        "not_ready": {}, "counts": {"lines": 3}, "folder": None,
+    }  # fmt: skip
+    (root / "wiki1m" / MANIFEST).write_text(json.dumps(record, indent=1) + "\n")
+    assert verify("wiki1m", root) == []
+    assert prepare("wiki1m", Request(root)) == read_manifest(root / "wiki1m")
+    assert variant_of(wiki1m(root)) == "x"
 
 
 def test_a_corpus_of_ones_own(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Processes that fail, that are stopped, that somebody else runs: on real ones, which need no second each."""
+"""Jobs on real, short processes: failures, signals, and a log that another process has locked."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import threading
 import time
 
 from dystress_text.errors import UserError
-from dystress_text.report.jobs import Job, _begin, last_line, run_jobs
+from dystress_text.report.jobs import Job, last_line, open_log, run_jobs
 
 ENVIRONMENT = dict(os.environ)
 
@@ -78,11 +78,10 @@ def test_a_step_that_cannot_be_made_is_a_failure(tmp_path):
 
 
 def test_what_another_process_runs_is_left_alone(tmp_path):
-    """The lock is the child's too: it holds when the first sweep is gone and its child is not."""
+    """The child holds the lock too: it stays locked when the first sweep is gone and its child is not."""
     each = job(tmp_path, "a", "print(1)")
-    begun = _begin(each)
-    sleeper = subprocess.Popen(["sleep", "60"], stdout=begun.log)
-    begun.log.close()
+    with open_log(each.log) as log:
+        sleeper = subprocess.Popen(["sleep", "60"], stdout=log)
     try:
         assert run([each])[0]["a"] == ("failed", f"another process is at it and writes {each.log}")
     finally:

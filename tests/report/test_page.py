@@ -1,4 +1,4 @@
-"""The page of a run: what stands in it, that it needs nothing else, and that a browser shows it."""
+"""The page of a run: what it shows, that it loads nothing, and that a browser shows it."""
 
 import base64
 import html
@@ -13,7 +13,8 @@ from page_cases import PRESET, a_run, browser
 
 from dystress_text.core.temperature import CosineTemperature
 from dystress_text.report.__main__ import main
-from dystress_text.report.page import leave_page, write_page
+from dystress_text.report.page import leave_report, write_report
+from dystress_text.report.text_page import write_text_report
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study"
 
@@ -28,8 +29,14 @@ def cells(page):
     return [html.unescape(cell) for cell in re.findall(r"<t[hd]>(.*?)</t[hd]>", page)]
 
 
-def test_a_page_holds_settings_tables_curves_and_similarities(tmp_path):
-    page = write_page(a_run(tmp_path)).read_text()
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The page of a run with all that a page shows, and with names that are not HTML."""
+    run = a_run(tmp_path_factory.mktemp("page"), device="1 x <b>cpu</b> & more caf\udce9")
+    return write_text_report(run.rename(run.with_name("<script>alert(1)<script>"))).read_text()
+
+
+def test_a_page_holds_settings_tables_curves_and_similarities(page):
     found = cells(page)
     line = found[found.index("untrained") :]
     assert line[1:3] == ["31.25", "-"]  # the metric that was not measured before training
@@ -45,8 +52,7 @@ def test_a_page_holds_settings_tables_curves_and_similarities(tmp_path):
     ]
 
 
-def test_a_page_loads_nothing_and_runs_nothing(tmp_path):
-    page = write_page(a_run(tmp_path)).read_text()
+def test_a_page_loads_nothing_and_runs_nothing(page):
     assert "default-src 'none'" in page
     assert not re.search(r"<script|<link|<iframe|javascript:|\son\w+=|@import|url\(", page)
     assert set(re.findall(r'(?:src|href)="([^:"]*:?)', page)) == {"data:"}
@@ -55,18 +61,14 @@ def test_a_page_loads_nothing_and_runs_nothing(tmp_path):
         assert all(link.startswith("#") for link in links)
 
 
-def test_names_and_values_are_escaped(tmp_path):
-    run = a_run(tmp_path, device="1 x <b>cpu</b> & more caf\udce9")
-    place = run.rename(tmp_path / "<script>alert(1)<script>")
-    page = write_page(place).read_text()
-    assert "<script" not in page
+def test_names_and_values_are_escaped(page):
     assert "<b>" not in page
     assert "caf\\udce9" in page
     assert "&lt;script&gt;alert(1)" in page
 
 
 def test_without_log_of_similarities_or_development_set_a_page_has_the_rest(tmp_path):
-    page = write_page(a_run(tmp_path, watched=False, similarities=False)).read_text()
+    page = write_text_report(a_run(tmp_path, watched=False, similarities=False)).read_text()
     assert list(pictures(page)) == ["loss over the steps", "sts_b_dev_spearman over the steps"]
     assert "Similarities and temperature" not in page
 
@@ -75,7 +77,7 @@ def test_a_temperature_that_is_no_function_of_the_similarity_has_no_curve(tmp_pa
     """The picture is lower by a panel."""
     heights = []
     for name in (PRESET, "sts-macl"):
-        svg = pictures(write_page(a_run(tmp_path, name=name)).read_text())
+        svg = pictures(write_text_report(a_run(tmp_path, name=name, watched=False)).read_text())
         svg = svg["Similarities of scored pairs before and after training"]
         heights.append(float(re.search(r'height="([0-9.]+)pt"', svg).group(1)))
     assert heights[1] == pytest.approx(heights[0] - 1.25 * 72, abs=0.1)
@@ -96,7 +98,7 @@ def test_runs_side_by_side_say_where_they_differ(tmp_path, capsys):
 
 
 def test_records_that_older_options_made_have_their_page(capsys):
-    """Those of the committed study know nothing of later options."""
+    """The records of the committed study lack later options."""
     runs = [str(STUDY / f"{name}-seed-0") for name in ("sts-macl", PRESET)]
     assert main([*runs, "--format=html", "--resamples=0"]) == 0
     assert "<h1>2 runs</h1>" in capsys.readouterr().out
@@ -112,7 +114,7 @@ def test_a_run_of_images_has_a_page_without_the_tables_of_text(tmp_path, tempera
         )
     )  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
-    page = write_page(tmp_path, temperature).read_text()
+    page = write_report(tmp_path, temperature).read_text()
     assert ("NTXentLoss with CosineTemperature(" in page) == (temperature is not None)
     assert ("NTXentLoss. 2 steps" in page) == (temperature is None)
     assert cells(page)[:6] == ["", "knn20", "untrained", "50.00", "trained", "60.00"]
@@ -134,7 +136,7 @@ def test_a_page_that_cannot_be_made_is_a_line_and_fails_no_run(tmp_path, file, c
         (run / file).unlink()
     else:
         (run / file).write_text(content)
-    line = leave_page(run)
+    line = leave_report(run, write=write_text_report)
     assert line.startswith("no report.html: ")
     assert message in line
     assert not (run / "report.html").exists()
@@ -153,7 +155,7 @@ def look(program, page, width, folder, *options):
 def test_a_browser_shows_it_within_its_width(tmp_path, width):
     """The screenshot stays with the test's files. The measuring script is added to a copy, whose policy allows it."""
     program = browser()
-    page = write_page(a_run(tmp_path))
+    page = write_text_report(a_run(tmp_path))
     shot = tmp_path / f"page-{width}.png"
     look(program, page, width, tmp_path, f"--screenshot={shot}")
     assert struct.unpack(">2I", shot.read_bytes()[16:24]) == (width, 2400)

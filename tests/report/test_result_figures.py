@@ -1,6 +1,6 @@
-"""Figures of evaluated runs: what is drawn is what the files say, names can be read, errors are one line.
+"""Figures of evaluated runs: they draw what the files say, names can be read, errors are one line.
 
-Records and evaluations are written by the programs' own dataclasses, so that a field that changes its name shows here.
+The programs' own dataclasses write the records and evaluations, so a field that changes its name fails here.
 """
 
 import json
@@ -21,14 +21,16 @@ from dystress_text.files.whole import write_json
 from dystress_text.report import drawings, outcome_drawings, outcomes
 from dystress_text.report.figures import OF_RUNS
 from dystress_text.report.point_labels import PointLabel, label_points
-from dystress_text.training import arguments
+from dystress_text.report.runs import temperature_values
+from dystress_text.simcse.arguments import parse as parse_text
+from dystress_text.simcse.objective import objective_of
 from dystress_text.training.build_loss import build_objective
+from vision.data.loading import Splits
 from vision.data.shapes import make_shapes
-from vision.data.splits import Splits
 from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.geometry import Geometry, draw_geometry
-from vision.evaluation.run import EvaluationSettings
 from vision.evaluation.run import Results as ImageResults
+from vision.evaluation.settings import EvaluationSettings
 from vision.pretraining.settings import VISION
 from vision.train import parse as parse_images
 
@@ -70,9 +72,9 @@ def image_run(tmp_path, splits):
             "linear": asdict(Accuracy(top1 + 7, 99.0)),
             "geometry": asdict(Geometry(0.5, uniformity, -0.7, tolerance, (-1, 0, 1), (1, 2), (3, 4), (5, 6))),
         }
-        results = ImageResults({"settings": asdict(told), "data": splits.describe()})
+        results = ImageResults({"settings": asdict(told), "data": splits.describe()}, folder / "vision-shapes.json")
         results.encoders = {"untrained": {}, str(folder): {task: found[task] for task in tasks}}
-        results.write(told.result_file())
+        results.write()
         return folder
 
     return make
@@ -85,10 +87,10 @@ def text_run(tmp_path):
     def make(name, sts, uniformity, alignment, *flags, seed=0, geometry=True, suite="senteval"):
         folder = tmp_path / name
         folder.mkdir()
-        settings = arguments.parse(["--preset=quickstart", *flags, f"--seed={seed}", f"--output_dir={folder}"])
+        settings = parse_text(["--preset=quickstart", *flags, f"--seed={seed}", f"--output_dir={folder}"])
         write_json(
             folder / "run.json",
-            record_of("dystress_text/train.py", settings.options(), build_objective(settings.loss, TEXT)),
+            record_of("dystress_text/train.py", settings.options(), objective_of(settings)),
         )
         tasks = {task: StsTaskResult(sts, sts, sts, {}, {}) for task in outcomes.TASKS["sts"]}
         about = {"suite": suite, "data_variant": None}
@@ -283,7 +285,9 @@ def test_temperatures_in_words(flags, words):
         options = replace(options, tau_min=None, tau_max=None)
     if flags[0] == "--objective=macl":
         options = replace(options, temperature=None)
-    assert outcomes.temperature_words(repr(build_objective(options, VISION).temperature))[0] == words
+    assert (
+        outcomes.temperature_words(temperature_values(repr(build_objective(options, VISION).temperature)))[0] == words
+    )
 
 
 # ---- names ----------------------------------------------------------------------------------------------------------
@@ -393,14 +397,14 @@ def test_wrong_runs_are_one_line(images, image_run, text_run, tmp_path, capsys):
     assert "share one temperature: 0.5" in error_of(capsys, "accuracy-temperature", rate, other)
     for damaged, words in (
         ("{", "cannot be read"),
-        ("{}", "is no evaluation of images"),
-        (content.replace('"tolerance": 0.6', '"tolerance": null'), "tolerance is no number but None"),
-        (content.replace('"tolerance": 0.6', '"tolerance": NaN'), "tolerance is no number but nan"),
+        ("{}", "is not an evaluation of images"),
+        (content.replace('"tolerance": 0.6', '"tolerance": null'), "tolerance is not a finite number but None"),
+        (content.replace('"tolerance": 0.6', '"tolerance": NaN'), "tolerance is not a finite number but nan"),
     ):
         (again / "vision-shapes.json").write_text(damaged)
         assert words in error_of(capsys, name, again, images[0])
     (other / "run.json").write_text('{"program": "another"}')
-    assert "is no record of a run" in error_of(capsys, name, other, images[0])
+    assert "is not the record of a run" in error_of(capsys, name, other, images[0])
 
 
 def test_wrong_text_runs_are_one_line(text_run, capsys):

@@ -1,4 +1,4 @@
-"""Reports of sweeps: figures by configuration, the paper's beside them, tests, marks, and all four styles."""
+"""Reports of sweeps: figures by configuration, the paper's figures, tests, notes, and all styles."""
 
 import csv
 import io
@@ -10,8 +10,10 @@ from sweep_runs import GOLD, write_run
 
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.report.__main__ import main
-from dystress_text.report.run_figures import PAIRS, groups_of, read_runs
-from dystress_text.report.tables import ONE_SEED, not_the_papers
+from dystress_text.report.groups import groups_of, paper_row
+from dystress_text.report.notes import not_the_papers
+from dystress_text.report.runs import PAIRS, read_text_runs
+from dystress_text.report.tables import ONE_SEED
 
 CONSTANT, SHIFTED = "sts-constant-0.05", "sts-shifted-0.4-0.05-0.07"
 # by configuration and seed: each task's figure is this plus its place in the table
@@ -98,7 +100,7 @@ def test_styles(sweep, capsys):
     text = capsys.readouterr().out
     assert "95 % intervals of the differences over sentence pairs" in text
     assert "at least 0.25 with 3 seeds" in text
-    assert "Intervals over sentence pairs take the models as they are" in text
+    assert "Intervals over sentence pairs are for the models at hand" in text
 
 
 def test_the_table_is_in_the_papers_order(sweep, capsys):
@@ -131,7 +133,7 @@ def test_each_profile_is_held_against_its_own_constant_too(sweep, capsys):
 )
 def test_another_way_of_training_is_not_the_papers(tmp_path, options, named):
     write_run(tmp_path, CONSTANT, 0, 70.0, options)
-    assert not_the_papers(read_runs([tmp_path])[0]) == named
+    assert not_the_papers(read_text_runs([tmp_path])[0]) == named
 
 
 def test_what_a_reader_must_know_is_said(sweep, capsys):
@@ -141,7 +143,7 @@ def test_what_a_reader_must_know_is_said(sweep, capsys):
     assert main([str(sweep), "--resamples=0"]) == 0
     printed = capsys.readouterr().out
     assert "Not the paper's setup (max_steps): the lines 'ours - paper' say nothing about its claims." in printed
-    assert "Not the temperature alone differs between the configurations: max_steps too." in printed
+    assert "The configurations differ in more than the temperature: max_steps." in printed
     assert "Not the published data but a variant: train_file: a sample." in printed
     assert "Not evaluated: grid-temp=0.1-seed-0." in printed
     assert "Not finished and left out: sts-macl-seed-7." in printed
@@ -153,11 +155,20 @@ def test_a_row_is_known_by_its_temperature_not_its_name(tmp_path):
     write_run(tmp_path, "mine", 0, 70.0, names)
     write_run(tmp_path, "other", 0, 70.0, [*names, "--detach_temperature=false"])
     write_run(tmp_path, "sts-macl", 0, 70.0, ["--temp=0.05"])
-    runs = {run.configuration: run for run in read_runs([tmp_path])[0]}
-    assert runs["mine"].paper_row.name == "DySTreSS* 0.05/0.07"
-    assert runs["other"].paper_row is None
-    assert runs["sts-macl"].paper_row is None
-    assert (runs["mine"].parameter("tau_max"), runs["mine"].constant) == (0.07, None)
+    runs = {run.configuration: run for run in read_text_runs([tmp_path])[0]}
+    assert paper_row(runs["mine"]).name == "DySTreSS* 0.05/0.07"
+    assert paper_row(runs["other"]) is None
+    assert paper_row(runs["sts-macl"]) is None
+    assert (runs["mine"].temperature.parameters["tau_max"], runs["mine"].constant) == (0.07, None)
+
+
+def test_a_temperature_is_read_from_values_and_from_the_words_of_older_records(tmp_path):
+    values = {"tau_min": 0.05, "tau_max": 0.07, "shift": -0.4, "scale": 0.7}
+    write_run(tmp_path, SHIFTED, 0, 70.0)
+    write_run(tmp_path, "mine", 0, 70.0, [f"--preset={SHIFTED}"], temperature_parameters=values)
+    first, second = read_text_runs([tmp_path])[0]
+    assert first.temperature.parameters == second.temperature.parameters == values
+    assert paper_row(first) is paper_row(second) is not None
 
 
 def test_missing_tasks_leave_no_average(tmp_path, capsys):
@@ -171,7 +182,7 @@ def test_missing_tasks_leave_no_average(tmp_path, capsys):
 
 def test_a_few_tasks_are_averaged_beside_the_papers_same_few(tmp_path):
     write_run(tmp_path, CONSTANT, 0, 70.0, tasks=("STS12", "STS-B"))
-    runs = read_runs([tmp_path])[0]
+    runs = read_text_runs([tmp_path])[0]
     group = next(group for group in groups_of(runs) if group.key == "senteval/sts")
     assert (group.columns, group.headline) == (("STS12", "STS-B", "avg of 2"), "avg of 2")
     assert group.row(runs[0])["avg of 2"] == 70.5
@@ -183,11 +194,14 @@ def test_a_few_tasks_are_averaged_beside_the_papers_same_few(tmp_path):
     [
         (
             lambda folder: write_run(folder / "b", CONSTANT, 0, 1.0, ["--max_steps=9"]),
-            "one name and differ in max_",
+            "have one name and differ in max_",
         ),
         (lambda folder: write_run(folder / "b", CONSTANT, 1, 1.0), "are one configuration with one seed"),
         (lambda folder: (folder / "b" / "x").mkdir(parents=True), "no run in "),
-        (lambda folder: write_run(folder / "b", "x", 1, 1.0, program="vision/train.py"), "is no record of a text run"),
+        (
+            lambda folder: write_run(folder / "b", "x", 1, 1.0, program="vision/train.py"),
+            "is not the record of a run of dystress",
+        ),
         (lambda folder: (write_run(folder / "b", "x", 1, 1.0) / PAIRS).write_bytes(b"PK broken"), "cannot be read: "),
         (lambda folder: (write_run(folder / "b", "x", 1, 1.0) / "run.json").write_text("{"), "cannot be read: "),
     ],

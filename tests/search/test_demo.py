@@ -1,4 +1,4 @@
-"""The demo: its answers over a real socket, what it refuses, and the page in a browser."""
+"""The demo: its answers over a socket, the requests that it refuses, and the page in a browser."""
 
 import contextlib
 import http.client
@@ -21,11 +21,10 @@ import psutil
 import pytest
 from conftest import make_sentences
 from page_cases import browser
-from search_cases import Drawn, unit
+from search_cases import Drawn, saved_model, unit
 
 from dystress_text.core.temperature import ShiftedCosineTemperature
 from dystress_text.demo import main
-from dystress_text.encoders.encoder import load_encoder
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.search import demo_server
 from dystress_text.search.demo import default_sentences, temperature_of
@@ -247,9 +246,7 @@ def test_what_is_searched_by_default(data_dir, monkeypatch, tmp_path):
 @pytest.fixture(scope="module")
 def run(tiny_bert, tmp_path_factory):
     """A run's folder: a model and its record."""
-    folder = tmp_path_factory.mktemp("demo") / "out"
-    encoder, tokenizer = load_encoder(str(tiny_bert), "avg")
-    encoder.save(folder, tokenizer)
+    folder = saved_model(tiny_bert, tmp_path_factory.mktemp("demo") / "out")
     shutil.copy(STUDY / PRESET / "run.json", folder)
     return folder
 
@@ -283,7 +280,7 @@ def test_what_the_program_refuses(run, tiny_bert, text_file, tmp_path, capsys):
     SentenceIndex.build(Drawn(), SENTENCES, folder=tmp_path / "idx")
     for arguments, message in (
         ([tmp_path / "none"], "model: cannot load"),
-        ([tiny_bert], "no sentence-transformers folder"),
+        ([tiny_bert], "not a sentence-transformers folder"),
         ([run, "--file", empty], "no usable sentence"),
         ([run, "--index", tmp_path / "none"], "holds no index"),
         ([run, "--index", tmp_path / "idx"], "was built with another model"),
@@ -312,7 +309,7 @@ def look(program, address, width, folder, *options):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """The page with a line more in its script, which writes its widths where --dump-dom shows them."""
+    """The page with one more line in its script, which puts its widths where --dump-dom shows them."""
     measure = (
         "new MutationObserver(() => { const e = document.documentElement;"
         "e.dataset.wide = e.scrollWidth > e.clientWidth;"

@@ -3,7 +3,6 @@
 import inspect
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -15,12 +14,11 @@ import torch
 from conftest import make_sentences
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_cases import Drawn, unit
+from search_cases import Drawn, saved_model, unit
 from sentence_transformers import SentenceTransformer, util
 
-from dystress_text.encoders.encoder import load_encoder
 from dystress_text.errors import UserError
-from dystress_text.search import add_to_index, build_index, index_folder, nearest_rows, sentence_vectors
+from dystress_text.search import add_to_index, build_index, nearest_rows, sentence_index, sentence_vectors
 from dystress_text.search.__main__ import main
 from dystress_text.search.sentence_index import Match, SentenceIndex
 
@@ -28,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Fixed:
-    """Gives vectors that are named by their row."""
+    """A model whose sentences are the numbers of its vectors."""
 
     def __init__(self, vectors):
         self.vectors = vectors
@@ -47,17 +45,23 @@ def brute_force(index, query, top_k):
     return scores[rows], rows
 
 
+def check_exact(index, queries, top_k):
+    """Scores and rows are those of brute force, bit for bit."""
+    scores, rows = index.nearest(queries, top_k)
+    assert scores.shape == rows.shape == (len(queries), min(top_k, len(index.sentences)))
+    for query, of_query, found in zip(queries, scores, rows, strict=True):
+        expected, places = brute_force(index, query, top_k)
+        assert (found == places).all()
+        assert (of_query == expected).all()
+
+
 def texts(n):
     return [f"text {i}" for i in range(n)]
 
 
 @pytest.fixture(scope="module")
 def saved(tiny_bert, tmp_path_factory):
-    """A sentence-transformers folder."""
-    folder = tmp_path_factory.mktemp("model") / "out"
-    encoder, tokenizer = load_encoder(str(tiny_bert), "avg")
-    encoder.save(folder, tokenizer)
-    return folder
+    return saved_model(tiny_bert, tmp_path_factory.mktemp("model") / "out")
 
 
 @pytest.fixture
@@ -77,12 +81,7 @@ def test_exact_search_is_brute_force(monkeypatch, dtype, levels, top_k):
     monkeypatch.setattr(nearest_rows, "RESCORED", 50)
     index = SentenceIndex.build(Drawn(4, levels=levels), [f"text {i % 400}" for i in range(1000)], dtype=dtype)
     queries = unit(Drawn(4, levels=levels).encode(texts(1000)[::50], batch_size=1, show_progress_bar=False))
-    scores, rows = index.nearest(queries, top_k)
-    assert scores.shape == rows.shape == (20, min(top_k, 1000))
-    for query, of_query, found in zip(queries, scores, rows, strict=True):
-        expected, places = brute_force(index, query, top_k)
-        assert (found == places).all()
-        assert (of_query == expected).all()
+    check_exact(index, queries, top_k)
 
 
 @settings(max_examples=60, deadline=None)
@@ -95,11 +94,7 @@ def test_exact_search_whatever_the_vectors(data):
     top_k = data.draw(st.integers(1, 45))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nearest_rows, "ROWS", data.draw(st.integers(1, 11)))
-        scores, rows = index.nearest(index.vectors, top_k)
-    for query, of_query, found in zip(index.vectors, scores, rows, strict=True):
-        expected, places = brute_force(index, query, top_k)
-        assert (found == places).all()
-        assert (of_query == expected).all()
+        check_exact(index, index.vectors, top_k)
 
 
 @pytest.mark.parametrize("step", [1, -1])
@@ -117,11 +112,7 @@ def test_near_ties_that_fp32_cannot_order(monkeypatch):
     centre = rng.standard_normal(768)
     vectors = centre + 1e-4 * rng.standard_normal((3000, 768))
     index = SentenceIndex.build(Fixed(vectors), [str(i) for i in range(3000)])
-    scores, rows = index.nearest(index.vectors[:3], 50)
-    for i in range(3):
-        expected, places = brute_force(index, index.vectors[i], 50)
-        assert (rows[i] == places).all()
-        assert (scores[i] == expected).all()
+    check_exact(index, index.vectors[:3], 50)
 
 
 def test_like_sentence_transformers_own_search(saved):
@@ -180,35 +171,31 @@ def test_adding_sentences(index, tmp_path):
     assert [m[0].row for m in found] == [350, 303, 2]
 
 
-@pytest.mark.parametrize(
-    ("vectors", "message"),
-    [
-        (np.array([[np.nan, 1.0]]), "NaN or infinite"),
-        (np.array([[np.inf, 1.0]]), "NaN or infinite"),
-        (np.ones(1), r"shape \(1,\)"),
-        (np.ones((2, 3)), r"shape \(2, 3\) for 1"),
-    ],
-)
-def test_vectors_that_are_none(vectors, message):
-    class Bad:
-        def encode(self, sentences, /, **_):
-            return vectors
+class Constant:
+    """A model that gives the same vectors whatever it is asked for."""
 
-    with pytest.raises(UserError, match=message):
-        SentenceIndex.build(Bad(), ["0"])
+    def __init__(self, vectors):
+        self.vectors = np.array(vectors)
+
+    def encode(self, sentences, /, **_):
+        return self.vectors
 
 
 @pytest.mark.parametrize(
-    ("sentences", "options", "message"),
+    ("model", "sentences", "options", "message"),
     [
-        ([], {}, "no sentences"),
-        ("text", {}, "got one text"),
-        (["a"], {"dtype": "int4"}, "known are fp32, fp16, int8, binary"),
+        (Constant([[np.nan, 1.0]]), ["0"], {}, "NaN or infinite"),
+        (Constant([[np.inf, 1.0]]), ["0"], {}, "NaN or infinite"),
+        (Constant([1.0]), ["0"], {}, r"shape \(1,\)"),
+        (Constant(np.ones((2, 3))), ["0"], {}, r"shape \(2, 3\) for 1"),
+        (Drawn(), [], {}, "no sentences"),
+        (Drawn(), "text", {}, "got one text"),
+        (Drawn(), ["a"], {"dtype": "int4"}, "known are fp32, fp16, int8, binary"),
     ],
 )
-def test_what_cannot_be_built(sentences, options, message):
+def test_what_cannot_be_built(model, sentences, options, message):
     with pytest.raises(UserError, match=message):
-        SentenceIndex.build(Drawn(), sentences, **options)
+        SentenceIndex.build(model, sentences, **options)
 
 
 # on disk
@@ -270,9 +257,9 @@ def test_an_index_of_another_model(tmp_path, dtype):
     folder = tmp_path / "idx"
     SentenceIndex.build(Drawn(), texts(50), dtype=dtype, folder=folder)
     for other in (Drawn(seed=1), Trained()):
-        with pytest.raises(UserError, match="another model: this one has other vectors"):
+        with pytest.raises(UserError, match="another model: this one gives other vectors"):
             SentenceIndex.load(folder, other)
-        with pytest.raises(UserError, match="another model: this one has other vectors"):
+        with pytest.raises(UserError, match="another model: this one gives other vectors"):
             add_to_index(other, ["more"], folder)
     with pytest.raises(UserError, match="vectors have 16 dimensions, this model's 8"):
         SentenceIndex.load(folder, Drawn(8))
@@ -308,7 +295,7 @@ def test_folders_that_are_taken(index, tmp_path):
 def test_a_failure_while_writing_leaves_what_was_there(index, tmp_path, monkeypatch):
     index.save(tmp_path / "idx")
     monkeypatch.setattr(
-        index_folder.IndexWriter, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        sentence_index, "append", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
     )
     with pytest.raises(UserError, match="No space left on device"):
         index.add(["x"]).save(tmp_path / "idx", overwrite=True)
@@ -382,8 +369,7 @@ import os, sys
 from pathlib import Path
 import numpy as np
 from dystress_text.search import sentence_index
-from dystress_text.search.sentence_index import SentenceIndex
-from dystress_text.search.loading import add_to_index
+from dystress_text.search.sentence_index import SentenceIndex, add_to_index
 @model@
 def die_at(kind, name, turn):
     whole, calls = getattr(kind, name), []
@@ -393,7 +379,7 @@ def die_at(kind, name, turn):
             os._exit(9)
         return whole(*arguments)
     setattr(kind, name, dying)
-for kind, name, turn in ((Path, "rename", 1), (Path, "rename", 2), (sentence_index.IndexWriter, "write", 1)):
+for kind, name, turn in ((Path, "rename", 1), (Path, "rename", 2), (sentence_index, "append", 1)):
     for died in (True, False):
         child = os.fork()
         if not child:
@@ -507,8 +493,7 @@ def test_what_the_program_refuses(saved, text_file, tiny_bert, tmp_path, capsys)
     full.mkdir()
     (full / "x").touch()
     new, made, other = ["--index", tmp_path / "idx"], ["--index", tmp_path / "made"], tmp_path / "other"
-    encoder, tokenizer = load_encoder(str(tiny_bert), "cls")
-    encoder.save(other, tokenizer)
+    saved_model(tiny_bert, other, "cls")
     assert run("build", "--model", saved, "--file", text_file, *made, "--dtype", "binary") == 0
     capsys.readouterr()
     build, query = ["build", "--model", saved, "--file"], ["query", "--model", saved]
@@ -516,7 +501,7 @@ def test_what_the_program_refuses(saved, text_file, tiny_bert, tmp_path, capsys)
         ([*build, empty, *new], "no usable sentence"),
         ([*build, tmp_path / "none.txt", *new], "--file: cannot read"),
         ([*build, text_file, "--index", full], "is not empty"),
-        (["build", "--model", tiny_bert, "--file", text_file, *new], "no sentence-transformers folder"),
+        (["build", "--model", tiny_bert, "--file", text_file, *new], "not a sentence-transformers folder"),
         (["build", "--model", tmp_path / "none", "--file", text_file, *new], "--model: cannot load"),
         ([*build, text_file, *new, "--dtype", "int4"], "argument --dtype: invalid choice: 'int4'"),
         (["add", "--model", saved, "--file", text_file, *new], "holds no index"),
@@ -541,14 +526,10 @@ def test_what_the_program_refuses(saved, text_file, tiny_bert, tmp_path, capsys)
     assert not (tmp_path / "idx").exists()
 
 
-def test_the_readme(tmp_path):
+def test_the_readme(tmp_path, monkeypatch, capsys):
     readme = (ROOT / "README.md").read_text()
     (code,) = (b for b in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "SentenceIndex" in b)
-    encoder, tokenizer = load_encoder(str(ROOT / "dystress_text" / "embedded" / "bert-mini-wiki"), "avg")
-    encoder.save(tmp_path / "out", tokenizer)
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert len(re.findall(r"^[01]\.\d+ [012] [A-Z].*\.$", done.stdout, re.MULTILINE)) == 2
+    saved_model(ROOT / "dystress_text" / "embedded" / "bert-mini-wiki", tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert len(re.findall(r"^[01]\.\d+ [012] [A-Z].*\.$", capsys.readouterr().out, re.MULTILINE)) == 2

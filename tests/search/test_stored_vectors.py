@@ -1,4 +1,4 @@
-"""int8 and binary vectors: against sentence-transformers' own, and what is found in them against loops in numpy."""
+"""int8 and binary vectors against sentence-transformers' own; search in them against loops."""
 
 import itertools
 
@@ -9,10 +9,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util.quantization import quantize_embeddings, semantic_search_usearch
 
 from dystress_text.errors import UserError
+from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
 from dystress_text.search import nearest_rows
 from dystress_text.search.nearest_rows import graph_of, nearest
 from dystress_text.search.stored_vectors import StoredVectors
-from dystress_text.simcse.corpus import CorpusReport, open_text, read_sentences
 
 
 def drawn(rows, dim, seed=0, levels=None):
@@ -31,15 +31,15 @@ def test_bits_are_those_of_sentence_transformers(dim):
     assert (stored.codes == quantize_embeddings(vectors, "ubinary")).all()
     assert ((stored.codes.astype(int) - 128).astype(np.int8) == quantize_embeddings(vectors, "binary")).all()
     signs = np.where(vectors > 0, 1, -1) / np.sqrt(dim)
-    assert stored.take(np.arange(50)) == pytest.approx(signs, abs=1e-15)
-    assert stored.block(3, 9) == pytest.approx(signs[3:9], abs=1e-6)
+    assert stored.floats(np.arange(50), np.float64) == pytest.approx(signs, abs=1e-15)
+    assert stored.floats(slice(3, 9)) == pytest.approx(signs[3:9], abs=1e-6)
 
 
 def test_int8_is_that_of_sentence_transformers_within_a_level():
     """With the range of one row, its 255 levels are nearly our 254; it rounds down, not to nearest."""
     vectors = drawn(40, 96)
     stored = StoredVectors.of(vectors, "int8")
-    restored = stored.take(np.arange(40))
+    restored = stored.floats(np.arange(40), np.float64)
     for vector, mine in zip(vectors, restored, strict=True):
         largest = np.abs(vector).max()
         ranges = np.full((2, 96), largest) * [[-1], [1]]
@@ -57,17 +57,17 @@ def test_int8_of_a_row_depends_on_no_other():
         alone = StoredVectors.of(vectors[row : row + 1], "int8")
         assert (alone.codes[0] == whole.codes[row]).all()
         assert alone.scales[0] == whole.scales[row]
-    assert (whole.take(np.array([20])) == 0).all()
-    assert whole.take(np.array([21]))[0, 0] == pytest.approx(1, abs=1e-7)
+    assert (whole.floats(np.array([20])) == 0).all()
+    assert whole.floats(np.array([21]))[0, 0] == pytest.approx(1, abs=1e-7)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8", "binary"])
-def test_parts_and_wholes(dtype):
+def test_joined_vectors_and_slices(dtype):
     vectors = drawn(30, 10)
     stored = StoredVectors.of(vectors, dtype)
     joined = StoredVectors.of(vectors[:11], dtype).joined(StoredVectors.of(vectors[11:], dtype))
-    assert (joined.take(np.arange(30)) == stored.take(np.arange(30))).all()
-    assert stored.block(5, 9) == pytest.approx(stored[5:9].take(np.arange(4)), abs=1e-7)
+    assert (joined.floats(np.arange(30)) == stored.floats(np.arange(30))).all()
+    assert stored.floats(slice(5, 9)) == pytest.approx(stored[5:9].floats(np.arange(4), np.float64), abs=1e-7)
     with pytest.raises(UserError, match="dtype: unknown 'int4'; known are fp32, fp16, int8, binary"):
         StoredVectors.of(vectors, "int4")
 
@@ -116,7 +116,7 @@ def test_graphs_find_what_exact_search_finds(dtype, least):
     near, found = nearest(stored, queries, 10, graph_of(stored, 16, 128))
     assert np.mean([len(set(a) & set(b)) / 10 for a, b in zip(rows.tolist(), found.tolist(), strict=True)]) > least
     for query, of_query, its in zip(queries, near, found, strict=True):
-        assert of_query == pytest.approx(stored.take(its) @ query.astype(np.float64), abs=1e-12)
+        assert of_query == pytest.approx(stored.floats(its, np.float64) @ query.astype(np.float64), abs=1e-12)
 
 
 def test_real_sentences_keep_their_neighbours(shared):

@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dystress_text.errors import UserError
-from dystress_text.simcse.corpus import MAX_LINE_BYTES, CorpusReport, load_corpus, read_sentences
+from dystress_text.files.text_lines import MAX_LINE_BYTES, CorpusReport, read_sentences
+from dystress_text.simcse.corpus import TextFile, load_corpus
 
 KINDS = {"empty", "over_long", "invalid_utf8", "nul", "bom", "crlf", "duplicates", "truncated"}
 
@@ -87,13 +88,13 @@ def test_any_bytes_are_accounted_for(lines):
 
 
 def test_ids_are_those_of_the_tokenizer(text_file, tokenizer):
-    corpus = load_corpus(text_file, tokenizer, max_seq_length=9, progress=False)
+    corpus = load_corpus(TextFile(text_file), tokenizer, max_seq_length=9, progress=False)
     lines = text_file.read_text().splitlines()
     assert len(corpus) == len(lines)
     rows = np.array([5, 0, 199, 5])
     batch = corpus.batch(rows)
     expected = tokenizer([lines[i] for i in rows], truncation=True, max_length=9, padding=True, return_tensors="pt")
-    assert torch.equal(batch["input_ids"], expected["input_ids"])
+    assert torch.equal(batch["token_ids"], expected["input_ids"][expected["attention_mask"].bool()])
     assert torch.equal(batch["attention_mask"], expected["attention_mask"])
     untruncated = tokenizer(lines)["input_ids"]
     assert corpus.report.truncated == sum(len(ids) > 9 for ids in untruncated) > 0
@@ -104,21 +105,21 @@ def test_the_first_truncated_sentence_is_located_by_its_line(tmp_path, tokenizer
     monkeypatch.setattr("dystress_text.simcse.corpus.CHUNK", chunk)
     file = tmp_path / "text.txt"
     file.write_text("the cat\n\n\nthe dog\n" + "the cat sat on the mat\n" * 2)
-    report = load_corpus(file, tokenizer, 5, cache_dir=tmp_path, progress=False).report
+    report = load_corpus(TextFile(file), tokenizer, 5, cache_dir=tmp_path, progress=False).report
     assert (report.truncated, report.first_line["truncated"]) == (2, 5)
 
 
 def test_a_batch_is_padded_to_its_own_longest(text_file, tokenizer):
-    corpus = load_corpus(text_file, tokenizer, max_seq_length=32, progress=False)
+    corpus = load_corpus(TextFile(text_file), tokenizer, max_seq_length=32, progress=False)
     lengths = np.diff(corpus.offsets)
     shortest = np.argsort(lengths)[:4]
-    assert corpus.batch(shortest)["input_ids"].shape[1] == lengths[shortest].max()
+    assert corpus.batch(shortest)["attention_mask"].shape[1] == lengths[shortest].max()
 
 
 def test_second_load_comes_from_the_cache(tmp_path, text_file, tokenizer, monkeypatch):
-    first = load_corpus(text_file, tokenizer, 9, cache_dir=tmp_path, progress=False)
-    monkeypatch.setattr("dystress_text.simcse.corpus._tokenize_file", lambda *_: pytest.fail("tokenised again"))
-    second = load_corpus(text_file, tokenizer, 9, cache_dir=tmp_path, progress=False)
+    first = load_corpus(TextFile(text_file), tokenizer, 9, cache_dir=tmp_path, progress=False)
+    monkeypatch.setattr("dystress_text.simcse.corpus._tokenize_text", lambda *_: pytest.fail("tokenised again"))
+    second = load_corpus(TextFile(text_file), tokenizer, 9, cache_dir=tmp_path, progress=False)
     assert isinstance(second.tokens, np.memmap)
     assert np.array_equal(first.tokens, second.tokens)
     assert first.report == second.report
@@ -126,13 +127,13 @@ def test_second_load_comes_from_the_cache(tmp_path, text_file, tokenizer, monkey
 
 def test_content_length_and_limit_make_another_cache(tmp_path, text_file, tokenizer):
     def load(file, length, limit=None):
-        return load_corpus(file, tokenizer, length, limit, cache_dir=tmp_path, progress=False)
+        return load_corpus(TextFile(file), tokenizer, length, limit, cache_dir=tmp_path, progress=False)
 
     other = tmp_path / "other.txt"
     other.write_text(text_file.read_text() + "the cat sat on the mat\n")
     sizes = [len(load(*a)) for a in [(text_file, 9), (text_file, 10), (text_file, 9, 50), (other, 9)]]
     assert sizes == [200, 200, 50, 201]
-    assert len(list((tmp_path / "corpus").iterdir())) == 4
+    assert len(list((tmp_path / "corpus").glob("*/"))) == 4
 
 
 @pytest.mark.parametrize(("suffix", "opener"), [(".gz", gzip.open), (".xz", lzma.open), (".bz2", bz2.open)])
@@ -140,7 +141,7 @@ def test_compressed_files(tmp_path, text_file, tokenizer, suffix, opener):
     file = tmp_path / f"text{suffix}"
     with opener(file, "wb") as stream:
         stream.write(text_file.read_bytes())
-    assert len(load_corpus(file, tokenizer, 9, progress=False)) == 200
+    assert len(load_corpus(TextFile(file), tokenizer, 9, progress=False)) == 200
 
 
 @pytest.mark.parametrize(
@@ -152,21 +153,21 @@ def test_unusable_files_are_one_line_and_leave_no_cache(tmp_path, tokenizer, nam
     file = tmp_path / name
     file.write_bytes(content)
     with pytest.raises(UserError, match="--train_file") as caught:
-        load_corpus(file, tokenizer, 9, cache_dir=tmp_path / "cache", progress=False)
+        load_corpus(TextFile(file), tokenizer, 9, cache_dir=tmp_path / "cache", progress=False)
     assert "\n" not in str(caught.value)
-    assert list((tmp_path / "cache" / "corpus").iterdir()) == []
+    assert list((tmp_path / "cache" / "corpus").glob("*/")) == []
 
 
 def test_a_cache_that_cannot_be_written_names_the_way_out(tmp_path, text_file, tokenizer):
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="DYSTRESS_CACHE"):
-        load_corpus(text_file, tokenizer, 9, cache_dir=tmp_path / "file", progress=False)
+        load_corpus(TextFile(text_file), tokenizer, 9, cache_dir=tmp_path / "file", progress=False)
 
 
 def test_a_file_that_is_none_or_cannot_be_read_is_one_line_with_its_name(tmp_path, text_file, tokenizer, monkeypatch):
     def refused(path):
         with pytest.raises(UserError, match=rf"^--train_file: .*{re.escape(path.name)}.*$") as caught:
-            load_corpus(path, tokenizer, 9, cache_dir=tmp_path, progress=False)
+            load_corpus(TextFile(path), tokenizer, 9, cache_dir=tmp_path, progress=False)
         return str(caught.value)
 
     assert "no file" in refused(tmp_path / "none.txt")
@@ -181,7 +182,7 @@ def test_a_file_that_is_none_or_cannot_be_read_is_one_line_with_its_name(tmp_pat
 @pytest.mark.parametrize("harm", ["torn", "changed", "removed"])
 def test_a_damaged_cache_is_made_anew(tmp_path, text_file, tokenizer, name, harm):
     def load():
-        return load_corpus(text_file, tokenizer, 9, cache_dir=tmp_path, progress=False)
+        return load_corpus(TextFile(text_file), tokenizer, 9, cache_dir=tmp_path, progress=False)
 
     whole = load().batch(np.arange(200))
     (file,) = (tmp_path / "corpus").glob(f"*/{name}")

@@ -1,7 +1,9 @@
 """Supervised training: rows of sentences that belong together, and every row that is none."""
 
 import csv
+import hashlib
 import json
+from array import array
 
 import numpy as np
 import pytest
@@ -9,9 +11,10 @@ import torch
 
 from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.encoders.encoder import load_encoder
+from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.training_text import text_of_rows
+from dystress_text.simcse.training_text import rows_of_table
 from dystress_text.train import main
 
 WORDS = zip(("cat", "dog", "bird", "fish", "man", "woman") * 4, ("dog", "bird", "fish") * 8, strict=True)
@@ -28,11 +31,13 @@ def table(folder, columns=3, rows=ROWS, names=NAMES):
 
 def task_of(tiny_bert, folder, columns, objective, packing=True):
     encoder, tokenizer = load_encoder(str(tiny_bert), "avg", mlp_head=False, dropout=0.0)
-    text, found = text_of_rows(table(folder, columns), None, progress=False)
-    assert found == columns
-    return SimcseTask(
-        encoder, tokenizer, load_corpus(text, tokenizer, 32, progress=False), objective, None, packing, columns
-    )
+    corpus = load_corpus(rows_of_table(table(folder, columns), None), tokenizer, 32, progress=False)
+    assert corpus.columns == columns
+    return SimcseTask(encoder, tokenizer, corpus, objective, None, packing)
+
+
+def sentences_of(text):
+    return list(text.sentences(CorpusReport(), None, array("q")))
 
 
 @pytest.mark.parametrize("packing", [False, True])
@@ -40,14 +45,14 @@ def task_of(tiny_bert, folder, columns, objective, packing=True):
 def test_a_batch_is_anchors_positives_and_hard_negatives_of_its_rows(tiny_bert, tmp_path, columns, packing):
     objective = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4), hard_negative_weight=0.5)
     task = task_of(tiny_bert, tmp_path, columns, objective, packing)
-    assert len(task) == len(ROWS)
+    assert len(task.corpus) == len(ROWS)
     rows = np.array([5, 0, 7])
-    vectors = task.embed(task.model.train(), task.load(rows))
+    embeddings = task.embed(task.model.train(), task.load(rows))
     expected = [task.model.encode([ROWS[i][k] for i in rows], task.tokenizer) for k in range(columns)]
-    assert len(vectors) == 2 * columns  # and behind them the numbers of their samples
-    for found, one in zip(vectors, expected, strict=False):
+    assert len(embeddings.sample_ids) == columns
+    for found, one in zip(embeddings.views, expected, strict=True):
         torch.testing.assert_close(found, one, rtol=0, atol=1e-6)
-    torch.testing.assert_close(task.loss(vectors), objective(*expected), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(task.loss(embeddings), objective(*expected), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -72,14 +77,16 @@ def test_the_program_trains_on_rows(flags, tmp_path, more):
 
 
 def test_columns_are_taken_in_the_order_that_is_named(tmp_path):
-    text, columns = text_of_rows(table(tmp_path, 4), ["sent1", "sent0"], progress=False)
-    assert columns == 2
-    assert text.read_text().splitlines()[:2] == [ROWS[0][1], ROWS[0][0]]
+    text = rows_of_table(table(tmp_path, 4), ["sent1", "sent0"])
+    assert text.columns == 2
+    assert sentences_of(text)[:2] == [ROWS[0][1], ROWS[0][0]]
 
 
 def test_cells_that_say_none_are_texts(tmp_path):
-    text, _ = text_of_rows(table(tmp_path, 2, [("NA", "None"), ("null", "nan")]), None, progress=False)
-    assert text.read_text().splitlines() == ["NA", "None", "null", "nan"]
+    text = rows_of_table(table(tmp_path, 2, [("NA", "None"), ("null", "nan")]), None)
+    assert sentences_of(text) == ["NA", "None", "null", "nan"]
+    digest = hashlib.sha256(b"NA\nNone\nnull\nnan\n").hexdigest()  # as when the cells were lines of a file
+    assert text.checksum() == digest
 
 
 @pytest.mark.parametrize(
@@ -96,7 +103,7 @@ def test_cells_that_say_none_are_texts(tmp_path):
         (2, ROWS, ["--supervised", "--hard_negative_weight=1"], "--hard_negative_weight: there are no hard negatives"),
         (3, ROWS, ["--supervised", "--hard_negative_weight=nan"], "--hard_negative_weight: must be a number"),
         (3, ROWS, [], "has hard negatives (sent0, sent1, hard_neg): add --supervised"),
-        (2, ROWS, ["--text_columns", "sent0", "sent1"], "--text_columns: says nothing without --supervised"),
+        (2, ROWS, ["--text_columns", "sent0", "sent1"], "--text_columns: has no effect without --supervised"),
     ],
 )  # fmt: skip
 def test_rows_that_do_not_fit_are_one_line(flags, tmp_path, capsys, columns, rows, options, message):

@@ -1,14 +1,13 @@
 """Every row of the paper's text table is a preset that builds the row's temperature; the list is one line each."""
 
-import subprocess
-import sys
 import warnings
 from dataclasses import fields
 
 import pytest
 
+from dystress_text import presets
 from dystress_text.core.objectives import InfoNCELoss, MACLLoss
-from dystress_text.files.places import CHECKOUT
+from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.paper import ROWS
@@ -18,7 +17,9 @@ from dystress_text.training.build_loss import build_objective
 from dystress_text.training.presets import listing
 from dystress_text.training.settings import EngineSettings, LossSettings
 
-OPTIONS = {field.name for group in (TextSettings, LossSettings, EngineSettings) for field in fields(group)}
+OPTIONS = {
+    field.name for group in (TextSettings, EvaluationSettings, LossSettings, EngineSettings) for field in fields(group)
+}
 
 TEMPERATURES = {
     "sts-constant-0.05": "ConstantTemperature(tau=0.05)",
@@ -97,13 +98,11 @@ def test_a_temperature_on_the_command_line_replaces_the_rows():
     assert repr(objective("sts-shifted-0.2-0.03-0.05", "--temp=0.1").temperature) == "ConstantTemperature(tau=0.1)"
 
 
-@pytest.mark.slow  # programs of their own
-def test_the_list_has_a_line_for_each_and_vision_lists_its_own():
+def test_the_list_has_a_line_for_each_and_vision_lists_its_own(capfd):
     from vision.pretraining.presets import PRESETS as IMAGES
 
-    done = subprocess.run([sys.executable, "-m", "dystress_text.presets"], capture_output=True, text=True, cwd=CHECKOUT)
-    assert done.returncode == 0, done.stderr
-    text, images = done.stdout.removesuffix("\n").split("\n\n")
+    assert presets.main() == 0
+    text, images = capfd.readouterr().out.removesuffix("\n").split("\n\n")
     assert text.split("\n")[1:] == listing(PRESETS).split("\n")
     assert images.split("\n")[1:] == listing(IMAGES).split("\n")
     assert len(listing(PRESETS).split("\n")) == len(PRESETS)
@@ -117,5 +116,5 @@ def test_help_says_the_defaults_of_the_preset(capsys):
         assert f"Peak learning rate of AdamW. {shown}" in told
         assert "Of AdamW; not on biases and normalisation layers. Default 0.0." in told
         assert "Turns --packing off." in told
-        for group in ("encoder, data and evaluation:", "objective and temperature:", "training loop:"):
+        for group in ("encoder and data:", "evaluation:", "objective and temperature:", "training loop:"):
             assert group in told

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 
 from dystress_text.evaluation.catalogue import TASKS
-from dystress_text.report.run_figures import PAIRS
+from dystress_text.report.runs import PAIRS
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import TEXT
 from dystress_text.training.build_loss import build_objective

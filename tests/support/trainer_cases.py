@@ -12,7 +12,7 @@ from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.similarity_log import watch_of
+from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.trainer import Trainer
 
 
@@ -49,8 +49,8 @@ def run(task, corpus, folder, **options):
     folder.mkdir(parents=True, exist_ok=True)
     defaults = {"train_batch_size": 8, "learning_rate": 1e-2, "mixed_precision": "no", "max_steps": 6, "eval_steps": 0}
     settings = EngineSettings(output_dir=str(folder), **{**defaults, **options})
-    watch = watch_of(settings, task.objective)
-    trainer = Trainer(task, len(corpus), settings, make_accelerator(settings), watch=watch)
+    log = similarity_log_of(settings, task.objective)
+    trainer = Trainer(task, len(corpus), settings, make_accelerator(settings), similarity_log=log)
     return trainer.fit(), trainer
 
 

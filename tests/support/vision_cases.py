@@ -2,10 +2,21 @@
 
 import io
 import json
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
+from accelerate import DistributedType
 from PIL import Image
+
+
+def processes(count, kind=DistributedType.NO):
+    """What the settings ask of an accelerator."""
+    return SimpleNamespace(num_processes=count, process_index=0, distributed_type=kind, device=torch.device("cpu"))
+
+
+ONE_PROCESS = processes(1)
 
 
 def encoded(gray, side=8, kind="PNG"):

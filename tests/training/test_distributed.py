@@ -33,13 +33,13 @@ from dystress_text.core import (
 )
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.errors import UserError
-from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.train import main
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.distributed import check_launch, tell_deepspeed
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.similarity_log import watch_of
+from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.trainer import Trainer
 
 STEPS, BATCH, SENTENCES = 20, 8, 67  # 8 batches an epoch and 3 sentences that sit it out: two and a half epochs
@@ -92,13 +92,20 @@ def train(folder, text, case, sharded=False, precision="no", **options):
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
     accelerator.wait_for_everyone()
-    corpus = load_corpus(text, build_tokenizer(), 16, SENTENCES, progress=False)
+    corpus = load_corpus(TextFile(text), build_tokenizer(), 16, SENTENCES, progress=False)
     task = make_task(corpus, objective, accelerator.num_processes, accelerator.process_index)
     if precision != "no":
         task.model.float()
     learned = list(task.objective.temperature.parameters())
     beside = {"params": learned, "lr": 0.05, "weight_decay": 0.0} if learned else None
-    trainer = Trainer(task, len(corpus), settings, accelerator, watch=watch_of(settings, task.objective), beside=beside)
+    trainer = Trainer(
+        task,
+        len(corpus),
+        settings,
+        accelerator,
+        similarity_log=similarity_log_of(settings, task.objective),
+        extra_group=beside,
+    )
     trainer.fit()
     types = {type(module).__name__ for module in trainer.model.modules()}
     trainer.model = task.model

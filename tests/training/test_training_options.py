@@ -12,7 +12,7 @@ from trainer_cases import make_task
 
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.objective import TEXT, temperature_of_record
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.train import main
@@ -42,8 +42,7 @@ def repeated(tmp_path, flags):
     return [*(flag for flag in flags if not flag.startswith("--train_file")), f"--train_file={file}"]
 
 
-@pytest.mark.parametrize("chunk", [(), ("--grad_cache_chunk=3",)])
-@pytest.mark.parametrize(("objective", "each"), [("infonce", 2), ("ntxent", 8)])
+@pytest.mark.parametrize(("objective", "each", "chunk"), [("infonce", 2, ()), ("ntxent", 8, ("--grad_cache_chunk=3",))])
 def test_equal_sentences_of_a_batch_are_counted(repeated, tmp_path, objective, each, chunk):
     assert main([*repeated, f"--objective={objective}", *chunk]) == 0
     order = BatchOrder(len(SENTENCES), 8, 42)
@@ -66,9 +65,9 @@ def test_without_the_mask_nothing_is_counted_and_the_loss_is_higher(repeated, tm
 def test_digests_are_equal_for_equal_tokens_alone(tmp_path, tiny_bert):
     _, tokenizer = load_encoder(str(tiny_bert), "cls")
     (tmp_path / "a.txt").write_text("\n".join([*SENTENCES, "the   cat", "the cat", "cat the"]))
-    corpus = load_corpus(tmp_path / "a.txt", tokenizer, 16, progress=False)
+    corpus = load_corpus(TextFile(tmp_path / "a.txt"), tokenizer, 16, progress=False)
     digests = corpus.digests(np.arange(len(corpus))).tolist()
-    tokens = [tuple(corpus.batch(np.array([i]))["input_ids"][0].tolist()) for i in range(len(corpus))]
+    tokens = [tuple(corpus.batch(np.array([i]))["token_ids"].tolist()) for i in range(len(corpus))]
     for i in range(len(corpus)):
         for j in range(len(corpus)):
             assert (digests[i] == digests[j]) == (tokens[i] == tokens[j])
@@ -117,7 +116,7 @@ def test_it_is_recorded_as_the_kept_model_had_it(corpus, tmp_path):
         task.evaluate = lambda scores=scores: {"score": next(scores)}
         task.save = lambda folder, task=task: SimcseTask.save(task, folder)
         group = learned_group(task.objective, loss)
-        trainer = Trainer(task, len(corpus), engine, make_accelerator(engine), beside=group)
+        trainer = Trainer(task, len(corpus), engine, make_accelerator(engine), extra_group=group)
         assert trainer.fit().best_step == 1
         trainer.close()
         moved = task.objective.temperature.end_points()
@@ -136,7 +135,9 @@ def test_its_step_is_that_of_adam_alone(corpus, tmp_path):
     task = make_task(corpus)
     task.objective = build_objective(loss, TEXT)
     before = task.objective.temperature.free.detach().clone()
-    trainer = Trainer(task, len(corpus), engine, make_accelerator(engine), beside=learned_group(task.objective, loss))
+    trainer = Trainer(
+        task, len(corpus), engine, make_accelerator(engine), extra_group=learned_group(task.objective, loss)
+    )
     trainer.fit()
     trainer.close()
     moved = (task.objective.temperature.free.detach() - before).abs()
@@ -146,8 +147,8 @@ def test_its_step_is_that_of_adam_alone(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--temperature_bounds", "0.01", "0.1"], "--temperature_bounds: says nothing without --learn_temperature"),
-        (["--temperature_learning_rate=0.1"], "--temperature_learning_rate: says nothing without --learn_temperature"),
+        (["--temperature_bounds", "0.01", "0.1"], "--temperature_bounds: has no effect without --learn_temperature"),
+        (["--temperature_learning_rate=0.1"], "--temperature_learning_rate: has no effect without --learn_temperature"),
         (["--learn_temperature", "--temperature_bounds", "0.1"], "--temperature_bounds: two positive numbers"),
         (["--learn_temperature", "--temperature_bounds", "0.06", "0.1"], "--learn_temperature: 0.05 and 0.07 must lie"),
         (["--learn_temperature", "--temperature=scheduled"], "--learn_temperature: ScheduledTemperature has nothing"),

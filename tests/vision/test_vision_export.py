@@ -25,7 +25,7 @@ def test_the_file_holds_the_backbone_by_torchvisions_names(model, tmp_path):
 def test_what_cannot_be_done_is_one_line(model, tmp_path, capsys):
     for source, target, message in (
         (model, model / "README.md", "exists; name a new file"),
-        (tmp_path / "none", tmp_path / "new", "is no saved image encoder"),
+        (tmp_path / "none", tmp_path / "new", "is not a saved image encoder"),
         (model, tmp_path / "no" / "folder", "--output: cannot write"),
     ):
         assert main(["--model", str(source), "--output", str(target)]) == 2

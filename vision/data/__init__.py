@@ -1,4 +1,4 @@
 """Image sets: where they lie, how they are decoded, split, batched and augmented.
 
-May import: the core, cli, files and training rooms of dystress_text.
+May import dystress_text's core, cli, files and training; nothing else of vision.
 """

@@ -1,11 +1,11 @@
 """SimCLR's augmentation of a batch on its device, and the plain transform of evaluation.
 
 Crop, bilinear resize and flip are one ``grid_sample``, clamped to each sample's crop box: the same pixels as cropping
-at whole pixels, resizing and flipping. Colours are kornia's operations, which are torchvision's and Pillow's (hue in a
-form of fewer passes), with parameters drawn here: kornia's modules spend more time on drawing and on checks than on
-CIFAR's pixels (tests/benchmarks/augmentation.py). Every sample has parameters of its own; the order of the four colour
-operations is one for a batch, as in kornia. All randomness is torch's: that of the images' device, and for the order
-the CPU's.
+at whole pixels, resizing and flipping. Colours are changed by kornia's operations, which are torchvision's and Pillow's
+(hue in fewer passes). Their parameters are drawn here, as kornia's modules spend more time on drawing and checks than
+on CIFAR's pixels (tests/benchmarks/augmentation.py). Each sample has its parameters; the order of the four colour
+operations is the same for a batch, as in kornia. Random numbers come from torch's generator of the images' device; the
+order comes from the CPU's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NO_BLUR = 0.01  # a sigma whose kernel is 1 in the middle and 0 elsewhere
 
 @dataclass(frozen=True)
 class Crops:
-    """Boxes of whole pixels within images, and which of them are mirrored; all (n,)."""
+    """Boxes of whole pixels within images, and which are mirrored; all (n,)."""
 
     left: Tensor
     top: Tensor
@@ -64,7 +64,7 @@ class SimclrAugment(nn.Module):
         min_scale: smallest part of the image's area that a crop takes. CIFAR: 0.2; SimCLR on ImageNet: 0.08.
 
     Raises:
-        UserError: a size, strength or scale that makes no sense.
+        UserError: a size, strength or scale out of range.
     """
 
     mean: Tensor
@@ -80,12 +80,7 @@ class SimclrAugment(nn.Module):
         min_scale: float = 0.2,
     ) -> None:
         super().__init__()
-        if size < 1:
-            raise UserError(f"--image_size: the side of an image must be at least 1 pixel, got {size}")
-        if not 0 <= jitter * max(JITTER[:3]) <= 1:
-            raise UserError(f"--jitter: the strength must be from 0 to {1 / max(JITTER[:3]):g}, got {jitter}")
-        if not 0 < min_scale <= 1:
-            raise UserError(f"--min_scale: the smallest crop must be above 0 and at most 1, got {min_scale}")
+        check_augmentation(size, jitter, min_scale)
         self.size, self.jitter, self.blur, self.min_scale = size, jitter, blur, min_scale
         self.register_buffer("mean", _channels(mean), persistent=False)
         self.register_buffer("std", _channels(std), persistent=False)
@@ -108,6 +103,21 @@ class SimclrAugment(nn.Module):
         for operation in torch.randperm(4).tolist():
             views = adjust(views, operation, factors[operation])
         return views
+
+
+def check_augmentation(size: int, jitter: float, min_scale: float) -> None:
+    """Refuse what :class:`SimclrAugment` cannot do.
+
+    Raises:
+        UserError: a size, strength or scale out of range.
+    """
+    strongest = 1 / max(JITTER[:3])  # beyond it, factors would be negative
+    if size < 1:
+        raise UserError(f"--image_size: the side of an image must be at least 1 pixel, got {size}")
+    if not 0 <= jitter <= strongest:
+        raise UserError(f"--jitter: must lie in [0, {strongest:g}], got {jitter}")
+    if not 0 < min_scale <= 1:
+        raise UserError(f"--min_scale: must lie in (0, 1], got {min_scale}")
 
 
 def draw_crops(count: int, height: int, width: int, min_scale: float, device: torch.device) -> Crops:
@@ -135,9 +145,9 @@ def draw_crops(count: int, height: int, width: int, min_scale: float, device: to
 
 
 def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
-    """Cut, resize (bilinear) and mirror, uint8 (n, 3, h, w) -> (n, 3, size, size) in [0, 1].
+    """Crop, resize (bilinear) and mirror, uint8 (n, 3, h, w) -> (n, 3, size, size) in [0, 1].
 
-    There is no filter against aliasing: views are mostly enlarged; a crop of more than twice their side would alias.
+    There is no filter against aliasing, as views are mostly enlarged. A crop of more than twice their side would alias.
     """
     height, width = images.shape[-2:]
     steps = (torch.arange(size, device=images.device) + 0.5) / size  # (size,) middles of the view's pixels
@@ -149,7 +159,7 @@ def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
 
 
 def _places(start: Tensor, length: Tensor, steps: Tensor, side: int) -> Tensor:
-    """Where the view's pixels lie in the image, clamped to the crop's outer pixels; -1 and 1 are the image's edges."""
+    """Places of the view's pixels in the image, clamped to the crop's outer pixels; -1 and 1 are the image's edges."""
     start, length = start[:, None], length[:, None]
     middles = (steps * length).clamp(min=0.5)
     middles = start + torch.minimum(middles, length - 0.5)
@@ -157,9 +167,9 @@ def _places(start: Tensor, length: Tensor, steps: Tensor, side: int) -> Tensor:
 
 
 def draw_jitter(count: int, strength: float, device: torch.device) -> Tensor:
-    """Factors of brightness, contrast and saturation around 1, and of hue around 0, in turns; (4, n).
+    """Factors of brightness, contrast and saturation around 1, and shifts of hue around 0, in turns; (4, n).
 
-    A fifth of the samples has the neutral ones.
+    A fifth of the samples has neutral values.
     """
     spread, neutral = _constant((JITTER, _NEUTRAL), device)
     applied = torch.rand(count, device=device) < JITTER_RATE
@@ -197,14 +207,14 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
         torch.where(green == top, (blue - red) / divisor + 2, (red - green) / divisor + 4),
     )
     sixths = sixths + _column(6 * turns)
-    sixths = sixths - 6 * (sixths / 6).floor()  # in passes that are vectorised, which torch.remainder is not
+    sixths = sixths - 6 * (sixths / 6).floor()  # these passes are vectorised; torch.remainder is not
     middles, signs, offsets = (row.view(3, 1, 1) for row in _constant(_SECTORS, images.device))
     part = (offsets + signs * (sixths - middles).abs()).clamp(0, 1)  # (n, 3, h, w)
     return torch.addcmul(low, chroma, part)
 
 
 def draw_sigma(count: int, device: torch.device) -> Tensor:
-    """Widths of the blur, (n,); half of the samples has one that leaves them as they are."""
+    """Widths of the blur, (n,); for half of the samples one that does not change them."""
     sigma = SIGMA[0] + (SIGMA[1] - SIGMA[0]) * torch.rand(count, device=device)
     return torch.where(torch.rand(count, device=device) < BLUR_RATE, sigma, _NO_BLUR)
 
@@ -221,15 +231,15 @@ def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
 
 
 def crop_of(side: int, view: int) -> float:
-    """Share of the shorter side that evaluation keeps of images of that side."""
+    """Share of an image's shorter side that evaluation keeps: all if the image has the size of the view."""
     return 1.0 if side == view else EVALUATION_CROP
 
 
 def evaluation_transform(images: Tensor, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """Images as evaluation sees them, uint8 (n, 3, h, w) -> float32 (n, 3, size, size), normalised, channels_last.
 
-    Images of that size stay as they are. Of others the shorter side is resized to 8/7 of it (bilinear, filtered), and
-    the middle is kept: 224 of 256.
+    Images of that size are not resized. The shorter side of others is resized to 8/7 of the size (bilinear, filtered),
+    and the middle is cut out: 224 of 256.
     """
     values = images.float() / 255
     if images.shape[-2:] != (size, size):
@@ -249,7 +259,7 @@ def _normalised(values: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 @lru_cache
 def _constant(rows: tuple[tuple[float, ...], ...], device: torch.device) -> Tensor:
-    """Made once, as copying numbers to a GPU waits for it."""
+    """A constant on the device, made once, as each copy to a GPU waits for it."""
     return torch.tensor(rows, device=device)
 
 

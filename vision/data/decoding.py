@@ -1,4 +1,4 @@
-"""Image files to RGB tensors, whatever they hold; a damaged one is an error that names it."""
+"""Decoding of image files to RGB tensors. The error for a damaged file names it."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ _DEEP = {"I", "I;16", "I;16B", "I;16L", "I;16N"}  # Pillow's grayscale of 16 bit
 def decode(source: bytes | Path, origin: str = "an image") -> Tensor:
     """The picture as RGB, uint8 (3, h, w).
 
-    Grayscale is repeated over the channels, palettes are looked up, CMYK is converted, of 16 bits the upper 8 are kept
-    (numbers of 32 bits are taken for such, or refused where they cannot be), transparent pixels lie on white. Pixels
-    stay as they are stored: a camera's orientation tag is not followed, as in torchvision's image folders.
+    Grayscale is repeated over the channels, palettes are looked up, CMYK is converted, and of 16 bits the upper 8
+    remain (32-bit numbers are read as 16-bit ones, or refused if they are out of that range). Transparent pixels lie on
+    white. A camera's orientation tag is ignored, as in torchvision's image folders.
 
     Args:
         source: content of a file, or its path.
-        origin: what an error calls it, if it has no path.
+        origin: name of the content in errors.
 
     Raises:
-        DataError: truncated, damaged, no image, or with more pixels than Pillow's ``MAX_IMAGE_PIXELS``.
+        DataError: the file is truncated, damaged or not an image, or has more pixels than Pillow's
+            ``MAX_IMAGE_PIXELS``.
     """
     with _opened(source, origin) as image:
         return _to_tensor(_pixels(image))
 
 
 def decode_square(source: bytes | Path, size: int, origin: str = "an image") -> Tensor:
-    """The picture as :func:`decode` has it, its shorter side resized to ``size`` (bilinear), and the middle square.
+    """The middle square of the picture, after its shorter side was resized to ``size`` (bilinear).
 
     Returns:
         uint8 (3, size, size).
@@ -59,7 +60,7 @@ def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int
     """Height and width from the header.
 
     Raises:
-        DataError: as :func:`decode`, though not for damage behind the header.
+        DataError: as :func:`decode`, but not for damage after the header.
     """
     with _opened(source, origin, load=False) as image:
         return image.height, image.width
@@ -69,7 +70,7 @@ def _opened(source: bytes | Path, origin: str, load: bool = True) -> Image.Image
     name = str(source) if isinstance(source, Path) else origin
     try:
         image = Image.open(source if isinstance(source, Path) else io.BytesIO(source))
-        # Pillow's own warning could only be caught for all threads at once
+        # Pillow's own warning can only be caught for all threads at once
         if Image.MAX_IMAGE_PIXELS is not None and image.width * image.height > Image.MAX_IMAGE_PIXELS:
             raise Image.DecompressionBombError
         if image.mode == "F":
@@ -85,9 +86,9 @@ def _opened(source: bytes | Path, origin: str, load: bool = True) -> Image.Image
         raise DataError(
             f"{name} has more pixels than Pillow's limit of {Image.MAX_IMAGE_PIXELS:,} (a decompression bomb?)"
         ) from error
-    except Exception as error:  # every format's reader has errors of its own for damage
+    except Exception as error:  # each format's reader raises other errors for damage
         reason = " ".join(str(error).split()) or type(error).__name__
-        reason = "no image, or of an unknown format" if "cannot identify" in reason else reason
+        reason = "not an image, or of an unknown format" if "cannot identify" in reason else reason
         raise DataError(f"{name} cannot be decoded: {reason}") from error
     return image
 

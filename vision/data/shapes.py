@@ -1,8 +1,8 @@
-"""A labelled image set that is drawn at run time: ten shapes and textures in changing colours, places and sizes.
+"""A labelled image set drawn at run time: ten shapes and textures in varying colours, places and sizes.
 
-What varies within a class is what SimCLR's augmentation undoes (colour, brightness, place, size, noise), and the test
-split varies where the training split does not: its hues are others and its figures lie farther from the middle. An
-untrained network sees the colours first, so pre-training has something to show.
+Images of a class differ in what SimCLR's augmentation varies (colour, brightness, place, size, noise). The test split
+has other hues than the training split, and its figures lie farther from the middle. The features of an untrained
+network follow the colours, so that pre-training makes a difference.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from dystress_text.errors import UserError
 from vision.data.images import ImageSet
 
+SHAPES = "shapes"  # the name of the set
 SIDE = 24
 CLASSES = ("disc", "ring", "square", "frame", "triangle", "cross", "stripes", "checks", "dots", "waves")
 HUES = {"train": (0.00, 0.45), "test": (0.50, 0.95)}  # parts of the circle
@@ -35,7 +36,7 @@ def make_shapes(split: str, seed: int = 0, per_class: int = 256) -> ImageSet:
         per_class: images of each of the ten classes.
 
     Raises:
-        UserError: an unknown split, or no images.
+        UserError: an unknown split, or less than one image a class.
     """
     if split not in HUES:
         raise UserError(f"--split: unknown split {split!r}; known are {', '.join(HUES)}")
@@ -44,7 +45,7 @@ def make_shapes(split: str, seed: int = 0, per_class: int = 256) -> ImageSet:
     generator = torch.Generator().manual_seed(2 * seed + (split == "test"))
     images = torch.cat([_draw(figure, split, per_class, generator) for figure in _FIGURES])
     labels = torch.arange(len(CLASSES)).repeat_interleave(per_class)
-    return ImageSet(images, None, labels, CLASSES, "shapes", None, SIDE)
+    return ImageSet(images, None, labels, CLASSES, SHAPES, None, SIDE)
 
 
 def _draw(figure: Callable[[Tensor, Tensor], Tensor], split: str, count: int, generator: torch.Generator) -> Tensor:
@@ -124,6 +125,6 @@ def _wrapped(values: Tensor) -> Tensor:
     return values - values.round()
 
 
-# a figure takes places in units of its size, and gives the distance to its edge, below 0 inside
+# a figure maps places, in units of its size, to the distance from its edge, which is negative inside
 _TEXTURES = (_stripes, _checks, _dots, _waves)
 _FIGURES = (_disc, _ring, _square, _frame, _triangle, _cross, *_TEXTURES)

@@ -1,4 +1,4 @@
-"""Where the images of a data set are, by its name or path, before any of them is decoded."""
+"""Finding the images of a data set by its name or path, before any is decoded."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 
 from dystress_text.errors import DataError, UserError
 from dystress_text.files.image_folder import CLASSES, TRAIN_INDICES, image_and_other_names
+from dystress_text.files.image_sets import IMAGE_SETS, PublishedImages, known_images
 from dystress_text.files.long_tail import RATIO, long_tail_indices, read_long_tail
 from dystress_text.files.places import data_root
 from dystress_text.files.prepared_data import read_manifest, variant_of
 
-LONG_TAILED = {"cifar10_lt": "cifar10", "cifar100_lt": "cifar100", "imagenet100_lt": "imagenet100"}
-PREPARED = ("cifar10", "cifar100", "tiny_imagenet", "imagenet100", "imagenet1k")
+SET_NAMES = tuple(name.replace("-", "_") for name in IMAGE_SETS)  # as options have them
 OPTION = "--dataset"
 
 _SPLITS = {"train": ("train",), "test": ("test", "val", "valid", "validation")}
@@ -28,7 +28,7 @@ _LABEL_COLUMNS = ("label", "fine_label")  # CIFAR-100 has coarse ones too
 
 
 class NoSuchSplitError(UserError):
-    """A data set that is there, without the split that was asked for."""
+    """The data set exists, but does not have the split."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Source:
 
     Attributes:
         contents: of the files, or their paths.
-        origins: what errors call the contents; nothing for paths.
-        labels: a class each; None without labels.
+        origins: names of the contents in errors; empty for paths.
+        labels: the class of each image; None without labels.
         classes: their names.
         name: of the data set.
-        variant: what it is instead of the published data set.
+        variant: how the images differ from the published data set.
     """
 
     contents: Sequence[bytes | Path]
@@ -64,21 +64,19 @@ def find_images(name_or_path: str, split: str, data_dir: str | None = None) -> S
 
     Raises:
         UserError: an unknown name or split, or data that have not been prepared.
-        NoSuchSplitError: the data have no such split.
-        DataError: a folder or file that is damaged.
+        NoSuchSplitError: the data do not have the split.
+        DataError: a folder or file is damaged.
     """
     if split not in _SPLITS:
         raise UserError(f"--split: unknown split {split!r}; known are {', '.join(_SPLITS)}")
-    name = name_or_path.replace("-", "_")
-    if name in LONG_TAILED:
-        return _long_tailed(name, split, data_root(data_dir))
-    if name in PREPARED:
-        return _prepared(name, split, data_root(data_dir))
+    if (known := known_images(name_or_path)) is not None:
+        find = _long_tailed if known.long_tailed else _prepared
+        return find(known, split, data_root(data_dir))
     path = Path(name_or_path)
     if not path.is_dir():
         raise UserError(
             f"{OPTION}: {name_or_path!r} is neither a folder nor a known data set; known are "
-            f"{', '.join((*PREPARED, *LONG_TAILED, 'shapes'))}"
+            f"{', '.join((*SET_NAMES, 'shapes'))}"
         )
     name = path.resolve().name
     if next(path.rglob("*.parquet"), None) is not None:
@@ -86,12 +84,8 @@ def find_images(name_or_path: str, split: str, data_dir: str | None = None) -> S
     return _from_folder(path, split, name, variant_of(path))
 
 
-def _folder_of(name: str, root: Path) -> Path:
-    return root / name.replace("_", "-")
-
-
-def _prepared(name: str, split: str, root: Path) -> Source:
-    folder = _folder_of(name, root)
+def _prepared(known: PublishedImages, split: str, root: Path) -> Source:
+    folder, name = root / known.name, known.name.replace("-", "_")
     manifest = read_manifest(folder)
     if manifest is not None and manifest.folder is not None:
         listed = folder / CLASSES
@@ -102,18 +96,20 @@ def _prepared(name: str, split: str, root: Path) -> Source:
         return _from_folder(Path(manifest.folder), split, name, manifest.variant, classes)
     if not folder.is_dir():
         raise UserError(
-            f"{OPTION}: {name} has not been prepared ({folder} does not exist). Two ways on: python data/prepare.py "
-            f"{folder.name}; or {OPTION} FOLDER with your own images"
+            f"{OPTION}: {name} has not been prepared ({folder} does not exist). Run python data/prepare.py "
+            f"{folder.name}, or give {OPTION} FOLDER with your own images"
         )
     return _from_parquet(folder, split, name)
 
 
-def _long_tailed(name: str, split: str, root: Path) -> Source:
-    source = replace(_prepared(LONG_TAILED[name], split, root), name=name)
+def _long_tailed(known: PublishedImages, split: str, root: Path) -> Source:
+    assert known.chosen_from is not None
+    balanced = _prepared(IMAGE_SETS[known.chosen_from], split, root)
+    source = replace(balanced, name=known.name.replace("-", "_"))
     if split != "train":
         return source
     labels = np.array(source.labels)
-    saved = _folder_of(name, root) / TRAIN_INDICES
+    saved = root / known.name / TRAIN_INDICES
     indices = read_long_tail(saved, labels).indices if saved.is_file() else long_tail_indices(labels, RATIO, seed=0)
     return source.subset(indices.tolist())
 
@@ -121,7 +117,7 @@ def _long_tailed(name: str, split: str, root: Path) -> Source:
 def _from_parquet(folder: Path, split: str, name: str) -> Source:
     found = sorted(folder.rglob("*.parquet"))
     named = ([path for path in found if path.name.startswith(prefix)] for prefix in _SPLITS[split])
-    files = next((paths for paths in named if paths), [])  # not test and validation together
+    files = next((paths for paths in named if paths), [])  # never test and validation together
     if not files:
         raise NoSuchSplitError(
             f"{OPTION}: {str(folder)!r} has no parquet files of the {split} split ({split}-*.parquet)"
@@ -161,14 +157,14 @@ def _from_parquet(folder: Path, split: str, name: str) -> Source:
 
 
 def _class_names(schema: pa.Schema, column: str) -> tuple[str, ...]:
-    """As ``datasets`` records them in the file; nothing where it has not."""
+    """As ``datasets`` records them in the file; empty without that record."""
     stored = (schema.metadata or {}).get(b"huggingface")
     feature = json.loads(stored)["info"]["features"].get(column, {}) if stored else {}
     return tuple(str(name) for name in feature.get("names", ()))
 
 
 def _from_folder(root: Path, split: str, name: str, variant: str | None, classes: list[str] | None = None) -> Source:
-    """Class folders, or images without classes; ``classes`` is a choice and an order of the class folders."""
+    """Class folders, or images without classes. ``classes`` selects and orders the class folders."""
     folder = _split_folder(root, split)
     if classes is None:
         # the training split numbers the classes, so that a test split without one of them agrees with it
@@ -180,10 +176,10 @@ def _from_folder(root: Path, split: str, name: str, variant: str | None, classes
     names, other_names = image_and_other_names(folder)
     files, others = [folder / file for file in names], [folder / file for file in other_names]
     if not classes:
-        _tell(others, folder)
+        _warn_of_other_files(others, folder)
         return _check_number(Source(files, [], None, (), name, variant), split, folder)
     if files:
-        raise DataError(f"{folder} has images beside class folders, such as {files[0].name}; move them into a class")
+        raise DataError(f"{folder} has images next to class folders, such as {files[0].name}; move them into a class")
     labels: list[int] = []
     for label, class_name in enumerate(classes):
         place = folder / class_name
@@ -193,18 +189,18 @@ def _from_folder(root: Path, split: str, name: str, variant: str | None, classes
             raise DataError(f"{place} is a class without images")
         files += [place / file for file in found]
         labels += [label] * len(found)
-    _tell(others, folder)
+    _warn_of_other_files(others, folder)
     return _check_number(Source(files, [], labels, tuple(classes), name, variant), split, folder)
 
 
-def _tell(others: list[Path], folder: Path) -> None:
+def _warn_of_other_files(others: list[Path], folder: Path) -> None:
     if others:
-        told = f"{len(others):,} files in {folder} are passed over, as their endings are not those of images"
-        warnings.warn(f"{told}; the first: {others[0]}", stacklevel=4)
+        message = f"{len(others):,} files in {folder} are passed over, as their endings are not those of images"
+        warnings.warn(f"{message}; the first: {others[0]}", stacklevel=4)
 
 
 def _split_folder(root: Path, split: str) -> Path:
-    """``root/train`` and the like; the folder itself, if it is not divided, for training alone."""
+    """``root/train`` and the like. A folder without such folders is a training split as a whole."""
     for name in _SPLITS[split]:
         if (root / name).is_dir():
             return root / name

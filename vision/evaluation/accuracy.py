@@ -1,4 +1,4 @@
-"""How often the right class is the first, or among the first five."""
+"""Top-1 and top-5 accuracy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Accuracy:
 
     Attributes:
         top1: whose class is ranked first.
-        top5: whose class is among the first five; None for five classes or fewer, where it says little or nothing.
+        top5: whose class is among the first five; None for five classes or fewer.
     """
 
     top1: float

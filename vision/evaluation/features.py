@@ -1,37 +1,43 @@
-"""Features of image sets by an encoder, as everything in evaluation takes them."""
+"""Features of image sets, computed by an encoder."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from dystress_text.core.rows import unit_vectors
 from dystress_text.errors import UserError
-from vision.data.image_batches import image_batches
+from vision.data.augment import evaluation_transform
 from vision.data.images import ImageSet
-from vision.resnet import ImageEncoder
+from vision.resnet import ImageEncoder, ImageInput
 
 Transform = Callable[[Tensor], Tensor]  # uint8 images (n, 3, h, w) to what the encoder takes
 
 
+def transform_of(image_input: ImageInput) -> Transform:
+    """The preparation of images for an encoder with this input, without augmentation."""
+    return partial(evaluation_transform, size=image_input.image_size, mean=image_input.mean, std=image_input.std)
+
+
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; each part has its own mode again afterwards."""
-    modes = [(part, part.training) for part in module.modules()]
+    """Evaluation mode inside; afterwards each submodule is in the mode that it was in."""
+    modes = [(submodule, submodule.training) for submodule in module.modules()]
     module.eval()
     try:
         yield
     finally:
-        for part, training in modes:
-            part.training = training
+        for submodule, training in modes:
+            submodule.training = training
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """What is drawn inside follows from the seed; the random state is afterwards what it was."""
+    """Seeded random numbers inside; afterwards the random state is what it was before."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
@@ -45,12 +51,12 @@ def image_features(
     batch_size: int = 256,
     normalise: bool = False,
 ) -> Tensor:
-    """Features of all images, in fp32 and evaluation mode; modes are afterwards what they were.
+    """Features of all images, in fp32 and evaluation mode.
 
     Args:
-        encoder: on the device where the work is done.
+        encoder: on the device that computes.
         images: n of them.
-        transform: of a batch; see :func:`vision.data.augment.evaluation_transform`. Nothing else draws random numbers.
+        transform: of a batch; see :func:`vision.data.augment.evaluation_transform`. Only it may draw random numbers.
         batch_size: images at a time.
         normalise: scale features to length 1.
 
@@ -63,9 +69,9 @@ def image_features(
     device = next(encoder.parameters()).device
     found = []
     with evaluating(encoder), torch.autocast(device.type, enabled=False):
-        for _, batch in image_batches(images, batch_size, device):
-            found.append(encoder.features(transform(batch)).float())
+        for batch in images.batches(batch_size, device):
+            found.append(encoder.features(transform(batch["images"])).float())
     features = torch.cat(found)
     if not features.isfinite().all():
-        raise UserError("--model: the encoder gives features with NaN or infinite entries: no score has a meaning")
+        raise UserError("--model: the encoder gives features with NaN or infinite entries, so no score can be computed")
     return unit_vectors(features) if normalise else features

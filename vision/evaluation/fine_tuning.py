@@ -1,25 +1,33 @@
-"""Transfer: fine-tuning of a whole encoder on a labelled image set."""
+"""Fine-tuning of a whole encoder on a labelled image set, with class weights where classes are unbalanced."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from torch import Tensor, nn
 
 from dystress_text.errors import TrainingError, UserError
-from vision.data.image_batches import image_batches
 from vision.data.images import ImageSet
 from vision.evaluation.accuracy import Accuracy
-from vision.evaluation.class_weights import check_class_weights, classification_loss
 from vision.evaluation.features import Transform, evaluating
 from vision.resnet import ImageEncoder
 
+# the paper's; a single number is the weight of the second (positive) of two classes
+NAMED_WEIGHTS: dict[str, tuple[float, ...]] = {
+    "mura": (0.7097,),
+    "isic2016": (4.24,),
+    "mhist": (2.45,),
+    "chaoyang": (1.264, 1.667, 1.0, 2.114),
+}
+
 
 @dataclass(frozen=True)
-class TransferRecipe:
+class FineTuningRecipe:
     """How fine-tuning runs; the defaults are the paper's.
 
     Attributes:
@@ -43,8 +51,8 @@ class TransferRecipe:
 
 
 @dataclass(frozen=True)
-class TransferResult:
-    """Of the last epoch, on the test images.
+class FineTuningResult:
+    """Figures of the classifier after the last epoch, on the test images.
 
     Attributes:
         accuracy: top-1 and top-5.
@@ -82,34 +90,34 @@ def fine_tune(
     train: ImageSet,
     train_transform: Transform,
     class_weights: tuple[float, ...] = (),
-    recipe: TransferRecipe | None = None,
+    recipe: FineTuningRecipe | None = None,
     seed: int = 0,
 ) -> tuple[Classifier, float]:
-    """Train a classifier that starts from an encoder, which itself stays as it is.
+    """Train a classifier that starts from a copy of an encoder.
 
     Args:
-        encoder: on the device where the work is done.
+        encoder: on the device that computes.
         train: labelled images.
         train_transform: augmentation of a batch of uint8 images.
-        class_weights: see :func:`vision.evaluation.class_weights.check_class_weights`.
+        class_weights: see :func:`check_class_weights`.
         recipe: the paper's by default.
-        seed: of the new layer and the order; the caller's random state stays as it is but for what the transform draws.
+        seed: of the new layer and the order. Only the transform draws from the caller's random state.
 
     Returns:
         The classifier and its mean training loss in the last epoch.
 
     Raises:
         UserError: weights that do not fit the classes, or fewer than two images a step.
-        TrainingError: the loss is no longer a number.
+        TrainingError: the loss is not finite.
     """
-    recipe = recipe or TransferRecipe()
+    recipe = recipe or FineTuningRecipe()
     check_class_weights(class_weights, train.classes)
     if min(recipe.batch_size, len(train)) < 2:
-        raise UserError("fine-tuning needs at least two images a step: batch norm has no statistics of one")
+        raise UserError("fine-tuning needs at least two images a step: batch normalisation needs two")
     assert train.labels is not None
-    labels = train.labels.cpu()
     model = Classifier(encoder, len(train.classes), seed).train()
     device = next(model.parameters()).device
+    labels = train.labels.to(device)
     weights = torch.tensor(class_weights, device=device) if class_weights else None
     optimizer = torch.optim.SGD(model.parameters(), lr=recipe.rate(0, len(train.classes)), momentum=recipe.momentum)
     generator = torch.Generator().manual_seed(seed)
@@ -119,10 +127,11 @@ def fine_tune(
         total.zero_()
         seen = 0
         order = torch.randperm(len(train), generator=generator)
-        for rows, images in image_batches(train, recipe.batch_size, device, order):
+        for batch in train.batches(recipe.batch_size, device, order):
+            rows = batch["rows"]
             if len(rows) == 1:
-                continue  # batch norm again; another epoch leaves another image over
-            loss = classification_loss(model(train_transform(images)), labels[rows].to(device), weights)
+                continue  # batch norm again; in another epoch another image is left over
+            loss = classification_loss(model(train_transform(batch["images"])), labels[rows], weights)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
@@ -138,19 +147,67 @@ def fine_tune(
 @torch.no_grad()
 def score_classifier(
     model: Classifier, test: ImageSet, transform: Transform, last_loss: float, batch_size: int = 256
-) -> TransferResult:
+) -> FineTuningResult:
     """The figures of a fine-tuned classifier on test images."""
     assert test.labels is not None
     device = next(model.parameters()).device
-    labels = test.labels.cpu()
+    labels = test.labels
     with evaluating(model):
-        logits = torch.cat([model(transform(images)).cpu() for _, images in image_batches(test, batch_size, device)])
+        batches = test.batches(batch_size, device)
+        logits = torch.cat([model(transform(batch["images"])).cpu() for batch in batches])
     if logits.shape[1] > 1:
-        return TransferResult(Accuracy.of(logits, labels), None, None, last_loss)
+        return FineTuningResult(Accuracy.of(logits, labels), None, None, last_loss)
     scores = torch.cat([torch.zeros_like(logits), logits], dim=1)  # the first class's logit is 0
-    return TransferResult(
+    return FineTuningResult(
         Accuracy.of(scores, labels),
         100 * float(balanced_accuracy_score(labels, scores.argmax(1))),
         100 * float(roc_auc_score(labels, logits[:, 0])),
         last_loss,
     )
+
+
+def parse_class_weights(words: Sequence[str]) -> tuple[float, ...]:
+    """Weights from the words of ``--class_weights``: one of :data:`NAMED_WEIGHTS`, or numbers.
+
+    Raises:
+        UserError: the words are neither.
+    """
+    if len(words) == 1 and words[0] in NAMED_WEIGHTS:
+        return NAMED_WEIGHTS[words[0]]
+    try:
+        return tuple(float(word) for word in words)
+    except ValueError as error:
+        raise UserError(
+            f"--class_weights: {' '.join(words)!r} is neither numbers nor one of {', '.join(NAMED_WEIGHTS)}"
+        ) from error
+
+
+def check_class_weights(weights: Sequence[float], classes: Sequence[str]) -> None:
+    """Refuse weights that do not fit the classes: one for each, or with two classes one for the second.
+
+    Raises:
+        UserError: there are too many or too few, or one is not positive and finite.
+    """
+    if not weights:
+        return
+    wanted = 1 if len(classes) == 2 else len(classes)
+    if len(weights) != wanted:
+        names = ", ".join(classes[:10]) + (", ..." if len(classes) > 10 else "")
+        of = f"one, that of the positive class {classes[1]!r}" if wanted == 1 else f"{wanted}, one for each of {names}"
+        raise UserError(f"--class_weights: got {len(weights)} numbers, but these classes need {of}")
+    if not all(0 < weight < float("inf") for weight in weights):
+        raise UserError(f"--class_weights: must be above 0, got {' '.join(f'{weight:g}' for weight in weights)}")
+
+
+def classification_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Weighted cross-entropy.
+
+    Args:
+        logits: (n, classes); for two classes (n, 1), the logit of the second.
+        labels: (n,) classes.
+        weights: (classes,), the weight of each image by its class, and the mean is divided by their sum; for two
+            classes (1,), a factor of the positive images' terms, and the mean is over images. None: no weights.
+    """
+    if logits.shape[1] == 1:
+        return F.binary_cross_entropy_with_logits(logits[:, 0], labels.to(logits), pos_weight=weights)
+    return F.cross_entropy(logits, labels, weight=weights)

@@ -1,4 +1,4 @@
-"""What the features of an image set look like: alignment, uniformity, tolerance, similarity histograms."""
+"""Geometry of the features of an image set: alignment, uniformity, tolerance, similarity histograms."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def measure_geometry(features: Tensor, view1: Tensor, view2: Tensor, labels: Ten
     """The figures of one set of images.
 
     Args:
-        features: (n, dim), of the images as they are.
+        features: (n, dim), of the images without augmentation.
         view1: (n, dim), of an augmented view of each.
         view2: (n, dim), of another one.
         labels: (n,) classes, at least two.
@@ -77,10 +77,10 @@ def measure_geometry(features: Tensor, view1: Tensor, view2: Tensor, labels: Ten
 
 
 def check_plot(file: Path) -> None:
-    """See whether :func:`plot_geometry` can draw this file, before anything is computed for it.
+    """Refuse a file that :func:`plot_geometry` cannot draw, before anything is computed for it.
 
     Raises:
-        UserError: matplotlib is missing, does not know the ending, or there is no such folder.
+        UserError: matplotlib is missing or does not know the ending, or the folder does not exist.
     """
     require("plots", "--plot")
     from matplotlib.backend_bases import FigureCanvasBase
@@ -89,21 +89,21 @@ def check_plot(file: Path) -> None:
     if file.suffix[1:].lower() not in known:
         raise UserError(f"--plot: {str(file)!r} has none of the endings of pictures: {', '.join(known)}")
     if not file.parent.is_dir() or file.is_dir():
-        raise UserError(f"--plot: {str(file)!r} cannot be written: {str(file.parent)!r} is no folder, or it is one")
+        raise UserError(f"--plot: {str(file)!r} cannot be written: it is a folder, or {str(file.parent)!r} is not one")
 
 
 def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None:
     """Draw the similarity histograms of each encoder side by side, on one scale, 6 cm each.
 
     Args:
-        found: figures by what the encoder is called, in order.
+        found: figures by the name of the encoder, in order.
         title: of the whole.
-        file: the picture; its ending says the format.
+        file: the picture; its ending gives the format.
 
     Raises:
         UserError: the file cannot be written.
     """
-    import matplotlib.pyplot as plt  # an extra, which an evaluation without a picture does not need
+    import matplotlib.pyplot as plt  # an extra, needed for pictures only
 
     from dystress_text.report.drawings import save, style
 
@@ -118,7 +118,7 @@ def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None
 
 
 def draw_geometry(found: Mapping[str, Geometry], title: str) -> Figure:
-    """The figure of :func:`plot_geometry`, in the style at hand."""
+    """The figure of :func:`plot_geometry`, in matplotlib's current style."""
     import matplotlib.pyplot as plt
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -148,10 +148,10 @@ def draw_geometry(found: Mapping[str, Geometry], title: str) -> Figure:
     handles, labels = row[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3 if len(found) > 1 else 1, frameon=False)
     figure.suptitle(title, fontsize=8)
-    figure.draw_without_rendering()  # lays it out under the settings at hand
+    figure.draw_without_rendering()  # lays it out in the current style
     return figure
 
 
 def _short(name: str, most: int = 30) -> str:
-    """A name that fits above its panel, which matplotlib does not take for a formula."""
+    """A name that fits above its panel and that matplotlib does not read as a formula."""
     return (name if len(name) <= most else f"...{name[3 - most :]}").replace("$", r"\$")

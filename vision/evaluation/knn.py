@@ -1,7 +1,7 @@
 """k nearest neighbours on features: weighted by similarity as in the paper, or by Euclidean distance.
 
-Votes come out as scores (queries, classes); their argmax is the prediction, and on a tie the lower class number wins.
-Neighbours are found in blocks of queries and of the bank, so that memory does not grow with their product.
+Votes are scores (queries, classes). Their argmax is the prediction; on a tie the lower class number wins.
+Neighbours are found in blocks of queries and of the bank, so that memory does not grow with the product of their sizes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from dystress_text.core.rows import unit_vectors
 from dystress_text.errors import UserError
 
-QUERIES, BANK = 512, 32_768  # rows a block: 16 M products at a time
+QUERIES, BANK = 512, 32_768  # rows in a block: 16 M products at a time
 
 Weights = Literal["distance", "uniform"]
 WEIGHTS: tuple[Weights, ...] = get_args(Weights)
@@ -35,7 +35,7 @@ def cosine_votes(
         temperature: the paper's 0.1.
 
     Returns:
-        (m, classes), relative to the weight of the nearest neighbour, so that no temperature makes them overflow.
+        (m, classes), relative to the weight of the nearest neighbour, so that they cannot overflow.
 
     Raises:
         UserError: ``k`` is not within the bank, or the temperature is not positive and finite.
@@ -44,13 +44,6 @@ def cosine_votes(
         raise UserError(f"--knn_temperature: must be above 0, got {temperature:g}")
     similarity, place = _nearest(unit_vectors(bank), unit_vectors(queries), k, "--k")
     return _count(((similarity - similarity[:, :1]) / temperature).exp(), bank_labels[place], classes)
-
-
-def cosine_knn(
-    bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int = 200, temperature: float = 0.1
-) -> Tensor:
-    """Classes that :func:`cosine_votes` gives the queries: (m,)."""
-    return cosine_votes(bank, bank_labels, queries, classes, k, temperature).argmax(1)
 
 
 def l2_votes(
@@ -73,7 +66,7 @@ def l2_votes(
     Raises:
         UserError: ``k`` is not within the bank.
     """
-    # in fp64: the products lose what two close vectors share
+    # in fp64, as products of close vectors cancel
     norms = torch.linalg.vector_norm(bank, dim=1, dtype=torch.float64).square()
     _, place = _nearest(bank, queries, k, "--l2_k", -norms / 2)
     if weights == "uniform":
@@ -85,15 +78,8 @@ def l2_votes(
     return torch.cat(votes)
 
 
-def l2_knn(
-    bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int = 1, weights: Weights = "distance"
-) -> Tensor:
-    """Classes that :func:`l2_votes` gives the queries: (m,)."""
-    return l2_votes(bank, bank_labels, queries, classes, k, weights).argmax(1)
-
-
 def check_neighbours(k: int, bank: int, option: str = "--k") -> None:
-    """Refuse more neighbours than there are.
+    """Refuse a number of neighbours that the bank does not have.
 
     Raises:
         UserError: ``k`` is not within 1 and ``bank``.

@@ -1,21 +1,20 @@
-"""What is asked of an encoder: each task as a function of the encoder and the images."""
+"""The measures of an evaluation, each as a function of the encoder and the images."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from dystress_text.core.rows import unit_vectors
-from vision.data.augment import AT_IMAGENET_SCALE, SimclrAugment, crop_resize_flip, draw_crops, evaluation_transform
-from vision.data.images import SMALL
-from vision.data.splits import Splits
+from vision.data.augment import AT_IMAGENET_SCALE, SimclrAugment, crop_resize_flip, draw_crops
+from vision.data.loading import SMALL, Splits
 from vision.evaluation.accuracy import Accuracy
-from vision.evaluation.features import Transform, image_features, seeded
-from vision.evaluation.fine_tuning import TransferRecipe, TransferResult, fine_tune, score_classifier
+from vision.evaluation.features import Transform, image_features, seeded, transform_of
+from vision.evaluation.fine_tuning import FineTuningRecipe, FineTuningResult, fine_tune, score_classifier
 from vision.evaluation.geometry import Geometry, measure_geometry
 from vision.evaluation.knn import Weights, cosine_votes, l2_votes
 from vision.evaluation.probe import linear_probe
@@ -24,25 +23,25 @@ from vision.resnet import ImageEncoder, ImageInput
 
 @dataclass(frozen=True)
 class Subject:
-    """An encoder and the images it is evaluated on; features are taken when they are first asked for.
+    """An encoder and the images that it is evaluated on. Features are computed on first use.
 
     Attributes:
         encoder: on the device where the work is done.
         splits: the images.
-        taken: what of them the encoder takes.
+        input: size, crop and normalisation of the images for the encoder.
         batch_size: images at a time.
         seed: of all that is drawn.
     """
 
     encoder: ImageEncoder
     splits: Splits
-    taken: ImageInput
+    input: ImageInput
     batch_size: int = 256
     seed: int = 0
 
     @property
     def classes(self) -> int:
-        """Their number."""
+        """Number of classes."""
         return len(self.splits.train.classes)
 
     @property
@@ -52,17 +51,17 @@ class Subject:
 
     @property
     def transform(self) -> Transform:
-        """Of images as they are."""
-        return partial(evaluation_transform, size=self.taken.image_size, mean=self.taken.mean, std=self.taken.std)
+        """Preparation of images without augmentation."""
+        return transform_of(self.input)
 
     @property
     def augment(self) -> SimclrAugment:
-        """SimCLR's as in the recipes, for large images stronger and with blur; random."""
-        scale = AT_IMAGENET_SCALE if self.taken.image_size > SMALL else {}
-        return SimclrAugment(self.taken.image_size, self.taken.mean, self.taken.std, **scale).to(self.device)
+        """SimCLR's random augmentation as in the recipes: stronger and with blur for large images."""
+        scale = AT_IMAGENET_SCALE if self.input.image_size > SMALL else {}
+        return SimclrAugment(self.input.image_size, self.input.mean, self.input.std, **scale).to(self.device)
 
     def crop_and_flip(self, images: Tensor) -> Tensor:
-        """The augmentation of fine-tuning, which leaves colours as they are; random."""
+        """The random augmentation of fine-tuning, which does not change colours."""
         augment, (height, width) = self.augment, images.shape[-2:]
         crops = draw_crops(len(images), height, width, augment.min_scale, images.device)
         return (crop_resize_flip(images, crops, augment.size) - augment.mean) / augment.std
@@ -79,13 +78,13 @@ class Subject:
 
     @cached_property
     def train_labels(self) -> Tensor:
-        """(n,), beside the features."""
-        assert self.splits.train.labels is not None  # load_splits has seen to it
+        """(n,), on the device of the features."""
+        assert self.splits.train.labels is not None  # checked by load_splits
         return self.splits.train.labels.to(self.train.device)
 
     @cached_property
     def test_labels(self) -> Tensor:
-        """(m,), beside the features."""
+        """(m,), on the device of the features."""
         assert self.splits.test.labels is not None
         return self.splits.test.labels.to(self.test.device)
 
@@ -93,7 +92,7 @@ class Subject:
 def nearest_neighbours(
     subject: Subject, k: int, temperature: float, l2_k: Sequence[int], l2_weights: Weights
 ) -> dict[str, Accuracy]:
-    """Accuracies by the name of the classifier; all on normalised features."""
+    """Accuracies on normalised features, by the name of the classifier."""
     bank, queries = unit_vectors(subject.train), unit_vectors(subject.test)
     labels, truth, classes = subject.train_labels, subject.test_labels, subject.classes
     found = {f"{k}-NN": _counted(cosine_votes(bank, labels, queries, classes, k, temperature), truth, k)}
@@ -105,7 +104,7 @@ def nearest_neighbours(
 
 def _counted(votes: Tensor, truth: Tensor, k: int) -> Accuracy:
     accuracy = Accuracy.of(votes, truth)
-    return accuracy if k >= 5 else replace(accuracy, top5=None)  # there are not five classes with a vote
+    return accuracy if k >= 5 else replace(accuracy, top5=None)  # fewer than five classes have a vote
 
 
 def linear(subject: Subject, epochs: int) -> Accuracy:
@@ -122,8 +121,8 @@ def geometry(subject: Subject) -> Geometry:
     return measure_geometry(subject.test, view1, view2, subject.test_labels)
 
 
-def transfer(subject: Subject, class_weights: tuple[float, ...], recipe: TransferRecipe) -> TransferResult:
-    """Fine-tuning on the training images, cropped and flipped at random, and its figures on the test images."""
+def fine_tuning(subject: Subject, class_weights: tuple[float, ...], recipe: FineTuningRecipe) -> FineTuningResult:
+    """Fine-tune on the training images, cropped and flipped at random, and score the test images."""
     splits = subject.splits
     with seeded(subject.seed, subject.device):
         model, loss = fine_tune(

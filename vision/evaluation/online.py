@@ -1,4 +1,4 @@
-"""kNN accuracy of an encoder while it trains."""
+"""kNN accuracy of an encoder during training."""
 
 from __future__ import annotations
 

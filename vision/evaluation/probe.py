@@ -1,6 +1,6 @@
 """The linear probe: one layer on frozen features, by the schedule of the paper's ImageNet comparison.
 
-The paper trains on augmented images; here each image has one vector of features, which is computed once.
+The paper trains on augmented images; here the features of each image are computed once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dystress_text.errors import UserError
 
 EPOCHS = 90
 BATCH_SIZE = 256
-LEARNING_RATE = 0.1  # for 256 images a step; grows with their number
+LEARNING_RATE = 0.1  # for 256 images a step; proportional to that number
 MOMENTUM = 0.9
 
 
@@ -31,8 +31,8 @@ def linear_probe(
     """Scores of a linear classifier trained by SGD with momentum, cosine schedule and no weight decay.
 
     Features are first shifted by their mean and divided by one number, so that their entries have a mean square of 1
-    over the training images. The classifiers stay the same; but the learning rate means the same for every encoder, and
-    suits those whose features differ little from their mean, as an untrained one's do.
+    over the training images. This does not change what a linear classifier can express, but one learning rate then
+    suits all encoders, also those whose features differ little from their mean, such as untrained ones.
 
     Args:
         train: (n, dim) features.
@@ -41,7 +41,7 @@ def linear_probe(
         classes: their number.
         epochs: of training.
         batch_size: features a step; the learning rate is 0.1 times this over 256.
-        seed: of the order; the caller's random state stays as it is.
+        seed: of the order. The caller's random state does not change.
 
     Returns:
         (m, classes) logits.
@@ -50,11 +50,11 @@ def linear_probe(
         UserError: there is only one class.
     """
     if len(torch.unique(labels)) < 2:
-        raise UserError("--tasks linear: the training images are of one class only: nothing to tell apart")
+        raise UserError("--tasks linear: the training images are of one class only; a classifier needs two")
     mean = train.mean(0)
     x, y = train - mean, labels.to(train.device)
     deviation = torch.linalg.vector_norm(x) / math.sqrt(x.numel())
-    # features that are all alike leave rounding errors, which must not be blown up
+    # identical features leave rounding errors, which must not be scaled up
     scale = torch.where(deviation > 1e-6 * mean.abs().max(), 1 / deviation, 0)
     x *= scale
     weight = train.new_zeros(classes, train.shape[1], requires_grad=True)

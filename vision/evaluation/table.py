@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-SHOWN = {  # of the figures that are no accuracies: digits after the point, and what is better
+from dystress_text.cli.text_table import lay_out
+
+SHOWN = {  # of the figures other than accuracies: digits after the point, and what is better
     "alignment": (3, "lower: views closer"),
     "uniformity": (3, "lower: more spread out"),
     "interclass_uniformity": (3, "lower: classes farther apart"),
@@ -20,7 +22,7 @@ def table(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None)
 
     Args:
         encoders: figures of a record, by task, by encoder.
-        variant: of the data; it stands beside every number.
+        variant: of the data; it is named at every figure.
     """
     columns = {name: _figures(tasks) for name, tasks in encoders.items()}
     labels = list(dict.fromkeys(label for column in columns.values() for label in column))
@@ -28,11 +30,7 @@ def table(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None)
     for label in labels:
         told = f"{label} ({variant})" if variant else label
         lines.append([told, *(column.get(label, "-") for column in columns.values())])
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join([line[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True))])
-        for line in lines
-    )
+    return lay_out(lines)
 
 
 def _figures(tasks: Mapping[str, Any]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from dystress_text.core.gather import Gather
 
 
 def synchronise(module: nn.Module, gather: Gather, device: torch.device) -> None:
-    """Make a module's batch norms synchronised ones, in place: torch's, or on a CPU, where torch has none, ours."""
+    """Replace a module's batch norms by synchronised ones, in place: torch's, or on a CPU, where it has none, ours."""
     if device.type != "cpu":
         nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
         return
@@ -23,10 +23,10 @@ def synchronise(module: nn.Module, gather: Gather, device: torch.device) -> None
 
 
 class CpuSyncBatchNorm(_BatchNorm):
-    """What ``nn.SyncBatchNorm`` is on accelerators, for CPUs; the gradient flows through the statistics.
+    """``nn.SyncBatchNorm`` for CPUs. The gradient flows through the statistics.
 
     Args:
-        layer: the layer whose weights, running statistics, eps and momentum are taken.
+        layer: gives its weights, running statistics, eps and momentum.
         gather: the processes; all of them must hold equally many images.
 
     Raises:

@@ -1,11 +1,11 @@
 """Objectives without negatives: statistics of the batch, not pairs of images, keep the embeddings apart.
 
-Each takes both views' embeddings as they are, (batch, dim), and has no temperature. Statistics run in fp32 (fp64 for
-fp64 embeddings), under autocast too.
+Each takes both views' unnormalised embeddings (batch, dim) and has no temperature. Statistics are computed in fp32
+(fp64 for fp64 embeddings), under autocast too.
 
-Across processes, pass a :class:`~dystress_text.core.gather.ProcessGather`: every process then takes the statistics of
-all rows, its loss is that of one process with the whole batch, and so is every parameter's gradient after
-DistributedDataParallel's averaging.
+On several processes, pass a :class:`~dystress_text.core.gather.ProcessGather`. Every process then uses the statistics
+of the global batch. Its loss, and after DistributedDataParallel's averaging every gradient, equals that of one process
+with the global batch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _VARIANCE = 1e-5  # added to variances, as batch normalisation does
 
 
 class NegativeFreeLoss(nn.Module):
-    """What all share: the gather, fp32 under autocast and the checks.
+    """The base class: the gather, fp32 under autocast and the checks.
 
     Args:
         gather: the other processes; None for one process.
@@ -36,10 +36,10 @@ class NegativeFreeLoss(nn.Module):
         self.gather: Gather = gather or LocalGather()
 
     def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """The loss of both views (batch, dim), the i-th of each belonging together.
+        """The loss of both views (batch, dim); the i-th rows are views of one image.
 
         Raises:
-            ValueError: other shapes, or a batch without statistics.
+            ValueError: the shapes differ or are not (batch, dim), or the global batch has one image.
         """
         if z1.ndim != 2 or z1.shape != z2.shape:
             shapes = f"{tuple(z1.shape)}, {tuple(z2.shape)}"
@@ -60,7 +60,7 @@ class BarlowTwinsLoss(NegativeFreeLoss):
     """Barlow Twins (Zbontar et al., ICML 2021, Eqs. 1 and 2): make the views' cross-correlation the identity.
 
     ``sum_i (1 - C_ii)^2 + off_diagonal * sum_{i != j} C_ij^2`` with ``C = z1' z2 / N`` of dimensions that have mean 0
-    and variance 1 over the batch. The paper's loss as it is printed: libraries scale it (solo-learn by 0.1).
+    and variance 1 over the batch. This is the loss as the paper prints it; libraries scale it (solo-learn by 0.1).
 
     Args:
         off_diagonal: the paper's lambda, 0.0051.
@@ -132,16 +132,16 @@ class WhiteningMSELoss(NegativeFreeLoss):
 
     ``mean_i |v1_i - v2_i|^2``, where v is ``L^-1 (z - mean z)`` at unit length and L the Cholesky factor of z's
     covariance. Each view is whitened in slices of the batch, as many as leave a slice at least ``rows_per_dim * dim``
-    rows; batches come shuffled, so that slices lie side by side where the paper draws them anew.
+    rows. Batches are shuffled, so slices are consecutive rows, where the paper draws them at random.
 
     Args:
         rows_per_dim: 2 is the paper's ratio (128 rows in 64 dimensions).
-        shrinkage: share of the covariance that is replaced by its mean variance times the identity, so that it can be
-            factored in fp32. Ours; the paper has none.
+        shrinkage: share of the covariance that is replaced by its mean variance times the identity, so that fp32 can
+            factor it. It is ours; the paper has none.
         gather: the other processes; None for one process.
 
     Raises:
-        ValueError: ratio or shrinkage out of range; in a call, not more rows than dimensions.
+        ValueError: ratio or shrinkage out of range; in a call, a batch that does not have more rows than dimensions.
 
     Example:
         >>> loss = WhiteningMSELoss()
@@ -184,7 +184,7 @@ class ZeroCLLoss(NegativeFreeLoss):
     Z Z' / N + shrinkage I)^(-1/2)``) and takes ``sum_j (1 - h1_j . h2_j / N)^2`` over the features. Zero-ICL does the
     same with the roles of features and instances exchanged; Zero-CL is the sum of both. As in the authors' code, W is a
     constant to the gradient and the shrinkage 0.1, so that more features than instances (or the reverse) can be
-    whitened too. That the two parts weigh the same is ours.
+    whitened too. Equal weights of the two parts are our choice.
 
     The whitening of 2,048 features decomposes a matrix of that size for each view, in each step.
 
@@ -221,7 +221,7 @@ class ZeroCLLoss(NegativeFreeLoss):
         return instance if self.parts == "instance" else instance + self._part(z1.T, z2.T)
 
     def _part(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """Of views (k, m) whose k rows are decorrelated."""
+        """The part's loss of views (k, m), whose k rows are decorrelated."""
         x1, x2 = _standardised(x1, dim=1), _standardised(x2, dim=1)
         first, second = _whitening(x1, self.shrinkage) @ x1, _whitening(x2, self.shrinkage) @ x2  # (k, m)
         return (1 - (first * second).mean(1)).square().sum()
@@ -232,8 +232,8 @@ class ARBLoss(NegativeFreeLoss):
 
     ``sum_j (1 - z1_j . b2_j / N)^2 + sum_j (1 - z2_j . b1_j / N)^2`` over features that are standardised over the
     batch; the base ``b = ((1 - shrinkage) z z' / N + shrinkage I)^(-1/2) z`` carries no gradient. No more features than
-    rows can be orthogonal, so a base is found for each group of features. The authors' code has groups as well; how
-    large they are by default is ours.
+    rows can be orthogonal, so a base is found for each group of features. The authors' code has groups too; their
+    default size is our choice.
 
     Args:
         group_size: features a group; None for the largest that divides them and is at most half the rows.
@@ -303,7 +303,7 @@ def _whitening(x: Tensor, shrinkage: float) -> Tensor:
     """The symmetric (ZCA) matrices (..., k, k) that decorrelate the rows of x (..., k, m), as constants."""
     identity = torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
     values, vectors = torch.linalg.eigh((1 - shrinkage) * (x @ x.mT) / x.shape[-1] + shrinkage * identity)
-    # rounding may leave an eigenvalue below the shrinkage, which it cannot be
+    # exact eigenvalues are at least the shrinkage; rounding may leave one below
     root: Tensor = (vectors * values.clamp_min(shrinkage).rsqrt().unsqueeze(-2)) @ vectors.mT
     return root
 

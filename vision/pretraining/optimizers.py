@@ -8,13 +8,13 @@ import torch
 from pytorch_optimizer import LARS
 from torch import nn
 
+from dystress_text.training.optimizer import parameter_groups
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.trainer import parameter_groups
 from vision.pretraining.settings import VisionSettings
 
 
 def scaled_rate(engine: EngineSettings, vision: VisionSettings, batch_size: int) -> float:
-    """The learning rate for a global batch: as given, times sqrt(batch), or times batch / 256."""
+    """The learning rate for a global batch: unscaled, times sqrt(batch), or times batch / 256."""
     factor = {"none": 1.0, "sqrt": math.sqrt(batch_size), "linear": batch_size / 256}[vision.lr_scaling]
     return engine.learning_rate * factor
 
@@ -24,7 +24,7 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """The optimiser that the settings name.
 
-    SGD decays all weights, as the CIFAR recipes do; LARS and AdamW leave biases and normalisation layers alone, and
+    SGD decays all weights, as in the CIFAR recipes. LARS and AdamW do not decay biases and normalisation layers, and
     LARS adapts the rate of matrices and kernels only (You et al., 2017).
     """
     rate = scaled_rate(engine, vision, batch_size)

@@ -1,4 +1,4 @@
-"""Named recipes of pre-training, each with the table and row of the paper that it stands for."""
+"""Named recipes of pre-training, each with its table and row of the paper."""
 
 from __future__ import annotations
 
@@ -39,28 +39,6 @@ _TINY: Options = {
 _SCHEDULE: Options = {"temperature": "scheduled", "tau_min": 0.1, "tau_max": 1.0, "half_period": 200, "unit": "epoch"}
 
 
-_MACL: Options = {"objective": "macl", **VISION.alignment}
-# name: row, options, and whose the hyper-parameters are; optimiser and schedule are always those of DySTreSS
-_WIDE: Options = {"projector": "expander", "out_dim": 2048}
-_NEGATIVE_FREE: dict[str, tuple[str, Options, str]] = {
-    "barlow-twins": ("Barlow Twins", {"objective": "barlow_twins", **_WIDE},
-                     "projector ours, lambda 0.0051 its paper's"),
-    "vicreg": ("VICReg", {"objective": "vicreg", **_WIDE}, "projector ours, weights 25, 25 and 1 its paper's"),
-    "zero-icl": ("ZeroICL", {"objective": "zero_icl", "projector": "byol", "out_dim": 256},
-                 "projector ours, shrinkage 0.1 its authors'"),
-    "zero-fcl": ("ZeroFCL", {"objective": "zero_fcl", **_WIDE}, "projector ours, shrinkage 0.1 its authors'"),
-    "zero-cl": ("ZeroCL", {"objective": "zero_cl", **_WIDE},
-                "projector and the parts' weights ours, shrinkage 0.1 its authors'"),
-    "w-mse": ("WMSE", {"objective": "w_mse", "projector": "simclr", "out_dim": 64},
-              "projector and its 64 dimensions ours: a batch of 128 cannot be whitened in the table's 256"),
-    "arb": ("ARB", {"objective": "arb", **_WIDE}, "projector and groups of 64 features ours"),
-    "dino": ("DINO", {"objective": "dino", "projector": "simclr", "out_dim": 256, "key_momentum": 0.996},
-             "projector, 4,096 prototypes and two crops alone ours, momentum and temperatures its paper's"),
-    "byol": ("BYOL", {"objective": "byol", "projector": "byol", "out_dim": 256, "key_momentum": 0.99},
-             "momentum ours, widths 4096 and 256 its paper's"),
-}  # fmt: skip
-
-
 def _cosine(low: float, high: float) -> Options:
     return {"temperature": "cosine", "tau_min": low, "tau_max": high}
 
@@ -71,6 +49,34 @@ def _constant(tau: float) -> Options:
 
 def _shifted(low: float, high: float, shift: float, scale: float) -> Options:
     return {"temperature": "shifted_cosine", "tau_min": low, "tau_max": high, "shift": shift, "scale": scale}
+
+
+_MACL: Options = {"objective": "macl", **VISION.alignment}
+_WIDE: Options = {"projector": "expander", "out_dim": 2048}
+# the rows of the ImageNet tables: row, whose the hyper-parameters are (optimiser and schedule are always those of
+# DySTreSS), and options
+_METHODS: dict[str, tuple[str, Options]] = {
+    "": ("DySTreSS", _cosine(0.1, 0.2)),
+    "-simclr": ("SimCLR (the temperature is ours)", _constant(0.2)),
+    "-dcl": ("DCL (the temperature is ours)", {"objective": "dcl", **_constant(0.2)}),
+    "-dclw": ("DCLW (temperature and sigma are ours)", {"objective": "dclw", **_constant(0.2)}),
+    "-macl": ("MACL (its temperature's parameters are ours)", _MACL),
+    "-barlow-twins": ("Barlow Twins (projector ours, lambda 0.0051 its paper's)",
+                      {"objective": "barlow_twins", **_WIDE}),
+    "-vicreg": ("VICReg (projector ours, weights 25, 25 and 1 its paper's)", {"objective": "vicreg", **_WIDE}),
+    "-zero-icl": ("ZeroICL (projector ours, shrinkage 0.1 its authors')",
+                  {"objective": "zero_icl", "projector": "byol", "out_dim": 256}),
+    "-zero-fcl": ("ZeroFCL (projector ours, shrinkage 0.1 its authors')", {"objective": "zero_fcl", **_WIDE}),
+    "-zero-cl": ("ZeroCL (projector and the parts' weights ours, shrinkage 0.1 its authors')",
+                 {"objective": "zero_cl", **_WIDE}),
+    "-w-mse": ("WMSE (projector and its 64 dimensions ours: a batch of 128 cannot be whitened in the table's 256)",
+               {"objective": "w_mse", "projector": "simclr", "out_dim": 64}),
+    "-arb": ("ARB (projector and groups of 64 features ours)", {"objective": "arb", **_WIDE}),
+    "-dino": ("DINO (projector, 4,096 prototypes and two crops alone ours, momentum and temperatures its paper's)",
+              {"objective": "dino", "projector": "simclr", "out_dim": 256, "key_momentum": 0.996}),
+    "-byol": ("BYOL (momentum ours, widths 4096 and 256 its paper's)",
+              {"objective": "byol", "projector": "byol", "out_dim": 256, "key_momentum": 0.99}),
+}  # fmt: skip
 
 
 def _cifar_rows() -> dict[str, Preset]:
@@ -187,62 +193,49 @@ def _long_tailed_rows() -> dict[str, Preset]:
     return presets
 
 
-def _imagenet_rows() -> dict[str, Preset]:
+def _imagenet_tables() -> dict[str, Preset]:
+    """The tables of ImageNet100 and ImageNet-1k, with the methods without negatives: linear top-1."""
+    long = {**_IMAGENET100, "train_batch_size": 128, "num_train_epochs": 400, "warmup_ratio": 0.025, "eval_steps": 0}
+    tables: tuple[tuple[str, str, Options, dict[str, float]], ...] = (
+        ("imagenet100", "in100_bal_bs256_lars_200eps", _IMAGENET100,
+         {"": 78.78, "-simclr": 75.54, "-dcl": 77.38, "-macl": 78.28, "-byol": 75.02, "-barlow-twins": 75.88,
+          "-vicreg": 76.36}),
+        ("imagenet1k", "in1k_bal_bs256_lars_100eps", _IMAGENET1K,
+         {"": 65.21, "-simclr": 63.2, "-dcl": 65.1, "-dclw": 64.2, "-macl": 64.3, "-byol": 62.4,
+          "-barlow-twins": 62.9, "-vicreg": 63.0}),
+        ("imagenet100-400", "otherframein100", long,
+         {"-barlow-twins": 78.62, "-vicreg": 79.22, "-zero-icl": 78.02, "-zero-fcl": 79.32, "-zero-cl": 79.26,
+          "-w-mse": 69.06, "-arb": 79.48, "-dino": 74.84, "-byol": 80.09}),
+    )  # fmt: skip
+    presets = {
+        "imagenet100-400": Preset(
+            "Table otherframein100 (against methods without negatives), row DySTreSS: linear top-1 81.24",
+            {**long, **_cosine(0.1, 0.2), "out_dim": 2048},
+        )
+    }
+    for start, table, base, figures in tables:
+        for suffix, top1 in figures.items():
+            row, options = _METHODS[suffix]
+            about = f"Table {table}, row {row}: linear top-1 {top1:.2f}"
+            presets[f"{start}{suffix}"] = Preset(about, {**base, **options})
+    return presets
+
+
+def _imagenet_ablations() -> dict[str, Preset]:
+    """Tiny-ImageNet, the long tail, and the tables of temperature ranges and shifts."""
     lt = {**_IMAGENET100, "dataset": "imagenet100_lt", "num_train_epochs": 800, "warmup_ratio": 0.0125, "eval_steps": 0}
     presets = {
         "tiny_imagenet": Preset(
             "the Tiny-ImageNet recipe of the appendix, 200-NN; the paper has no table of it",
             {**_TINY, **_cosine(0.07, 0.2)},
         ),
-        "imagenet100": Preset(
-            "Table in100_bal_bs256_lars_200eps, row DySTreSS: linear top-1 78.78", {**_IMAGENET100, **_cosine(0.1, 0.2)}
-        ),
-        "imagenet100-simclr": Preset(
-            "Table in100_bal_bs256_lars_200eps, row SimCLR (the temperature is ours): linear top-1 75.54",
-            {**_IMAGENET100, **_constant(0.2)},
-        ),
-        "imagenet100-dcl": Preset(
-            "Table in100_bal_bs256_lars_200eps, row DCL (the temperature is ours): linear top-1 77.38",
-            {**_IMAGENET100, "objective": "dcl", **_constant(0.2)},
-        ),
-        "imagenet100-macl": Preset(
-            "Table in100_bal_bs256_lars_200eps, row MACL (its temperature's parameters are ours): linear top-1 78.28",
-            {**_IMAGENET100, **_MACL},
-        ),
-        "imagenet100-400": Preset(
-            "Table otherframein100 (against methods without negatives), row DySTreSS: linear top-1 81.24",
-            {**_IMAGENET100, **_cosine(0.1, 0.2), "train_batch_size": 128, "num_train_epochs": 400, "out_dim": 2048,
-             "warmup_ratio": 0.025, "eval_steps": 0},
-        ),
-        "imagenet100-lt": Preset(
-            "Table compkuklevain100lt, row DySTreSS: 46.10",
-            {**lt, **_cosine(0.1, 0.2)},
-        ),
+        "imagenet100-lt": Preset("Table compkuklevain100lt, row DySTreSS: 46.10", {**lt, **_cosine(0.1, 0.2)}),
         "imagenet100-lt-schedule": Preset(
-            "Table compkuklevain100lt, row Kukleva et al. (batch 256 is the paper's; LARS as for "
-            "DySTreSS is our choice): 45.30",
+            "Table compkuklevain100lt, row Kukleva et al. (batch 256 is the paper's; LARS as for DySTreSS is our "
+            "choice): 45.30",
             {**lt, **_SCHEDULE},
         ),
-        "imagenet1k": Preset(
-            "Table in1k_bal_bs256_lars_100eps, row DySTreSS: linear top-1 65.21", {**_IMAGENET1K, **_cosine(0.1, 0.2)}
-        ),
-        "imagenet1k-simclr": Preset(
-            "Table in1k_bal_bs256_lars_100eps, row SimCLR (the temperature is ours): linear top-1 63.20",
-            {**_IMAGENET1K, **_constant(0.2)},
-        ),
-        "imagenet1k-dcl": Preset(
-            "Table in1k_bal_bs256_lars_100eps, row DCL (the temperature is ours): linear top-1 65.10",
-            {**_IMAGENET1K, "objective": "dcl", **_constant(0.2)},
-        ),
-        "imagenet1k-dclw": Preset(
-            "Table in1k_bal_bs256_lars_100eps, row DCLW (temperature and sigma are ours): linear top-1 64.20",
-            {**_IMAGENET1K, "objective": "dclw", **_constant(0.2)},
-        ),
-        "imagenet1k-macl": Preset(
-            "Table in1k_bal_bs256_lars_100eps, row MACL (its temperature's parameters are ours): linear top-1 64.30",
-            {**_IMAGENET1K, **_MACL},
-        ),
-    }  # fmt: skip
+    }
     for low, high, top1 in ((0.07, 0.1, 77.28), (0.07, 0.5, 76.34), (0.07, 0.2, 78.46), (0.1, 0.2, 78.76)):
         presets[f"imagenet100-range-{low}-{high}"] = Preset(
             f"Table temprange_abl, row {low}/{high}: linear top-1 {top1}", {**_IMAGENET100, **_cosine(low, high)}
@@ -257,32 +250,11 @@ def _imagenet_rows() -> dict[str, Preset]:
     return presets
 
 
-def _negative_free_rows() -> dict[str, Preset]:
-    """What DySTreSS is compared with at ImageNet's scale."""
-    long = {**_IMAGENET100, "train_batch_size": 128, "num_train_epochs": 400, "warmup_ratio": 0.025, "eval_steps": 0}
-    tables: tuple[tuple[str, str, Options, dict[str, float]], ...] = (
-        ("imagenet100", "in100_bal_bs256_lars_200eps", _IMAGENET100,
-         {"byol": 75.02, "barlow-twins": 75.88, "vicreg": 76.36}),
-        ("imagenet1k", "in1k_bal_bs256_lars_100eps", _IMAGENET1K,
-         {"byol": 62.4, "barlow-twins": 62.9, "vicreg": 63.0}),
-        ("imagenet100-400", "otherframein100", long,
-         {"barlow-twins": 78.62, "vicreg": 79.22, "zero-icl": 78.02, "zero-fcl": 79.32, "zero-cl": 79.26,
-          "w-mse": 69.06, "arb": 79.48, "dino": 74.84, "byol": 80.09}),
-    )  # fmt: skip
-    presets = {}
-    for start, table, base, figures in tables:
-        for name, top1 in figures.items():
-            row, options, whose = _NEGATIVE_FREE[name]
-            about = f"Table {table}, row {row} ({whose}): linear top-1 {top1:.2f}"
-            presets[f"{start}-{name}"] = Preset(about, {**base, **options})
-    return presets
-
-
 PRESETS: dict[str, Preset] = {
     **_cifar_rows(),
     **_long_tailed_rows(),
-    **_imagenet_rows(),
-    **_negative_free_rows(),
+    **_imagenet_tables(),
+    **_imagenet_ablations(),
     **_cifar_ablations(),
     "quickstart": Preset(
         "no network, no GPU: a narrow ResNet on shapes drawn at run time; no row of the paper",

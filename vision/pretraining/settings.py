@@ -1,22 +1,25 @@
-"""Options of the vision programs, beside those of the loop and of the temperature that text has too."""
+"""Options of vision/train.py: images and encoder, and vision's defaults for the loss and the loop."""
 
 from __future__ import annotations
 
 import argparse
-import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from dystress_text.cli.options import check_options, option, reworded
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import UserError
-from dystress_text.training.build_loss import LossDefaults
+from dystress_text.training.build_loss import TEMPERATURE_OPTIONS, LossDefaults
 from dystress_text.training.settings import OBJECTIVES, EngineSettings, LossSettings
-from vision.data.sources import LONG_TAILED, PREPARED
+from vision.data.augment import check_augmentation
+from vision.data.sources import SET_NAMES
 from vision.pretraining.negative_free import NEGATIVE_FREE
 from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
 
 WITHOUT_TEMPERATURE = (*NEGATIVE_FREE, "byol", "dino")
 VISION_OBJECTIVES = (*OBJECTIVES, "queue", *WITHOUT_TEMPERATURE)
+WITH_FOLLOWER = ("queue", "byol", "dino")  # a second encoder follows the trained one by --key_momentum
+_OBJECTIVES_WITH = {"queue_size": ("queue",), "key_momentum": WITH_FOLLOWER}
 
 # the paper's CIFAR row; Kukleva et al.'s swing over hundreds of epochs; and MACL's numbers for images, where those for
 # text would make the temperature negative
@@ -24,128 +27,100 @@ VISION = LossDefaults("cosine", {"tau_min": 0.07, "tau_max": 0.2}, {"unit": "epo
                       {"tau_0": 0.1, "alpha": 0.5, "a_0": 0.0})  # fmt: skip
 
 
-def _told(default: Any, text: str) -> Any:
-    """An option, as dataclasses declare it, with its help."""
-    return field(default=default, metadata={"help": text})
-
-
-@dataclass
+@dataclass(frozen=True)
 class VisionSettings:
     """Images, encoder, augmentation and optimiser."""
 
     _argument_group_name = "images, encoder, augmentation and optimiser"
 
-    dataset: str = field(
-        default="cifar10",
-        metadata={
-            "help": f"{', '.join((*PREPARED, *LONG_TAILED))}, shapes (drawn at run time), or a folder of images (all "
-            "together, or train/CLASS/ and test/CLASS/) or parquet files."
-        },
+    dataset: str = option(
+        "cifar10",
+        f"{', '.join(SET_NAMES)}, shapes (drawn at run time), or a folder of images (all together, or "
+        "train/CLASS/ and test/CLASS/) or parquet files.",
     )
-    data_dir: str | None = field(
-        default=None, metadata={"help": "Where prepared data lie; default $DYSTRESS_DATA, else data/prepared."}
+    data_dir: str | None = option(None, "Folder of prepared data; default $DYSTRESS_DATA, else data/prepared.")
+    max_train_samples: int | None = option(None, "Use this many images, drawn with the seed.", interval="[2, inf)")
+    skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
+    architecture: str = option("resnet18", "The network.", choices=list(ARCHITECTURES))
+    stem: str = option("cifar", "First layers: cifar (3 x 3, no pooling) or imagenet.", choices=STEMS)
+    projector: str = option(
+        "cifar",
+        "Head while pre-training: cifar or simclr (2 layers), expander (3), byol (2 wide ones).",
+        choices=PROJECTORS,
     )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use so many images, drawn with the seed."})
-    skip_corrupt: bool = field(default=False, metadata={"help": "Count and leave out images that cannot be decoded."})
-    architecture: str = field(default="resnet18", metadata={"help": "The network.", "choices": list(ARCHITECTURES)})
-    stem: str = field(
-        default="cifar",
-        metadata={"help": "First layers: cifar (3 x 3, no pooling) or imagenet.", "choices": list(STEMS)},
+    out_dim: int = option(128, "Dimensions of the projector's output.", interval=f"[1, {LARGEST_OUT_DIM}]")
+    image_size: int = option(
+        32, "Side of the crops, in pixels; they come from the middle squares of images.", interval="[1, 4096]"
     )
-    projector: str = field(
-        default="cifar",
-        metadata={
-            "help": "Head while pre-training: cifar or simclr (2 layers), expander (3), byol (2 wide ones).",
-            "choices": list(PROJECTORS),
-        },
+    jitter: float = option(
+        1.0, "Colour jitter, times 0.4 0.4 0.4 0.1; 2 is SimCLR's strength 1, which it uses on ImageNet."
     )
-    out_dim: int = field(default=128, metadata={"help": "Dimensions of the projector's output."})
-    image_size: int = field(
-        default=32, metadata={"help": "Side of the crops, in pixels; they come from the middle squares of images."}
+    blur: bool = option(False, "Gaussian blur, as on ImageNet.")
+    min_scale: float = option(0.2, "Smallest share of an image's area that a crop has.")
+    optimizer: str = option("sgd", "The optimiser.", choices=("sgd", "lars", "adamw"))
+    lr_scaling: str = option(
+        "none", "learning_rate as it is, times sqrt(batch), or times batch / 256.", choices=("none", "sqrt", "linear")
     )
-    jitter: float = field(
-        default=1.0,
-        metadata={"help": "Colour jitter, times 0.4 0.4 0.4 0.1; 2 is SimCLR's strength 1, that of ImageNet."},
+    queue_size: int = option(4096, "queue: number of keys in the queue.", interval="[1, 2^24]")
+    key_momentum: float = option(
+        0.99, "queue, byol, dino: momentum of the encoder that follows; byol and dino raise it to 1.", interval="[0, 1)"
     )
-    blur: bool = field(default=False, metadata={"help": "Gaussian blur, as on ImageNet."})
-    min_scale: float = field(default=0.2, metadata={"help": "Smallest share of an image's area that a crop has."})
-    optimizer: str = field(default="sgd", metadata={"help": "The optimiser.", "choices": ["sgd", "lars", "adamw"]})
-    lr_scaling: str = field(
-        default="none",
-        metadata={
-            "help": "learning_rate as it is, times sqrt(batch), or times batch / 256.",
-            "choices": ["none", "sqrt", "linear"],
-        },
-    )
-    queue_size: int = field(default=4096, metadata={"help": "queue: keys that stay."})
-    key_momentum: float = field(
-        default=0.99, metadata={"help": "queue, byol, dino: of the encoder that follows; byol and dino raise it to 1."}
-    )
-    sync_batchnorm: bool = field(
-        default=False, metadata={"help": "Batch statistics over all processes, in place of each one's own."}
-    )
-    knn_k: int = field(default=200, metadata={"help": "Neighbours of the online evaluation; 0 for none."})
+    sync_batchnorm: bool = option(False, "Compute batch statistics over all processes, not in each one alone.")
+    knn_k: int = option(200, "Neighbours of the online evaluation; 0 for none.", interval="[0, inf)")
 
     def __post_init__(self) -> None:
-        for name, most in (("out_dim", LARGEST_OUT_DIM), ("image_size", 4096), ("queue_size", 2**24)):
-            if not 1 <= getattr(self, name) <= most:
-                raise UserError(f"--{name}: must lie in [1, {most:,}], got {getattr(self, name)}")
-        if not 0 <= self.key_momentum < 1:
-            raise UserError(f"--key_momentum: must lie in [0, 1), got {self.key_momentum}")
-        if not 0 < self.min_scale <= 1:
-            raise UserError(f"--min_scale: must lie in (0, 1], got {self.min_scale}")
-        if not 0 <= self.jitter < math.inf:
-            raise UserError(f"--jitter: must be at least 0, got {self.jitter}")
-        if self.knn_k < 0:
-            raise UserError(f"--knn_k: must be at least 0, got {self.knn_k}")
-        if self.max_train_samples is not None and self.max_train_samples < 2:
-            raise UserError(f"--max_train_samples: must be at least 2, got {self.max_train_samples}")
+        check_options(self)
+        check_augmentation(self.image_size, self.jitter, self.min_scale)
 
 
-@dataclass
+@dataclass(frozen=True)
 class VisionLossSettings(LossSettings):
-    """Objective and temperature; what is not given takes :data:`VISION`'s values, then the temperature's own."""
+    """Objective and temperature. Options that are not given take :data:`VISION`'s values, then the temperature's."""
 
-    objective: str = field(
-        default="ntxent",
-        metadata={
-            "help": "The objective; queue is MoCo v2's. No negatives and no temperature have "
-            f"{', '.join(WITHOUT_TEMPERATURE)}.",
-            "choices": list(VISION_OBJECTIVES),
-        },
+    objective: str = option(
+        "ntxent",
+        f"The objective; queue is MoCo v2's. No negatives and no temperature have {', '.join(WITHOUT_TEMPERATURE)}.",
+        choices=VISION_OBJECTIVES,
     )
-    temperature: str | None = _told(
-        None,
+    temperature: str | None = reworded(
+        LossSettings,
+        "temperature",
         f"{', '.join(TEMPERATURES)}; default {VISION.temperature}, constant with --temp, alignment_adaptive with macl. "
         "A profile keeps the preset's range.",
     )
-    temp: float | None = _told(None, "The constant temperature.")
-    tau_min: float | None = _told(None, f"Lowest temperature; {VISION.tau_range['tau_min']}.")
-    tau_max: float | None = _told(None, f"Highest temperature; {VISION.tau_range['tau_max']}.")
-    half_period: float | None = _told(None, "scheduled: half a swing, in --unit; 200.")
-    unit: str | None = _told(None, f"scheduled: run or epoch; {VISION.schedule['unit']}.")
-    tau_0: float | None = _told(None, f"alignment_adaptive: temperature at A = a_0; {VISION.alignment['tau_0']}.")
-    alpha: float | None = _told(None, f"alignment_adaptive: how strongly it follows A; {VISION.alignment['alpha']}.")
-    a_0: float | None = _told(None, f"alignment_adaptive: reference alignment; {VISION.alignment['a_0']}.")
+    temp: float | None = reworded(LossSettings, "temp", "The constant temperature.")
+    tau_min: float | None = reworded(LossSettings, "tau_min", f"Lowest temperature; {VISION.tau_range['tau_min']}.")
+    tau_max: float | None = reworded(LossSettings, "tau_max", f"Highest temperature; {VISION.tau_range['tau_max']}.")
+    half_period: float | None = reworded(LossSettings, "half_period", "scheduled: half a swing, in --unit; 200.")
+    unit: str | None = reworded(LossSettings, "unit", f"scheduled: run or epoch; {VISION.schedule['unit']}.")
+    tau_0: float | None = reworded(
+        LossSettings, "tau_0", f"alignment_adaptive: temperature at A = a_0; {VISION.alignment['tau_0']}."
+    )
+    alpha: float | None = reworded(
+        LossSettings, "alpha", f"alignment_adaptive: how strongly it follows A; {VISION.alignment['alpha']}."
+    )
+    a_0: float | None = reworded(
+        LossSettings, "a_0", f"alignment_adaptive: reference alignment; {VISION.alignment['a_0']}."
+    )
 
 
-@dataclass
+@dataclass(frozen=True)
 class VisionEngineSettings(EngineSettings):
-    """Settings of the loop, with an output folder that is not that of text."""
+    """Settings of the loop, with an output folder of their own."""
 
-    output_dir: str = _told("out_vision", "Where the encoder, the log and checkpoints go.")
-    seed: int = _told(EngineSettings.seed, "Of everything: initialisation, order, augmentation.")
-    learning_rate: float = _told(EngineSettings.learning_rate, "Peak learning rate, before --lr_scaling.")
-    weight_decay: float = _told(
-        EngineSettings.weight_decay,
+    output_dir: str = option("out_vision", "Where the encoder, the log and checkpoints go.")
+    seed: int = reworded(EngineSettings, "seed", "Of everything: initialisation, order, augmentation.")
+    learning_rate: float = reworded(EngineSettings, "learning_rate", "Peak learning rate, before --lr_scaling.")
+    weight_decay: float = reworded(
+        EngineSettings,
+        "weight_decay",
         "Of sgd on all weights; of lars and adamw not on biases and normalisation layers.",
     )
-    metric_for_best_model: str | None = _told(
-        EngineSettings.metric_for_best_model,
-        "Keep the best model by it, such as knn200; default: the last one.",
+    metric_for_best_model: str | None = reworded(
+        EngineSettings, "metric_for_best_model", "Keep the best model by it, such as knn200; default: the last one."
     )
     # networks with batch normalisation are refused with it
-    grad_cache_chunk: int | None = _told(EngineSettings.grad_cache_chunk, argparse.SUPPRESS)
+    grad_cache_chunk: int | None = reworded(EngineSettings, "grad_cache_chunk", argparse.SUPPRESS)
 
 
 @dataclass(frozen=True)
@@ -157,6 +132,9 @@ class PretrainSettings:
         loss: objective and temperature.
         engine: the loop.
         preset: the preset that the settings started from.
+
+    Raises:
+        UserError: options that the objective does not have, or a metric that is not measured.
     """
 
     vision: VisionSettings
@@ -164,6 +142,43 @@ class PretrainSettings:
     engine: EngineSettings
     preset: str
 
+    def __post_init__(self) -> None:
+        name = self.loss.objective
+        for unused, owners in _OBJECTIVES_WITH.items():
+            if name not in owners and getattr(self.vision, unused) != getattr(VisionSettings, unused):
+                plural = "es" if len(owners) == 1 else ""
+                raise UserError(f"--{unused}: objective {name!r} has none; {', '.join(owners)} do{plural}")
+        if name == "queue" and self.loss.sigma is not None:
+            raise UserError("--sigma: objective 'queue' has none; dclw does")
+        if name in WITHOUT_TEMPERATURE:
+            self._check_no_temperature()
+        check_metric(self.engine, f"knn{self.vision.knn_k}" if self.vision.knn_k else None)
+
+    def _check_no_temperature(self) -> None:
+        name = self.loss.objective
+        for unused in ("temperature", *TEMPERATURE_OPTIONS, "sigma", "detach_temperature", "learn_temperature"):
+            if getattr(self.loss, unused) != getattr(VisionLossSettings, unused):
+                raise UserError(f"--{unused}: objective {name!r} has no negatives and takes no temperature")
+        if self.engine.log_similarity:
+            raise UserError(f"--log_similarity: objective {name!r} has no negatives to look at")
+
     def options(self) -> dict[str, Any]:
         """Every option by its name."""
         return {"preset": self.preset, **vars(self.vision), **vars(self.loss), **vars(self.engine)}
+
+
+def check_metric(engine: EngineSettings, known: str | None) -> None:
+    """Refuse a metric for the best model that is not measured.
+
+    Args:
+        engine: settings of the loop.
+        known: the metric of the online evaluation; None if there is no such evaluation.
+
+    Raises:
+        UserError: another metric is named.
+    """
+    wanted = engine.metric_for_best_model
+    if wanted in (None, known):
+        return
+    reason = "there is no online evaluation (--knn_k)" if known is None else f"known is {known}"
+    raise UserError(f"--metric_for_best_model: {wanted!r} is not measured; {reason}")

@@ -1,13 +1,13 @@
-"""Pre-training of an image encoder as a task for the engine: two views, or MoCo's queue."""
+"""Pre-training of an image encoder as a task for the trainer: two views, or MoCo's queue."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,23 +18,17 @@ from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.rows import at_least_fp32
 from dystress_text.errors import TrainingError
 from dystress_text.training.batches import Batch
+from dystress_text.training.embeddings import Embeddings
 from vision.data.images import ImageSet
 from vision.resnet import ImageEncoder, save_encoder
 
 Evaluate = Callable[[ImageEncoder], Mapping[str, float]]
-
-
-class Autocast(Protocol):
-    """Makes the context in which networks run; accelerate's ``autocast`` is one."""
-
-    def __call__(self) -> torch.autocast: ...
+Autocast = Callable[[], AbstractContextManager[Any]]  # such as accelerate's ``autocast``
 
 
 @dataclass(eq=False)
 class PretrainTask:
-    """Implements :class:`~dystress_text.training.trainer.Task` for images: two views of each, in one forward pass.
-
-    Images that lie in memory go to the encoder's device once, as uint8; others are decoded batch by batch.
+    """Implements :class:`~dystress_text.training.task.Task` for images: two views of each in one forward pass.
 
     Args:
         encoder: on the device it trains on.
@@ -42,13 +36,11 @@ class PretrainTask:
         augment: makes a view of uint8 images (n, 3, h, w); called twice a batch, on the device.
         objective: the loss.
         online: metrics of the encoder while it trains, or None.
-        card: goes into the saved folder's card.
+        card: text for the saved folder's card.
 
     Attributes:
-        model: what the optimiser trains: the encoder, with whatever else a subclass gives it.
+        model: what the optimiser trains: the encoder, and a head where a subclass adds one.
     """
-
-    views_in_one_pass: ClassVar[int] = 2
 
     encoder: ImageEncoder
     images: ImageSet
@@ -58,10 +50,7 @@ class PretrainTask:
     card: str = ""
 
     def __post_init__(self) -> None:
-        self._decoders = ThreadPoolExecutor(thread_name_prefix="decode")
         self.model: nn.Module = self.encoder
-        device = next(self.encoder.parameters()).device
-        self._on_device = None if self.images.images is None else self.images.images.to(device)  # (n, 3, h, w) uint8
 
     @property
     def state(self) -> nn.Module:
@@ -72,25 +61,18 @@ class PretrainTask:
             self.objective.temperature.advance(epoch, run_fraction)
 
     def load(self, indices: NDArray[np.int64]) -> Batch:
-        if self._on_device is not None:
-            return {"index": torch.from_numpy(indices)}
-        return {"images": torch.stack(list(self._decoders.map(self.images.image, indices.tolist())))}
+        return {"images": self.images.batch(indices)}
 
-    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        first, second = model(self._two_views(batch)).chunk(2)  # each (n, dim)
-        return first, second
+    def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
+        return Embeddings(model(self._two_views(batch["images"])).chunk(2))  # each (n, dim)
 
-    def _two_views(self, batch: Batch) -> Tensor:
+    def _two_views(self, images: Tensor) -> Tensor:
         """(2 n, 3, size, size): the first view of each image, then the second of each."""
-        images = self._images(batch)
         return torch.cat([self.augment(images), self.augment(images)])
 
-    def _images(self, batch: Batch) -> Tensor:
-        return batch["images"] if self._on_device is None else self._on_device[batch["index"]]
-
-    def loss(self, embeddings: tuple[Tensor, ...]) -> Tensor:
+    def loss(self, embeddings: Embeddings) -> Tensor:
         try:
-            loss: Tensor = self.objective(*embeddings)
+            loss: Tensor = self.objective(*embeddings.views)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not declare it
             reason = " ".join(str(error).split())
             raise TrainingError(f"the embeddings cannot be whitened; lower --learning_rate ({reason})") from error
@@ -115,7 +97,7 @@ class MomentumTask(PretrainTask):
         **others: as for :class:`PretrainTask`.
 
     Attributes:
-        key_encoder: the follower, which starts as a copy of what it follows.
+        key_encoder: the follower; it starts as a copy.
     """
 
     momentum: float
@@ -135,7 +117,7 @@ class MomentumTask(PretrainTask):
         return nn.ModuleDict({"objective": self.objective, "key_encoder": self.key_encoder})
 
     def momentum_at(self, run_fraction: float) -> float:
-        """The momentum of a step that has this fraction of the run behind it."""
+        """The momentum of a step after this fraction of the run."""
         return self.momentum
 
     @torch.no_grad()
@@ -157,13 +139,10 @@ class MomentumTask(PretrainTask):
 class QueueTask(MomentumTask):
     """MoCo v2: one view is the query, a momentum encoder makes the other's key, past keys are the negatives.
 
-    Keys and queries go through batch normalisation apart. On several processes, synchronised statistics take the place
-    of MoCo's shuffling. The momentum is 0.999 on ImageNet, 0.99 on CIFAR.
+    Keys and queries go through batch normalisation in separate passes. On several processes, synchronised statistics
+    replace MoCo's shuffling. The usual momentum is 0.999 on ImageNet and 0.99 on CIFAR.
     """
 
-    views_in_one_pass: ClassVar[int] = 1
-
-    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        images = self._images(batch)
-        query = model(self.augment(images))
-        return query, self._follow(self.augment(images))
+    def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
+        query = model(self.augment(batch["images"]))
+        return Embeddings((query, self._follow(self.augment(batch["images"]))))

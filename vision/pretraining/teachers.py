@@ -1,4 +1,4 @@
-"""BYOL and DINO: a network that learns to say of one view what a slowly following teacher says of the other."""
+"""BYOL and DINO: a student predicts from one view the output of a slowly following teacher for the other view."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from torch import Tensor, nn
 from dystress_text.core.gather import Gather, LocalGather
 from dystress_text.core.rows import at_least_fp32
 from dystress_text.training.batches import Batch
+from dystress_text.training.embeddings import Embeddings
 from vision.pretraining.task import MomentumTask
 from vision.resnet import mlp
 
 PREDICTOR_HIDDEN = 4096  # BYOL's
-# DINO's paper has 65,536; this is what solo-learn takes for CIFAR and ImageNet100
+# solo-learn's for CIFAR and ImageNet100; DINO's paper has 65,536
 PROTOTYPES = 4096
 
 
 class HeadedEncoder(nn.Module):
-    """An encoder and a head that the loss alone sees, (n, 3, h, w) -> (n, the head's width)."""
+    """An encoder and a head used in training only, (n, 3, h, w) -> (n, the head's width)."""
 
     def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -35,14 +36,14 @@ class HeadedEncoder(nn.Module):
 
 @dataclass(eq=False, kw_only=True)
 class TeacherTask(MomentumTask):
-    """A student with a head of its own, and a teacher that sees the same two views and takes no gradient.
+    """A student with a further head, and a teacher that sees the same two views and takes no gradient.
 
     The teacher's momentum rises from the given one to 1 over the run, along half a cosine (Grill et al., 2020). Both
-    views go through a network at once, so that they share batch statistics. There are no further, smaller crops.
+    views go through a network in one pass, so they share batch statistics. Smaller crops are not used.
 
     Args:
-        head: what the student has behind the encoder.
-        head_in_teacher: whether the teacher has it too (DINO's prototypes), or not (BYOL's predictor).
+        head: of the student, after the encoder.
+        head_in_teacher: whether the teacher has it too (DINO's prototypes) or not (BYOL's predictor).
         **others: as for :class:`MomentumTask`; the objective takes both views of the student, then of the teacher.
     """
 
@@ -61,9 +62,10 @@ class TeacherTask(MomentumTask):
     def momentum_at(self, run_fraction: float) -> float:
         return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * run_fraction)) / 2
 
-    def embed(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        views = self._two_views(batch)
-        return *model(views).chunk(2), *self._follow(views).chunk(2)  # each (n, the head's or the projector's width)
+    def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
+        views = self._two_views(batch["images"])
+        # each (n, the head's or the projector's width)
+        return Embeddings((*model(views).chunk(2), *self._follow(views).chunk(2)))
 
 
 def predictor(dim: int) -> nn.Module:
@@ -98,8 +100,8 @@ class Prototypes(nn.Module):
     """DINO's last layer, (n, dim) -> (n, count): cosines with learned vectors.
 
     Args:
-        dim: of what comes in.
-        count: of the vectors.
+        dim: width of the input.
+        count: number of vectors.
     """
 
     def __init__(self, dim: int, count: int = PROTOTYPES) -> None:
@@ -116,11 +118,11 @@ class DINOLoss(nn.Module):
 
     The mean of ``H(P_t(x1), P_s(x2))`` and ``H(P_t(x2), P_s(x1))`` over the images, with the cross-entropy H,
     ``P_s = softmax(s / student_temperature)`` and ``P_t = softmax((t - centre) / teacher_temperature)``. In training
-    mode the centre then follows the mean of the teacher's outputs, those of all processes. DINO's small crops, the
-    warm-up of the teacher's temperature and the first epoch with fixed prototypes are left out.
+    mode the centre then follows the mean of the teacher's outputs over all processes. DINO's small crops, the warm-up
+    of the teacher's temperature and the first epoch with fixed prototypes are left out.
 
     Args:
-        prototypes: how many.
+        prototypes: their number.
         student_temperature: 0.1, as in the paper.
         teacher_temperature: 0.04, the paper's at the start.
         centre_momentum: 0.9, as in the paper.
@@ -150,7 +152,7 @@ class DINOLoss(nn.Module):
             if not value > 0:
                 raise ValueError(f"{name} must be above 0, got {value}")
         if prototypes < 2:
-            raise ValueError(f"prototypes must be at least 2, or there is nothing to choose, got {prototypes}")
+            raise ValueError(f"prototypes must be at least 2, or there is no choice, got {prototypes}")
         if not 0 <= centre_momentum < 1:
             raise ValueError(f"centre_momentum must lie in [0, 1), got {centre_momentum}")
         self.student_temperature, self.teacher_temperature = student_temperature, teacher_temperature

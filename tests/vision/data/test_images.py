@@ -15,8 +15,9 @@ from vision_cases import encoded, write_folder, write_parquet
 from dystress_text.errors import DataError, UserError
 from dystress_text.files.long_tail import LongTail, long_tail_indices, write_long_tail
 from dystress_text.files.prepared_data import Manifest, write_manifest
-from vision.data import images as module
-from vision.data.images import ImageSet, load_images, loaded_side, mean_std
+from vision.data import loading as module
+from vision.data.images import KNOWN_MEAN_STD, ImageSet, mean_std
+from vision.data.loading import load_images, loaded_side
 
 
 def test_class_folders(tmp_path):
@@ -141,7 +142,7 @@ def test_prepared_sets_and_their_long_tail(prepared):
     assert torch.bincount(tail.labels).tolist() == [100, 59, 35, 21, 12, 7, 4, 2, 1, 1]
     assert tail.images[:, 0, 0, 0].tolist() == [k % 250 for k in kept.tolist()]
     assert len(load_images("cifar10_lt", "test", str(root))) == 10
-    assert mean_std(tail) == mean_std("cifar10")
+    assert mean_std(tail) == KNOWN_MEAN_STD["cifar10"]
 
 
 def test_a_saved_long_tail_is_used(prepared):
@@ -225,7 +226,7 @@ def test_a_corrupt_first_image_and_too_few_left(tmp_path):
         ({}, "no images"),
         ({".": [1]}, "one image only"),
         ({"a": [1, 2], "b": []}, "b is a class without images"),
-        ({"a": [1, 2], ".": [1]}, "images beside class folders"),
+        ({"a": [1, 2], ".": [1]}, "images next to class folders"),
     ],
 )
 def test_bad_folders_are_one_line(tmp_path, classes, message):
@@ -279,9 +280,7 @@ def test_mean_and_std():
     values = pixels.double() / 255
     assert mean == pytest.approx(values.mean((0, 2, 3)).tolist(), abs=1e-6)
     assert std == pytest.approx([*values[:, :2].std((0, 2, 3), correction=0).tolist(), 1 / 255], abs=1e-5)
-    assert mean_std("cifar100")[0] == (0.5071, 0.4865, 0.4409)
-    with pytest.raises(UserError, match="known are cifar10"):
-        mean_std("mine")
+    assert mean_std(ImageSet(pixels, None, None, (), "cifar100-lt", None, 4)) == KNOWN_MEAN_STD["cifar100"]
 
 
 def test_mean_and_std_of_files(tmp_path, monkeypatch):
@@ -304,7 +303,7 @@ def test_the_cifar10_copy():
     picture = Image.open(io.BytesIO(table["img"][17].as_py()["bytes"]))
     assert np.array_equal(np.asarray(picture), found.images[17].permute(1, 2, 0).numpy())
     mean, std = mean_std(found)
-    known = mean_std("cifar10")
+    known = KNOWN_MEAN_STD["cifar10"]
     assert np.allclose(mean, known[0], atol=0.005)
     assert np.allclose(std, known[1], atol=0.005)
     names = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]["label"]["names"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dystress_text.errors import UserError
-from vision.data.images import load_images
+from vision.data.loading import load_images
 from vision.data.shapes import make_shapes
 
 

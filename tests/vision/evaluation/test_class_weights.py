@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dystress_text.errors import UserError
-from vision.evaluation.class_weights import NAMED_WEIGHTS, check_class_weights, classification_loss, parse_class_weights
+from vision.evaluation.fine_tuning import NAMED_WEIGHTS, check_class_weights, classification_loss, parse_class_weights
 
 
 def softmax(row):

@@ -8,7 +8,7 @@ from encoder_cases import colour_images, tiny_encoder
 from sklearn.neighbors import KNeighborsClassifier
 
 from dystress_text.errors import UserError
-from vision.data import splits
+from vision.data import loading
 from vision.data.augment import evaluation_transform
 from vision.data.images import mean_std
 from vision.evaluate import main
@@ -33,7 +33,7 @@ def data(monkeypatch):
         "train": colour_images(48, name="colours", variant="JPEG copy"),
         "test": colour_images(21, seed=1, name="colours", variant="JPEG copy"),
     }
-    monkeypatch.setattr(splits, "load_images", lambda name, split, *rest: sets[split])
+    monkeypatch.setattr(loading, "load_images", lambda name, split, *rest: sets[split])
     return sets
 
 
@@ -86,7 +86,7 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys):
 def test_views_of_geometry_are_those_of_the_recipes(side, expected):
     train, test = colour_images(4, size=side), colour_images(4, size=side)
     taken = ImageInput(side, 1.0, (0.5,) * 3, (0.25,) * 3)
-    augment = Subject(tiny_encoder(), splits.Splits(train, test, side, taken.mean, taken.std), taken).augment
+    augment = Subject(tiny_encoder(), loading.Splits(train, test, side, taken.mean, taken.std), taken).augment
     assert (augment.jitter, augment.blur, augment.min_scale) == expected
 
 
@@ -142,7 +142,7 @@ def test_what_cannot_be_is_one_line(model, data, tmp_path, capsys):
         assert f"--transfer_lr: must be above 0, got {rate}" in fails(capsys, *transfer, f"--transfer_lr={rate}")
         assert "--knn_temperature: must be above 0" in fails(capsys, *base, f"--knn_temperature={rate}")
     assert "--tasks: knn is named twice" in fails(capsys, *base, "--tasks", "knn", "linear", "knn")
-    assert "is no saved image encoder" in fails(capsys, f"--model={tmp_path}", "--dataset=colours")
+    assert "is not a saved image encoder" in fails(capsys, f"--model={tmp_path}", "--dataset=colours")
     assert "--batch_size: must be at least 1, got 0" in fails(capsys, *base, "--batch_size=0")
     assert "(see --help)" in fails(capsys, *base, "--tasks", "knitting")
     (tmp_path / "file").write_text("")

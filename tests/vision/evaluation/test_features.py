@@ -7,7 +7,6 @@ from encoder_cases import as_float, colour_images, tiny_encoder
 from PIL import Image
 
 from dystress_text.errors import DataError, UserError
-from vision.data.image_batches import image_batches
 from vision.data.images import ImageSet
 from vision.evaluation.features import evaluating, image_features, seeded
 
@@ -76,9 +75,9 @@ def test_files_come_in_order_like_images_in_memory(tmp_path):
     images = colour_images(11)
     files = as_files(images, tmp_path)
     order = torch.randperm(11)[:9]
-    for one, other in zip(image_batches(images, 2, order=order), image_batches(files, 2, order=order), strict=True):
-        assert torch.equal(one[0], other[0])
-        assert torch.equal(one[1], other[1])
+    for one, other in zip(images.batches(2, order=order), files.batches(2, order=order), strict=True):
+        assert torch.equal(one["rows"], other["rows"])
+        assert torch.equal(one["images"], other["images"])
     encoder = tiny_encoder()
     assert torch.equal(image_features(encoder, images, as_float, 4), image_features(encoder, files, as_float, 4))
 

@@ -9,25 +9,25 @@ from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
 from dystress_text.errors import TrainingError, UserError
 from vision.evaluation.features import evaluating
-from vision.evaluation.fine_tuning import Classifier, TransferRecipe, fine_tune, score_classifier
+from vision.evaluation.fine_tuning import Classifier, FineTuningRecipe, fine_tune, score_classifier
 
-SHORT = TransferRecipe(epochs=4, batch_size=16)
+SHORT = FineTuningRecipe(epochs=4, batch_size=16)
 
 
 def test_the_recipe_is_the_papers():
-    recipe = TransferRecipe()
+    recipe = FineTuningRecipe()
     assert (recipe.epochs, recipe.batch_size) == (50, 128)
     for classes, start in ((10, 0.1), (2, 1.0)):
         rates = [recipe.rate(epoch, classes) for epoch in range(50)]
         assert rates == pytest.approx([start] * 30 + [start / 10] * 10 + [start / 100] * 10)
-    assert TransferRecipe(learning_rate=0.5).rate(0, 2) == 0.5
-    assert [TransferRecipe(epochs=5).rate(epoch, 3) for epoch in range(5)] == pytest.approx([0.1] * 3 + [0.01, 0.001])
+    assert FineTuningRecipe(learning_rate=0.5).rate(0, 2) == 0.5
+    assert [FineTuningRecipe(epochs=5).rate(epoch, 3) for epoch in range(5)] == pytest.approx([0.1] * 3 + [0.01, 0.001])
 
 
 @pytest.mark.parametrize(("classes", "weights"), [(3, (1.0, 3.0, 0.5)), (2, (2.45,))])
 def test_a_step_is_plain_gradient_descent_on_the_weighted_loss(classes, weights):
     encoder, train = tiny_encoder(), colour_images(12, classes)
-    recipe = TransferRecipe(epochs=1, batch_size=12)
+    recipe = FineTuningRecipe(epochs=1, batch_size=12)
     model, loss = fine_tune(encoder, train, as_float, weights, recipe, seed=5)
 
     truth = Classifier(encoder, classes, seed=5).train()
@@ -47,7 +47,7 @@ def test_a_step_is_plain_gradient_descent_on_the_weighted_loss(classes, weights)
 @pytest.mark.parametrize("classes", [2, 3])
 def test_it_learns_and_its_figures_are_scikit_learns(classes):
     train, test = colour_images(60, classes), colour_images(31, classes, seed=1)
-    model, loss = fine_tune(tiny_encoder(), train, as_float, (), TransferRecipe(8, 8, learning_rate=0.05))
+    model, loss = fine_tune(tiny_encoder(), train, as_float, (), FineTuningRecipe(8, 8, learning_rate=0.05))
     found = score_classifier(model, test, as_float, loss, batch_size=7)
     assert found.accuracy.top1 > 90
     with evaluating(model), torch.no_grad():
@@ -86,4 +86,4 @@ def test_errors_are_one_line():
     with pytest.raises(UserError, match="at least two images a step"):
         fine_tune(encoder, train, as_float, (), replace(SHORT, batch_size=1))
     with pytest.raises(TrainingError, match=r"fine-tuning diverged in epoch \d: .*; lower --transfer_lr"):
-        fine_tune(encoder, train, as_float, (), TransferRecipe(epochs=4, batch_size=4, learning_rate=1e30))
+        fine_tune(encoder, train, as_float, (), FineTuningRecipe(epochs=4, batch_size=4, learning_rate=1e30))

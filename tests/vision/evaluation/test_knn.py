@@ -9,7 +9,17 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from dystress_text.errors import UserError
 from vision.evaluation import knn
-from vision.evaluation.knn import cosine_knn, cosine_votes, l2_knn, l2_votes
+from vision.evaluation.knn import cosine_votes, l2_votes
+
+
+def cosine_knn(*arguments, **options):
+    """The classes that the votes give."""
+    return cosine_votes(*arguments, **options).argmax(1)
+
+
+def l2_knn(*arguments, **options):
+    """The classes that the votes give."""
+    return l2_votes(*arguments, **options).argmax(1)
 
 
 def clouds(n, m, dim=12, classes=5, seed=0):

@@ -1,21 +1,23 @@
 """The program with every objective that has no negatives: runs on drawn shapes, what is recorded, what is refused."""
 
 import json
-from types import SimpleNamespace
+from itertools import product
 
 import pytest
 import torch
 from conftest import reset_accelerator
+from vision_cases import ONE_PROCESS
 
 from dystress_text.errors import TrainingError, UserError
+from dystress_text.training.embeddings import Embeddings
 from vision.pretraining.build_task import objective_of
 from vision.pretraining.negative_free import NEGATIVE_FREE, ZeroCLLoss
+from vision.pretraining.run import check_batch
 from vision.pretraining.settings import WITHOUT_TEMPERATURE
 from vision.pretraining.task import PretrainTask
 from vision.resnet import load_encoder
-from vision.train import _check_whitening, _watch, main, parse
+from vision.train import main, parse
 
-ONE = SimpleNamespace(num_processes=1, process_index=0)
 SHORT = ["--preset", "quickstart", "--max_steps=24", "--max_train_samples=320", "--train_batch_size=32",
          "--out_dim=16", "--logging_steps=1", "--knn_k=0", "--mixed_precision=no", "--learning_rate=2e-3"]  # fmt: skip
 
@@ -37,18 +39,18 @@ def test_a_short_run_on_shapes_lowers_the_loss(objective, tmp_path, capsys):
     assert "emperature" not in card + capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    "flags",
-    ["--temperature=linear", "--temp=0.2", "--tau_min=0.1", "--tau_max=0.1", "--shift=0.2", "--scale=0.5",
-     "--sharpness=3", "--half_period=2", "--unit=run", "--tau_0=0.1", "--alpha=1", "--a_0=0.1", "--sigma=0.5",
-     "--detach_temperature=false"],
-)  # fmt: skip
-@pytest.mark.parametrize("objective", ["vicreg", "byol"])
-def test_options_of_a_temperature_are_refused(objective, flags):
-    option = flags.split("=")[0]
-    settings = parse(["--preset", "cifar10", f"--objective={objective}", flags])
-    with pytest.raises(UserError, match=f"^{option}: objective '{objective}' has no negatives and takes no temp"):
-        objective_of(settings.loss, settings.vision, ONE)
+OF_A_TEMPERATURE = [
+    "--temperature=linear", "--temp=0.2", "--tau_min=0.1", "--tau_max=0.1", "--shift=0.2", "--scale=0.5",
+    "--sharpness=3", "--half_period=2", "--unit=run", "--tau_0=0.1", "--alpha=1", "--a_0=0.1", "--sigma=0.5",
+    "--detach_temperature=false", "--learn_temperature=true",
+]  # fmt: skip
+
+
+def test_options_of_a_temperature_are_refused():
+    for objective, given in [("byol", "--temp=0.2"), *product(["vicreg"], OF_A_TEMPERATURE)]:
+        option = given.split("=")[0]
+        with pytest.raises(UserError, match=f"^{option}: objective '{objective}' has no negatives and takes no temp"):
+            parse(["--preset", "cifar10", f"--objective={objective}", given])
 
 
 @pytest.mark.parametrize(
@@ -57,27 +59,25 @@ def test_options_of_a_temperature_are_refused(objective, flags):
      (["--objective=byol", "--queue_size=9"], "--queue_size: objective 'byol' has none; queue does")],
 )  # fmt: skip
 def test_options_of_other_objectives_are_refused(flags, message):
-    settings = parse(flags)
     with pytest.raises(UserError, match=f"^{message}$"):
-        objective_of(settings.loss, settings.vision, ONE)
+        parse(flags)
 
 
-@pytest.mark.parametrize("objective", WITHOUT_TEMPERATURE)
-def test_there_are_no_similarities_to_log(objective):
-    settings = parse([f"--objective={objective}", "--log_similarity=true"])
-    with pytest.raises(UserError, match=f"^--log_similarity: objective '{objective}' has no negatives"):
-        _watch(settings, objective_of(settings.loss, settings.vision, ONE))
+def test_there_are_no_similarities_to_log():
+    for objective in WITHOUT_TEMPERATURE:
+        with pytest.raises(UserError, match=f"^--log_similarity: objective '{objective}' has no negatives"):
+            parse([f"--objective={objective}", "--log_similarity=true"])
 
 
 def test_a_batch_too_small_to_whiten_is_refused_before_the_run():
     for objective in ("w_mse", "vicreg"):
         settings = parse(["--out_dim=64", f"--objective={objective}"])
-        _check_whitening(65, settings)
+        check_batch(settings, 65, 1)
         if objective == "w_mse":
             with pytest.raises(UserError, match=r"^--out_dim: objective 'w_mse' whitens 64 dim.*--out_dim 32 is"):
-                _check_whitening(64, settings)
+                check_batch(settings, 64, 1)
         else:
-            _check_whitening(64, settings)
+            check_batch(settings, 64, 1)
 
 
 def refusing(z1, z2):
@@ -88,7 +88,7 @@ def test_a_factorisation_that_fails_ends_the_run_with_one_line():
     task = PretrainTask.__new__(PretrainTask)
     task.objective = refusing
     with pytest.raises(TrainingError, match=r"cannot be whitened; lower --learning_rate \(not positive definite\)"):
-        task.loss((torch.zeros(4, 2), torch.zeros(4, 2)))
+        task.loss(Embeddings((torch.zeros(4, 2), torch.zeros(4, 2))))
 
 
 @pytest.mark.parametrize("name", NEGATIVE_FREE)
@@ -101,9 +101,8 @@ def test_embeddings_that_are_no_numbers_are_seen(name):
     assert loss.isnan()  # which the engine sees
 
 
-@pytest.mark.parametrize("objective", WITHOUT_TEMPERATURE)
-def test_a_named_objective_drops_the_presets_temperature(objective):
-    for preset in ("cifar10", "cifar10-simclr", "imagenet100-shift-0.4"):
+def test_a_named_objective_drops_the_presets_temperature():
+    for objective, preset in product(WITHOUT_TEMPERATURE, ("cifar10", "cifar10-simclr", "imagenet100-shift-0.4")):
         loss = parse(["--preset", preset, "--objective", objective]).loss
         assert (loss.objective, loss.temperature, loss.temp, loss.tau_min) == (objective, None, None, None)
     assert parse(["--preset", "cifar10", "--objective=dcl"]).loss.tau_min == 0.07
@@ -113,7 +112,7 @@ def test_the_parts_of_zero_cl_are_wired():
     parts = {}
     for name in ("zero_icl", "zero_fcl", "zero_cl"):
         settings = parse([f"--objective={name}"])
-        objective = objective_of(settings.loss, settings.vision, ONE)
+        objective = objective_of(settings, ONE_PROCESS)
         assert isinstance(objective, ZeroCLLoss)
         parts[name] = objective.parts
     assert parts == {"zero_icl": "instance", "zero_fcl": "feature", "zero_cl": "both"}

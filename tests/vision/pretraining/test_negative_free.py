@@ -215,9 +215,9 @@ def test_descent_makes_the_views_agree_and_does_not_collapse(name):
 # ---- several processes ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("name", NEGATIVE_FREE)
-def test_the_mean_over_processes_is_the_single_process(name, world_size):
+def test_the_mean_over_processes_is_the_single_process(name):
+    world_size = 3
     views = [z.requires_grad_() for z in draw(24)]
     single = NEGATIVE_FREE[name]()(*views)
     expected = torch.autograd.grad(single, views)
@@ -281,9 +281,8 @@ def test_more_dimensions_than_rows():
         ARBLoss(7)(z1, z2)
 
 
-@pytest.mark.parametrize("name", NEGATIVE_FREE)
-def test_other_shapes_are_refused(name):
-    loss = NEGATIVE_FREE[name]()
+def test_other_shapes_are_refused():  # by the class that all have in common
+    loss = BarlowTwinsLoss()
     for z1, z2 in ((torch.randn(4, 3), torch.randn(5, 3)), (torch.randn(4), torch.randn(4))):
         with pytest.raises(ValueError, match=r"one shape \(batch, dim\)"):
             loss(z1, z2)

@@ -8,6 +8,7 @@ from encoder_cases import as_float, colour_images, tiny_encoder
 from processes import in_threads
 from torch import nn
 
+from dystress_text.training.embeddings import Embeddings
 from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask, predictor
 from vision.resnet import load_encoder
 
@@ -162,13 +163,13 @@ def make_task(kind):
 def test_student_and_teacher_see_both_views_and_the_student_alone_learns(kind):
     task = make_task(kind)
     batch = task.load(torch.arange(6).numpy())
-    s1, s2, t1, t2 = task.embed(task.model, batch)
+    s1, s2, t1, t2 = task.embed(task.model, batch).views
     views = torch.cat([as_float(task.images.images[:6]), 0.5 * as_float(task.images.images[:6])])
     teacher = task.key_encoder(views)
     torch.testing.assert_close(torch.cat([t1, t2]), teacher)
     assert s1.shape == s2.shape == t1.shape == (6, 16 if kind == "byol" else 24)
     torch.testing.assert_close(torch.cat([s1, s2]), task.head(task.encoder(views)))
-    task.loss((s1, s2, t1, t2)).backward()
+    task.loss(Embeddings((s1, s2, t1, t2))).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in task.model.parameters())
     assert all(p.grad is None for p in task.key_encoder.parameters())
     own = dict(task.key_encoder.named_parameters())

@@ -4,33 +4,39 @@ import json
 import re
 import warnings
 from dataclasses import fields
-from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import SHARED
+from vision_cases import ONE_PROCESS
 
 from dystress_text.training.settings import EngineSettings
 from vision.data.augment import SimclrAugment, draw_jitter
-from vision.data.images import SMALL
-from vision.data.sources import LONG_TAILED, PREPARED
+from vision.data.loading import SMALL
+from vision.data.sources import SET_NAMES
 from vision.pretraining.build_task import objective_of
 from vision.pretraining.presets import PRESETS
+from vision.pretraining.run import check_batch
 from vision.pretraining.settings import VisionLossSettings, VisionSettings
-from vision.train import _check_whitening, parse
+from vision.train import parse
 
 OPTIONS = {field.name for group in (VisionSettings, VisionLossSettings, EngineSettings) for field in fields(group)}
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_options_exist_and_fit_each_other(name):
-    assert set(PRESETS[name].settings) <= OPTIONS
-    settings = parse(["--preset", name])
-    assert settings.preset == name
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # several of the paper's profiles have a falling logit
-        objective_of(settings.loss, settings.vision, SimpleNamespace(num_processes=1, process_index=0))
-    _check_whitening(settings.engine.train_batch_size, settings)
+@pytest.fixture(scope="module")
+def parsed():
+    """The settings of every preset."""
+    return {name: parse(["--preset", name]) for name in PRESETS}
+
+
+def test_options_exist_and_fit_each_other(parsed):
+    for name, settings in parsed.items():
+        assert set(PRESETS[name].settings) <= OPTIONS, name
+        assert settings.preset == name
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # several of the paper's profiles have a falling logit
+            objective_of(settings, ONE_PROCESS)
+        check_batch(settings, settings.engine.train_batch_size, 1)
 
 
 def test_the_list_has_a_line_for_each(capsys):
@@ -54,8 +60,8 @@ def test_the_help_is_that_of_vision(capsys):
     assert parse([]).engine.grad_cache_chunk is None
 
 
-def test_the_recipe_of_cifar():
-    settings = parse(["--preset", "cifar10"])
+def test_the_recipe_of_cifar(parsed):
+    settings = parsed["cifar10"]
     vision, loss, engine = settings.vision, settings.loss, settings.engine
     assert (vision.architecture, vision.stem, vision.optimizer, engine.learning_rate) == (
         "resnet18",
@@ -68,8 +74,8 @@ def test_the_recipe_of_cifar():
     assert engine.output_dir == "out_vision"
 
 
-def test_the_recipe_of_imagenet100():
-    settings = parse(["--preset", "imagenet100"])
+def test_the_recipe_of_imagenet100(parsed):
+    settings = parsed["imagenet100"]
     vision, engine = settings.vision, settings.engine
     assert (vision.architecture, vision.stem, vision.optimizer, vision.lr_scaling) == (
         "resnet50",
@@ -82,29 +88,31 @@ def test_the_recipe_of_imagenet100():
     assert vision.blur
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_colour_jitter_is_simclrs_at_imagenet_scale_and_the_papers_below(name):
-    vision = parse(["--preset", name]).vision
-    large = vision.image_size > SMALL
-    factors = draw_jitter(100_000, vision.jitter, torch.device("cpu"))
-    spread = (factors.amax(1) - torch.tensor([1.0, 1.0, 1.0, 0.0])).tolist()
-    assert spread == pytest.approx((0.8, 0.8, 0.8, 0.2) if large else (0.4, 0.4, 0.4, 0.1), rel=0.01)
-    assert vision.blur == large
-    SimclrAugment(vision.image_size, (0.5,) * 3, (0.25,) * 3, vision.jitter, vision.blur, vision.min_scale)
+def test_colour_jitter_is_simclrs_at_imagenet_scale_and_the_papers_below(parsed):
+    for name, settings in parsed.items():
+        vision = settings.vision
+        large = vision.image_size > SMALL
+        expected = (2.0, True, 0.08) if large else (1.0, False, 0.2)
+        assert (vision.jitter, vision.blur, vision.min_scale) == expected, name
+        SimclrAugment(vision.image_size, (0.5,) * 3, (0.25,) * 3, vision.jitter, vision.blur, vision.min_scale)
+    for jitter, expected in ((2.0, (0.8, 0.8, 0.8, 0.2)), (1.0, (0.4, 0.4, 0.4, 0.1))):
+        factors = draw_jitter(100_000, jitter, torch.device("cpu"))
+        spread = (factors.amax(1) - torch.tensor([1.0, 1.0, 1.0, 0.0])).tolist()
+        assert spread == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_each_trains_on_the_data_set_of_its_name(name):
-    dataset = parse(["--preset", name]).vision.dataset
-    said = name.split("-")[0] + ("_lt" if name.startswith("imagenet100-lt") else "")
-    assert dataset == {"quickstart": "shapes"}.get(name, said)
-    assert dataset in (*PREPARED, *LONG_TAILED, "shapes")
+def test_each_trains_on_the_data_set_of_its_name(parsed):
+    for name, settings in parsed.items():
+        dataset = settings.vision.dataset
+        said = name.split("-")[0] + ("_lt" if name.startswith("imagenet100-lt") else "")
+        assert dataset == {"quickstart": "shapes"}.get(name, said)
+        assert dataset in (*SET_NAMES, "shapes"), name
 
 
-def test_evaluations_are_ten_epochs_apart():
+def test_evaluations_are_ten_epochs_apart(parsed):
     images = {"cifar10": 50_000, "tiny_imagenet": 100_000, "imagenet100": 126_689, "imagenet1k": 1_281_167}
     for name, count in images.items():
-        engine = parse(["--preset", name]).engine
+        engine = parsed[name].engine
         assert engine.eval_steps == 10 * (count // engine.train_batch_size)
 
 

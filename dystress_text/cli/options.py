@@ -1,0 +1,111 @@
+"""Options of a program as fields of a dataclass: default, help, interval, and the option that each belongs to.
+
+@dataclass(frozen=True)
+class Settings:
+    dropout: float = option(0.1, "Dropout rate.", interval="[0, 1)")
+    alpha: float | None = option(None, "lora: scale.", interval="(0, inf)", needs="lora_rank")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from dataclasses import MISSING, Field, field, fields
+from types import MappingProxyType
+from typing import Any
+
+from transformers import HfArgumentParser
+
+from dystress_text.cli.command_line import OneLineErrors
+from dystress_text.errors import UserError
+
+_INTERVAL, _NEEDS = "interval", "needs"  # keys of a field's metadata that argparse does not know
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    interval: str | None = None,
+    needs: str | None = None,
+    choices: Sequence[str] | None = None,
+    **more: Any,
+) -> Any:
+    """A field of a dataclass that is an option of a program.
+
+    Args:
+        default: its value where none is given.
+        help: what ``--help`` says.
+        interval: the numbers that it takes, such as ``[0, 1)`` or ``(0, inf)``; None (not given) is always taken.
+        needs: the option without which it has no effect; it may then only have its default.
+        choices: the words that it takes.
+        **more: further arguments of argparse's ``add_argument``.
+    """
+    metadata: dict[str, Any] = {"help": help, **more}
+    for key, value in ((_INTERVAL, interval), (_NEEDS, needs), ("choices", choices and list(choices))):
+        if value is not None:
+            metadata[key] = value
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def reworded(settings: type, name: str, help: str, default: Any = MISSING) -> Any:
+    """The option of another dataclass with a help, and perhaps a default, of its own; its interval stays."""
+    entry: Field[Any] = settings.__dataclass_fields__[name]  # type: ignore[attr-defined]
+    return field(
+        default=default_of(entry) if default is MISSING else default, metadata={**entry.metadata, "help": help}
+    )
+
+
+def check_options(settings: Any) -> None:
+    """See that each option of a dataclass lies in its interval and has the option that it needs.
+
+    Raises:
+        UserError: one does not; the message names it.
+    """
+    for entry in fields(settings):
+        value, interval, needs = getattr(settings, entry.name), *map(entry.metadata.get, (_INTERVAL, _NEEDS))
+        if interval is not None and value is not None and not lies_in(value, interval):
+            raise UserError(f"--{entry.name}: must {_in_words(interval)}, got {value}")
+        if needs is not None and value != default_of(entry) and getattr(settings, needs) in (None, False):
+            raise UserError(f"--{entry.name}: has no effect without --{needs}")
+
+
+def default_of(entry: Field[Any]) -> Any:
+    """The default of a dataclass's field."""
+    return entry.default if entry.default_factory is MISSING else entry.default_factory()
+
+
+def lies_in(value: float, interval: str) -> bool:
+    """Whether a number lies in an interval such as ``[0, 1)``; NaN lies in none."""
+    low, high = (_number(end) for end in interval[1:-1].split(","))
+    above = low <= value if interval[0] == "[" else low < value
+    return above and (value <= high if interval[-1] == "]" else value < high)
+
+
+def _number(text: str) -> float:
+    base, _, exponent = text.strip().partition("^")
+    return math.pow(float(base), float(exponent or 1))
+
+
+def _in_words(interval: str) -> str:
+    low, high = (end.strip() for end in interval[1:-1].split(","))
+    if high != "inf":
+        return f"lie in {interval}"
+    return f"be at least {low}" if interval[0] == "[" else "be positive" if low == "0" else f"be above {low}"
+
+
+class SettingsParser(OneLineErrors, HfArgumentParser):
+    """A parser whose options are the fields of dataclasses; an error is one line."""
+
+    @staticmethod
+    def _parse_dataclass_field(parser: ArgumentParser, field: Field[Any]) -> None:
+        known = copy.copy(field)
+        known.metadata = MappingProxyType({k: v for k, v in field.metadata.items() if k not in (_INTERVAL, _NEEDS)})
+        HfArgumentParser._parse_dataclass_field(parser, known)

@@ -1,0 +1,154 @@
+"""Text files with a sentence a line: opened, read line by line in bounded memory, and what was found on the way."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import lzma
+import zlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+import numpy as np
+
+MAX_LINE_BYTES = 65_536
+
+
+_OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+
+
+UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
+
+
+@dataclass
+class CorpusReport:
+    """What reading a text file found. Each line is a sentence or left out for exactly one reason.
+
+    Attributes:
+        sha256: of the file as it lies on disk.
+        lines: lines read.
+        sentences: lines kept.
+        empty: left out, nothing but white space.
+        over_long: left out, more than 65,536 bytes.
+        invalid_utf8: left out, not UTF-8.
+        nul: left out, holding a NUL byte.
+        bom: a UTF-8 byte order mark, removed from the start of the first line.
+        crlf: kept without the carriage return at the end.
+        duplicates: kept, though the same sentence came before.
+        truncated: kept, but more tokens than the training length.
+        first_line: the first line number (from 1) of each kind of finding.
+    """
+
+    sha256: str = ""
+    lines: int = 0
+    sentences: int = 0
+    empty: int = 0
+    over_long: int = 0
+    invalid_utf8: int = 0
+    nul: int = 0
+    bom: int = 0
+    crlf: int = 0
+    duplicates: int = 0
+    truncated: int = 0
+    first_line: dict[str, int] = field(default_factory=dict)
+
+    def note(self, kind: str) -> None:
+        """Count a finding at the current line."""
+        setattr(self, kind, getattr(self, kind) + 1)
+        self.first_line.setdefault(kind, self.lines)
+
+    def summary(self) -> str:
+        """One line for the user: what was found, what became of it, and where it was found first."""
+        findings = [
+            ("empty", "empty (left out)"),
+            ("over_long", f"over {MAX_LINE_BYTES:,} bytes (left out)"),
+            ("invalid_utf8", "not UTF-8 (left out)"),
+            ("nul", "with a NUL byte (left out)"),
+            ("bom", "byte order mark (removed)"),
+            ("crlf", "with CRLF ends (kept)"),
+            ("duplicates", "duplicates (kept)"),
+            ("truncated", "cut at the training length (kept)"),
+        ]
+        counts = [(kind, text, getattr(self, kind)) for kind, text in findings]
+        parts = [f"{count:,} {text} from line {self.first_line[kind]:,}" for kind, text, count in counts if count]
+        return f"{self.sentences:,} sentences in {self.lines:,} lines" + (f"; {', '.join(parts)}" if parts else "")
+
+
+class LineSource(Protocol):
+    """What lines are read from; a binary stream is one."""
+
+    def readline(self, size: int = -1, /) -> bytes: ...
+
+
+class LineStream:
+    """Lines, each with its line feed, as a stream.
+
+    Args:
+        lines: the lines.
+    """
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._lines = iter(lines)
+        self._rest = b""
+
+    def readline(self, size: int = -1, /) -> bytes:
+        """The next line, or at most ``size`` bytes of it; empty at the end."""
+        line = self._rest or next(self._lines, b"")
+        end = len(line) if size < 0 else size
+        self._rest = line[end:]
+        return line[:end]
+
+
+def read_sentences(
+    stream: LineSource, report: CorpusReport, max_sentences: int | None = None, places: array[int] | None = None
+) -> Iterator[str]:
+    """Sentences of a binary stream, one a line, with the findings counted in ``report``.
+
+    Lines end at a line feed alone. Memory is bounded however long a line is. Stops after ``max_sentences``. Each
+    sentence's line number is appended to ``places``, an ``array("q")``.
+    """
+    places = array("q") if places is None else places
+    hashes = array("q")  # sorting 8 bytes a sentence at the end is far smaller than a set of strings
+    while report.sentences != max_sentences and (raw := stream.readline(MAX_LINE_BYTES + 1)):
+        report.lines += 1
+        if len(raw) > MAX_LINE_BYTES and not raw.endswith(b"\n"):
+            while (rest := stream.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
+                pass
+            report.note("over_long")
+            continue
+        line = raw.removesuffix(b"\n")
+        if report.lines == 1 and line.startswith(codecs.BOM_UTF8):
+            line = line.removeprefix(codecs.BOM_UTF8)
+            report.note("bom")
+        if line.endswith(b"\r"):
+            line = line.removesuffix(b"\r")
+            report.note("crlf")
+        if b"\0" in line:
+            report.note("nul")
+            continue
+        try:
+            sentence = line.decode("utf-8")
+        except UnicodeDecodeError:
+            report.note("invalid_utf8")
+            continue
+        if not sentence.strip():
+            report.note("empty")
+            continue
+        report.sentences += 1
+        hashes.append(hash(sentence))
+        places.append(report.lines)
+        yield sentence
+    repeated = np.ones(len(hashes), dtype=bool)
+    repeated[np.unique(np.frombuffer(hashes, dtype=np.int64), return_index=True)[1]] = False  # all but the first ones
+    if repeated.any():
+        report.duplicates = int(repeated.sum())
+        report.first_line["duplicates"] = places[int(repeated.argmax())]
+
+
+def open_text(path: Path) -> BinaryIO:
+    """A text for reading, unpacked where its name ends in .gz, .xz or .bz2; reading it may raise ``UNPACK_ERRORS``."""
+    return cast(BinaryIO, _OPENERS.get(path.suffix, open)(path, "rb"))

@@ -1,0 +1,262 @@
+"""A text run: what is loaded, what it says and measures before the first step, and what is known after the last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.encoders.encoder import POOLERS, SentenceEncoder, check_length, check_views
+from dystress_text.encoders.masked_lm import TokenMasking
+from dystress_text.encoders.saved_model import load_saved
+from dystress_text.errors import UserError
+from dystress_text.evaluation.catalogue import PREPARED_SETS
+from dystress_text.evaluation.evaluators import (
+    Evaluation,
+    build_evaluation,
+    digest_of,
+    further_lines,
+    sts_line,
+    sts_metrics,
+)
+from dystress_text.evaluation.readers import POSITIVE_SCORE, StsPairs
+from dystress_text.evaluation.sts import pair_similarities, score_vectors
+from dystress_text.files.places import EMBEDDED, data_root
+from dystress_text.files.prepared_data import variant_of
+from dystress_text.files.whole import versions
+from dystress_text.simcse.corpus import TrainingText, load_corpus, tokenizer_id
+from dystress_text.simcse.objective import objective_of
+from dystress_text.simcse.settings import RunSettings
+from dystress_text.simcse.start import Start, load_start
+from dystress_text.simcse.task import SimcseTask
+from dystress_text.simcse.training_text import training_text
+from dystress_text.training.accelerator import describe, gather_of
+from dystress_text.training.build_loss import learned_end_points, learned_group
+from dystress_text.training.distributed import check_whole
+from dystress_text.training.run_folder import TEXT_PROGRAM
+from dystress_text.training.similarity_log import SimilarityLog, similarity_log_of
+from dystress_text.training.task import TrainingSummary
+from dystress_text.training.trainer import Trainer
+
+Publish = Callable[[Path, Mapping[str, Any], ContrastiveLoss], str | None]
+
+
+@dataclass
+class TextRun:
+    """Implements :class:`dystress_text.training.run.Run` for sentences.
+
+    Attributes:
+        settings: as they were parsed.
+        start: the encoder before its first step.
+        text: the training sentences.
+        task: what is trained.
+        evaluation: what it is evaluated on.
+        options: the settings with what the run found out: the pooler of a loaded model, the metric of the best model.
+        data_id: names the training sentences, their tokens, and what decides which model is kept.
+        variants: of the prepared data, by option; None for published data.
+        record: what ``run.json`` says.
+        publish: leaves card and page in the folder, and returns a line that says so.
+        accelerator: of the run.
+    """
+
+    settings: RunSettings
+    start: Start
+    text: TrainingText
+    task: SimcseTask
+    evaluation: Evaluation
+    options: Mapping[str, Any]
+    data_id: str
+    variants: Mapping[str, str | None]
+    record: dict[str, Any]
+    publish: Publish
+    accelerator: Accelerator
+    make_optimizer: None = None
+    similarity_log: SimilarityLog | None = field(init=False)
+    learned_temperature: dict[str, Any] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.similarity_log = similarity_log_of(self.settings.engine, self.task.objective)
+        self.learned_temperature = learned_group(self.task.objective, self.settings.loss)
+
+    @property
+    def best_metric(self) -> str | None:
+        metric: str | None = self.options["metric_for_best_model"]
+        return metric
+
+    @property
+    def samples(self) -> int:
+        return len(self.task.corpus)
+
+    @property
+    def dev(self) -> StsPairs | None:
+        """The first set of scored pairs, which tables and page are about; None where there is none."""
+        return next(iter(self.evaluation.pairs), None)
+
+    def begin(self, trainer: Trainer, before: Mapping[str, Any]) -> None:
+        for line in (*self.start.notes, f"{self.task.corpus.report.summary()} ({self.text.name})"):
+            _say(line)
+        for option, variant in self.variants.items():
+            if variant is not None:
+                _say(f"--{option}: not the published data but a variant: {variant}")
+        objective, columns = self.task.objective, self.task.corpus.columns
+        _say(f"{type(objective).__name__} with {objective.temperature}")
+        samples = "sentences" if columns == 1 else f"rows of {columns} sentences"
+        _say(f"{trainer.total_steps:,} steps of {trainer.order.batch_size} {samples} on {describe(self.accelerator)}")
+        self._measure_untrained()
+
+    def _measure_untrained(self) -> None:
+        dev, model = self.dev, self.task.model
+        self.record["untrained"] = {}
+        if dev is None:
+            return
+        vectors = vectors_by_pooler(dev, model, self.task.tokenizer)
+        if self.start.has_head:
+            vectors[model.pooler_type] = self.task.encode(dev.sentences)
+        self.record["untrained"] = untrained(dev, vectors)
+        before = pair_similarities(dev, vectors[model.pooler_type]).histograms()
+        self.record["similarities"] = {"set": dev.name, "before": before}
+        if dev.positive_above != POSITIVE_SCORE:
+            self.record["similarities"]["positive_above"] = dev.positive_above
+
+    def finish(self, summary: TrainingSummary, output: Path) -> None:
+        task, dev = self.task, self.dev
+        self.record |= {
+            "sentences_per_second": round(task.corpus.columns * summary.samples_per_second, 1),
+            "padding_share": round(task.padding_share, 4),
+            "duplicate_pairs": int(task.objective.duplicates) if task.mask_duplicates else None,
+            **learned_end_points(task.objective.temperature),
+        }
+        if dev is not None:
+            best, _ = load_saved(output)
+            vectors = best.to(self.accelerator.device).encode(dev.sentences, task.tokenizer)
+            assert isinstance(vectors, Tensor)
+            self.record["similarities"]["after"] = pair_similarities(dev, vectors).histograms()
+        if self.settings.evaluation.has_several:
+            self.record["evaluators"] = self.evaluation.record()
+        published = self.publish(output, self.record, task.objective)
+        self._report(output)
+        if published is not None:
+            _say(published)
+
+    def _report(self, output: Path) -> None:
+        record, pooler = self.record, self.task.model.pooler_type
+        _say(
+            f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s of training, "
+            f"{sum(self.evaluation.seconds.values()):,.0f} s of evaluation, "
+            f"peak memory {record['peak_memory_gb']:.2f} GB, {100 * record['padding_share']:.1f} % padding"
+        )
+        if record["duplicate_pairs"]:
+            _say(f"{record['duplicate_pairs']:,} pairs of equal samples were not used as negatives (--mask_duplicates)")
+        if "learned_temperature" in record:
+            ends = (f"{name} {value:.4f}" for name, value in record["learned_temperature"].items())
+            _say(f"learned: {', '.join(ends)}")
+        if self.dev is not None:
+            for line in _table(self.dev, record, pooler):
+                _say(line)
+        for line in further_lines(self.evaluation, record["trained"], pooler):
+            _say(line)
+        _say(f"\nSentenceTransformer({str(output)!r}) loads the model.")
+
+
+def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Publish) -> TextRun:
+    """Load what a text run needs: its text, its encoder, and what it is evaluated on; called on all processes.
+
+    Args:
+        settings: as they were parsed.
+        accelerator: of the run.
+        publish: see :class:`TextRun`.
+
+    Raises:
+        UserError: something that the settings or the data must put right.
+    """
+    text, engine = settings.text, settings.engine
+    objective = objective_of(settings, gather_of(accelerator)).to(accelerator.device)
+    with accelerator.local_main_process_first():
+        source = training_text(text)
+    if source.columns < 3 and text.hard_negative_weight != 0:
+        raise UserError("--hard_negative_weight: there are no hard negatives; --supervised reads them")
+    evaluation = build_evaluation(settings.evaluation, text.data_dir)
+    metric = evaluation.best_metric(engine.metric_for_best_model)
+    set_seed(engine.seed)
+    start = load_start(model_path(text.model_name_or_path), text, settings.given)
+    masking = None
+    if text.do_mlm:
+        check_whole(accelerator, "--do_mlm")
+        masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed)
+    start.model.to(accelerator.device)
+    check_length(text.max_seq_length, start.tokenizer, start.model)
+    if text.dropout != 0 and not text.supervised:  # who says 0 means it
+        check_views(start.model, start.tokenizer)
+    with accelerator.local_main_process_first():
+        corpus = load_corpus(
+            source, start.tokenizer, text.max_seq_length, text.max_train_samples, progress=accelerator.is_main_process
+        )
+    task = SimcseTask(
+        start.model, start.tokenizer, corpus, objective, evaluation, text.packing, text.mask_duplicates, masking,
+        text.mlm_weight,
+    )  # fmt: skip
+    data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(start.tokenizer, text.max_seq_length)}"
+    if settings.evaluation.eval_file is not None:
+        data_id += f", --eval_file {digest_of(evaluation)}"
+    options = settings.options() | {"pooler_type": start.model.pooler_type, "metric_for_best_model": metric}
+    variants = _variants(settings, source)
+    record = {
+        "program": TEXT_PROGRAM,
+        "settings": options,
+        "objective": type(objective).__name__,
+        "temperature": repr(objective.temperature),
+        "temperature_parameters": objective.temperature.values(),
+        "corpus": asdict(corpus.report),
+        "versions": versions("sentence-transformers", "tokenizers"),
+        "data_variants": variants,
+        **start.about,
+    }
+    return TextRun(settings, start, source, task, evaluation, options, data_id, variants, record, publish, accelerator)
+
+
+def model_path(name: str) -> str:
+    """A model's path: the embedded one is found from any working directory, also under the name of older records."""
+    folder, _, inner = name.rpartition("embedded/")
+    return str(EMBEDDED / inner) if folder in ("dystress_text/", "data/") and not Path(name).exists() else name
+
+
+def vectors_by_pooler(dev: StsPairs, model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> dict[str, Tensor]:
+    """Vectors of the sentences of a set by pooler, (distinct sentences, dim)."""
+    vectors = model.encode(dev.sentences, tokenizer, poolers=POOLERS)
+    assert isinstance(vectors, dict)
+    return vectors
+
+
+def untrained(dev: StsPairs, vectors: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
+    """What the vectors of each pooler reach before training: metrics by pooler, the best one first."""
+    results = {name: sts_metrics(dev, score_vectors(dev, vectors[name])) for name in POOLERS}
+    return dict(sorted(results.items(), key=lambda item: -item[1][f"{dev.slug}_spearman"]))
+
+
+def _variants(settings: RunSettings, source: TrainingText) -> dict[str, str | None]:
+    variants = {"train_file": variant_of(Path(source.name))}
+    if set(settings.evaluation.eval_set) & set(PREPARED_SETS):
+        variants["eval_set"] = variant_of(data_root(settings.text.data_dir) / "senteval")
+    return variants
+
+
+def _table(dev: StsPairs, record: Mapping[str, Any], pooler: str) -> list[str]:
+    """The table at the end of a run: the set before and after training."""
+    best = next(iter(record["untrained"]))
+    rows = [("untrained, best pooler", best, record["untrained"][best])]
+    if best != pooler:
+        rows.append(("untrained", pooler, record["untrained"][pooler]))
+    rows.append((f"trained, step {record['best_step']}", pooler, record["trained"]))
+    header = f"\n{dev.name:24} {'pooler':16} {'Spearman':>8} {'alignment':>9} {'uniformity':>10}"
+    return [header, *(sts_line(name, row_pooler, dev, values) for name, row_pooler, values in rows)]
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

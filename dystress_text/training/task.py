@@ -1,0 +1,68 @@
+"""What the trainer asks of a task, and what it says of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dystress_text.training.batches import Batch
+from dystress_text.training.embeddings import Embeddings
+
+
+class Task(Protocol):
+    """What is trained."""
+
+    @property
+    def state(self) -> nn.Module:
+        """What a checkpoint holds beside the model, such as the objective."""
+
+    @property
+    def model(self) -> nn.Module:
+        """The bare network; the engine passes the prepared one to :meth:`embed`."""
+
+    def load(self, indices: NDArray[np.int64]) -> Batch:
+        """The samples at ``indices`` as tensors on the CPU."""
+
+    def begin_step(self, epoch: float, run_fraction: float) -> None:
+        """Take note of the progress: epochs done, and the fraction of the run in [0, 1]."""
+
+    def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
+        """The views of a batch, and what else the loss needs."""
+
+    def loss(self, embeddings: Any) -> Tensor:
+        """Scalar loss of :meth:`embed`'s result, whose class is the task's own."""
+
+    def evaluate(self) -> Mapping[str, float]:
+        """Metrics of ``model``, by name. Must leave the random state alone."""
+
+    def save(self, folder: Path) -> None:
+        """Write ``model`` as users load it."""
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """What a run was like.
+
+    Attributes:
+        steps: optimiser steps of the whole run.
+        seconds: spent in training steps, evaluation and saving left out.
+        samples_per_second: training samples over ``seconds``, all processes together.
+        peak_memory_gb: of the device on CUDA, else of the process (resident), in 10^9 bytes.
+        best_step: of the model kept; None if nothing was evaluated.
+        skipped_steps: steps that fp16 skipped, for gradients that overflowed.
+        metrics: of the model kept.
+    """
+
+    steps: int
+    seconds: float
+    samples_per_second: float
+    peak_memory_gb: float
+    best_step: int | None
+    skipped_steps: int
+    metrics: dict[str, float]

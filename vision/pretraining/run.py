@@ -1,0 +1,210 @@
+"""A run of pre-training: what is loaded, what it says and measures before the first step, and its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import set_seed
+from torch import nn
+
+from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.registry import Temperature
+from dystress_text.errors import UserError
+from dystress_text.files.whole import versions
+from dystress_text.training.accelerator import describe, global_batch_size
+from dystress_text.training.build_loss import learned_end_points, learned_group
+from dystress_text.training.run_folder import IMAGE_PROGRAM, write_record
+from dystress_text.training.similarity_log import SimilarityLog, similarity_log_of
+from dystress_text.training.task import TrainingSummary
+from dystress_text.training.trainer import Trainer
+from vision.data.augment import SimclrAugment, crop_of
+from vision.data.images import ImageSet, mean_std
+from vision.data.loading import load_images
+from vision.data.sources import NoSuchSplitError
+from vision.evaluation.features import transform_of
+from vision.evaluation.online import OnlineKnn
+from vision.pretraining.allocator import keep_freed_memory
+from vision.pretraining.build_task import encoder_of, objective_of, task_of
+from vision.pretraining.optimizers import make_optimizer
+from vision.pretraining.settings import PretrainSettings, VisionSettings, check_metric
+from vision.pretraining.task import PretrainTask
+from vision.resnet import ImageInput
+
+Publish = Callable[[Path, Temperature | None], str]
+
+
+@dataclass
+class VisionRun:
+    """Implements :class:`dystress_text.training.run.Run` for images.
+
+    Attributes:
+        settings: of the run.
+        task: what is trained.
+        make_optimizer: of a network's parameters.
+        publish: leaves a page in the run's folder, and returns a line about it.
+        accelerator: of the run.
+    """
+
+    settings: PretrainSettings
+    task: PretrainTask
+    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    publish: Publish
+    accelerator: Accelerator
+    record: dict[str, Any] = field(init=False)
+    data_id: str = field(init=False)
+    similarity_log: SimilarityLog | None = field(init=False)
+    learned_temperature: dict[str, Any] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        images, objective, settings = self.task.images, self.task.objective, self.settings
+        self.similarity_log = None
+        if isinstance(objective, ContrastiveLoss):
+            self.similarity_log = similarity_log_of(settings.engine, objective)
+        self.learned_temperature = learned_group(objective, settings.loss)
+        self.data_id = f"{images.name}, {len(images)} images, {images.checksum()}"
+        self.record = {
+            "program": IMAGE_PROGRAM,
+            "settings": self.options,
+            "objective": type(objective).__name__,
+            "temperature": None if self.temperature is None else repr(self.temperature),
+            "temperature_parameters": None if self.temperature is None else self.temperature.values(),
+            "data": {
+                "name": images.name,
+                "variant": images.variant,
+                "images": len(images),
+                "classes": len(images.classes),
+                "corrupt": images.corrupt,
+                "loaded_size": images.size,
+            },
+            "versions": versions("kornia", "pytorch_optimizer", "pillow"),
+        }
+
+    @property
+    def samples(self) -> int:
+        return len(self.task.images)
+
+    @property
+    def best_metric(self) -> str | None:
+        return self.settings.engine.metric_for_best_model
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return self.settings.options()
+
+    @property
+    def temperature(self) -> Temperature | None:
+        """The objective's temperature; None for an objective without one."""
+        objective = self.task.objective
+        return objective.temperature if isinstance(objective, ContrastiveLoss) else None
+
+    def begin(self, trainer: Trainer, before: Mapping[str, Any]) -> None:
+        images, name = self.task.images, self.settings.loss.objective
+        side = f"{images.size} x {images.size}"
+        _say(f"{len(images):,} images of {images.title}, {len(images.classes)} classes, at {side}")
+        if self.task.online is None and self.settings.vision.knn_k > 0:
+            _say("no test split with labels: no accuracy while training")
+        _say(name if self.temperature is None else f"{type(self.task.objective).__name__} with {self.temperature}")
+        batch = trainer.order.batch_size
+        _say(f"{trainer.total_steps:,} steps of {batch} images on {describe(self.accelerator)}")
+        self.record["untrained"] = before.get("untrained") or dict(self.task.evaluate())
+
+    def finish(self, summary: TrainingSummary, output: Path) -> None:
+        self.record["images_per_second"] = round(summary.samples_per_second, 1)
+        self.record |= learned_end_points(self.temperature)
+        write_record(output, self.record)
+        self._report(output)
+        _say(self.publish(output, self.temperature))
+
+    def _report(self, output: Path) -> None:
+        record = self.record
+        _say(
+            f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "
+            f"peak memory {record['peak_memory_gb']:.2f} GB"
+        )
+        variant = record["data"]["variant"]
+        for metric, value in record["trained"].items():
+            note = "" if variant is None else f"  ({variant})"
+            _say(f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}")
+        _say(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
+
+
+def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publish: Publish) -> VisionRun:
+    """Load what a run of images needs: its images, its encoder, and its evaluation; called on all processes.
+
+    Args:
+        settings: of the run.
+        accelerator: of the run.
+        publish: see :class:`VisionRun`.
+
+    Raises:
+        UserError: settings or data that do not fit.
+    """
+    vision, engine = settings.vision, settings.engine
+    batch = global_batch_size(engine, accelerator.num_processes)
+    check_batch(settings, batch, accelerator.num_processes)
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
+    set_seed(engine.seed)
+    encoder = encoder_of(vision, accelerator)
+    objective = objective_of(settings, accelerator)
+    images = load_images(vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size)
+    mean, std = mean_std(images)
+    encoder.input = ImageInput(vision.image_size, crop_of(images.size, vision.image_size), mean, std)
+    images = images.sample(vision.max_train_samples, engine.seed)
+    knn = _online_knn(vision, images, encoder.input)
+    check_metric(engine, None if knn is None else knn.metric)
+    augment = SimclrAugment(vision.image_size, mean, std, vision.jitter, vision.blur, vision.min_scale)
+    task = task_of(settings, encoder, images, augment, objective, knn, accelerator)
+    optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=batch)
+    return VisionRun(settings, task, optimizer, publish, accelerator)
+
+
+def _online_knn(vision: VisionSettings, images: ImageSet, image_input: ImageInput) -> OnlineKnn | None:
+    """The evaluation while training; None without labels or a test split."""
+    if vision.knn_k == 0 or images.labels is None:
+        return None
+    try:
+        queries = load_images(vision.dataset, "test", vision.data_dir, images.size, vision.skip_corrupt)
+    except NoSuchSplitError:  # there are training images only
+        return None
+    if queries.labels is None:
+        return None
+    if vision.knn_k > len(images):
+        raise UserError(f"--knn_k: {vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation")
+    return OnlineKnn(images, queries, transform_of(image_input), vision.knn_k)
+
+
+def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
+    """Refuse a batch that batch normalisation or whitening cannot take.
+
+    Args:
+        settings: of the run.
+        batch: images over all processes.
+        processes: their number.
+
+    Raises:
+        UserError: too few images a process, or no more images than dimensions to whiten.
+    """
+    vision, objective = settings.vision, settings.loss.objective
+    # a queue's two views go through batch normalisation one after the other, those of other objectives together
+    if objective == "queue" and batch // processes < 2 and not vision.sync_batchnorm:
+        given = settings.engine.per_device_train_batch_size is not None
+        raise UserError(
+            f"--{'per_device_train_batch_size' if given else 'train_batch_size'}: batch normalisation needs at least 2 "
+            "images a process (one has no spread), or --sync_batchnorm"
+        )
+    if objective == "w_mse" and batch <= vision.out_dim:
+        raise UserError(
+            f"--out_dim: objective 'w_mse' whitens {vision.out_dim} dimensions, for which the batch must have more "
+            f"images than that, but it has {batch}; --out_dim {max(1, batch // 2)} is the usual half"
+        )
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
