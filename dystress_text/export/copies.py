@@ -148,11 +148,7 @@ def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fold
     if encoder.keep_head:
         dense = pooler_dense(encoder.transformer)
         if layers or dense is None:
-            reason = (
-                "follows a mean over the tokens"
-                if layers
-                else "has no place: the encoder has no pooler of dense + tanh"
-            )
+            reason = "follows a mean over the tokens" if layers else "has no place: the encoder has no pooler"
             raise UserError(f"--to hf: this model's head {reason}; native, legacy and onnx can hold it")
         dense.load_state_dict(encoder.head_dense.state_dict())
         encoder.transformer.config.sentence_embedding["head"] = "pooler_output"
