@@ -93,8 +93,8 @@ def test_stsb_dev_comes_out_of_the_hubs_archive(hub, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "Three ways on"), (b"no archive", "Three ways on"), (archive(kind=tarfile.SYMTYPE), "holds no"),
-     (archive()[:700], "Three ways on"), (archive("./STS/elsewhere.csv"), "holds no")],
+    [(None, "Three ways on"), (b"no archive", "Three ways on"), (archive(kind=tarfile.SYMTYPE), "does not hold"),
+     (archive()[:700], "Three ways on"), (archive("./STS/elsewhere.csv"), "does not hold")],
     ids=["404", "no archive", "symbolic link", "truncated", "without the file"],
 )  # fmt: skip
 def test_a_bad_archive_is_one_line(hub, tmp_path, content, words):

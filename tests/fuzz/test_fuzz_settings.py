@@ -18,6 +18,7 @@ from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.senteval import make_parser
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.flags import REPLACED, TRANSLATED
+from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.training.build_loss import build_objective
 from dystress_text.training.settings import EngineSettings, LossSettings
@@ -105,7 +106,7 @@ def command_lines(draw, names):
 def test_command_lines_of_text(argv):
     settings = checked(parse, argv)
     if settings is not None:
-        objective = accepted(build_objective, settings.loss)
+        objective = accepted(build_objective, settings.loss, TEXT)
         assert objective is None or isinstance(objective, ContrastiveLoss)
 
 
@@ -146,7 +147,7 @@ def loss_options():
 @inputs(400)
 @given(loss_options())
 def test_every_number_of_a_temperature(options):
-    accepted(build_objective, LossSettings(**options))
+    accepted(build_objective, LossSettings(**options), TEXT)
 
 
 def settings_file(folder, content):
