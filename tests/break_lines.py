@@ -210,7 +210,12 @@ BREAKS: tuple[Break, ...] = (
     Break("archive-ratio", "if self._left < 0:", "if False:", ("test_unpack.py",)),
     Break("data-verified", "elif sha256_of(file) != record.sha256:", "elif False:", ("test_preparation.py",)),
     Break("senteval-seed", "SEED = 1111", "SEED = 1112", ("test_classifier.py",)),
-    Break("senteval-patience", "misses[s] >= recipe.patience", "misses[s] > recipe.patience", ("test_classifier.py",)),
+    Break(
+        "senteval-patience",
+        "self.misses[s] >= self.patience",
+        "self.misses[s] > self.patience",
+        ("test_classifier.py",),
+    ),
     Break(
         "senteval-smallest-l2-on-ties",
         "int(np.argmax(scores))  # the",
