@@ -270,7 +270,7 @@ def _averaged(folder: Path, layers: int) -> str:
     for name, chosen in AVERAGED.items():
         if len(chosen) > 1 and torch.equal(weights, layer_weights(chosen, layers)):
             return name
-    raise ValueError("no pooler has its weights of layers")
+    raise ValueError("its weights of layers are those of no pooler")
 
 
 def _pooler(folder: Path, pooling: dict[str, Any], averaged: str | None) -> str:
