@@ -17,7 +17,7 @@ from dystress_text.encoders.encoder import POOLERS, SentenceEncoder, check_lengt
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.saved_model import load_saved
 from dystress_text.errors import UserError
-from dystress_text.evaluation.catalogue import PREPARED_SETS
+from dystress_text.evaluation.catalogue import PREPARED_SETS, suite_folder
 from dystress_text.evaluation.evaluators import (
     Evaluation,
     build_evaluation,
@@ -28,7 +28,7 @@ from dystress_text.evaluation.evaluators import (
 )
 from dystress_text.evaluation.readers import POSITIVE_SCORE, StsPairs
 from dystress_text.evaluation.sts import pair_similarities, score_vectors
-from dystress_text.files.places import EMBEDDED, data_root
+from dystress_text.files.places import EMBEDDED
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import versions
 from dystress_text.simcse.corpus import TrainingText, load_corpus, tokenizer_id
@@ -243,7 +243,7 @@ def untrained(dev: StsPairs, vectors: Mapping[str, Tensor]) -> dict[str, dict[st
 def _variants(settings: RunSettings, source: TrainingText) -> dict[str, str | None]:
     variants = {"train_file": variant_of(Path(source.name))}
     if set(settings.evaluation.eval_set) & set(PREPARED_SETS):
-        variants["eval_set"] = variant_of(data_root(settings.text.data_dir) / "senteval")
+        variants["eval_set"] = variant_of(suite_folder("senteval", settings.text.data_dir))
     return variants
 
 
