@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import stat
+import struct
 import tarfile
 import zipfile
 from collections.abc import Generator, Iterator
@@ -190,6 +192,7 @@ def _zip_members(file: _BoundedFile, meter: _Meter) -> Iterator[Member]:
     """Members of a zip archive, stored or deflated; zipfile unpacks other methods without bound."""
     with _damage():
         archive = zipfile.ZipFile(file)
+        _check_count(file, archive)
     with archive:
         for info in archive.infolist():
             name, kind = info.orig_filename, stat.S_IFMT(info.external_attr >> 16)  # filename ends at a NUL
@@ -200,6 +203,14 @@ def _zip_members(file: _BoundedFile, meter: _Meter) -> Iterator[Member]:
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise ArchiveError(f"{shown(name)} is compressed by a method other than deflate")
             yield Member(name, folder, _zip_content(archive, info, meter))
+
+
+def _check_count(file: _BoundedFile, archive: zipfile.ZipFile) -> None:
+    """See that the directory has as many members as the archive's end says; a damaged length can swallow one."""
+    file.seek(-len(archive.comment) - 12, os.SEEK_END)  # the end record has 22 bytes, and the comment behind them
+    (count,) = struct.unpack("<H", file.read(2))
+    if count != min(len(archive.infolist()), 0xFFFF):
+        raise ArchiveError(f"its end names {count} members, and its directory has {len(archive.infolist())}")
 
 
 def _zip_content(archive: zipfile.ZipFile, info: zipfile.ZipInfo, meter: _Meter) -> Iterator[bytes]:

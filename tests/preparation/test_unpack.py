@@ -461,3 +461,15 @@ def test_damage_that_nobody_thought_of(tmp_path_factory, kind, data):
     found = judged(tmp_path_factory.mktemp("damage"), bytes(content))
     if kind != "tar" and found is not None:  # plain tar has no checksum of its content
         assert found == files
+
+
+def test_a_zip_whose_directory_has_swallowed_a_member_is_refused(tmp_path):
+    """The comment of the first member reaches over the second, and every checksum of what is left is right."""
+    content = bytearray(archive_of("zip", ("set/one.txt", b"one\n"), ("set/two", b"two\n")))
+    first = content.index(b"PK\1\2")
+    second = content.index(b"PK\1\2", first + 4)
+    end = content.index(b"PK\5\6")
+    content[first + 32 : first + 34] = (end - second).to_bytes(2, "little")  # the comment's length
+    (tmp_path / "a.zip").write_bytes(content)
+    with pytest.raises(DataError, match="its end names 2 members, and its directory has 1"):
+        unpack(tmp_path / "a.zip", tmp_path / "out", LIMITS)
