@@ -1,7 +1,4 @@
-"""Training text from tables: columns of csv, tsv, jsonl or parquet files, or of a data set on the hub.
-
-Read through ``datasets`` into a plain text file of the cache, one cell a line, which is then read like any other text.
-"""
+"""Tables: csv, tsv, jsonl and parquet files, and data sets on the hub, read through ``datasets``."""
 
 from __future__ import annotations
 

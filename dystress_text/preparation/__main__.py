@@ -24,8 +24,8 @@ from pathlib import Path
 from dystress_text.cli.command_line import OneLineParser, exit_code
 from dystress_text.files.places import data_root
 from dystress_text.preparation import commands
-from dystress_text.preparation.catalog import CATALOG
 from dystress_text.preparation.corpus_builder import CorpusBuildSettings
+from dystress_text.preparation.data_sets import CATALOG
 from dystress_text.preparation.prepare import Request
 
 

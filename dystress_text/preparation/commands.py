@@ -9,8 +9,8 @@ from pathlib import Path
 from dystress_text.errors import DataError, UserError
 from dystress_text.files.prepared_data import Manifest, read_manifest
 from dystress_text.preparation import prepare as preparation
-from dystress_text.preparation.catalog import CATALOG
 from dystress_text.preparation.corpus_builder import CorpusBuildSettings, build_corpus
+from dystress_text.preparation.data_sets import CATALOG
 
 COMMANDS = ("list", "verify", "path", "corpus")
 

@@ -17,7 +17,7 @@ from dystress_text.errors import DataError
 from dystress_text.files.prepared_data import Manifest, read_manifest, write_manifest
 from dystress_text.files.whole import locked, record_of, records_of, recover, whole_folder
 from dystress_text.preparation import images, texts
-from dystress_text.preparation.catalog import CATALOG, DataSet
+from dystress_text.preparation.data_sets import CATALOG, DataSet
 from dystress_text.preparation.sources import from_hub, from_local
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from dystress_text.errors import DataError
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import sha256_of
-from dystress_text.preparation.catalog import DataSet
+from dystress_text.preparation.data_sets import DataSet
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 

@@ -13,7 +13,7 @@ from dystress_text.evaluation.catalogue import STSB_DEV, SUITES, Task
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.files.prepared_data import Manifest, read_manifest
 from dystress_text.files.text_lines import UNPACK_ERRORS, open_text
-from dystress_text.preparation.catalog import WIKI1M_FIRST_LINE, WIKI1M_LINES, WIKI1M_VARIANTS, DataSet
+from dystress_text.preparation.data_sets import WIKI1M_FIRST_LINE, WIKI1M_LINES, WIKI1M_VARIANTS, DataSet
 from dystress_text.preparation.unpack import UnpackLimits, unpack
 from dystress_text.simcse.training_text import WIKI1M
 

@@ -21,7 +21,7 @@ from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.files.prepared_data import MANIFEST, read_manifest, variant_of
 from dystress_text.preparation.__main__ import main
-from dystress_text.preparation.catalog import CATALOG
+from dystress_text.preparation.data_sets import CATALOG
 from dystress_text.preparation.prepare import Request, prepare, verify
 from dystress_text.simcse.training_text import wiki1m
 
