@@ -24,31 +24,31 @@ from dystress_text.export.citation import CITATION
 class DySTreSSLoss(CachedLossMixin, nn.Module):
     """A loss for ``SentenceTransformerTrainer`` whose temperature depends on the similarity of each pair.
 
-    Takes the place of MultipleNegativesRankingLoss, and equals it (scale ``1 / tau``) at a constant temperature. With
-    ``mini_batch_size`` it takes that of CachedMultipleNegativesRankingLoss: the same gradient in the memory of one
-    mini-batch, for a second forward pass. ``MatryoshkaLoss`` goes around either form.
+    It replaces MultipleNegativesRankingLoss, and equals it (scale ``1 / tau``) at a constant temperature. With
+    ``mini_batch_size`` it replaces CachedMultipleNegativesRankingLoss: the same gradient in the memory of one
+    mini-batch, at the cost of a second forward pass. ``MatryoshkaLoss`` can wrap either form.
 
-    Columns are (anchor, positive) and any number of hard negatives behind them; labels are ignored. Source of the
+    The columns are (anchor, positive) and then any number of hard negatives; labels are ignored. Source of the
     temperature: Manna et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive Learning"; of the gradient
     cache: Gao et al., RepL4NLP 2021, by sentence-transformers' own machinery.
 
-    A temperature that follows the run (``ScheduledTemperature``) is told of the progress by the trainer:
-    ``SentenceTransformerTrainer(..., loss=loss, callbacks=[loss.callback()])``. That is the only state there is, and it
-    is set anew at every step, so a resumed run needs no more than the trainer's checkpoints.
+    A temperature that follows the run (``ScheduledTemperature``) needs the progress from the trainer:
+    ``SentenceTransformerTrainer(..., loss=loss, callbacks=[loss.callback()])``. The progress is the loss's only state.
+    It is set at every step, so a resumed run needs only the trainer's checkpoints.
 
     Args:
         model: the model to train. The objective moves to its device.
         temperature: a temperature, or a number for a constant one, for the InfoNCE objective. Default: the paper's for
             text, ``ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)``.
         objective: another objective with its temperature and options, in place of ``temperature``.
-        gather_across_devices: whether the candidates of all processes count, not this one's alone. Every process must
-            have the same number of rows.
+        gather_across_devices: use the candidates of all processes, not only of this one. Every process must have the
+            same number of rows.
         mini_batch_size: rows to embed at a time, with gradients cached; None embeds all at once.
 
     Raises:
-        ValueError: the arguments do not fit together; in a call, the columns do not fit the objective, or nobody tells
-            the temperature of the progress.
-        TypeError: the objective is none of this package.
+        ValueError: the arguments do not fit together. In a call: the columns do not fit the objective, or a temperature
+            that needs the progress does not get it.
+        TypeError: the objective is not one of this package.
 
     Example:
         >>> from datasets import Dataset
@@ -76,11 +76,11 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         elif temperature is not None:
             raise ValueError("an objective comes with its own temperature: give either temperature or objective")
         if not isinstance(objective, ContrastiveLoss):
-            raise TypeError(f"objective must be a built one, such as NTXentLoss(0.05), got {objective!r}")
+            raise TypeError(f"objective must be an instance, such as NTXentLoss(0.05), got {objective!r}")
         if isinstance(objective, QueueInfoNCELoss):
             raise ValueError("QueueInfoNCELoss needs a momentum encoder, which sentence-transformers' trainer has not")
         if not isinstance(objective.gather, LocalGather):
-            raise ValueError("build the objective without gather: gather_across_devices=True takes care of it")
+            raise ValueError("build the objective without gather; gather_across_devices=True replaces it")
         if mini_batch_size is not None:
             if mini_batch_size < 1:
                 raise ValueError(f"mini_batch_size must be at least 1, got {mini_batch_size}")
@@ -94,14 +94,14 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         self._knows_progress = False
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
-        """The loss, a scalar, of one tokenised column each for anchors, positives and hard negatives."""
+        """The loss, a scalar, of the tokenised columns: anchors, positives and hard negatives."""
         columns = list(sentence_features)
         self._check_columns(len(columns))
         temperature = self.objective.temperature
         if temperature.needs_progress and self.model.training and not self._knows_progress:
             raise ValueError(
-                f"{type(temperature).__name__} follows the run and nobody tells it of the progress: pass "
-                "callbacks=[loss.callback()] to the trainer, or call loss.advance(...) in a loop of your own"
+                f"{type(temperature).__name__} follows the run but does not get its progress: pass "
+                "callbacks=[loss.callback()] to the trainer, or call loss.advance(...) in your own loop"
             )
         if self.uses_gradient_cache:
             return self.forward_cached(columns)
@@ -121,12 +121,12 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         return loss
 
     def advance(self, epoch: float, run_fraction: float) -> None:
-        """Tell the temperature of the progress: epochs done, and the fraction of the run in [0, 1]."""
+        """Give the temperature the progress: epochs done, and the fraction of the run in [0, 1]."""
         self.objective.temperature.advance(epoch, run_fraction)
         self._knows_progress = True
 
     def callback(self) -> TrainerCallback:
-        """What tells the temperature of the trainer's progress; goes into the trainer's ``callbacks``."""
+        """A callback that gives the temperature the trainer's progress; pass it in the trainer's ``callbacks``."""
         return _Progress(self)
 
     def get_config_dict(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         return {
             "objective": type(self.objective).__name__,
             "temperature": repr(self.objective.temperature),
-            **settings,  # detach_temperature and what else the objective has
+            **settings,  # detach_temperature and the objective's other numbers
             "gather_across_devices": self.gather_across_devices,
             "mini_batch_size": self.mini_batch_size if self.uses_gradient_cache else None,
         }
@@ -146,16 +146,16 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         """The paper's BibTeX entry, for the model card."""
         return CITATION
 
-    def _check_columns(self, found: int) -> None:
-        if found < 2:
+    def _check_columns(self, count: int) -> None:
+        if count < 2:
             raise ValueError(
                 f"{type(self.objective).__name__} takes the text columns (anchor, positive) and any number of "
-                f"negatives behind them, got {found}; labels are not used"
+                f"negatives behind them, got {count}; labels are not used"
             )
 
     def _loss_of(self, embeddings: list[Tensor]) -> Tensor:
         """The objective of the columns' embeddings, each (rows, dim)."""
-        world_size = get_world_size() if self.gather_across_devices else 1  # there need be no group at construction
+        world_size = get_world_size() if self.gather_across_devices else 1  # not in __init__: there may be no group yet
         self.objective.gather = ProcessGather(get_rank(), world_size) if world_size > 1 else LocalGather()
         if len(embeddings) == 2 and len(embeddings[0]) * world_size == 1 and self.objective.negatives_from_batch:
             warnings.warn(

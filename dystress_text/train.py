@@ -2,12 +2,12 @@
 
     accelerate launch dystress_text/train.py                          # the paper's run: BERT-base, Wiki1M, STS-B dev
     python dystress_text/train.py --preset quickstart                 # no network, no GPU
-    accelerate launch dystress_text/train.py --train_file mine.txt    # own sentences, one a line
+    accelerate launch dystress_text/train.py --train_file mine.txt    # own sentences, one per line
     accelerate launch dystress_text/train.py --temp 0.05              # SimCSE's constant temperature
     accelerate launch dystress_text/train.py --supervised --train_file triplets.csv
-    accelerate launch dystress_text/train.py settings.yaml --seed 1   # settings from a file, flags on top
+    accelerate launch dystress_text/train.py settings.yaml --seed 1   # settings from a file; flags override them
 
-The model lands in ``out/`` (``--output_dir``) in sentence-transformers' format.
+The model is written to ``out/`` (``--output_dir``) in sentence-transformers' format.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from dystress_text.training.run_folder import write_record
 
 
 def train(settings: RunSettings) -> dict[str, Any]:
-    """Run the whole recipe and return what ``run.json`` holds.
+    """Run the whole recipe and return the content of ``run.json``.
 
     Raises:
-        UserError: something that the settings or the data must put right, or a run that cannot go on.
+        UserError: the settings or the data are wrong, or the run cannot be resumed.
     """
 
     def publish(output: Path, record: Mapping[str, Any], objective: ContrastiveLoss) -> str:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)  # of each checkpoint: --do_mlm shares weights
+    logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
 
     def work() -> bool:
         train(parse(sys.argv[1:] if argv is None else argv, __doc__))

@@ -421,7 +421,7 @@ def test_arguments_that_do_not_fit_are_refused(tiny_bert, options, words):
 
 
 def test_what_is_no_objective_is_refused(tiny_bert):
-    with pytest.raises(TypeError, match=r"objective must be a built one, such as NTXentLoss\(0.05\)"):
+    with pytest.raises(TypeError, match=r"objective must be an instance, such as NTXentLoss\(0.05\)"):
         DySTreSSLoss(build_model(tiny_bert), objective=NTXentLoss)
 
 

@@ -1,4 +1,4 @@
-"""How programs read arguments, show progress, say which extra is missing, and end with an error of one line.
+"""What programs share: arguments, progress bars, the check of extras, text tables, and errors on one line.
 
 May import: nothing of this package but its errors.
 """

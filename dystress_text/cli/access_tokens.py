@@ -1,4 +1,4 @@
-"""Access tokens of the hub, known when seen, so that none is shown or recorded."""
+"""Recognises access tokens of the hub, so that none is shown or recorded."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
 _VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
-_SHORTEST = 8  # what is shorter is no token, and would hide words that only look like it
+_SHORTEST = 8  # a shorter value is not a token, and replacing it would hide ordinary words
 
 
 def without_tokens(text: str) -> str:
-    """The text with each token, of this environment or by its look, replaced by stars."""
+    """The text with stars in place of each token: those of the environment, and whatever has the form of one."""
     for variable in _VARIABLES:
         token = os.environ.get(variable, "").strip()
         if len(token) >= _SHORTEST:
@@ -20,5 +20,5 @@ def without_tokens(text: str) -> str:
 
 
 def holds_token(text: str) -> bool:
-    """Whether a token stands in the text."""
+    """Whether the text contains a token."""
     return without_tokens(text) != text

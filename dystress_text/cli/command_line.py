@@ -16,7 +16,7 @@ from dystress_text.errors import Interrupted, UserError
 
 
 class OneLineErrors:
-    """For a parser: raises a one-line error where argparse would print its whole usage."""
+    """A mixin for parsers: raises a one-line error where argparse would print its whole usage."""
 
     def error(self, message: str) -> NoReturn:
         """Raise the message."""
@@ -24,7 +24,7 @@ class OneLineErrors:
 
 
 class OneLineParser(OneLineErrors, argparse.ArgumentParser):
-    """A parser whose help is a program's docstring as it stands, and which takes no abbreviated options."""
+    """A parser that shows a program's docstring unchanged as help and refuses abbreviated options."""
 
     def __init__(self, prog: str, description: str | None) -> None:
         super().__init__(
@@ -36,21 +36,23 @@ class OneLineParser(OneLineErrors, argparse.ArgumentParser):
 
 
 def one_line(message: str) -> str:
-    """A message as a terminal may have it: on one line, no control characters, no access token."""
+    """A message that is safe to print: on one line, without control characters and access tokens."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in without_tokens(message))
 
 
 def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupted") -> int:
-    """Run a program's work: 0 when it is done, 1 where something is left, 2 after a one-line error, 128 + a signal.
+    """Run a program's work and return the exit code.
+
+    The code is 0 if all is done, 1 if something is left, 2 after a one-line error, and 128 + the number of a signal.
 
     Args:
-        prog: the program's name, which stands before every message.
-        work: does it and says whether all of it was done.
-        interrupted: what to say after Ctrl-C.
+        prog: the program's name, which begins every message.
+        work: does the work and returns whether all of it was done.
+        interrupted: the message after Ctrl-C.
     """
     warnings.formatwarning = lambda message, *_, **__: f"{prog}: warning: {one_line(' '.join(str(message).split()))}\n"
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be text
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be valid text
     try:
         return 0 if work() else 1
     except UserError as error:
@@ -63,6 +65,6 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
         print(f"{prog}: {interrupted}", file=sys.stderr, flush=True)
         return 130
     except BrokenPipeError:  # ``| head``
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that nothing fails once more when Python ends
-        print(f"{prog}: stopped: what reads its output has ended", file=sys.stderr, flush=True)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that flushing at exit does not fail again
+        print(f"{prog}: stopped: the reader of its output has ended", file=sys.stderr, flush=True)
         return 128 + signal.SIGPIPE

@@ -10,14 +10,14 @@ EXTRAS = {"plots": ("matplotlib", "jinja2"), "lora": ("peft",)}
 
 
 def require(extra: str, what: str) -> None:
-    """See whether an extra is there.
+    """Check that an extra is installed.
 
     Args:
         extra: one of :data:`EXTRAS`.
-        what: what needs it, as the message says.
+        what: the feature that needs it, for the message.
 
     Raises:
-        UserError: a package of it is missing; the message says how to install it.
+        UserError: a package of the extra is missing; the message says how to install it.
     """
     missing = [name for name in EXTRAS[extra] if find_spec(name) is None]
     if missing:

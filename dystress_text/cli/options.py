@@ -1,4 +1,4 @@
-"""Options of a program as fields of a dataclass: default, help, interval, and the option that each belongs to.
+"""Options of a program as fields of a dataclass: default, help, interval, and the option that each one needs.
 
 @dataclass(frozen=True)
 class Settings:
@@ -39,11 +39,11 @@ def option(
     """A field of a dataclass that is an option of a program.
 
     Args:
-        default: its value where none is given.
-        help: what ``--help`` says.
-        interval: the numbers that it takes, such as ``[0, 1)`` or ``(0, inf)``; None (not given) is always taken.
-        needs: the option without which it has no effect; it may then only have its default.
-        choices: the words that it takes.
+        default: the value if the option is not given.
+        help: the text for ``--help``.
+        interval: the interval of valid numbers, such as ``[0, 1)`` or ``(0, inf)``; None (not given) is always valid.
+        needs: the option without which this one has no effect; without it, only the default is valid.
+        choices: the valid words.
         **more: further arguments of argparse's ``add_argument``.
     """
     metadata: dict[str, Any] = {"help": help, **more}
@@ -56,7 +56,7 @@ def option(
 
 
 def reworded(settings: type, name: str, help: str, default: Any = MISSING) -> Any:
-    """The option of another dataclass with a help, and perhaps a default, of its own; its interval stays."""
+    """The option of another dataclass with another help text and, if given, another default; its interval stays."""
     entry: Field[Any] = settings.__dataclass_fields__[name]  # type: ignore[attr-defined]
     return field(
         default=default_of(entry) if default is MISSING else default, metadata={**entry.metadata, "help": help}
@@ -64,10 +64,10 @@ def reworded(settings: type, name: str, help: str, default: Any = MISSING) -> An
 
 
 def check_options(settings: Any) -> None:
-    """See that each option of a dataclass lies in its interval and has the option that it needs.
+    """Check that each option of a dataclass lies in its interval and has the option that it needs.
 
     Raises:
-        UserError: one does not; the message names it.
+        UserError: an option does not; the message names it.
     """
     for entry in fields(settings):
         value, interval, needs = getattr(settings, entry.name), *map(entry.metadata.get, (_INTERVAL, _NEEDS))

@@ -1,4 +1,4 @@
-"""Progress bars: lively on a terminal, a line now and then in a log file."""
+"""Progress bars: updated often on a terminal, rarely in a log file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 
 def progress_bar(iterable: Iterable[Any] | None = None, show: bool = True, **options: Any) -> tqdm[Any]:
-    """A tqdm bar that appears after a second and, where standard error is no terminal, updates every ten seconds."""
+    """A tqdm bar that appears after a second. If standard error is not a terminal, it updates every ten seconds."""
     interval = 0.1 if sys.stderr.isatty() else 10.0
     return tqdm(
         iterable, disable=not show, delay=1, mininterval=interval, maxinterval=interval, dynamic_ncols=True, **options

@@ -14,7 +14,7 @@ def lay_out(lines: Sequence[Sequence[str]], style: str = "text") -> str:
     """A table whose first column is aligned left, the others right.
 
     Args:
-        lines: cells, as many in each line; the header first, then one row at least.
+        lines: the cells of each line, all lines of one length: a header, then at least one row.
         style: one of :data:`FORMATS`.
     """
     header, *rows = lines

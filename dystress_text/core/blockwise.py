@@ -3,10 +3,10 @@
 Forward, blocks of the matrix are formed one at a time and folded into an online logsumexp of each row. Backward, they
 are formed again, so that InfoNCE costs four matrix products instead of three. Where anchors and candidates are the
 same vectors (NT-Xent, DCL, DCLW, MACL on both views, one process) the matrix is symmetric: only blocks on and above its
-diagonal are formed, two products' work instead of three.
+diagonal are formed, which costs two products instead of three.
 
-Loss and gradients equal those of :func:`~dystress_text.core.rows.plain_rows`, with any temperature that is elementwise
-and gives the same values when asked twice. Nothing is read back from the device between the blocks.
+Loss and gradients equal those of :func:`~dystress_text.core.rows.plain_rows`. The temperature must be elementwise and
+must give the same values when it is called twice. Nothing is read back from the device between the blocks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from torch import Tensor
 from dystress_text.core.registry import Temperature
 from dystress_text.core.rows import NOTHING, Ids, Pairs, Rows, positive_similarity, scaled_logits
 
-BLOCKWISE_ENTRIES = 2**24  # a loss left to choose goes blockwise above: 4,096 pairs of InfoNCE, 64 MiB in fp32
-SYMMETRIC_ENTRIES = 2**22  # and above this many where half of them is enough: 1,024 pairs of NT-Xent
-CPU_BLOCK = 512  # rows and columns of a block: its few copies stay in the cache
+# A loss with blockwise=None uses the blockwise form above these numbers of similarities.
+BLOCKWISE_ENTRIES = 2**24  # 4,096 pairs of InfoNCE, 64 MiB in fp32
+SYMMETRIC_ENTRIES = 2**22  # of a symmetric matrix, where half of it is computed: 1,024 pairs of NT-Xent
+CPU_BLOCK = 512  # rows and columns of a block; its copies fit into the CPU's cache
 DEVICE_BLOCK = 4096  # large enough to fill an accelerator, 64 MiB a copy
 
 
@@ -43,11 +44,11 @@ def blockwise_rows(
     Args:
         pairs: anchors, candidates and their special columns.
         temperature: an elementwise temperature; parameters of its own get gradients too.
-        detach_temperature: whether the temperature stays out of the gradient.
+        detach_temperature: whether the temperature is detached from the gradient.
         block: rows and columns of a block; None chooses by the device.
 
     Raises:
-        RuntimeError: in the backward, with ``create_graph=True``: there are no second derivatives.
+        RuntimeError: in the backward with ``create_graph=True``; second derivatives are not implemented.
     """
     columns = pairs.negatives.left_out  # (rows, k)
     amounts = [-torch.inf] * columns.shape[1]
@@ -73,13 +74,13 @@ def blockwise_rows(
 
 @dataclass(frozen=True)
 class _Matrix:
-    """All that is needed to form any block of the matrix of logits, beside the vectors themselves."""
+    """What is needed to compute any block of the matrix of logits, except the vectors."""
 
     temperature: Temperature  # as it is in the forward
     detach_temperature: bool
     positive_column: Tensor  # (rows, 1)
     special_columns: Tensor  # (rows, k)
-    special_amounts: Tensor  # (rows, k), added to the logits there; -inf takes a pair out of the negatives
+    special_amounts: Tensor  # (rows, k), added to the logits there; -inf removes a pair from the negatives
     ids: Ids | None
     symmetric: bool
     block: int
@@ -91,11 +92,11 @@ class _Matrix:
                 yield row, column
 
     def mirrored(self, rows: slice, columns: slice) -> bool:
-        """Whether a block stands for the one on the other side of the diagonal too."""
+        """Whether the block's transpose, on the other side of the diagonal, is needed too."""
         return self.symmetric and rows != columns
 
     def amend(self, logits: Tensor, rows: slice, columns: slice) -> Tensor:
-        """Take what is no negative out of a block's logits and add the bonus, in place."""
+        """Remove the pairs that are not negatives from a block's logits, and add the bonus; in place."""
         if self.ids is not None:
             logits.masked_fill_(self.ids.equal(rows, columns), NOTHING)
         return _add_at(logits, self.special_columns[rows] - columns.start, self.special_amounts[rows])
@@ -107,13 +108,13 @@ def _slices(start: int, stop: int, length: int) -> Iterator[slice]:
 
 
 def _add_at(block: Tensor, columns: Tensor, amounts: Tensor) -> Tensor:
-    """Add to some entries of each row, in place, leaving out columns that lie outside; both (rows, k)."""
+    """Add ``amounts`` at ``columns`` of each row, in place; both (rows, k). Columns outside are ignored."""
     inside = columns.clamp(0, block.shape[1] - 1)
     return block.scatter_add_(1, inside, torch.where(columns == inside, amounts, 0))
 
 
 class _OnlineLogSumExp:
-    """The logsumexp of each row of a matrix that comes in blocks."""
+    """The logsumexp of each row of a matrix that is given block by block."""
 
     def __init__(self, like: Tensor) -> None:
         self.top = torch.full_like(like, torch.finfo(like.dtype).min)  # (rows,), the largest entry so far
@@ -194,7 +195,7 @@ class _Gradients:
                 of_candidates[columns].addmm_(weights.T, anchors[rows])
 
     def _of_similarities(self, similarity: Tensor, rows: slice, columns: slice) -> Tensor:
-        """Gradient of a block's similarities; adds to that of the parameters."""
+        """The gradient of a block's similarities. Adds the block's share to the gradient of the parameters."""
         matrix = self.matrix
         if matrix.detach_temperature and not self.learnable:
             tau = matrix.temperature(similarity)
@@ -206,7 +207,7 @@ class _Gradients:
                 logits,
                 [similarity, *self.learnable],
                 self._of_logits(logits.detach(), rows, columns),
-                allow_unused=True,  # a parameter may have no part in the temperature
+                allow_unused=True,  # the temperature need not depend on every parameter
             )
             self.parameters = [
                 new if old is None else old if new is None else old + new
@@ -218,7 +219,7 @@ class _Gradients:
         return weights
 
     def _of_logits(self, logits: Tensor, rows: slice, columns: slice) -> Tensor:
-        """Gradient of a block's logits from the logsumexps; amends the logits in place."""
+        """The gradient of a block's logits, from the logsumexps. Changes the logits in place."""
         self.matrix.amend(logits, rows, columns)
         mirrored = self._weights(logits.T, columns).T if self.matrix.mirrored(rows, columns) else None
         weights = self._weights(logits, rows)

@@ -1,7 +1,7 @@
-"""What a temperature does to a batch: where its pairs lie, which temperature they meet, which of them move.
+"""What a temperature does to a batch: the similarities of the pairs, their temperatures, and their gradients.
 
-The gradient of a pair is that of its similarity, ``dL / ds``: ``p / tau`` for a negative of InfoNCE whose temperature
-is detached. It comes from the objective's own row loss, whatever the objective and the temperature.
+The gradient of a pair is the derivative of the loss by its similarity, ``dL / ds``; for a negative of InfoNCE with a
+detached temperature it is ``p / tau``. It is computed from the objective's row loss, for any objective and temperature.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BLOCK_ENTRIES = 2**22  # similarities at a time
 
 @dataclass(frozen=True)
 class PairSums:
-    """Sums over the pairs of a batch, so that those of several processes or batches add up.
+    """Sums over the pairs of a batch. Those of several processes or batches can be added.
 
     Attributes:
         counts: (3,) positives, negatives, negatives in the high-similarity region.
@@ -43,7 +43,7 @@ class PairSums:
 
     @classmethod
     def unpacked(cls, vector: Tensor) -> PairSums:
-        """The inverse of :meth:`packed`, for sums of packed vectors too."""
+        """The inverse of :meth:`packed`; also takes a sum of packed vectors."""
         counts, similarities, temperatures, gradients, histograms = torch.split(vector, [3, 2, 3, 2, 3 * BINS])
         return cls(counts, similarities, temperatures, gradients, histograms.view(3, BINS))
 
@@ -63,10 +63,10 @@ def pair_sums(
     Args:
         z: unit vectors of the views, the first two those of the positive pairs; (n, dim).
         rows: of the anchors.
-        negatives: the pairs that ``rows.negatives`` is made of, in parts whose rows stand one after another.
+        negatives: the pairs behind ``rows.negatives``, in groups whose rows follow one another.
         row_loss: the loss of each row, (rows,); the batch's loss is their mean.
         temperature: of all pairs.
-        detach_temperature: whether it stays out of the gradient.
+        detach_temperature: whether the temperature is detached from the gradient.
         threshold: negatives with a similarity above it form the high-similarity region.
     """
     weight = _gradient_of_negatives(rows, row_loss)  # (rows,)
@@ -76,20 +76,20 @@ def pair_sums(
     gradients, histograms = like.new_zeros(2), like.new_zeros(3, BINS)
     counts[0], sums[0], taus[0] = len(positive), positive.sum(), temperature(positive).sum()
     _add(histograms[0], positive, torch.ones_like(positive))
-    for part, first in zip(negatives, _first_rows(negatives), strict=True):
-        step = max(1, BLOCK_ENTRIES // len(part.candidates))
-        for start in range(0, len(part.anchors), step):
-            block = slice(start, min(start + step, len(part.anchors)))
+    for group, first in zip(negatives, _first_rows(negatives), strict=True):
+        step = max(1, BLOCK_ENTRIES // len(group.candidates))
+        for start in range(0, len(group.anchors), step):
+            block = slice(start, min(start + step, len(group.anchors)))
             of_rows = slice(first + block.start, first + block.stop)
-            similarity = part.anchors[block] @ part.candidates.T  # (block, columns)
+            similarity = group.anchors[block] @ group.candidates.T  # (block, columns)
             with torch.enable_grad():
                 logits = scaled_logits(similarity.requires_grad_(), temperature, detach_temperature)
                 (slope,) = torch.autograd.grad(logits.sum(), similarity)
-            share = (part.amend(logits.detach(), block) - rows.negatives[of_rows, None]).exp()  # 0 where left out
+            share = (group.amend(logits.detach(), block) - rows.negatives[of_rows, None]).exp()  # 0 where left out
             size = (weight[of_rows, None] * share * slope).abs()
             similarity = similarity.detach()
-            tau, one = temperature(similarity), part.mask(similarity, block)  # (block, columns), 1 for a negative
-            size *= one  # where a row has no negative at all, nothing stands against nothing
+            tau, one = temperature(similarity), group.mask(similarity, block)  # (block, columns), 1 for a negative
+            size *= one  # in a row without negatives the shares are not 0
             high = similarity > threshold
             counts[1] += one.sum()
             counts[2] += (one * high).sum()
@@ -104,8 +104,8 @@ def pair_sums(
 
 
 def _first_rows(negatives: Sequence[Negatives]) -> list[int]:
-    """The row at which each part begins."""
-    lengths = [len(part.anchors) for part in negatives]
+    """The first row of each group."""
+    lengths = [len(group.anchors) for group in negatives]
     return [sum(lengths[:i]) for i in range(len(lengths))]
 
 

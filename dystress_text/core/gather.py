@@ -1,8 +1,8 @@
 """Gathering rows from all processes, with gradients that flow back to their owners.
 
-A loss holds its own process's rows against everybody's columns and returns the mean over its own rows. Data-parallel
-training averages the parameters' gradients over the processes, so for the result to be the gradient of the mean over
-the whole batch, a row's owner must receive the *sum* of the gradients that all processes have for it.
+A loss compares its own process's rows with the columns of all processes and returns the mean over its own rows.
+Data-parallel training averages the parameters' gradients over the processes. For the result to be the gradient of the
+mean over the global batch, the owner of a row must receive the *sum* of the gradients that all processes have for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Gather(Protocol):
-    """What a loss needs to know of the other processes."""
+    """What a loss needs from the other processes."""
 
     rank: int
     world_size: int
@@ -62,10 +62,10 @@ class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, gather: ProcessGather) -> Tensor:
         ctx.gather = gather
-        rows = rows.contiguous()  # before empty_like, which keeps strides: what is sent and received must be contiguous
-        parts = [torch.empty_like(rows) for _ in range(gather.world_size)]
-        dist.all_gather(parts, rows, group=gather.group)
-        return torch.cat(parts)
+        rows = rows.contiguous()  # all_gather needs contiguous tensors, and empty_like keeps strides
+        by_rank = [torch.empty_like(rows) for _ in range(gather.world_size)]
+        dist.all_gather(by_rank, rows, group=gather.group)
+        return torch.cat(by_rank)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:

@@ -1,7 +1,7 @@
 """The shape of an embedding space: alignment, uniformity, tolerance, inter-class uniformity, similarity histograms.
 
-Embeddings come in unnormalised and are L2-normalised here. Everything over all pairs runs in blocks of rows, so that no
-N x N matrix is held; products are in fp32 (fp64 for fp64 input), sums in fp64.
+Embeddings need not be normalised; they are L2-normalised here. Computations over all pairs run in blocks of rows, so
+that there is never an N x N matrix. Products are in fp32 (fp64 for fp64 input), sums in fp64.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def alignment(x: Tensor, y: Tensor) -> Tensor:
         y: (pairs, dim), row i belonging to row i of ``x``.
 
     Raises:
-        ValueError: shapes differ or there is no pair.
+        ValueError: the shapes differ, or there are no pairs.
     """
     if x.shape != y.shape or x.ndim != 2 or len(x) == 0:
         raise ValueError(
@@ -51,7 +51,7 @@ def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
     total = torch.zeros((), dtype=torch.float64, device=x.device)
     for start, block in _blocks(z):
         distance = (square[start : start + len(block), None] + square - 2 * block @ z.T).clamp(min=0)  # (block, n)
-        distance[torch.arange(len(block)), torch.arange(start, start + len(block))] = torch.inf  # not with itself
+        distance[torch.arange(len(block)), torch.arange(start, start + len(block))] = torch.inf  # leave out i = j
         total += torch.exp(-t * distance).sum(dtype=torch.float64)
     return torch.log(total / (len(x) * (len(x) - 1)))
 
@@ -130,9 +130,9 @@ def similarity_histograms(view1: Tensor, view2: Tensor, labels: Tensor, bins: in
     z1, z2 = unit_vectors(view1), unit_vectors(view2)
     counts = torch.zeros(3, bins, dtype=torch.int64, device=z1.device)
     for start, block in _blocks(z1):
-        own = slice(start, start + len(block))
+        rows = slice(start, start + len(block))
         similarity = block @ z2.T  # (block, n)
-        kind = 2 - (labels[own, None] == labels).long()  # 1 for one class, 2 for different classes
+        kind = 2 - (labels[rows, None] == labels).long()  # 1 for one class, 2 for different classes
         kind[torch.arange(len(block)), torch.arange(start, start + len(block))] = 0
         place = ((similarity + 1) * (bins / 2)).long().clamp(0, bins - 1) + bins * kind
         counts += torch.bincount(place.flatten(), minlength=3 * bins).view(3, bins)

@@ -16,18 +16,18 @@ class LearnableTemperature(Temperature):
     """A constant, or a profile's two end points, as parameters that stay within bounds.
 
     With a logistic function l and free numbers a and b, ``tau_min = low + (high - low) l(a)`` and ``tau_max = tau_min +
-    (high - tau_min) l(b)``, so that ``low < tau_min < tau_max < high``; a constant has the first alone. The gradient is
-    the objective's own, with ``detach_temperature`` too: that keeps the similarities out of it, not the parameters.
+    (high - tau_min) l(b)``, so that ``low < tau_min < tau_max < high``; a constant has only the first. The gradient is
+    that of the objective, also with ``detach_temperature``, which detaches the similarities but not the parameters.
 
-    Nothing in a contrastive loss holds a temperature up: a lower one lowers the loss of every pair that is in order.
+    Nothing in a contrastive loss stops the fall of a temperature: a lower one lowers the loss of all pairs in order.
 
     Args:
-        temperature: where it starts, a :class:`ConstantTemperature` or a profile.
-        low: it stays above.
-        high: it stays below.
+        temperature: the start, a :class:`ConstantTemperature` or a profile.
+        low: the lower bound.
+        high: the upper bound.
 
     Raises:
-        ValueError: another kind of temperature, bounds that are none, or a start that does not lie between them.
+        ValueError: another kind of temperature, invalid bounds, or a start that does not lie between them.
 
     Example:
         >>> tau = LearnableTemperature(ConstantTemperature(0.05))
@@ -68,20 +68,20 @@ class LearnableTemperature(Temperature):
 
     @torch.no_grad()
     def keep(self) -> None:
-        """Remember where it is."""
+        """Remember the present parameters."""
         self.kept = self.free.detach().clone()
 
     @torch.no_grad()
     def go_back(self) -> None:
-        """Return to where it was at the last :meth:`keep`."""
+        """Return to the parameters of the last :meth:`keep`."""
         self.free.copy_(self.kept)
 
     @torch.no_grad()
     def end_points(self) -> dict[str, float]:
-        """The constant, or the lowest and the highest temperature, by the names of their options; six digits."""
+        """The constant, or the lowest and the highest temperature, by option name and rounded to six digits."""
         free = torch.sigmoid(self.free.double()).tolist()
         ends = [self.low + (self.high - self.low) * free[0]]
-        ends += [ends[0] + (self.high - ends[0]) * part for part in free[1:]]
+        ends += [ends[0] + (self.high - ends[0]) * share for share in free[1:]]
         names = ("tau",) if self.shape is None else ("tau_min", "tau_max")
         return {name: round(end, 6) for name, end in zip(names, ends, strict=True)}
 

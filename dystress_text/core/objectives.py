@@ -1,9 +1,9 @@
 """Contrastive objectives; each takes any temperature of :mod:`dystress_text.core.temperature`.
 
-A loss module says which pairs it has, this process's anchors with everybody's candidates, and what it makes of each
-anchor's row (:mod:`dystress_text.core.rows`). Rows are formed from the whole matrix of similarities or, above a size,
-without it (:mod:`dystress_text.core.blockwise`); loss and gradients are the same. Embeddings come in unnormalised;
-similarities, temperatures and logsumexp run in fp32 (fp64 for fp64 embeddings), under autocast too. A zero vector has
+A loss module defines its pairs (this process's anchors with the candidates of all processes) and the loss of each
+anchor's row (:mod:`dystress_text.core.rows`). Rows are computed from the whole matrix of similarities or, above a size,
+without it (:mod:`dystress_text.core.blockwise`); loss and gradients are the same. Embeddings need not be normalised.
+Similarities, temperatures and logsumexp run in fp32 (fp64 for fp64 embeddings), under autocast too. A zero vector has
 similarity 0 to everything.
 
 The temperature is detached by default, as in the paper's pseudocode: gradients are then ``p / tau`` for a negative and
@@ -45,13 +45,13 @@ from dystress_text.core.temperature import AlignmentAdaptiveTemperature, Constan
 
 
 class ContrastiveLoss(nn.Module):
-    """What all objectives share: the temperature, the flag, the gather, fp32 under autocast and the checks.
+    """Base of all objectives: temperature, gathering, fp32 under autocast, and the checks of the arguments.
 
     Attributes:
-        duplicates: pairs of all processes that were left out because their samples are the same; a scalar, counted up
-            with every batch.
-        observer: called with the unit vectors of each batch, its rows and the negatives that they are made of, before
-            the objective's state moves on; None for nothing. It must not change them.
+        duplicates: the number of pairs, of all processes and batches so far, that were left out because their samples
+            are the same; a scalar.
+        observer: a function that is called for each batch with the unit vectors, the rows and the negatives behind
+            the rows, before the objective's state changes. It must not change its arguments. None for no observer.
     """
 
     negatives_from_batch = True
@@ -86,22 +86,22 @@ class ContrastiveLoss(nn.Module):
 
         Args:
             z1: anchors, (batch, dim).
-            z2: their positives, the same shape, the i-th of each belonging together.
-            hard_negatives: any number of them, the same shape: candidates of every anchor, and to the anchor of the
-                same place its own, whose logits get ``hard_negative_weight``.
-            ids: integers that name the sample behind each embedding, one tensor (batch,) for each of them. A candidate
-                with the sample of the anchor or of its positive, or whose own anchor has it, is no negative. A row
-                without any negative left counts as 0. The same tensor twice in front says that the embeddings are two
-                views of one sample.
+            z2: positives of the same shape; row i belongs to row i of ``z1``.
+            hard_negatives: any number of tensors of the same shape. Each of their rows is a candidate of every anchor.
+                ``hard_negative_weight`` is added to the logits of anchor i with row i.
+            ids: integers that name the sample of each embedding, one tensor (batch,) for each argument above. A
+                candidate is not a negative of an anchor if it, or the anchor that it is the positive of, has the id of
+                the anchor or of the anchor's positive. The loss of a row without negatives is 0. If the first two
+                tensors are the same object, ``z1`` and ``z2`` are two views of one sample.
         """
         return self._compute((z1, z2, *hard_negatives), ids)
 
     def view_pairs(self, z1: Tensor, z2: Tensor, ids: Sequence[Tensor] | None) -> Pairs:
-        """The pairs of unit vectors z1, z2 (n, dim) without hard negatives; ``ids`` are those of all embeddings."""
+        """The pairs of unit vectors z1, z2 (n, dim) without hard negatives; ``ids`` as in :meth:`forward`."""
         raise NotImplementedError
 
     def pairs(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Pairs, ...]:
-        """The pairs of unit vectors (n, dim), in parts whose rows stand one after another."""
+        """The pairs of unit vectors (n, dim), in groups whose rows follow one another."""
         pairs = self.view_pairs(z[0], z[1], ids)
         return (with_hard_negatives(pairs, z[2:], self.gather, self.hard_negative_weight, ids and ids[2:]),)
 
@@ -112,16 +112,19 @@ class ContrastiveLoss(nn.Module):
     def rows_and_negatives(
         self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None
     ) -> tuple[Rows, tuple[Negatives, ...]]:
-        """The rows of unit vectors (n, dim), and the pairs that their negatives' logsumexp is made of, part by part."""
-        pairs = self.pairs(z, ids)
-        parts = [self._rows_of(part) for part in pairs]
-        rows = parts[0] if len(parts) == 1 else Rows(*(torch.cat(numbers) for numbers in zip(*parts, strict=True)))
-        return rows, tuple(part.negatives for part in pairs)
+        """The rows of unit vectors (n, dim), and the negatives of each group of pairs."""
+        groups = self.pairs(z, ids)
+        by_group = [self._rows_of(pairs) for pairs in groups]
+        if len(by_group) == 1:
+            rows = by_group[0]
+        else:
+            rows = Rows(*(torch.cat(numbers) for numbers in zip(*by_group, strict=True)))
+        return rows, tuple(pairs.negatives for pairs in groups)
 
     def _rows_of(self, pairs: Pairs) -> Rows:
         if pairs.ids is not None:
-            found = self.gather(pairs.negatives.duplicates().unsqueeze(0)).sum()
-            self.duplicates = self.duplicates.to(found.device) + found
+            duplicates = self.gather(pairs.negatives.duplicates().unsqueeze(0)).sum()
+            self.duplicates = self.duplicates.to(duplicates.device) + duplicates
         blockwise = blockwise_pays(pairs) if self.blockwise is None else self.blockwise
         form = blockwise_rows if blockwise else plain_rows
         return form(pairs, self.temperature, self.detach_temperature)
@@ -157,13 +160,13 @@ class InfoNCELoss(ContrastiveLoss):
     Args:
         temperature: any temperature, or a number for a constant one. The paper's best STS row is
             ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4)``; SimCSE's is 0.05.
-        detach_temperature: whether the temperature stays out of the gradient.
+        detach_temperature: whether the temperature is detached from the gradient.
         gather: the other processes; None for one process.
         hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
-        blockwise: never (False) or always (True) form the rows without the matrix of similarities; None does so above
-            some millions of them.
+        blockwise: whether to compute the rows without the matrix of similarities; None does so above
+            some millions of similarities.
         bidirectional: each positive also has to find its anchor among all anchors; the loss is the mean of both
-            directions. MultipleNegativesRankingLoss with both directions, each its own partition.
+            directions. Equals MultipleNegativesRankingLoss with both directions and a partition for each.
 
     Example:
         >>> loss = InfoNCELoss(0.05)
@@ -188,8 +191,8 @@ class InfoNCELoss(ContrastiveLoss):
         return first_view_pairs(z1, z2, self.gather, ids)
 
     def pairs(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Pairs, ...]:
-        forth = super().pairs(z, ids)
-        return (*forth, self.view_pairs(z[1], z[0], ids)) if self.bidirectional else forth
+        forward = super().pairs(z, ids)
+        return (*forward, self.view_pairs(z[1], z[0], ids)) if self.bidirectional else forward
 
 
 class NTXentLoss(ContrastiveLoss):
@@ -200,10 +203,10 @@ class NTXentLoss(ContrastiveLoss):
 
     Args:
         temperature: any temperature, or a number for a constant one.
-        detach_temperature: whether the temperature stays out of the gradient.
+        detach_temperature: whether the temperature is detached from the gradient.
         gather: the other processes; None for one process.
-        blockwise: never (False) or always (True) form the rows without the matrix of similarities; None does so above
-            some millions of them.
+        blockwise: whether to compute the rows without the matrix of similarities; None does so above
+            some millions of similarities.
         hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
 
     Example:
@@ -237,15 +240,15 @@ class DCLLoss(NTXentLoss):
 class DCLWLoss(DCLLoss):
     """DCL with von-Mises-Fisher weights (Yeh et al., ECCV 2022): far positives count more.
 
-    The positive term of pair i is times ``w_i = 2 - N softmax_i(s_p / sigma)`` over the global batch, detached.
+    The positive term of pair i is multiplied by ``w_i = 2 - N softmax_i(s_p / sigma)`` over the global batch, detached.
 
     Args:
         temperature: any temperature, or a number for a constant one.
-        sigma: the width of the weights; positive. A large one is DCL.
-        detach_temperature: whether the temperature stays out of the gradient.
+        sigma: the width of the weights; positive. A large one gives DCL.
+        detach_temperature: whether the temperature is detached from the gradient.
         gather: the other processes; None for one process.
-        blockwise: never (False) or always (True) form the rows without the matrix of similarities; None does so above
-            some millions of them.
+        blockwise: whether to compute the rows without the matrix of similarities; None does so above
+            some millions of similarities.
         hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
 
     Example:
@@ -265,22 +268,22 @@ class DCLWLoss(DCLLoss):
         hard_negative_weight: float = 0.0,
     ) -> None:
         super().__init__(temperature, detach_temperature, gather, blockwise, hard_negative_weight)
-        if isinstance(sigma, bool) or not sigma > 0:  # True would be meant for detach_temperature
+        if isinstance(sigma, bool) or not sigma > 0:  # True was probably meant for detach_temperature
             raise ValueError(f"sigma must be a positive number, got {sigma}")
         self.sigma = sigma
 
     def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
         similarity = self.gather(positive_similarity(z1, z2).detach())  # (N,)
         weight = 2 - len(similarity) * torch.softmax(similarity / self.sigma, dim=0)
-        own = weight[own_columns(len(z1), self.gather, z1.device)]
-        return decoupled_rows(rows, torch.cat([own, own]))
+        local = weight[own_columns(len(z1), self.gather, z1.device)]  # (n,)
+        return decoupled_rows(rows, torch.cat([local, local]))
 
 
 class MACLLoss(ContrastiveLoss):
     """Model-aware contrastive loss (Huang et al., ICML 2023): ``-sg(1 / (1 - P)) log P`` on the rows of InfoNCE.
 
-    ``MACLLoss(tau_0, alpha, a_0)`` uses :class:`AlignmentAdaptiveTemperature`, as its paper does; the reweighting takes
-    any other temperature too. Text: 0.05, 2, 0.8.
+    ``MACLLoss(tau_0, alpha, a_0)`` uses :class:`AlignmentAdaptiveTemperature`, as its paper does; the reweighting works
+    with any other temperature too. Text: 0.05, 2, 0.8.
 
     Args:
         tau_0: temperature at the reference alignment.
@@ -288,10 +291,10 @@ class MACLLoss(ContrastiveLoss):
         a_0: the reference alignment.
         both_views: use the rows of NT-Xent instead.
         temperature: replaces the alignment-adaptive temperature and its three parameters.
-        detach_temperature: whether the temperature stays out of the gradient.
+        detach_temperature: whether the temperature is detached from the gradient.
         gather: the other processes; None for one process.
-        blockwise: never (False) or always (True) form the rows without the matrix of similarities; None does so above
-            some millions of them.
+        blockwise: whether to compute the rows without the matrix of similarities; None does so above
+            some millions of similarities.
         hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
 
     Raises:
@@ -332,14 +335,14 @@ class MACLLoss(ContrastiveLoss):
 class QueueInfoNCELoss(ContrastiveLoss):
     """InfoNCE against a queue of past keys (MoCo, He et al., CVPR 2020): find each query's key among key and queue.
 
-    The keys come from a momentum encoder and carry no gradient. In training mode the batch's keys, those of all
-    processes, enter the queue after the loss and push out the oldest. A batch of 1 is valid.
+    The keys come from a momentum encoder and carry no gradient. In training mode the batch's keys of all
+    processes enter the queue after the loss and push out the oldest keys. A batch of 1 is valid.
 
     Args:
         temperature: any temperature, or a number for a constant one.
         queue_size: keys in the queue; MoCo uses 65,536 on ImageNet, 4,096 is usual on CIFAR.
         dim: dimension of the embeddings.
-        detach_temperature: whether the temperature stays out of the gradient.
+        detach_temperature: whether the temperature is detached from the gradient.
         gather: the other processes; None for one process.
 
     Raises:
@@ -371,7 +374,7 @@ class QueueInfoNCELoss(ContrastiveLoss):
         self.register_buffer("queue", unit_vectors(torch.randn(queue_size, dim, generator=generator)))  # oldest first
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:  # type: ignore[override]  # the queue has the negatives
-        """Mean loss over the queries; both (batch, dim), the i-th of each belonging together."""
+        """Mean loss over the queries; both (batch, dim), key i belongs to query i."""
         keys = keys.detach()
         loss = self._compute((queries, keys))
         if self.training:

@@ -17,20 +17,21 @@ class Temperature(nn.Module, ABC):
     def forward(self, similarity: Tensor) -> Tensor:
         """Temperature of each pair; ``similarity`` and the result have the same shape, dtype and device.
 
-        Elementwise, and the same when asked twice: a large batch comes in blocks, each once more in the backward.
+        Must be elementwise and deterministic: the losses of a large batch call it block by block, and again in the
+            backward.
         """
 
     def observe(self, mean_positive: Tensor) -> None:
-        """Take note of the mean positive similarity of the global batch (a scalar). Losses call this every step."""
+        """Receive the mean positive similarity of the global batch (a scalar). Losses call this every step."""
 
     def advance(self, epoch: float, run_fraction: float) -> None:
-        """Take note of the progress: epochs done, and the fraction of the run in [0, 1]. The engine calls this."""
+        """Receive the progress: epochs done, and the fraction of the run in [0, 1]. The trainer calls this."""
 
     def keep(self) -> None:
-        """Take note that the model of this step is kept. Tasks call this when they save it."""
+        """Remember the present state as that of the best model. Tasks call this when they save the model."""
 
     def values(self) -> dict[str, Any]:
-        """Its parameters by name, as a record of a run holds them."""
+        """Its parameters by name, as ``run.json`` holds them."""
         return {}
 
     def extra_repr(self) -> str:
@@ -38,12 +39,12 @@ class Temperature(nn.Module, ABC):
 
     @property
     def needs_mean_positive(self) -> bool:
-        """Whether :meth:`observe` does anything; losses skip the reduction otherwise."""
+        """Whether :meth:`observe` is implemented; if not, losses skip the reduction."""
         return type(self).observe is not Temperature.observe
 
     @property
     def needs_progress(self) -> bool:
-        """Whether :meth:`advance` does anything, so that somebody has to call it."""
+        """Whether :meth:`advance` is implemented, so that the training loop must call it."""
         return type(self).advance is not Temperature.advance
 
 
@@ -55,10 +56,10 @@ T = TypeVar("T", bound=Temperature)
 def register_temperature(name: str) -> Callable[[type[T]], type[T]]:
     """Class decorator that makes a temperature known by ``name`` to :func:`make_temperature` and ``--temperature``.
 
-    A class of the same module and qualified name takes its predecessor's place, as when a notebook's cell runs again.
+    A class of the same module and qualified name replaces the earlier one, as when a notebook's cell runs again.
 
     Raises:
-        ValueError: the name belongs to another class already.
+        ValueError: the name already belongs to another class.
     """
 
     def register(cls: type[T]) -> type[T]:

@@ -1,8 +1,8 @@
-"""From unit vectors to a loss an anchor: which pairs an objective has, their logits, and the row functions.
+"""From unit vectors to one loss per anchor: the pairs of an objective, their logits, and the row functions.
 
-Every objective is a function of two numbers an anchor: the logit of its positive and the logsumexp of the logits of its
-negatives. :class:`Pairs` says which anchors meet which candidates, :func:`plain_rows` takes those two numbers from the
-whole matrix of similarities, and the row functions make losses of them.
+Every objective is a function of two numbers per anchor: the logit of its positive and the logsumexp of the logits of
+its negatives. :class:`Pairs` says which anchors are compared with which candidates, :func:`plain_rows` computes the two
+numbers from the whole matrix of similarities, and the row functions compute losses from them.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from torch import Tensor
 from dystress_text.core.gather import Gather
 from dystress_text.core.registry import Temperature
 
-NOTHING = -1e30  # a row's logsumexp where it has no negative; unlike -inf it has a derivative
+NOTHING = -1e30  # the logsumexp of a row without negatives; unlike -inf it has a derivative
 _IDS_AT_ONCE = 2**22  # pairs of ids compared at a time
 
 
 class Ids(NamedTuple):
-    """Which samples are the same, by number: anchors and candidates that share one are no negatives of each other."""
+    """Ids of samples: an anchor and a candidate that share an id are not used as negatives for each other."""
 
-    own: Tensor  # (rows, k), int64
+    rows: Tensor  # (rows, k), int64
     columns: Tensor  # (columns, m), int64
 
     def equal(self, rows: slice, columns: slice) -> Tensor:
-        """Whether they share one, (rows, columns)."""
-        shared = [a[rows, None] == b[columns] for a in self.own.unbind(1) for b in self.columns.unbind(1)]
+        """Whether each pair of a block shares an id, (rows, columns)."""
+        shared = [a[rows, None] == b[columns] for a in self.rows.unbind(1) for b in self.columns.unbind(1)]
         return torch.stack(shared).any(0) if len(shared) > 1 else shared[0]
 
 
 class Negatives(NamedTuple):
-    """The pairs that the second of the two numbers is made of, a row an anchor."""
+    """The negative pairs, whose logsumexp is computed; one row per anchor."""
 
     anchors: Tensor  # (rows, dim)
     candidates: Tensor  # (columns, dim)
-    left_out: Tensor  # (rows, k), int64: columns that are no negatives of the row
+    left_out: Tensor  # (rows, k), int64: columns that are not negatives of the row
     bonus_columns: Tensor | None = None  # (rows, h), as in Pairs
     bonus: float = 0.0
     ids: Ids | None = None  # as in Pairs
 
     def amend(self, logits: Tensor, rows: slice) -> Tensor:
-        """Logits (rows, columns) with the bonus, and nothing left of a pair that is no negative."""
+        """Logits (rows, columns) with the bonus added and with pairs that are not negatives removed."""
         if self.bonus_columns is not None:
             logits = add_bonus(logits, self.bonus_columns[rows], self.bonus)
         if self.ids is not None:
@@ -52,7 +52,7 @@ class Negatives(NamedTuple):
         return logits.scatter(1, self.left_out[rows], -torch.inf)
 
     def mask(self, like: Tensor, rows: slice) -> Tensor:
-        """1 for a negative and 0 for another pair, (rows, columns) in the dtype of ``like``."""
+        """1 for a negative and 0 for any other pair, (rows, columns) in the dtype of ``like``."""
         ones = torch.ones_like(like)
         if self.ids is not None:
             ones.masked_fill_(self.ids.equal(rows, slice(None)), 0)
@@ -60,7 +60,7 @@ class Negatives(NamedTuple):
 
     @torch.no_grad()
     def duplicates(self) -> Tensor:
-        """How many pairs their ids alone leave out, a scalar."""
+        """The number of pairs that are left out only because of their ids, a scalar."""
         total = torch.zeros((), dtype=torch.int64, device=self.anchors.device)
         if self.ids is None:
             return total
@@ -72,10 +72,10 @@ class Negatives(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Which anchors meet which candidates, all unit vectors, and what is special about some of the pairs.
+    """The anchors and the candidates that they are compared with, all unit vectors, and which pairs are special.
 
-    Where ``anchors`` and ``candidates`` are the same object, positives must be mutual and the excluded column the
-    anchor's own, so that the matrix of logits is symmetric.
+    If ``anchors`` and ``candidates`` are the same object, the matrix of logits must be symmetric: positives are mutual,
+    and the excluded column is that of the anchor itself.
     """
 
     anchors: Tensor  # (rows, dim)
@@ -84,28 +84,28 @@ class Pairs(NamedTuple):
     excluded_column: Tensor | None = None  # (rows,), int64: the anchor itself among the candidates
     bonus_columns: Tensor | None = None  # (rows, h), int64: the anchor's own hard negatives
     bonus: float = 0.0  # added to those logits
-    ids: Ids | None = None  # of the samples, where equal ones are to be left out
+    ids: Ids | None = None  # of the samples; pairs with an equal id are left out
 
     @property
     def symmetric(self) -> bool:
-        """Whether the matrix of logits is symmetric: the anchors are the candidates."""
+        """Whether the matrix of logits is symmetric, because the anchors are the candidates."""
         return self.candidates is self.anchors and self.bonus_columns is None
 
     @property
     def entries(self) -> int:
-        """Similarities that the whole matrix would hold."""
+        """The number of similarities in the whole matrix."""
         return len(self.anchors) * len(self.candidates)
 
     @property
     def negatives(self) -> Negatives:
-        """The pairs that are neither the positive nor the anchor with itself, nor duplicates."""
+        """The pairs without the positives, the anchors with themselves, and the duplicates."""
         columns = [column for column in (self.positive_column, self.excluded_column) if column is not None]
         left_out = torch.stack(columns, dim=1)  # (rows, 1 or 2)
         return Negatives(self.anchors, self.candidates, left_out, self.bonus_columns, self.bonus, self.ids)
 
 
 class Rows(NamedTuple):
-    """What an objective sees of each anchor, both (rows,)."""
+    """The two numbers per anchor that an objective is a function of, both (rows,)."""
 
     positive: Tensor  # logit of the positive
     negatives: Tensor  # logsumexp of the logits of the negatives
@@ -115,15 +115,15 @@ class Rows(NamedTuple):
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
-    """``x`` in fp32, or in fp64 if it is so."""
+    """``x`` in fp32, or in fp64 if it is fp64."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def unit_vectors(x: Tensor) -> Tensor:
     """Rows of ``x`` (..., dim) scaled to length 1, in fp32 or better; a zero row stays zero, with a zero gradient.
 
-    A row is first divided by its largest entry, so that no square over- or underflows. Rows without a normal number
-    (fp32: 1.2e-38) count as zero.
+    A row is first divided by its largest entry, so that no square over- or underflows. A row whose entries are all
+    below the smallest normal number (fp32: 1.2e-38) counts as zero.
     """
     units: Tensor
     units, _ = _UnitVectors.apply(at_least_fp32(x))  # type: ignore[no-untyped-call]
@@ -131,9 +131,9 @@ def unit_vectors(x: Tensor) -> Tensor:
 
 
 class _UnitVectors(torch.autograd.Function):
-    """Keeps the unit vectors alone for its backward, where a chain of operations would keep several copies.
+    """Saves only the unit vectors for its backward, where a chain of operations would save several copies.
 
-    The inverse lengths are an output too, so that second derivatives are right.
+    The inverse lengths are an output too, because second derivatives need them.
     """
 
     @staticmethod
@@ -156,9 +156,9 @@ class _UnitVectors(torch.autograd.Function):
         gradient = None
         if of_units is not None:
             with torch.autocast(device_type=units.device.type, enabled=False):
-                along = torch.einsum("...d,...d->...", of_units, units).unsqueeze(-1)  # no product of full size
+                along = torch.einsum("...d,...d->...", of_units, units).unsqueeze(-1)  # without a full-size product
             gradient = (of_units * inverse).addcmul_(units, along * inverse, value=-1)
-        if of_inverse is not None:  # in second derivatives alone
+        if of_inverse is not None:  # only in second derivatives
             inward = -of_inverse * inverse * inverse * units
             gradient = inward if gradient is None else gradient + inward
         return gradient
@@ -173,62 +173,62 @@ def positive_similarity(z1: Tensor, z2: Tensor) -> Tensor:
 
 
 def own_columns(rows: int, gather: Gather, device: torch.device) -> Tensor:
-    """Columns at which this process's rows stand among everybody's, (rows,)."""
+    """The columns of this process's rows among the rows of all processes, (rows,)."""
     return torch.arange(rows, device=device) + gather.rank * rows
 
 
 def first_view_pairs(z1: Tensor, z2: Tensor, gather: Gather, ids: Sequence[Tensor] | None = None) -> Pairs:
     """Anchors z1 against all z2 (SimCSE's rows); unit vectors (n, dim), n x N pairs with N = n * world_size.
 
-    ``ids`` are those of the views' samples, (n,) each; where they are given, equal samples are left out.
+    ``ids`` are the ids of the views' samples, (n,) each; if they are given, pairs of equal samples are left out.
     """
-    own = _own_ids(ids)
-    equal = None if own is None else Ids(own, gather(own))
-    return Pairs(z1, gather(z2), own_columns(len(z1), gather, z1.device), ids=equal)
+    row_ids = _row_ids(ids)
+    pair_ids = None if row_ids is None else Ids(row_ids, gather(row_ids))
+    return Pairs(z1, gather(z2), own_columns(len(z1), gather, z1.device), ids=pair_ids)
 
 
 def both_view_pairs(z1: Tensor, z2: Tensor, gather: Gather, ids: Sequence[Tensor] | None = None) -> Pairs:
-    """Both views as anchors against all other views (SimCLR's rows); 2n x 2N pairs, itself excluded."""
+    """Both views as anchors against all other views (SimCLR's rows); 2n x 2N pairs, the anchor itself excluded."""
     anchors = torch.cat([z1, z2])  # (2n, dim)
     candidates = anchors if gather.world_size == 1 else torch.cat([gather(z1), gather(z2)])  # (2N, dim)
     columns = own_columns(len(z1), gather, z1.device)
-    first, second = columns, columns + len(candidates) // 2  # where this process's rows of either view stand
-    own = _own_ids(ids)
-    equal = None if own is None else Ids(own.repeat(2, 1), gather(own).repeat(2, 1))
-    return Pairs(anchors, candidates, torch.cat([second, first]), torch.cat([first, second]), ids=equal)
+    first, second = columns, columns + len(candidates) // 2  # columns of this process's rows of either view
+    row_ids = _row_ids(ids)
+    pair_ids = None if row_ids is None else Ids(row_ids.repeat(2, 1), gather(row_ids).repeat(2, 1))
+    return Pairs(anchors, candidates, torch.cat([second, first]), torch.cat([first, second]), ids=pair_ids)
 
 
 def with_hard_negatives(
     pairs: Pairs, z: Sequence[Tensor], gather: Gather, bonus: float, ids: Sequence[Tensor] | None = None
 ) -> Pairs:
-    """The same anchors with hard negatives as further candidates, those of all rows for each.
+    """The pairs with hard negatives as further candidates; every anchor gets the hard negatives of all rows.
 
     Args:
         pairs: of the first two views.
         z: the hard negatives, unit vectors (n, dim) each.
         gather: the other processes.
-        bonus: added to the logits of an anchor's own ones.
-        ids: theirs, (n,) each, where ``pairs`` has ids.
+        bonus: added to the logits of an anchor's own hard negatives.
+        ids: of the hard negatives' samples, (n,) each, if ``pairs`` has ids.
     """
     if not z:
         return pairs
     n = len(z[0])
     sample = own_columns(n, gather, z[0].device).repeat(len(pairs.anchors) // n)  # (rows,)
     before, all_rows = len(pairs.candidates), n * gather.world_size
-    equal = pairs.ids
-    if equal is not None and ids is not None:
-        of_columns = [gather(i).unsqueeze(1).expand(-1, equal.columns.shape[1]) for i in ids]  # each (N, m)
-        equal = Ids(equal.own, torch.cat([equal.columns, *of_columns]))
+    pair_ids = pairs.ids
+    if pair_ids is not None and ids is not None:
+        of_columns = [gather(i).unsqueeze(1).expand(-1, pair_ids.columns.shape[1]) for i in ids]  # each (N, m)
+        pair_ids = Ids(pair_ids.rows, torch.cat([pair_ids.columns, *of_columns]))
     return pairs._replace(
         candidates=torch.cat([pairs.candidates, *map(gather, z)]),  # (columns + h N, dim)
         bonus_columns=torch.stack([sample + before + i * all_rows for i in range(len(z))], dim=1),
         bonus=bonus,
-        ids=equal,
+        ids=pair_ids,
     )
 
 
-def _own_ids(ids: Sequence[Tensor] | None) -> Tensor | None:
-    """Ids of an anchor's own samples, anchor and positive, (n, 2); (n, 1) if both are views of one."""
+def _row_ids(ids: Sequence[Tensor] | None) -> Tensor | None:
+    """The ids of each row's samples, anchor and positive, (n, 2); (n, 1) if both are views of one sample."""
     if ids is None:
         return None
     return ids[0].unsqueeze(1) if ids[0] is ids[1] else torch.stack([ids[0], ids[1]], dim=1)
@@ -238,7 +238,7 @@ def _own_ids(ids: Sequence[Tensor] | None) -> Tensor | None:
 
 
 def scaled_logits(similarity: Tensor, temperature: Temperature, detach_temperature: bool = True) -> Tensor:
-    """``s / tau(s)``, the same shape as ``similarity``; the temperature in or out of the gradient."""
+    """``s / tau(s)``, of the shape of ``similarity``; the temperature takes part in the gradient unless detached."""
     tau: Tensor = temperature(similarity.detach() if detach_temperature else similarity)
     return similarity / tau
 
@@ -255,7 +255,7 @@ def plain_rows(pairs: Pairs, temperature: Temperature, detach_temperature: bool 
     return Rows(positive, pairs.negatives.amend(logits, slice(None)).logsumexp(dim=1))
 
 
-# ---- row functions: from Rows to a loss an anchor ------------------------------------------------------------------
+# ---- row functions: from Rows to one loss per anchor ---------------------------------------------------------------
 
 
 def info_nce_rows(rows: Rows) -> Tensor:

@@ -3,7 +3,7 @@
 A *profile* maps a similarity in [-1, 1] to a temperature through a dimensionless shape in [0, 1]:
 ``tau(s) = tau_min + (tau_max - tau_min) * shape(s)``. The shapes are plain functions; each profile is one small class
 around one of them. Temperatures that depend on the run instead (its progress, the mean positive similarity) hold that
-as a buffer, so that it is saved with a checkpoint.
+number as a buffer, so that checkpoints save it.
 
 Source of all formulas: Manna et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive Learning"
 (DySTreSS), unless a docstring names another one.
@@ -26,7 +26,7 @@ Shape = Callable[[Tensor], Tensor]
 
 
 class TemperatureError(ValueError):
-    """A temperature left the positive numbers during a run; the message holds the values."""
+    """A temperature became zero or negative during a run; the message gives the values."""
 
 
 def _check_tau(name: str, tau: float) -> None:
@@ -44,7 +44,7 @@ def _check_range(tau_min: float, tau_max: float) -> None:
 
 
 def _expand(value: Tensor, like: Tensor) -> Tensor:
-    """A scalar as a tensor of the shape of ``like`` that takes no memory of its own."""
+    """A scalar expanded to the shape of ``like``, without a copy."""
     return value.to(like.dtype).to(like.device).expand_as(like)
 
 
@@ -71,9 +71,9 @@ class ConstantTemperature(Temperature):
 class ProfileTemperature(Temperature):
     """A similarity-dependent temperature: ``tau_min + (tau_max - tau_min) * shape(similarity)``.
 
-    Base of the named profiles, and of your own. At construction the profile is evaluated on a grid: it must be
-    positive, and a warning is given where the logit ``s / tau(s)`` falls while the similarity rises, because a pair
-    that gets closer is then treated as if it went apart.
+    The base of the named profiles, and of your own. At construction the profile is evaluated on a grid. It must be
+    positive. If the logit ``s / tau(s)`` falls somewhere while the similarity rises, a warning says so: a pair that
+    gets closer is then treated as if it moved apart.
 
     Args:
         tau_min: temperature where the shape is 0; positive.
@@ -120,14 +120,15 @@ class ProfileTemperature(Temperature):
 
 
 def falling_logit(temperature: ProfileTemperature) -> tuple[float, float, float] | None:
-    """Where the logit ``s / tau(s)`` falls with the similarity, if it does.
+    """The interval where the logit ``s / tau(s)`` falls while the similarity rises, if there is one.
 
     The logit rises where ``tau - s tau' > 0``. With ``tau = tau_min + D g(s)`` that is
     ``D (s g' - g) < tau_min``, so the largest ratio ``tau_max / tau_min`` for which it rises everywhere is
     ``1 + 1 / max(s g' - g)``.
 
     Returns:
-        ``(low, high, critical_ratio)``, the hull of the falling region and that largest ratio, or None if it rises.
+        ``(low, high, critical_ratio)``, the hull of the falling region and that largest ratio; None if the logit rises
+        everywhere.
     """
     grid = torch.linspace(-1, 1, 4001, dtype=torch.float64)
     steepness = grid * _slope(temperature.shape, grid) - temperature.shape(grid)  # (4001,), s g' - g
@@ -281,7 +282,7 @@ class EvenODETemperature(ProfileTemperature):
     """A profile shaped like the solutions of the paper's ODE (Eq. tauij) that meets ``tau_min`` and ``tau_max``.
 
     No solution of the ODE itself has ``tau_max`` at both ends and ``tau_min`` at 0; this one mirrors the branch through
-    ``tau(0) = tau_min`` and stretches it to ``tau_max``. It is this package's own addition.
+    ``tau(0) = tau_min`` and stretches it to ``tau_max``. It is an addition of this package.
     """
 
     def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2) -> None:
@@ -291,7 +292,7 @@ class EvenODETemperature(ProfileTemperature):
 
 @register_temperature("scheduled")
 class ScheduledTemperature(Temperature):
-    """A temperature that swings between two values over the run, whatever the similarity (Kukleva et al., ICLR 2023).
+    """A temperature that swings between two values over the run, the same for all pairs (Kukleva et al., ICLR 2023).
 
     ``tau(t) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi t / half_period))``: ``tau_max`` at the start,
     ``tau_min`` after ``half_period``. Kukleva et al. use 0.1 to 1.0 with 200 epochs.
@@ -335,8 +336,8 @@ class ScheduledTemperature(Temperature):
 class AlignmentAdaptiveTemperature(Temperature):
     """MACL's temperature: ``tau_0 (1 + alpha (A - a_0))``, A the mean positive similarity of the global batch.
 
-    Huang et al., "Model-Aware Contrastive Learning" (ICML 2023); text: 0.05, 2, 0.8. A carries no gradient. Until the
-    first batch A is taken as ``a_0``.
+    Huang et al., "Model-Aware Contrastive Learning" (ICML 2023); text: 0.05, 2, 0.8. A has no gradient. Before the
+    first batch A is ``a_0``.
 
     Args:
         tau_0: temperature at A = a_0; positive.
@@ -362,7 +363,7 @@ class AlignmentAdaptiveTemperature(Temperature):
         self.register_buffer("mean_positive", torch.tensor(a_0, dtype=torch.float64))
 
     def observe(self, mean_positive: Tensor) -> None:
-        aligned = float(mean_positive.detach())  # read at once: the error must come first
+        aligned = float(mean_positive.detach())  # reads from the device: the check must precede the loss
         tau = self.tau_0 * (1 + self.alpha * (aligned - self.a_0))
         if not tau > 0:
             bound = self.a_0 - 1 / self.alpha if self.alpha > 0 else -math.inf

@@ -1,7 +1,7 @@
 """Sentence encoders: a transformer, a pooler and a head.
 
-Poolers have SimCSE's names and meanings. A head is dense + tanh on the pooled vector; by default only ``cls`` has one.
-It is dropped after training (SimCSE's ``--mlp_only_train``) or stays part of the model, as in the supervised recipe.
+Poolers have SimCSE's names and meanings. The head is dense + tanh on the pooled vector; by default only ``cls`` has
+one. It is dropped after training (SimCSE's ``--mlp_only_train``) or kept in the model, as in the supervised recipe.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from dystress_text.cli.progress import progress_bar
 from dystress_text.encoders.lora import merged, save_adapter
 from dystress_text.encoders.packed import Packing, can_pack, packed_states
+from dystress_text.encoders.pooling import AVERAGED, POOLERS, mean_layer, mean_token, pool
 from dystress_text.encoders.pretrained import Pretrained, load_pretrained, pooler_dense, readable
 from dystress_text.errors import UserError
 from dystress_text.files.whole import replaced_files
@@ -28,54 +29,19 @@ from dystress_text.training.run_folder import ADAPTER
 if TYPE_CHECKING:
     from peft import PeftModel
 
-# poolers that average over the tokens, with the layers that they average first; the others take the first token
-AVERAGED = {"avg": (-1,), "avg_top2": (-2, -1), "avg_first_last": (1, -1)}
-POOLERS = ("cls", "cls_before_pooler", *AVERAGED)
-
-
-def pool(hidden_states: Sequence[Tensor], attention_mask: Tensor, pooler_type: str) -> Tensor:
-    """One vector a sentence from the hidden states of all layers.
-
-    Args:
-        hidden_states: the embedding layer's output and each layer's after it, all (n, length, dim); ``cls`` and ``avg``
-            look at the last one alone.
-        attention_mask: (n, length), 1 at tokens.
-        pooler_type: ``cls`` and ``cls_before_pooler`` take the first token of the last layer; ``avg`` the mean over its
-            tokens; ``avg_top2`` that of the last two layers; ``avg_first_last`` that of the first and the last one.
-
-    Returns:
-        (n, dim).
-    """
-    if pooler_type in AVERAGED:
-        return mean_token(_mean_layer(hidden_states, pooler_type), attention_mask)
-    if pooler_type in POOLERS:
-        return hidden_states[-1][:, 0]
-    raise ValueError(f"unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
-
-
-def _mean_layer(hidden_states: Sequence[Tensor], pooler_type: str) -> Tensor:
-    states = [hidden_states[layer] for layer in AVERAGED[pooler_type]]
-    return states[0] if len(states) == 1 else (states[0] + states[1]) / 2
-
-
-def mean_token(states: Tensor, attention_mask: Tensor) -> Tensor:
-    """Mean of each row's tokens, (n, length, dim) and (n, length) -> (n, dim)."""
-    mask = attention_mask.unsqueeze(-1).to(states.dtype)  # (n, length, 1)
-    return (states * mask).sum(1) / mask.sum(1)
-
 
 class SentenceEncoder(nn.Module):
-    """A transformer with pooling, and a head.
+    """A transformer with pooling and, optionally, a head.
 
     Args:
         transformer: any encoder of transformers whose output has ``last_hidden_state`` and ``hidden_states``.
         pooler_type: one of :data:`POOLERS`.
-        mlp_head: add dense + tanh on top while training; None means SimCSE's rule, with ``cls`` only.
-        keep_head: the head is part of the model, in evaluation and in what is saved too.
-        normalize: give vectors of length 1.
+        mlp_head: train a head, dense + tanh; None follows SimCSE's rule, with ``cls`` only.
+        keep_head: use the head in evaluation too, and save it with the model.
+        normalize: scale the vectors to length 1.
 
     Raises:
-        ValueError: unknown pooler.
+        ValueError: the pooler is unknown.
     """
 
     def __init__(
@@ -92,7 +58,7 @@ class SentenceEncoder(nn.Module):
         self.transformer = transformer
         self._no_split_modules = transformer._no_split_modules  # FSDP shards these layers one by one
         self.pooler_type = pooler_type
-        unused = getattr(transformer, "pooler", None)  # BERT's own is saved, but no pooler here reads it
+        unused = getattr(transformer, "pooler", None)  # BERT's pooler is saved, but not used here
         if isinstance(unused, nn.Module):
             unused.requires_grad_(False)
         self.lm_head: nn.Module | None = None  # for --do_mlm
@@ -113,7 +79,7 @@ class SentenceEncoder(nn.Module):
         """The head's dense layer, (dim, dim).
 
         Raises:
-            ValueError: there is no head.
+            ValueError: the encoder has no head.
         """
         if self.head is None:
             raise ValueError("this encoder has no head")
@@ -137,7 +103,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def can_pack(self) -> bool:
-        """Whether :meth:`forward` can leave padding out."""
+        """Whether :meth:`forward` can skip padding."""
         return can_pack(self.transformer)
 
     def forward(
@@ -147,32 +113,37 @@ class SentenceEncoder(nn.Module):
         packed: bool = False,
         masked: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Token ids (tokens,) of all rows, one after another, to sentence vectors (n, dim).
+        """Sentence vectors (n, dim) of token ids.
 
-        A head that is not kept applies in training alone.
+        A head that is not kept applies only in training.
 
         Args:
-            token_ids: (tokens,).
+            token_ids: (tokens,), row after row.
             attention_mask: (n, length), 1 where a row has a token, from its first position on.
             packed: compute nothing for padding (see :mod:`dystress_text.encoders.packed`); the vectors are the same.
-            masked: places of hidden tokens among all tokens and what they are, both (m,): the result is then the sum of
-                their masked-language-model losses, (1,).
+            masked: indices of hidden tokens among all tokens, and the true tokens, both (m,). With it the result is the
+                sum of the masked-language-model losses, (1,).
         """
         packing = Packing.of_mask(attention_mask, len(token_ids))
         if masked is not None:
             return self._masked_lm_loss(token_ids, packing, packed, *masked)
         if not packed:
             ids = packing.padded_ids(token_ids, self.transformer.config.pad_token_id or 0)
-            return self._finished(pool(self._hidden_states(ids, attention_mask), attention_mask, self.pooler_type))
+            return self.forward_padded(ids, attention_mask)
         averaged = self.pooler_type in AVERAGED
         states = packed_states(self.transformer, token_ids, packing, first_only=not averaged)
         vectors = states[-1]
         if averaged:
-            vectors = mean_token(packing.pad(_mean_layer(states, self.pooler_type)), attention_mask)
-        return self._finished(vectors)
+            vectors = mean_token(packing.pad(mean_layer(states, self.pooler_type)), attention_mask)
+        return self._apply_head(vectors)
 
-    def _finished(self, vectors: Tensor) -> Tensor:
-        """Pooled vectors (n, dim) with what stands on top of them."""
+    def forward_padded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Padded token ids and mask, both (n, length), to sentence vectors (n, dim), without packing."""
+        states = self._hidden_states(input_ids, attention_mask)
+        return self._apply_head(pool(states, attention_mask, self.pooler_type))
+
+    def _apply_head(self, vectors: Tensor) -> Tensor:
+        """The head and the normalisation on pooled vectors (n, dim), as far as the encoder has them."""
         if self.head is not None and (self.training or self.keep_head):
             vectors = self.head(vectors)
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
@@ -205,15 +176,15 @@ class SentenceEncoder(nn.Module):
         progress: bool = False,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor | dict[str, Tensor]:
-        """Vectors of sentences for evaluation: without dropout, with a kept head, up to the encoder's length limit.
+        """Vectors of sentences for evaluation: without dropout, with a kept head, cut at the encoder's length limit.
 
         Args:
-            sentences: any number of them, encoded in the order of their length.
-            tokenizer: the encoder's.
+            sentences: any number of them; they are encoded in the order of their length.
+            tokenizer: of the encoder.
             batch_size: sentences at a time.
-            poolers: encode with each of these poolers, from one forward pass and without head and normalisation.
+            poolers: encode with each of these poolers in one forward pass, without head and normalisation.
             progress: show a progress bar.
-            dtype: of the forward pass; with another one than fp32, by autocast.
+            dtype: of the forward pass; any other than fp32 uses autocast.
 
         Returns:
             (n, dim) fp32 on the CPU; with ``poolers`` one such tensor for each name.
@@ -236,7 +207,7 @@ class SentenceEncoder(nn.Module):
                     states = self._hidden_states(batch["input_ids"], mask, all_layers=poolers is not None)
                 for name in wanted:
                     pooled = pool(states, mask, name).float()
-                    vectors[name][rows] = (pooled if poolers is not None else self._finished(pooled)).cpu()
+                    vectors[name][rows] = (pooled if poolers is not None else self._apply_head(pooled)).cpu()
         finally:
             self.train(was_training)
         return vectors if poolers is not None else vectors[self.pooler_type]
@@ -244,8 +215,8 @@ class SentenceEncoder(nn.Module):
     def save(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
         """Write a native sentence-transformers model whose vectors are those of :meth:`encode`.
 
-        A head that is not kept is left out, and the length limit is the encoder's own. The files take their places
-        when all are complete. Adapters are merged.
+        A head that is not kept is not saved, and the length limit is that of the encoder. Adapters are merged. Old
+        files are replaced when all new files are complete.
         """
         from sentence_transformers import SentenceTransformer  # slow to import
         from sentence_transformers.sentence_transformer.modules import (
@@ -269,7 +240,7 @@ class SentenceEncoder(nn.Module):
             )
         modules: list[Any] = [transformer]
         if len(layers) > 1:
-            # further training must not change these weights: they are part of the recipe
+            # further training must not change these weights, which define the pooler
             parameter = nn.Parameter(layer_weights(layers, config.num_hidden_layers), requires_grad=False)
             modules.append(WeightedLayerPooling(config.hidden_size, config.num_hidden_layers, 0, parameter))
         modules.append(Pooling(config.hidden_size, "mean" if layers else "cls"))
@@ -287,21 +258,21 @@ class SentenceEncoder(nn.Module):
 
 
 def layer_weights(averaged: Sequence[int], layers: int) -> Tensor:
-    """sentence-transformers' weights of the embedding layer and the others, (layers + 1,): 1 where averaged, else 0."""
+    """Weights of the embedding layer and the other layers, (layers + 1,): 1 for averaged layers, else 0."""
     weights = torch.zeros(layers + 1)
     weights[list(averaged)] = 1.0
     return weights
 
 
 def length_limit(tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> int:
-    """The most tokens that the encoder reads, with special tokens: the tokenizer's limit or the position table's."""
+    """The most tokens of a sentence, special tokens included: the smaller limit of tokenizer and position table."""
     return min(position_limit(transformer), tokenizer.model_max_length)
 
 
 def position_limit(transformer: PreTrainedModel) -> int:
     """The number of tokens for which an encoder has positions; ``sys.maxsize`` without a table of positions.
 
-    RoBERTa and its kin number their positions from the padding index + 1; the rows before are not used.
+    RoBERTa and similar encoders number positions from the padding index + 1; the rows before are not used.
     """
     limit = int(getattr(transformer.config, "max_position_embeddings", sys.maxsize))
     for name, module in transformer.named_modules():
@@ -314,7 +285,7 @@ def check_length(max_seq_length: int, tokenizer: PreTrainedTokenizerBase, model:
     """Check that the encoder has a position for every token of a training sentence.
 
     Raises:
-        UserError: it has fewer positions.
+        UserError: the encoder has fewer positions.
     """
     limit = length_limit(tokenizer, model.transformer)
     if max_seq_length > limit:
@@ -325,7 +296,7 @@ def check_views(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> N
     """Check that dropout gives two different views of a sentence; the random state is restored.
 
     Raises:
-        UserError: the views are equal, so a positive pair would teach nothing.
+        UserError: the views are equal, so training would learn nothing from positive pairs.
     """
     device = next(model.parameters()).device
     batch = tokenizer(["Two views of one sentence."] * 2, return_tensors="pt").to(device)
@@ -351,11 +322,10 @@ def load_encoder(
         name_or_path: folder or hub name.
         pooler_type: one of :data:`POOLERS`.
         mlp_head: see :class:`SentenceEncoder`.
-        dropout: a rate for every dropout of the encoder, instead of its configuration's.
+        dropout: a rate for every dropout of the encoder, in place of its configuration's.
 
     Raises:
-        UserError: nothing can be loaded from there, tokenizer and encoder do not belong together, or the pooler is
-            unknown.
+        UserError: the encoder cannot be loaded, tokenizer and encoder do not belong together, or the pooler is unknown.
     """
     if pooler_type not in POOLERS:
         raise UserError(f"--pooler_type: unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
@@ -388,7 +358,7 @@ def pooler_encoder(found: Pretrained) -> SentenceEncoder:
     """An encoder whose vectors are transformers' ``pooler_output``: the first token, then the pooler's dense + tanh.
 
     Raises:
-        UserError: it has no such pooler, or the files have no weights for it.
+        UserError: the encoder has no such pooler, or the files have no weights for it.
     """
     dense = pooler_dense(found.transformer)
     if found.pooler is None or dense is None:

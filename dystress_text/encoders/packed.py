@@ -1,8 +1,8 @@
-"""The forward pass of BERT and its kin for training, on tokens packed without padding.
+"""The forward pass of BERT and similar encoders for training, on tokens packed without padding.
 
-It computes what transformers' own forward pass computes, with the same modules and weights, in less time: no position
-is padding (attention alone sees padded rows), where only the first token's vector is asked for the last layer computes
-nothing else, and dropout masks are drawn by :func:`dropout`.
+The result is that of transformers' own forward pass, with the same modules and weights, in less time. Only attention
+sees padded rows. If only the first token's vector is needed, the last layer computes nothing else. :func:`dropout`
+draws the dropout masks.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ MODEL_TYPES = ("bert", "camembert", "roberta", "xlm-roberta")
 
 
 def can_pack(transformer: PreTrainedModel) -> bool:
-    """Whether :func:`packed_states` knows this encoder."""
+    """Whether :func:`packed_states` supports this encoder."""
     config = transformer.config
     return config.model_type in MODEL_TYPES and not config.is_decoder
 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where packed tokens stand in padded rows.
+    """The positions of packed tokens in padded rows.
 
     Attributes:
-        places: (tokens,) indices into the rows * length positions, ascending, each row's from its first position on.
+        places: (tokens,) ascending indices into the rows * length positions; the tokens of a row begin at its start.
         mask: (rows, length), 1 at tokens.
     """
 
@@ -40,7 +40,7 @@ class Packing:
 
     @classmethod
     def of_mask(cls, mask: Tensor, tokens: int) -> Packing:
-        """The packing of rows with a mask (rows, length) of so many ones; reads nothing from the device."""
+        """The packing of rows from a mask (rows, length) with ``tokens`` ones; reads nothing from the device."""
         lengths = mask.sum(dim=1)
         rows = torch.arange(len(mask), device=mask.device)
         row = torch.repeat_interleave(rows, lengths, output_size=tokens)  # (tokens,)
@@ -68,7 +68,7 @@ class Packing:
 
 
 class _Pack(torch.autograd.Function):
-    """Rows at ``places``; autograd's own backward of an index adds row by row."""
+    """The rows at ``places``. Its backward copies rows, where that of plain indexing adds them one by one."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:
@@ -104,10 +104,10 @@ def packed_states(
     """Hidden states of the embedding layer and of each layer after it.
 
     Args:
-        transformer: an encoder for which :func:`can_pack` holds; its ``training`` flag decides on dropout.
+        transformer: an encoder for which :func:`can_pack` holds; dropout applies if its ``training`` flag is set.
         token_ids: (tokens,), row after row.
-        packing: where the tokens stand.
-        first_only: compute the last layer for each row's first token alone.
+        packing: of the tokens.
+        first_only: compute the last layer only for the first token of each row.
 
     Returns:
         Tensors (tokens, dim); with ``first_only`` the last one is (rows, dim).
@@ -122,7 +122,7 @@ def packed_states(
 def _embed(embeddings: Any, token_ids: Tensor, packing: Packing) -> Tensor:
     positions = packing.places % packing.mask.shape[1]
     table: nn.Embedding = embeddings.position_embeddings
-    if table.padding_idx is not None:  # RoBERTa counts from there
+    if table.padding_idx is not None:  # RoBERTa numbers positions from there
         positions = positions + table.padding_idx + 1
     x = embeddings.word_embeddings(token_ids)  # (tokens, dim)
     x = x + table(positions) + embeddings.token_type_embeddings.weight[0]
@@ -136,7 +136,7 @@ def _layer(layer: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
 
 
 def _for_products(x: Tensor) -> Tensor:
-    """``x`` in the precision of autocast: converted once, not by each linear layer that reads it."""
+    """``x`` in the precision of autocast: converted once instead of by each linear layer."""
     device = x.device.type
     if x.dtype == torch.float32 and torch.is_autocast_enabled(device):
         return x.to(torch.get_autocast_dtype(device))
@@ -148,7 +148,7 @@ def _residual(block: Any, x: Tensor, residual: Tensor) -> Tensor:
 
 
 def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor:
-    """Self-attention of packed tokens (tokens, dim) -> (tokens, dim), or (rows, dim) for the first ones alone."""
+    """Self-attention of packed tokens (tokens, dim) -> (tokens, dim), or (rows, dim) for only the first tokens."""
     query = block.query(packing.first(x)).unsqueeze(1) if first_only else packing.pad(block.query(x))
     heads = (block.num_attention_heads, block.attention_head_size)
     query, key, value = (  # (rows, heads, length, size); with first_only the query's length is 1
@@ -157,7 +157,7 @@ def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor
     )
     rate = block.dropout.p if block.training else 0.0
     mask = packing.mask[:, None, None].bool()  # (rows, 1, 1, length)
-    if x.device.type == "cpu" and rate > 0:  # torch has no fused kernel for this
+    if x.device.type == "cpu" and rate > 0:  # torch has no fused kernel for this case
         scores = query @ key.transpose(2, 3) * block.scaling  # (rows, heads, length, length)
         attention = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
         out = dropout(attention, rate) @ value

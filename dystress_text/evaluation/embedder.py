@@ -17,7 +17,8 @@ from safetensors.numpy import load_file, save
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.encoders.encoder import POOLERS, build_encoder, length_limit, pooler_encoder, position_limit
+from dystress_text.encoders.encoder import build_encoder, length_limit, pooler_encoder, position_limit
+from dystress_text.encoders.pooling import POOLERS
 from dystress_text.encoders.pretrained import load_pretrained
 from dystress_text.errors import UserError, reason_of
 from dystress_text.evaluation.sts import Embed

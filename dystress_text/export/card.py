@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from dystress_text.cli.command_line import one_line
-from dystress_text.encoders.encoder import AVERAGED
+from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.saved_model import SavedModel, read_saved
 from dystress_text.evaluation.catalogue import STS_SETS
 from dystress_text.export.card_code import usage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dystress_text.encoders.encoder import AVERAGED
+from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.saved_model import SavedModel
 
 _SENTENCES = 'sentences = ["A man plays a guitar.", "Someone is making music."]'

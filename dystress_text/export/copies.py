@@ -18,8 +18,9 @@ import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.encoders.encoder import AVERAGED, SentenceEncoder, length_limit, load_encoder, pooler_encoder
+from dystress_text.encoders.encoder import SentenceEncoder, length_limit, load_encoder, pooler_encoder
 from dystress_text.encoders.legacy_layout import write_legacy, write_tokenizer
+from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.pretrained import load_pretrained, pooler_dense
 from dystress_text.encoders.saved_model import load_saved, read_saved
 from dystress_text.errors import UserError, reason_of
@@ -164,8 +165,7 @@ class _Graph(nn.Module):
         self.encoder = encoder
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        vectors: Tensor = self.encoder(input_ids, attention_mask)
-        return vectors
+        return self.encoder.forward_padded(input_ids, attention_mask)
 
 
 def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

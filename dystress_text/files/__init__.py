@@ -1,4 +1,4 @@
-"""Files that are whole or not there, records of prepared data, where data and caches live, the hub, and tables.
+"""Files that are written completely or not at all, records of prepared data, places of data, the hub, and tables.
 
 May import: cli.
 """

@@ -1,4 +1,4 @@
-"""The hub: whether it can be asked at all, and SimCSE's published data there."""
+"""The hub: whether it can be reached, and SimCSE's published data there."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ R = TypeVar("R")
 
 @cache
 def hub_reachable() -> bool:
-    """Whether the hub's host has an address (huggingface_hub itself would try for half a minute to find out).
+    """Whether the hub's host name has an address (huggingface_hub itself would try for half a minute).
 
-    With a proxy configured the answer is yes: only the proxy knows.
+    With a proxy configured the answer is yes, since only the proxy knows.
     """
     if constants.is_offline_mode():
         return False
@@ -37,7 +37,11 @@ def hub_reachable() -> bool:
 
 
 def published_file(filename: str, then: Callable[[str], R], otherwise: str) -> R:
-    """A file of the published data sets through huggingface_hub's cache, passed to ``then``."""
+    """Call ``then`` with a file of the published data sets, from the hub or huggingface_hub's cache.
+
+    Raises:
+        UserError: the file cannot be had or read; the message begins with ``otherwise``.
+    """
     from huggingface_hub import hf_hub_download
 
     try:
@@ -45,6 +49,6 @@ def published_file(filename: str, then: Callable[[str], R], otherwise: str) -> R
         return then(hf_hub_download(HUB_REPOSITORY, filename, repo_type="dataset", local_files_only=local))
     except UserError:
         raise
-    except Exception as error:  # whatever the network, the hub or the file system says: there is no data
+    except Exception as error:  # of the network, the hub or the file system
         reason = " ".join(str(error).split())
         raise UserError(f"{otherwise}. The hub did not help: {reason}") from error

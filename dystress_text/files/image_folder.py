@@ -1,4 +1,4 @@
-"""How image sets lie on disk: what the preparation of data writes and image training reads."""
+"""The layout of image sets on disk, which the preparation of data writes and image training reads."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 
 
 def image_names(folder: Path) -> list[str]:
-    """Names of the images in a class's folder, sorted: an image's place in its data set depends on this order."""
+    """Names of the images in a class's folder, sorted; an image's index in its data set depends on this order."""
     return image_and_other_names(folder)[0]
 
 
 def image_and_other_names(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of the images as :func:`image_names` has them, and of other files, but for hidden ones."""
+    """Names of the images, as :func:`image_names` returns them, and of the other files that are not hidden."""
     images, others = [], []
     for path in folder.iterdir():
         if path.suffix.lower() in _SUFFIXES:

@@ -1,4 +1,4 @@
-"""The image sets that are known by name: the preparation of data makes them ready, image training reads them."""
+"""The image sets with a name: the preparation of data prepares them, image training reads them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PublishedImages:
-    """An image set as it was published.
+    """A published image set, or a choice from one.
 
     Attributes:
         name: of the set and of its folder below the root of prepared data; options take ``_`` for ``-`` too.
         classes: their number.
-        counts: images by split as they are named on disk, the training split first; empty where a choice decides.
-        image_column: of its parquet files; empty for a set in class folders, as are the next two.
-        label_column: of its parquet files.
+        counts: images by split, by the splits' names on disk, the training split first; empty for a choice.
+        image_column: of the parquet files; this and the next two are empty for a set in class folders.
+        label_column: of the parquet files.
         encoding: of the images, as Pillow names it.
         chosen_from: the set that this is a choice from; None if it is not a choice.
-        long_tailed: whether the choice is of training images, fewer for each class, and not of classes.
+        long_tailed: whether the choice is one of training images, fewer for each class, instead of one of classes.
     """
 
     name: str
@@ -45,5 +45,5 @@ IMAGE_SETS = {one.name: one for one in (*_WHOLE, *map(_long_tail, (_CIFAR10, _CI
 
 
 def known_images(name: str) -> PublishedImages | None:
-    """The set of that name, with ``_`` or ``-`` between its parts; None if there is none."""
+    """The set of that name, in which ``_`` stands for ``-`` too; None for an unknown name."""
     return IMAGE_SETS.get(name.replace("_", "-"))

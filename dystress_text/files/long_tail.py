@@ -1,8 +1,8 @@
 """Exponential long-tailed subsets of a balanced data set, and the text files that record them.
 
 The choice is made by SHA-256 in counter mode: the key of image i is ``sha256("SEED:i")``, and a class keeps the images
-with the smallest keys. A hash is the same everywhere for ever, so a file is checked by making the choice again. With
-one seed, the subset of a smaller ratio lies within that of a larger one.
+with the smallest keys. A hash is the same on every machine, so a file is checked by making the choice again. With
+one seed, the subset of a smaller ratio is part of that of a larger one.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class LongTail:
 
 
 def long_tail_counts(n_max: int, classes: int, ratio: float = RATIO) -> list[int]:
-    """Images of each class: ``floor(n_max * ratio ** (i / (classes - 1)))`` for class i, exactly.
+    """Number of images of each class: ``floor(n_max * ratio ** (i / (classes - 1)))`` for class i, exactly.
 
-    The ratio stands for the decimal number that it prints as. A float's guess of the count is corrected by integers:
-    k is at most the product where ``k ** (classes - 1) <= n_max ** (classes - 1) * ratio ** i``.
+    The ratio is taken as the decimal number that it prints as. The count is computed in floats and then corrected in
+    integers: k does not exceed the product if ``k ** (classes - 1) <= n_max ** (classes - 1) * ratio ** i``.
 
     Raises:
-        UserError: the ratio is not in (0, 1], there is no class, or the last class would be empty.
+        UserError: the ratio is not in (0, 1], there are no classes, or the last class would be empty.
     """
     if not 0 < ratio <= 1:
         raise UserError(f"the long tail's ratio is {ratio}; it must be above 0 and at most 1")
@@ -95,7 +95,7 @@ def long_tail_indices(labels: NDArray[np.integer], ratio: float = RATIO, seed: i
 
 
 def write_long_tail(path: Path, subset: LongTail, labels: NDArray[np.integer]) -> None:
-    """Write a subset as text: a header line with the checksum of the labels, then an index a line.
+    """Write a subset as text: a header line with the checksum of the labels, then one index per line.
 
     Raises:
         UserError: the name has other characters, the seed is too long, or the file cannot be written.

@@ -1,4 +1,4 @@
-"""Where data and caches live on this machine."""
+"""The folders of data and caches on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EMBEDDED = PACKAGE / "embedded"
 
 
 def data_root(data_dir: str | Path | None = None) -> Path:
-    """Where prepared data lie: the argument, else ``$DYSTRESS_DATA``, else ``data/prepared`` of the checkout."""
+    """The folder of prepared data: the argument, else ``$DYSTRESS_DATA``, else ``data/prepared`` of the checkout."""
     return Path(data_dir or os.environ.get("DYSTRESS_DATA") or CHECKOUT / "data" / "prepared")
 
 
@@ -36,7 +36,7 @@ def cache_root() -> Path:
 
 
 def cache_error(folder: Path, error: OSError) -> UserError:
-    """What to raise where a folder of the cache cannot be made or written."""
+    """The error for a folder of the cache that cannot be created or written."""
     return UserError(
         f"cannot write to the cache {str(folder)!r}: {error.strerror}; "
         "the environment variable DYSTRESS_CACHE names another place"

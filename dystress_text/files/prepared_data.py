@@ -1,4 +1,4 @@
-"""The record in a folder of prepared data: where they come from, what they are, and which parts are ready."""
+"""The record in a folder of prepared data: its source, its content, and which parts are ready."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Manifest:
     Attributes:
         name: of the data set.
         source: where it came from: a hub repository, or the name of the local file or folder.
-        variant: what it is instead of the data set as published; None for the published one.
+        variant: how it differs from the published data set; None for the published one.
         files: by path within the folder.
         not_ready: parts that are missing or damaged, with the reason.
         counts: of rows or images, by split.
@@ -36,7 +36,7 @@ class Manifest:
 
 
 def variant_of(path: Path) -> str | None:
-    """The variant that a file or folder of prepared data is; None for published data and for a user's files.
+    """The variant of a file or folder of prepared data; None for published data and for a user's files.
 
     Raises:
         DataError: its record is damaged.
@@ -53,10 +53,10 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The record of the data in ``folder``; None where there is none, as when a user has put the data there.
+    """The record of the data in ``folder``; None if it has none, as when a user has put the data there.
 
     Raises:
-        DataError: it is damaged.
+        DataError: the record is damaged.
     """
     try:
         content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 LOADERS: dict[str, tuple[str, dict[str, Any]]] = {
-    ".csv": ("csv", {"na_filter": False}),  # a cell that says NA or None is a text
+    ".csv": ("csv", {"na_filter": False}),  # a cell with the text NA or None is not missing
     ".tsv": ("csv", {"sep": "\t", "na_filter": False}),
     ".jsonl": ("json", {}),
     ".json": ("json", {}),
@@ -23,14 +23,14 @@ LOADERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def is_table(train_file: str) -> bool:
-    """Whether a training file is a table by its ending, or a data set's name on the hub."""
+    """Whether a training file is a table, by its ending, or the name of a data set on the hub."""
     return Path(train_file).suffix.lower() in LOADERS or is_hub_name(train_file)
 
 
 def is_hub_name(name: str) -> bool:
-    """``owner/name``, where no such file is on this machine and no ending says that it should be."""
-    parts = name.split("/")
-    named = len(parts) == 2 and all(parts) and not name.startswith((".", "~")) and not Path(name).suffix
+    """Whether a name has the form ``owner/name``, has no ending, and is not a file on this machine."""
+    words = name.split("/")
+    named = len(words) == 2 and all(words) and not name.startswith((".", "~")) and not Path(name).suffix
     return named and not Path(name).exists()
 
 
@@ -39,11 +39,11 @@ def load_table(source: str, option: str = "--train_file", split: str = "train") 
 
     Args:
         source: a file with one of the endings in :data:`LOADERS`, or a hub data set's name.
-        option: that named it, for errors.
+        option: the option that names the source, for errors.
         split: of a data set on the hub.
 
     Raises:
-        UserError: no such file or data set, or one that cannot be read.
+        UserError: the file or data set does not exist or cannot be read.
     """
     import datasets  # slow to import
 
@@ -56,12 +56,12 @@ def load_table(source: str, option: str = "--train_file", split: str = "train") 
         loader, options = LOADERS[Path(source).suffix.lower()]
         if loader == "json" and os.path.isfile(source):
             with open(source, "rb") as file:
-                if b"{" not in file.read(2**20):  # pyarrow ends the process where there are only nulls
+                if b"{" not in file.read(2**20):  # pyarrow crashes on a file with only nulls
                     raise UserError(f"{option}: cannot read {source!r}: no row in its first megabyte")
         cache = str(cache_root() / "datasets")
         return datasets.load_dataset(loader, data_files=str(source), split="train", cache_dir=cache, **options)
     except UserError:
         raise
-    except Exception as error:  # of any of the libraries that read tables
+    except Exception as error:  # the libraries that read tables have many kinds
         cause = error.__cause__ or error
         raise UserError(f"{option}: cannot read {source!r}: {' '.join(str(cause).split())}") from error

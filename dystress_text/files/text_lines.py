@@ -1,4 +1,4 @@
-"""Text files with a sentence a line: opened, read line by line in bounded memory, and what was found on the way."""
+"""Reads text files with one sentence per line, in bounded memory, and counts what is left out or noteworthy."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 @dataclass
 class CorpusReport:
-    """What reading a text file found. Each line is a sentence or left out for exactly one reason.
+    """What the lines of a text file are. Each line is a sentence, or is left out for exactly one reason.
 
     Attributes:
         sha256: of the file as it lies on disk.
         lines: lines read.
         sentences: lines kept.
-        empty: left out, nothing but white space.
+        empty: left out, only white space.
         over_long: left out, more than 65,536 bytes.
         invalid_utf8: left out, not UTF-8.
-        nul: left out, holding a NUL byte.
+        nul: left out, with a NUL byte.
         bom: a UTF-8 byte order mark, removed from the start of the first line.
         crlf: kept without the carriage return at the end.
-        duplicates: kept, though the same sentence came before.
-        truncated: kept, but more tokens than the training length.
+        duplicates: kept, equal to an earlier sentence.
+        truncated: kept, but cut to the training length in tokens.
         first_line: the first line number (from 1) of each kind of finding.
     """
 
@@ -62,7 +62,7 @@ class CorpusReport:
         self.first_line.setdefault(kind, self.lines)
 
     def summary(self) -> str:
-        """One line for the user: what was found, what became of it, and where it was found first."""
+        """One line for the user: the number of lines of each kind, what was done with them, and the first of them."""
         findings = [
             ("empty", "empty (left out)"),
             ("over_long", f"over {MAX_LINE_BYTES:,} bytes (left out)"),
@@ -74,8 +74,8 @@ class CorpusReport:
             ("truncated", "cut at the training length (kept)"),
         ]
         counts = [(kind, text, getattr(self, kind)) for kind, text in findings]
-        parts = [f"{count:,} {text} from line {self.first_line[kind]:,}" for kind, text, count in counts if count]
-        return f"{self.sentences:,} sentences in {self.lines:,} lines" + (f"; {', '.join(parts)}" if parts else "")
+        notes = [f"{count:,} {text} from line {self.first_line[kind]:,}" for kind, text, count in counts if count]
+        return f"{self.sentences:,} sentences in {self.lines:,} lines" + (f"; {', '.join(notes)}" if notes else "")
 
 
 class LineSource(Protocol):
@@ -106,13 +106,13 @@ class LineStream:
 def read_sentences(
     stream: LineSource, report: CorpusReport, max_sentences: int | None = None, places: array[int] | None = None
 ) -> Iterator[str]:
-    """Sentences of a binary stream, one a line, with the findings counted in ``report``.
+    """Sentences of a binary stream, one per line; counts the lines of each kind in ``report``.
 
-    Lines end at a line feed alone. Memory is bounded however long a line is. Stops after ``max_sentences``. Each
+    Only a line feed ends a line. Memory is bounded for lines of any length. Stops after ``max_sentences``. Each
     sentence's line number is appended to ``places``, an ``array("q")``.
     """
     places = array("q") if places is None else places
-    hashes = array("q")  # sorting 8 bytes a sentence at the end is far smaller than a set of strings
+    hashes = array("q")  # 8 bytes per sentence, sorted at the end; a set of strings would be far larger
     while report.sentences != max_sentences and (raw := stream.readline(MAX_LINE_BYTES + 1)):
         report.lines += 1
         if len(raw) > MAX_LINE_BYTES and not raw.endswith(b"\n"):
@@ -143,12 +143,12 @@ def read_sentences(
         places.append(report.lines)
         yield sentence
     repeated = np.ones(len(hashes), dtype=bool)
-    repeated[np.unique(np.frombuffer(hashes, dtype=np.int64), return_index=True)[1]] = False  # all but the first ones
+    repeated[np.unique(np.frombuffer(hashes, dtype=np.int64), return_index=True)[1]] = False  # the first of each hash
     if repeated.any():
         report.duplicates = int(repeated.sum())
         report.first_line["duplicates"] = places[int(repeated.argmax())]
 
 
 def open_text(path: Path) -> BinaryIO:
-    """A text for reading, unpacked where its name ends in .gz, .xz or .bz2; reading it may raise ``UNPACK_ERRORS``."""
+    """Open a text, unpacked if its name ends in .gz, .xz or .bz2; reading may raise ``UNPACK_ERRORS``."""
     return cast(BinaryIO, _OPENERS.get(path.suffix, open)(path, "rb"))

@@ -1,8 +1,8 @@
-"""Files and folders that are whole or not there.
+"""Files and folders that are written completely or not at all.
 
-Everything is written under another name and then renamed, so a reader never sees half of a file, and a program that is
-killed leaves what was there before. A sealed folder also holds a manifest with the size and checksum of each of its
-files, so that later damage is noticed.
+Everything is written under another name and then renamed. A reader never sees half of a file, and a program that is
+killed leaves the old content. A sealed folder also holds a manifest with the size and checksum of each of its files, so
+that later damage is noticed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MODEL_STAGING = ".model-writing"
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file as it was when it was written or verified.
+    """Size and checksum of a file when it was written or verified.
 
     Attributes:
         bytes: its size.
@@ -40,7 +40,7 @@ class FileRecord:
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """JSON as other programs read it: a number that is not finite becomes null."""
+    """Standard JSON: a number that is not finite becomes null."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -53,19 +53,19 @@ def to_json(value: Any, indent: int | None = None) -> str:
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Write a record that is whole or not there.
+    """Write a value as a JSON file, completely or not at all.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     write_text(file, to_json(value, indent=1) + "\n")
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a text that is whole or not there.
+    """Write a text file, completely or not at all.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     with whole_file(file) as stream:
         stream.write(text)
@@ -73,14 +73,14 @@ def write_text(file: Path, text: str) -> None:
 
 @contextmanager
 def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """A stream to another name, which is renamed to ``file`` at the end; after an error ``file`` is as it was.
+    """Open a stream to a staging file, which is renamed to ``file`` at the end; after an error ``file`` is unchanged.
 
     Args:
-        file: its folder must exist.
+        file: the file to write; its folder must exist.
         mode: ``w`` for UTF-8 text with line feeds, ``wb`` for bytes.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     staging = _staging(file)
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
@@ -94,15 +94,15 @@ def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 @contextmanager
 def whole_folder(final: Path) -> Iterator[Path]:
-    """A new folder on the same file system, which takes the place of ``final`` at the end.
+    """A new staging folder on the same file system, which replaces ``final`` at the end.
 
-    After an error ``final`` is as it was, and the new folder is gone. A folder of that name is replaced.
+    After an error ``final`` is unchanged, and the staging folder is removed.
 
     Raises:
         OSError: something cannot be written or renamed.
     """
     staging = _staging(final)
-    shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed and had this one's number
+    shutil.rmtree(staging, ignore_errors=True)  # left by a killed process with the same process id
     staging.mkdir(parents=True)
     try:
         yield staging
@@ -112,10 +112,12 @@ def whole_folder(final: Path) -> Iterator[Path]:
 
 
 def swap(staging: Path, final: Path) -> None:
-    """Rename a folder to ``final``; what was there is set aside first and removed afterwards. See :func:`recover`.
+    """Rename a folder to ``final``. An old folder of that name is first renamed, and removed at the end.
+
+    :func:`recover` repairs a swap that was interrupted between the two renames.
 
     Raises:
-        OSError: it cannot be renamed.
+        OSError: a folder cannot be renamed.
     """
     aside = _aside(final)
     shutil.rmtree(aside, ignore_errors=True)
@@ -126,10 +128,10 @@ def swap(staging: Path, final: Path) -> None:
 
 
 def recover(final: Path) -> None:
-    """Put back a folder whose replacement was killed between the two renames of :func:`swap`.
+    """Put back a folder if a :func:`swap` was interrupted between its two renames.
 
     Raises:
-        OSError: it cannot be renamed.
+        OSError: the folder cannot be renamed.
     """
     if not final.exists() and _aside(final).is_dir():
         _aside(final).rename(final)
@@ -137,16 +139,16 @@ def recover(final: Path) -> None:
 
 @contextmanager
 def replaced_files(folder: str | Path) -> Iterator[Path]:
-    """A new folder to write to; at the end its files take the places of those of the same names in ``folder``.
+    """A staging folder; at the end its files replace those of the same names in ``folder``.
 
-    After an error inside, ``folder`` is as it was. Other files in it stay.
+    After an error inside the context, ``folder`` is unchanged. Its other files stay.
 
     Raises:
         OSError: something cannot be written.
     """
     target = Path(folder)
     staging = target / MODEL_STAGING
-    shutil.rmtree(staging, ignore_errors=True)  # of a program that was killed
+    shutil.rmtree(staging, ignore_errors=True)  # left by a program that was killed
     staging.mkdir(parents=True)
     try:
         yield staging
@@ -154,14 +156,14 @@ def replaced_files(folder: str | Path) -> Iterator[Path]:
         for file in sorted(path for path in staging.rglob("*") if path.is_file()):
             place = target / file.relative_to(staging)
             place.parent.mkdir(exist_ok=True, parents=True)
-            file.chmod(mode)  # safetensors writes for the owner's eyes alone
+            file.chmod(mode)  # safetensors makes files that only their owner can read
             file.replace(place)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
 def seal(staging: Path, final: Path) -> None:
-    """Give a folder its manifest, bring it to the disk, and let it take the place of ``final``.
+    """Write the manifest of a folder, flush the folder to disk, and replace ``final`` with it.
 
     Raises:
         OSError: a file cannot be read, written or renamed.
@@ -181,15 +183,15 @@ def record_of(file: Path) -> FileRecord:
 
 
 def records_of(folder: Path) -> dict[str, FileRecord]:
-    """Size and checksum of each file below a folder, by its path within it."""
+    """Size and checksum of each file below a folder, by its path within the folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): record_of(path) for path in files}
 
 
 def damage_of(folder: Path) -> str | None:
-    """What is wrong with a sealed folder; None for one that is as it was written."""
+    """What is wrong with a sealed folder; None if nothing is."""
     try:
-        if not (folder / MANIFEST).resolve(strict=True).is_file():  # a pipe would be waited for
+        if not (folder / MANIFEST).resolve(strict=True).is_file():  # reading a pipe would wait for ever
             return f"{MANIFEST} is not a file"
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
         for name, record in files.items():
@@ -200,7 +202,7 @@ def damage_of(folder: Path) -> str | None:
             path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()
         }
         for name in sorted(found - {MANIFEST, *files}):
-            if not Path(name).name.startswith("."):  # a file manager's, which nothing reads
+            if not Path(name).name.startswith("."):  # hidden files come from file managers; nothing reads them
                 return f"{name} was not written with the rest"
     except FileNotFoundError as error:
         return f"{Path(str(error.filename)).name} is missing"
@@ -210,7 +212,7 @@ def damage_of(folder: Path) -> str | None:
 
 
 def _read_record(record: Any) -> FileRecord:
-    """A record of today, or ``[size, checksum]`` of version 0.1's manifests."""
+    """A record in the present form, or ``[size, checksum]`` as in the manifests of version 0.1."""
     return FileRecord(**record) if isinstance(record, dict) else FileRecord(*record)
 
 
@@ -227,14 +229,14 @@ def _damage_of_file(folder: Path, name: str, record: FileRecord) -> str | None:
 
 @contextmanager
 def locked(file: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock that one process has at a time; the lock goes with the process, however it ends.
+    """Hold a lock that only one process has at a time; it is released when the process ends in any way.
 
     Args:
-        file: of the lock; its folder must exist.
-        wait: for the process that holds it; else the body runs without the lock.
+        file: the lock file; its folder must exist.
+        wait: wait for the process that holds the lock; if False, the body then runs without the lock.
 
     Yields:
-        whether the lock is held.
+        Whether this process holds the lock.
     """
     lock = FileLock(file)
     held = True
@@ -269,7 +271,7 @@ def _staging(path: Path) -> Path:
 
 
 def _usual_mode(folder: Path) -> int:
-    """The mode of a new file, as the user's umask has it."""
+    """The mode of a new file under the user's umask."""
     probe = folder / ".mode"
     probe.touch()
     mode = probe.stat().st_mode

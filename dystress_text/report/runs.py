@@ -17,8 +17,8 @@ from dystress_text.evaluation.catalogue import TASKS, Row
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
+from dystress_text.training.checkpoints import FREE_OPTIONS
 from dystress_text.training.run_folder import PROGRAMS, RECORD, TEXT_PROGRAM, evaluation_file, read_json, run_folders
-from dystress_text.training.saved_state import FREE_OPTIONS
 from dystress_text.training.settings import EngineSettings, LossSettings
 
 PAIRS = "sts-pairs.npz"

@@ -13,10 +13,10 @@ from dystress_text.training.settings import EngineSettings, LossSettings
 
 
 def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
-    """Settings from the arguments of the command line; SimCSE's own command lines are understood too.
+    """Settings from the command line, which may be one of SimCSE's own.
 
     Raises:
-        UserError: an unknown name or a value out of range.
+        UserError: a name is unknown, or a value is out of range.
     """
     groups = (TextSettings, EvaluationSettings, LossSettings, EngineSettings)
     words = translate(flags_of_line(argv, groups))

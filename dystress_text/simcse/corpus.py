@@ -1,8 +1,8 @@
-"""Training sentences: read one a line, tokenised once, cached and memory-mapped.
+"""Training sentences: tokenised once, cached and memory-mapped.
 
-Nothing is changed silently. What is left out or noteworthy is counted in a :class:`CorpusReport` that the training
-program prints. The cache is keyed by the content of the file, the tokenizer and the length, so a second run starts at
-once and holds no text in memory.
+Nothing is changed silently: a :class:`CorpusReport`, which the training program prints, counts what is left out or
+noteworthy. The key of the cache is the content of the file, the tokenizer and the length. A second run starts at once
+and has no text in memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dystress_text.files.places import cache_error, cache_root
 from dystress_text.files.text_lines import UNPACK_ERRORS, CorpusReport, open_text, read_sentences
 from dystress_text.files.whole import locked, sha256_of, whole_folder
 
-FORMAT = 3  # of the cache; a change of the files' layout or of what is read from a text raises it
+FORMAT = 3  # version of the cache; raise it with the layout of the files or the reading of a text
 TOKENS, OFFSETS = "tokens.bin", "offsets.npy"
 CHUNK = 20_000  # sentences tokenised at a time
 
@@ -40,17 +40,17 @@ _WIDTHS = {"uint16": np.uint16, "uint32": np.uint32}  # of the token ids in a ca
 
 
 class TokenSink(Protocol):
-    """What token ids are written to."""
+    """A binary file, as far as token ids need it."""
 
     def write(self, data: bytes, /) -> int: ...
 
 
 class TrainingText(Protocol):
-    """Where training sentences come from.
+    """A source of training sentences.
 
     Attributes:
-        name: as messages say it.
-        columns: sentences a sample; 1 where each line is a sample of its own.
+        name: for messages.
+        columns: sentences per sample; 1 if each sentence is a sample.
     """
 
     @property
@@ -60,15 +60,15 @@ class TrainingText(Protocol):
     def columns(self) -> int: ...
 
     def checksum(self) -> str:
-        """The sha256 of the text."""
+        """The SHA-256 of the text."""
 
     def sentences(self, report: CorpusReport, most: int | None, places: array[int]) -> Iterator[str]:
-        """At most so many sentences, sample after sample; see :func:`read_sentences`."""
+        """At most ``most`` sentences, sample after sample; see :func:`read_sentences`."""
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text, plain or packed, with a sentence a line.
+    """A text file, plain or compressed, with one sentence per line.
 
     Attributes:
         path: of the file.
@@ -93,7 +93,7 @@ class TextFile:
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """Errors of opening, reading and unpacking the file, as one line for the user."""
+        """Turn errors of opening, reading and unpacking the file into a :class:`UserError`."""
         try:
             yield
         except (OSError, *UNPACK_ERRORS) as error:
@@ -106,9 +106,9 @@ class TokenizedCorpus:
 
     Args:
         tokens: (total,) ids of all sentences, one after another.
-        offsets: (samples * columns + 1,) where each sentence starts.
-        report: what reading the text found.
-        columns: sentences a sample.
+        offsets: (samples * columns + 1,) the start of each sentence.
+        report: of reading the text.
+        columns: sentences per sample.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class TokenizedCorpus:
         return (len(self.offsets) - 1) // self.columns
 
     def batch(self, samples: NDArray[np.int64]) -> dict[str, Tensor]:
-        """The sentences of samples (n,): the first ones of all, then the second ones, and so on.
+        """The sentences of samples (n,): the first column of all samples, then the second, and so on.
 
         Returns:
             ``token_ids`` (tokens,), sentence after sentence, and ``attention_mask`` (n * columns, longest), 1 where a
@@ -140,9 +140,9 @@ class TokenizedCorpus:
         }
 
     def digests(self, samples: NDArray[np.int64]) -> Tensor:
-        """Numbers of the same sentences as in :meth:`batch`, (n * columns,) int64.
+        """Hashes of the sentences in the order of :meth:`batch`, (n * columns,) int64.
 
-        They are the same for the same tokens, and for no others but by an accident of 2^-64.
+        Equal tokens have equal hashes; different tokens have equal ones with probability 2^-64.
         """
         rows = (self.tokens[self.offsets[i] : self.offsets[i + 1]].tobytes() for i in self._sentences(samples))
         digests = b"".join(hashlib.blake2b(row, digest_size=8).digest() for row in rows)
@@ -160,18 +160,19 @@ def load_corpus(
     cache_dir: str | Path | None = None,
     progress: bool = True,
 ) -> TokenizedCorpus:
-    """Tokenise a training text, or find it tokenised in the cache.
+    """Tokenise a training text, or load its tokens from the cache.
 
     Args:
-        text: where the sentences come from.
+        text: the source of the sentences.
         tokenizer: a tokenizer with a ``tokenizers`` backend.
-        max_seq_length: tokens a sentence, special tokens included.
-        max_samples: take the first so many samples.
-        cache_dir: where caches lie; None is :func:`cache_root`.
+        max_seq_length: most tokens of a sentence, special tokens included.
+        max_samples: use only the first ``max_samples`` samples; None for all.
+        cache_dir: the folder of caches; None is :func:`cache_root`.
         progress: show a progress bar while tokenising.
 
     Raises:
-        UserError: the text or the cache cannot be read or written, there is no sentence, or no such tokenizer backend.
+        UserError: the text or the cache cannot be read or written, the text has no sentence, or the tokenizer has no
+            such backend.
     """
     digest = text.checksum()
     if not tokenizer.is_fast:
@@ -189,7 +190,7 @@ def load_corpus(
                 try:
                     return _open_cached(folder, text.columns)
                 except _DAMAGE as error:
-                    warnings.warn(f"the corpus cache {str(folder)!r} is damaged ({error}) and made anew", stacklevel=2)
+                    warnings.warn(f"the corpus cache {str(folder)!r} is damaged ({error}) and made again", stacklevel=2)
             with whole_folder(folder) as staging:
                 _tokenize_text(text, backend, np.dtype(dtype), staging, report, most, progress)
             return _open_cached(folder, text.columns)
@@ -198,7 +199,7 @@ def load_corpus(
 
 
 def training_tokenizer(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> Tokenizer:
-    """A copy of the tokenizer's backend that truncates and does not pad."""
+    """A copy of the tokenizer's backend that truncates but does not pad."""
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.enable_truncation(max_seq_length)
     backend.no_padding()
@@ -206,7 +207,7 @@ def training_tokenizer(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) 
 
 
 def tokenizer_id(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> str:
-    """Names what the tokenizer makes of training sentences."""
+    """A hash of all that decides how the tokenizer tokenises training sentences."""
     return hashlib.sha256(training_tokenizer(tokenizer, max_seq_length).to_str().encode()).hexdigest()[:16]
 
 
@@ -240,9 +241,9 @@ def tokenize(
     report: CorpusReport,
     places: array[int],
 ) -> NDArray[np.int64]:
-    """Write the ids of all sentences to ``sink`` and return where each starts, (sentences + 1,).
+    """Write the token ids of all sentences to ``sink`` and return the start of each sentence, (sentences + 1,).
 
-    ``places`` holds the line number of every sentence that has been read.
+    ``places`` holds the line number of every sentence read so far.
     """
     max_length = backend.truncation["max_length"] if backend.truncation else None
     lengths: list[NDArray[np.int64]] = []
@@ -264,7 +265,7 @@ def _open_cached(folder: Path, columns: int) -> TokenizedCorpus:
     """The corpus in a folder of the cache.
 
     Raises:
-        the errors of :data:`_DAMAGE`: a file is missing, or not what was written.
+        the errors of :data:`_DAMAGE`: a file is missing or damaged.
     """
     stored = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     for name, sha256 in stored["checksums"].items():
@@ -273,10 +274,10 @@ def _open_cached(folder: Path, columns: int) -> TokenizedCorpus:
     tokens = np.memmap(folder / TOKENS, dtype=_WIDTHS[stored["dtype"]], mode="r")
     offsets = np.load(folder / OFFSETS, mmap_mode="r", allow_pickle=False)
     report = CorpusReport(**stored["report"])
-    report.summary()  # which is what the numbers must serve for
+    report.summary()  # fails if the numbers are not numbers
     whole = offsets.dtype == np.int64 and offsets.shape == (report.sentences + 1,) and (np.diff(offsets) > 0).all()
     if not whole or offsets[0] != 0 or offsets[-1] != len(tokens):
         raise ValueError("the files do not fit each other")
     if report.sentences % columns:
-        raise ValueError("a sample is not whole")
+        raise ValueError("the last sample is incomplete")
     return TokenizedCorpus(tokens, offsets, report, columns)

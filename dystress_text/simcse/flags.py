@@ -1,6 +1,7 @@
-"""Options of SimCSE's ``train.py`` that have no namesake here: what they become, or what takes their place.
+"""Options of SimCSE's ``train.py`` that do not exist here under the same name: their translations and replacements.
 
-They are those of its own and of transformers 4.2's ``TrainingArguments``. The whole table is docs/from-simcse.md.
+Some are SimCSE's own, the others come from ``TrainingArguments`` of transformers 4.2. docs/from-simcse.md has the
+table.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 
 from dystress_text.errors import UserError
 
-# what is always done here, or has another name; the value is what it becomes
+# options that are always on here or have another name, with their translation
 TRANSLATED: dict[str, tuple[str, ...]] = {
     "--do_train": (),
     "--do_eval": (),
@@ -20,22 +21,22 @@ TRANSLATED: dict[str, tuple[str, ...]] = {
     "--bf16": ("--mixed_precision", "bf16"),
 }
 
-_CHECKPOINT = "configuration and tokenizer are those of --model_name_or_path; save what you want into one folder"
+_CHECKPOINT = "configuration and tokenizer come from --model_name_or_path; save the ones you want into one folder"
 _ADAM = "AdamW has betas 0.9 and 0.999 and epsilon 1e-8, transformers' defaults"
-_LAUNCHER = "is the launcher's to say: accelerate launch"
+_LAUNCHER = "accelerate launch sets it"
 
-# what is refused, and what to do instead
+# options that are refused, with what to use instead
 REPLACED: dict[str, str] = {
     "--model_type": "training starts from a checkpoint; --model_name_or_path names it",
     "--config_name": _CHECKPOINT,
     "--tokenizer_name": _CHECKPOINT,
-    "--cache_dir": "the environment variables HF_HOME (models) and DYSTRESS_CACHE (tokens) name other places",
-    "--use_fast_tokenizer": "is always so",
-    "--model_revision": "get the revision with `hf download NAME --revision REVISION` and name its folder",
-    "--use_auth_token": "the environment variable HF_TOKEN, or `hf auth login`",
+    "--cache_dir": "the environment variables HF_HOME (models) and DYSTRESS_CACHE (tokens) set the folders",
+    "--use_fast_tokenizer": "it is always on",
+    "--model_revision": "download the revision with `hf download NAME --revision REVISION` and give its folder",
+    "--use_auth_token": "use the environment variable HF_TOKEN or `hf auth login`",
     "--dataset_name": "--train_file takes OWNER/NAME of a data set on the hub",
     "--dataset_config_name": "--train_file takes OWNER/NAME of a data set on the hub, or a file of it",
-    "--overwrite_cache": "tokens are cached by the content of file and tokenizer, so there is nothing to overwrite",
+    "--overwrite_cache": "the cache's key is the content of file and tokenizer, so nothing has to be overwritten",
     "--validation_split_percentage": "no training text is held out; --eval_set and --eval_file evaluate",
     "--preprocessing_num_workers": "the tokenizer uses all cores by itself",
     "--pad_to_max_length": "nothing is computed for padding; --packing no pads to the longest of the batch",
@@ -43,53 +44,55 @@ REPLACED: dict[str, str] = {
     "--model_parallel": "--fsdp of the launcher shards a model (docs/distributed.md)",
     "--prediction_loss_only": "--eval_set none leaves the metrics out",
     "--per_device_eval_batch_size": "evaluation takes 64 sentences at a time",
-    "--per_gpu_train_batch_size": "--per_device_train_batch_size",
+    "--per_gpu_train_batch_size": "use --per_device_train_batch_size",
     "--per_gpu_eval_batch_size": "evaluation takes 64 sentences at a time",
     "--eval_accumulation_steps": "vectors leave the device batch by batch",
     "--adam_beta1": _ADAM,
     "--adam_beta2": _ADAM,
     "--adam_epsilon": _ADAM,
-    "--warmup_steps": "--warmup_ratio, a share of the steps",
+    "--warmup_steps": "use --warmup_ratio, a share of the steps",
     "--logging_dir": "trackers write below --output_dir",
-    "--logging_first_step": "--logging_steps 1",
-    "--no_cuda": "accelerate launch --cpu, or the environment variable ACCELERATE_USE_CPU=true",
+    "--logging_first_step": "use --logging_steps 1",
+    "--no_cuda": "use accelerate launch --cpu, or the environment variable ACCELERATE_USE_CPU=true",
     "--fp16_opt_level": "--mixed_precision is torch's own",
     "--fp16_backend": "--mixed_precision is torch's own",
     "--local_rank": _LAUNCHER,
     "--tpu_num_cores": _LAUNCHER,
     "--tpu_metrics_debug": _LAUNCHER,
-    "--debug": "metrics.jsonl and --log_similarity say what happens",
-    "--dataloader_drop_last": "is always so: a smaller batch has other negatives",
-    "--dataloader_num_workers": "batches are loaded ahead by a thread",
-    "--dataloader_pin_memory": "is always so on CUDA",
-    "--past_index": "an encoder has no past",
+    "--debug": "metrics.jsonl and --log_similarity show what happens",
+    "--dataloader_drop_last": "it is always on, since a smaller batch has fewer negatives",
+    "--dataloader_num_workers": "a thread loads batches in advance",
+    "--dataloader_pin_memory": "it is always on with CUDA",
+    "--past_index": "encoders have no past states",
     "--run_name": "--output_dir names a run",
-    "--disable_tqdm": "there is no bar where the output is no terminal",
+    "--disable_tqdm": "the bar is updated rarely if the output is not a terminal",
     "--remove_unused_columns": "--text_column and --text_columns say what is read",
     "--label_names": "--text_column and --text_columns say what is read",
     "--greater_is_better": "every metric here is better when higher",
-    "--ignore_data_skip": "--resume_from_checkpoint goes on with the batch that came next, without reading the others",
+    "--ignore_data_skip": "--resume_from_checkpoint continues with the next batch without reading the earlier ones",
     "--sharded_ddp": "--fsdp of the launcher shards a model (docs/distributed.md)",
-    "--deepspeed": "the launcher's configuration (docs/distributed.md)",
+    "--deepspeed": "the launcher's configuration sets it up (docs/distributed.md)",
     "--label_smoothing_factor": "the objective has no labels to smooth",
-    "--adafactor": "AdamW is the optimiser",
+    "--adafactor": "the optimiser is always AdamW",
     "--group_by_length": "nothing is computed for padding, so nothing is gained",
-    "--ddp_find_unused_parameters": "every parameter that trains is used",
+    "--ddp_find_unused_parameters": "every trainable parameter is used",
 }
 
 
 def translate(argv: Sequence[str]) -> list[str]:
-    """A command line of SimCSE as one of this program; ``--flag value`` is ``--flag=value``, and YAML's ``flag: true``.
+    """Translate a command line of SimCSE into one of this program.
+
+    An option's value may follow it or an equals sign, as in the flags made from a YAML file.
 
     Raises:
-        UserError: an option that has something else in its place.
+        UserError: an option is refused; the message says what to use instead.
     """
     words: list[str] = []
     i = 0
     while i < len(argv):
         name = argv[i].split("=")[0]
         if name in REPLACED:
-            raise UserError(f"{name}: this option of SimCSE is not taken: {REPLACED[name]} (docs/from-simcse.md)")
+            raise UserError(f"{name}: this option of SimCSE is not available: {REPLACED[name]} (docs/from-simcse.md)")
         pair = "=".join(argv[i : i + 2])
         alone = all(word.startswith("--") for word in argv[i + 1 : i + 2])
         if pair in TRANSLATED:
@@ -99,7 +102,7 @@ def translate(argv: Sequence[str]) -> list[str]:
             words += TRANSLATED[argv[i]] if argv[i + 1] == "True" else ()
             i += 1
         elif argv[i] == "--eval_transfer=true" or (argv[i] == "--eval_transfer" and alone):
-            words += ["--eval_transfer", "all"]  # SimCSE's is a flag, for all tasks
+            words += ["--eval_transfer", "all"]  # SimCSE's option is a flag and means all tasks
         else:
             words += TRANSLATED.get(argv[i].removesuffix("=true"), (argv[i],))
         i += 1

@@ -1,4 +1,4 @@
-"""The objective and the temperature of a text run: its defaults, and what its record says."""
+"""The objective and the temperature of a text run, from its settings or from its record."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ TEXT = LossDefaults(
 
 
 def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
-    """The temperature of a text run, from what its ``run.json`` holds: as it was before the first step, or as learned.
+    """The temperature of a text run, from its ``run.json``: the configured one or, if it was learned, the learned one.
 
-    Options that are younger than the record have their defaults.
+    Options that did not exist when the record was written have their defaults.
 
     Raises:
-        KeyError, TypeError: it is no such record.
-        UserError: its options do not fit.
+        KeyError, TypeError: the record is not that of a run.
+        UserError: the options in the record do not fit.
     """
     options = {**record["settings"]}
     learned = record.get("learned_temperature", {})
-    if learned:  # and is trained no further: rounded, its end points may stand on the bounds
+    if learned:  # as a fixed one: rounded end points may lie on the bounds, which LearnableTemperature refuses
         for name in ("learn_temperature", "temperature_bounds", "temperature_learning_rate"):
             options.pop(name, None)
     for name, value in learned.items():
@@ -50,7 +50,7 @@ def objective_of(settings: RunSettings, gather: Gather | None = None) -> Contras
     """The objective of a text run.
 
     Raises:
-        UserError: as :func:`build_objective`.
+        UserError: see :func:`build_objective`.
     """
     text = settings.text
     return build_objective(
@@ -59,11 +59,11 @@ def objective_of(settings: RunSettings, gather: Gather | None = None) -> Contras
 
 
 def temperature_of(model: str) -> tuple[Temperature, str]:
-    """The temperature that a model was trained with, from its folder's ``run.json``; else the default one."""
+    """A model's temperature from ``run.json`` in its folder, or the default one; and which of the two it is."""
     record = Path(model) / RECORD
     if not record.is_file():
         return build_temperature(LossSettings(), TEXT), "default"
     try:
         return temperature_of_record(json.loads(record.read_text(encoding="utf-8"))), "of this run"
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"--plot: {record} is no record of a run: {error}") from error
+        raise UserError(f"--plot: {record} is not the record of a run: {error}") from error

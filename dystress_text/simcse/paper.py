@@ -1,6 +1,6 @@
-"""The figures of the paper's text table, once for the whole project: presets, evaluation and reports read them here.
+"""The figures of the paper's text table, for presets, evaluation and reports.
 
-Table stsresall: BERT-base uncased, one epoch of Wiki1M, one run a row. The image tables' figures are in
+Table stsresall: BERT-base uncased, one epoch of Wiki1M, one run per row. The image tables' figures are in
 vision/presets.py.
 """
 
@@ -16,15 +16,15 @@ TABLE = "stsresall"
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row of the table, upper (STS) and lower (transfer) half together: both are of one model.
+    """A row of the table with its upper (STS) and lower (transfer) half, which are of one model.
 
     Attributes:
-        name: as the paper prints it; ``+``, ``*`` and ``**`` are shifts of -0.2, -0.4 and -0.6.
+        name: as printed in the paper; ``+``, ``*`` and ``**`` are shifts of -0.2, -0.4 and -0.6.
         loss: the options of the training program that make it.
         sts: the seven figures of the upper half.
         transfer: the seven figures of the lower half.
-        printed: the averages as printed, of the upper and the lower half. Three of the upper half are not those of
-            their figures; :func:`average` has the right ones.
+        printed: the printed averages of the upper and the lower half. Three of the upper half differ from the mean of
+            their figures, which :func:`average` computes.
     """
 
     name: str
@@ -38,10 +38,10 @@ class PaperRow:
         return dict(zip(TASKS[group], self.sts if group == "sts" else self.transfer, strict=True))
 
     def about(self) -> str:
-        """Table, row and averages, in a line."""
+        """Table, row and averages, on one line."""
         sts, transfer = average(self.figures("sts")), average(self.figures("transfer"))
-        said = "" if sts == self.printed[0] else f" (printed {self.printed[0]:.2f})"
-        return f"Table {TABLE}, row {self.name}: STS average {sts:.2f}{said}, transfer average {transfer:.2f}"
+        printed = "" if sts == self.printed[0] else f" (printed {self.printed[0]:.2f})"
+        return f"Table {TABLE}, row {self.name}: STS average {sts:.2f}{printed}, transfer average {transfer:.2f}"
 
 
 def _shifted(low: float, high: float, shift: float, scale: float) -> dict[str, Any]:
@@ -98,7 +98,7 @@ ROWS = (
 )  # fmt: skip
 
 
-SIMCSE = (68.40, 82.41, 74.38, 80.91, 78.56, 76.85, 72.23)  # as its own paper has it
+SIMCSE = (68.40, 82.41, 74.38, 80.91, 78.56, 76.85, 72.23)  # as in SimCSE's own paper
 
 
 PUBLISHED: dict[str, dict[str, Row]] = {

@@ -1,6 +1,6 @@
-"""Named configurations: settings that stand under the flags of a program.
+"""The presets of text runs: the paper's rows, controls, SimCSE's models, and small runs.
 
-python -m dystress_text.presets    # lists them, and those for images where this is a checkout
+python -m dystress_text.presets    # lists them, in a checkout also those for images
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PAPER: dict[str, Any] = {
     "eval_steps": 125,
 }
 
-# sts-PROFILE-TAU_MIN-TAU_MAX, the shift being part of the profile's name
+# sts-PROFILE-TAU_MIN-TAU_MAX; the profile's name includes the shift
 STS_ROWS = {
     "sts-constant-0.05": "SimCSE (repro.)",
     "sts-macl": "MACL (repro.)",
@@ -44,7 +44,7 @@ STS_ROWS = {
     "sts-shifted-0.4-0.05-0.07": "DySTreSS* 0.05/0.07",
     "sts-shifted-0.4-0.04-0.05": "DySTreSS* 0.04/0.05",
 }
-# above s = -shift a shifted profile is the constant tau_max: its real control
+# above s = -shift a shifted profile is the constant tau_max, so that constant is its control
 CONTROLS = {f"sts-constant-{tau}": tau for tau in (0.03, 0.04, 0.06, 0.07)}
 
 # SimCSE's released models: encoder, batch, peak learning rate and the published average over the seven STS sets
@@ -62,7 +62,7 @@ SIMCSE_MODELS: dict[str, tuple[str, int, float, float]] = {
 
 
 def _simcse(name: str) -> Preset:
-    """The recipe of one of SimCSE's models: a constant temperature, and no thought of duplicates."""
+    """The recipe of one of SimCSE's models: a constant temperature; duplicates are negatives."""
     encoder, batch, rate, average = SIMCSE_MODELS[name]
     supervised = name.startswith("supervised")
     settings = {
@@ -86,17 +86,18 @@ PRESETS: dict[str, Preset] = {
     **{name: Preset(_BY_NAME[row].about(), {**_PAPER, **_BY_NAME[row].loss}) for name, row in STS_ROWS.items()},
     **{
         name: Preset(
-            "the constant as a control; no row of the paper", {**_PAPER, "temperature": "constant", "temp": tau}
+            "a constant temperature as a control; not a row of the paper",
+            {**_PAPER, "temperature": "constant", "temp": tau},
         )
         for name, tau in CONTROLS.items()
     },
     **{name: _simcse(name) for name in SIMCSE_MODELS},
     "small": Preset(
-        "a small encoder with nothing but masked-language-model training, on two CPU cores; no row of the paper",
+        "a small encoder with only masked-language-model training, for two CPU cores; not a row of the paper",
         {**_SMALL_ENCODER, "model_name_or_path": "dystress_text/embedded/bert-mini-wiki", "max_steps": 1000},
     ),
     "quickstart": Preset(
-        "no network, no GPU: an embedded encoder on sentences of Python's documentation; no row of the paper",
+        "without network and GPU: an embedded encoder on Python's documentation; not a row of the paper",
         {
             **_SMALL_ENCODER,
             "model_name_or_path": "dystress_text/embedded/bert-mini-wiki",

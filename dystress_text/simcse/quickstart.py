@@ -1,8 +1,8 @@
 """The quickstart's corpus: English sentences from the interpreter's own documentation, no network needed.
 
-Docstrings are read from the standard library's source files, which are parsed and never imported, and from the language
-reference's topics in ``pydoc_data``: about 15,000 sentences. They differ from one Python version to the next, so a run
-records the file's hash.
+The sentences, about 15,000, come from the docstrings of the standard library's source files, which are parsed and never
+imported, and from the topics of the language reference in ``pydoc_data``. They differ between versions of Python, so a
+run records the file's hash.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from dystress_text.files.places import cache_error, cache_root
 from dystress_text.files.whole import write_text
 
-FORMAT = 1  # of the cached file; a change of what counts as a sentence raises it
+FORMAT = 1  # version of the cached file; raise it when the definition of a sentence changes
 
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib2to3"}
 _SENTENCE_END = re.compile(r"(?<=[a-z0-9)'\"`][.!?])\s+(?=[A-Z])")
@@ -27,11 +27,11 @@ _WORD = re.compile(r"[A-Za-z][a-z']*[,.;:!?]*")
 
 def documentation_sentences() -> list[str]:
     """Distinct English sentences of 4 to 60 words, in the order of the files' names."""
-    found: dict[str, None] = {}
+    distinct: dict[str, None] = {}
     for text in _documentation():
         for paragraph in re.split(r"\n\s*\n", text):
-            found.update(dict.fromkeys(split_sentences(paragraph)))
-    return list(found)
+            distinct.update(dict.fromkeys(split_sentences(paragraph)))
+    return list(distinct)
 
 
 def split_sentences(paragraph: str) -> list[str]:
@@ -41,10 +41,10 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def write_documentation_corpus() -> Path:
-    """Write the sentences into the cache, one a line, unless they are there, and return the file.
+    """Write the sentences to a file of the cache, one per line, unless it exists, and return the file.
 
     Raises:
-        UserError: the cache cannot be made or written.
+        UserError: the cache cannot be created or written.
     """
     path = cache_root() / "quickstart" / f"python-{sysconfig.get_config_var('py_version')}-format-{FORMAT}.txt"
     try:
@@ -66,9 +66,9 @@ def _documentation() -> Iterator[str]:
 def _documentation_of(file: Path) -> Iterator[str]:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of invalid escapes in other people's strings
+            warnings.simplefilter("ignore")  # about invalid escapes in the parsed files
             tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError, OSError):  # samples of broken source are part of some libraries
+    except (SyntaxError, ValueError, OSError):  # some libraries contain samples of broken source
         return
     if file.name == "topics.py":  # pydoc_data: a dictionary of long texts
         yield from (

@@ -1,4 +1,4 @@
-"""A text run: what is loaded, what it says and measures before the first step, and what is known after the last."""
+"""A text run: what it loads, what it prints and measures before the first step and after the last one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.encoders.encoder import POOLERS, SentenceEncoder, check_length, check_views
+from dystress_text.encoders.encoder import SentenceEncoder, check_length, check_views
 from dystress_text.encoders.masked_lm import TokenMasking
+from dystress_text.encoders.pooling import POOLERS
 from dystress_text.encoders.saved_model import load_saved
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import PREPARED_SETS, suite_folder
@@ -53,16 +54,16 @@ class TextRun:
     """Implements :class:`dystress_text.training.run.Run` for sentences.
 
     Attributes:
-        settings: as they were parsed.
-        start: the encoder before its first step.
+        settings: as parsed.
+        start: the encoder before the first step.
         text: the training sentences.
-        task: what is trained.
-        evaluation: what it is evaluated on.
-        options: the settings with what the run found out: the pooler of a loaded model, the metric of the best model.
-        data_id: names the training sentences, their tokens, and what decides which model is kept.
+        task: the task to train.
+        evaluation: of the task.
+        options: the settings with the pooler of the loaded model and the metric that selects the best model.
+        data_id: identifies the training sentences, their tokens, and the sentences that select the best model.
         variants: of the prepared data, by option; None for published data.
-        record: what ``run.json`` says.
-        publish: leaves card and page in the folder, and returns a line that says so.
+        record: the content of ``run.json``.
+        publish: writes card and page into the folder, and returns a line about them.
         accelerator: of the run.
     """
 
@@ -96,7 +97,7 @@ class TextRun:
 
     @property
     def dev(self) -> StsPairs | None:
-        """The first set of scored pairs, which tables and page are about; None where there is none."""
+        """The first set of scored pairs, which table and page show; None without scored pairs."""
         return next(iter(self.evaluation.pairs), None)
 
     def begin(self, trainer: Trainer, before: Mapping[str, Any]) -> None:
@@ -166,22 +167,22 @@ class TextRun:
 
 
 def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Publish) -> TextRun:
-    """Load what a text run needs: its text, its encoder, and what it is evaluated on; called on all processes.
+    """Load what a text run needs: its text, its encoder and its evaluation; call it on all processes.
 
     Args:
-        settings: as they were parsed.
+        settings: as parsed.
         accelerator: of the run.
         publish: see :class:`TextRun`.
 
     Raises:
-        UserError: something that the settings or the data must put right.
+        UserError: the settings or the data are wrong.
     """
     text, engine = settings.text, settings.engine
     objective = objective_of(settings, gather_of(accelerator)).to(accelerator.device)
     with accelerator.local_main_process_first():
         source = training_text(text)
     if source.columns < 3 and text.hard_negative_weight != 0:
-        raise UserError("--hard_negative_weight: there are no hard negatives; --supervised reads them")
+        raise UserError("--hard_negative_weight: this run has no hard negatives; --supervised reads them")
     evaluation = build_evaluation(settings.evaluation, text.data_dir)
     metric = evaluation.best_metric(engine.metric_for_best_model)
     set_seed(engine.seed)
@@ -192,7 +193,7 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
         masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed)
     start.model.to(accelerator.device)
     check_length(text.max_seq_length, start.tokenizer, start.model)
-    if text.dropout != 0 and not text.supervised:  # who says 0 means it
+    if text.dropout != 0 and not text.supervised:  # --dropout 0 is on purpose
         check_views(start.model, start.tokenizer)
     with accelerator.local_main_process_first():
         corpus = load_corpus(
@@ -222,20 +223,20 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
 
 
 def model_path(name: str) -> str:
-    """A model's path: the embedded one is found from any working directory, also under the name of older records."""
+    """A model's path. The embedded model is found from any working directory, and by its name in older records."""
     folder, _, inner = name.rpartition("embedded/")
     return str(EMBEDDED / inner) if folder in ("dystress_text/", "data/") and not Path(name).exists() else name
 
 
 def vectors_by_pooler(dev: StsPairs, model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> dict[str, Tensor]:
-    """Vectors of the sentences of a set by pooler, (distinct sentences, dim)."""
+    """Vectors of the sentences of a set, (distinct sentences, dim), by pooler."""
     vectors = model.encode(dev.sentences, tokenizer, poolers=POOLERS)
     assert isinstance(vectors, dict)
     return vectors
 
 
 def untrained(dev: StsPairs, vectors: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
-    """What the vectors of each pooler reach before training: metrics by pooler, the best one first."""
+    """The metrics of each pooler's vectors before training, by pooler, the best one first."""
     results = {name: sts_metrics(dev, score_vectors(dev, vectors[name])) for name in POOLERS}
     return dict(sorted(results.items(), key=lambda item: -item[1][f"{dev.slug}_spearman"]))
 

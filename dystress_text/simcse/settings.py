@@ -1,4 +1,4 @@
-"""What a text run can be told: its options, as dataclasses."""
+"""The options of a text run, as dataclasses."""
 
 from __future__ import annotations
 
@@ -23,32 +23,36 @@ class TextSettings:
         "whose pooling, head, normalisation and length limit are kept.",
     )
     pooler_type: str = option(
-        "cls", "One of cls, cls_before_pooler, avg, avg_top2, avg_first_last; of a sentence-transformers model its own."
+        "cls",
+        "One of cls, cls_before_pooler, avg, avg_top2, avg_first_last; a sentence-transformers model keeps its own.",
     )
     dropout: float | None = option(
         None, "Every dropout rate of the encoder; default: its configuration's.", interval="[0, 1)"
     )
-    mlp_head: bool | None = option(None, "Dense + tanh while training; default as in SimCSE: with cls only.")
+    mlp_head: bool | None = option(None, "Train a head, dense + tanh; default as in SimCSE: with cls only.")
     mlp_only_train: bool | None = option(
         None,
         "Drop the head after training; no keeps it in the model. Default as in SimCSE: no with "
-        "--supervised and cls, else yes; a head that the model comes with is kept.",
+        "--supervised and cls, else yes; a head that the loaded model has is kept.",
         nargs="?",
         const=True,
     )
     mlp_init: str | None = option(
         None,
-        "Where the head starts: new (random), or pooler: the encoder's own pooler, which in SimCSE's "
-        "published models is their MLP. Default: the head or MLP of the checkpoint if it has one, else new.",
+        "First weights of the head: new (random), or pooler (the encoder's own pooler; in SimCSE's published "
+        "models it is their MLP). Default: the head or MLP of the checkpoint if it has one, else new.",
         choices=["new", "pooler"],
     )
     lora_rank: int | None = option(
         None,
-        "Train LoRA adapters of this rank (and the head) alone; default: all weights. Needs peft.",
+        "Train only LoRA adapters of this rank and the head; default: all weights. Needs peft.",
         interval="[1, inf)",
     )
     lora_alpha: float | None = option(
-        None, "lora: the adapters count alpha / rank; default twice the rank.", interval="(0, inf)", needs="lora_rank"
+        None,
+        "lora: the adapters' output is scaled by alpha / rank; default twice the rank.",
+        interval="(0, inf)",
+        needs="lora_rank",
     )
     lora_dropout: float | None = option(
         None, "lora: dropout in front of the adapters; default 0.", interval="[0, 1)", needs="lora_rank"
@@ -58,43 +62,49 @@ class TextSettings:
     )
     merge_lora: bool | None = option(
         None,
-        "lora: save the merged model and nothing else (default); no keeps the adapter's own files beside "
-        "it, in adapter/.",
+        "lora: save only the merged model (default); no also saves the adapter's own files, in adapter/.",
         needs="lora_rank",
     )
     train_file: str | None = option(
         None,
-        "Sentences, one a line (.txt, .gz, .xz, .bz2), a table (.csv, .tsv, .jsonl, .parquet), or the name "
+        "Sentences, one per line (.txt, .gz, .xz, .bz2), a table (.csv, .tsv, .jsonl, .parquet), or the name "
         "of a data set on the hub; default Wiki1M.",
     )
     text_column: str | None = option(None, "Column of a table; default its only one, or text, sentence or sent0.")
     supervised: bool = option(
         False,
-        "Rows of a table belong together: an anchor, its positive, any number of hard negatives; each "
-        "sentence is encoded once.",
+        "A row of the table is an anchor, its positive, and any number of hard negatives; each sentence is "
+        "encoded once.",
     )
     text_columns: list[str] | None = option(
-        None, "supervised: the columns in that order; default all of the table.", needs="supervised"
+        None, "supervised: the columns in that order; default all columns of the table.", needs="supervised"
     )
     hard_negative_weight: float = option(0.0, "Added to the logits of a row's own hard negatives, after 1 / tau.")
-    bidirectional: bool = option(False, "infonce: each positive has to find its anchor too; the mean of both losses.")
+    bidirectional: bool = option(
+        False, "infonce: each positive has to find its anchor too; the loss is the mean of both directions."
+    )
     mask_duplicates: bool = option(
-        True, "Samples of a batch with the same tokens are no negatives of each other; their number is reported."
+        True,
+        "Samples with the same tokens are not used as negatives for each other; the run reports their number.",
     )
     do_mlm: bool = option(False, "Add a masked-language-model loss on the same sentences and encoder.")
     mlm_weight: float = option(0.1, "do_mlm: weight of that loss.", interval="[0, inf)", needs="do_mlm")
-    mlm_probability: float = option(0.15, "do_mlm: share of the tokens to guess.", interval="(0, 1)", needs="do_mlm")
-    max_train_samples: int | None = option(None, "Use the first so many sentences, or rows.", interval="[2, inf)")
-    max_seq_length: int = option(32, "Tokens a training sentence; evaluation has no such cut.", interval="[3, inf)")
-    packing: bool = option(
-        True, "Compute nothing for padding; no is transformers' own forward pass, slower and the same."
+    mlm_probability: float = option(
+        0.15, "do_mlm: share of the tokens that are masked.", interval="(0, 1)", needs="do_mlm"
     )
-    data_dir: str | None = option(None, "Where prepared data lie; default $DYSTRESS_DATA, else data/prepared.")
+    max_train_samples: int | None = option(None, "Use only the first sentences or rows, so many.", interval="[2, inf)")
+    max_seq_length: int = option(
+        32, "Most tokens of a training sentence; evaluation uses the encoder's limit.", interval="[3, inf)"
+    )
+    packing: bool = option(
+        True, "Compute nothing for padding; no takes transformers' own forward pass: slower, with the same result."
+    )
+    data_dir: str | None = option(None, "Folder of prepared data; default $DYSTRESS_DATA, else data/prepared.")
 
     def __post_init__(self) -> None:
         check_options(self)
         if self.text_column is not None and self.supervised:
-            raise UserError("--text_column: --supervised takes several, --text_columns")
+            raise UserError("--text_column: with --supervised use --text_columns, which takes several")
 
 
 @dataclass(frozen=True)
@@ -103,11 +113,11 @@ class RunSettings:
 
     Attributes:
         text: encoder and data.
-        evaluation: what the run is evaluated on.
+        evaluation: the evaluation during the run.
         loss: objective and temperature.
         engine: the loop.
-        preset: the preset that the settings started from.
-        given: the options that the command line or its file names; the others are the preset's or defaults.
+        preset: the name of the preset.
+        given: the options that the command line or its file names; the others have the preset's value or the default.
     """
 
     text: TextSettings

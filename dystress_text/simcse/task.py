@@ -1,7 +1,7 @@
-"""SimCSE as a task for the engine, with any objective and temperature.
+"""SimCSE as a task for the trainer, with any objective and temperature.
 
-Unsupervised, the views of a sample are two dropout views of one sentence; supervised, they are the sentences of a row:
-anchor, positive and hard negatives, each encoded once.
+Without supervision, the views of a sample are two dropout views of one sentence. With supervision, they are the
+sentences of a row: anchor, positive and hard negatives, each encoded once.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from dystress_text.training.embeddings import Embeddings
 
 @dataclass(frozen=True)
 class TextEmbeddings(Embeddings):
-    """The views of sentences, and what else their loss needs.
+    """The views of sentences, and the other inputs of the loss.
 
     Attributes:
-        sample_ids: what names the sample behind each view, one tensor (n,) a sentence of a sample; () for nothing.
-        masked_losses: sum of the masked-language-model losses, (1,); None for none.
-        masked_counts: of the tokens in it, (1,).
+        sample_ids: ids of the samples, one tensor (n,) per column; () if duplicates are not masked.
+        masked_losses: the sum of the masked-language-model losses, (1,); None without that loss.
+        masked_counts: the number of tokens in the sum, (1,).
     """
 
     sample_ids: tuple[Tensor, ...] = ()
@@ -45,14 +45,14 @@ class SimcseTask:
 
     Args:
         model: the encoder.
-        tokenizer: its tokenizer.
-        corpus: the training samples, each a sentence or, supervised, a row of them.
+        tokenizer: of the encoder.
+        corpus: the training samples, each a sentence or, with supervision, a row of sentences.
         objective: the loss.
-        evaluation: what it is evaluated on; None for nothing.
+        evaluation: of the encoder; None for no evaluation.
         packing: compute nothing for padding, where the encoder allows that (BERT, RoBERTa and their kin).
         mask_duplicates: samples with the same tokens are not used as negatives for each other.
-        masking: hides tokens for a masked-language-model loss besides the objective's; None for none. The encoder has
-            the head.
+        masking: hides tokens for an additional masked-language-model loss, whose head the encoder must have; None
+            for no such loss.
         mlm_weight: of that loss.
     """
 
@@ -96,10 +96,10 @@ class SimcseTask:
         return batch
 
     def embed(self, model: nn.Module, batch: Batch) -> TextEmbeddings:
-        # all views in one pass, through the prepared model's forward: precision and gradient averaging hook in there
+        # all views in one call of the prepared model, whose forward handles precision and gradient averaging
         ids, mask = batch["token_ids"], batch["attention_mask"]  # (tokens,), (columns * n, longest)
         columns = self.corpus.columns
-        packed = self.packing and not is_sharded(model)  # packed arithmetic uses the layers' weights, not the layers
+        packed = self.packing and not is_sharded(model)  # packing reads the layers' weights directly
         masked_losses = None
         if self.masking is not None:
             hidden = (batch["masked_places"], batch["masked_tokens"])
@@ -126,7 +126,7 @@ class SimcseTask:
         if ids is not None and len(ids) == 1:
             ids = (ids[0], ids[0])  # two views of one sentence
         loss = cast(Tensor, self.objective(*embeddings.views, ids=ids))
-        if embeddings.masked_losses is not None and embeddings.masked_counts is not None:  # one entry a chunk
+        if embeddings.masked_losses is not None and embeddings.masked_counts is not None:  # one entry per chunk
             gather = self.objective.gather
             of_all = gather(embeddings.masked_counts.sum().unsqueeze(0)).sum()
             masked = self.mlm_weight * gather.world_size * embeddings.masked_losses.sum()
@@ -137,7 +137,7 @@ class SimcseTask:
         return {} if self.evaluation is None else self.evaluation(self.encode)
 
     def encode(self, sentences: Any) -> Tensor:
-        """Vectors of sentences as evaluation uses them."""
+        """Vectors of sentences for evaluation."""
         vectors = self.model.encode(sentences, self.tokenizer)
         assert isinstance(vectors, Tensor)
         return vectors

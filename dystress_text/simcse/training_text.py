@@ -1,4 +1,4 @@
-"""Training text: one sentence a line, wherever it comes from."""
+"""The sources of training text: files with one sentence per line, tables, and the hub."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 WIKI1M = "wiki1m_for_simcse.txt"
-TEXT_COLUMNS = ("text", "sentence", "sent0")  # looked for where no column is named
-HARD_NEGATIVES = "hard_neg"  # of SimCSE's NLI file, whose rows are no single sentences
+TEXT_COLUMNS = ("text", "sentence", "sent0")  # tried in this order if no column is named
+HARD_NEGATIVES = "hard_neg"  # a column of SimCSE's NLI file, whose rows are not single sentences
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class TableText:
 
     Attributes:
         name: of the file, or of the data set on the hub.
-        rows: the table, with these columns alone.
-        may_be_empty: leave out empty cells; else they are refused, as the row would not be whole.
+        rows: the table, with only these columns.
+        may_be_empty: leave out empty cells; otherwise they are refused, because their row would be incomplete.
     """
 
     name: str
@@ -54,7 +54,7 @@ class TableText:
     def sentences(self, report: CorpusReport, most: int | None, places: array[int]) -> Iterator[str]:
         yield from read_sentences(LineStream(self._cells()), report, most, places)
         for kind, what in (("over_long", f"more than {MAX_LINE_BYTES:,} bytes"), ("nul", "a NUL byte")):
-            if kind in report.first_line and not self.may_be_empty:  # the rows behind it would not be rows any more
+            if kind in report.first_line and not self.may_be_empty:  # later rows would be shifted
                 row, column = divmod(report.first_line[kind] - 1, self.columns)
                 raise UserError(f"--train_file: row {row + 1} has {what} in column {column + 1}")
 
@@ -67,22 +67,24 @@ class TableText:
                     for name, cell in zip(names, cells, strict=True):
                         yield self._line(row, name, cell)
         except UnicodeError as error:
-            raise UserError(f"--train_file: {self.name!r}, near row {row + 1}: no Unicode text: {error}") from error
+            raise UserError(f"--train_file: {self.name!r}, near row {row + 1}: not Unicode text: {error}") from error
 
     def _line(self, row: int, column: str, cell: Any) -> bytes:
         if cell is not None and not isinstance(cell, str):
-            raise UserError(f"--train_file: row {row} of {self.name!r} holds {cell!r} in {column!r}, which is no text")
+            raise UserError(
+                f"--train_file: row {row} of {self.name!r} holds {cell!r} in {column!r}, which is not a text"
+            )
         text = "" if cell is None else cell.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
         if not self.may_be_empty and not text.strip():
             raise UserError(f"--train_file: row {row} of {self.name!r} has an empty cell in {column!r}")
-        return text.encode() + b"\n"  # a half of a surrogate pair has no UTF-8
+        return text.encode() + b"\n"  # fails for half a surrogate pair
 
 
 def training_text(text: TextSettings) -> TrainingText:
     """The training text that the settings name.
 
     Raises:
-        UserError: there is none; the message names the ways on.
+        UserError: there is no such text; the message says what to do.
     """
     name = text.train_file
     if text.supervised:
@@ -96,7 +98,7 @@ def training_text(text: TextSettings) -> TrainingText:
     if is_table(name):
         return column_of_table(name, text.text_column)
     if text.text_column is not None:
-        raise UserError(f"--text_column: {name!r} is a text, one sentence a line, and has no columns")
+        raise UserError(f"--text_column: {name!r} is a text file without columns")
     if not os.path.isfile(name):
         raise UserError(f"--train_file: no file {name!r}")
     return TextFile(Path(name))
@@ -110,14 +112,14 @@ def column_of_table(train_file: str, column: str | None) -> TableText:
         column: its name; None takes the only column, or one called text, sentence or sent0.
 
     Raises:
-        UserError: no such file, data set or column, or a table that cannot be read.
+        UserError: the file, data set or column does not exist, or the table cannot be read.
     """
     rows = load_table(train_file)
     return TableText(train_file, rows.select_columns([_column(train_file, column, rows.column_names)]), True)
 
 
 def rows_of_table(train_file: str, columns: Sequence[str] | None) -> TableText:
-    """Rows of sentences that belong together.
+    """Rows of a table, each an anchor, a positive and any number of hard negatives.
 
     Args:
         train_file: a table, or a hub data set's name (its ``train`` split).
@@ -147,20 +149,20 @@ def _column(train_file: str, column: str | None, known: list[str]) -> str:
                 f"--train_file: {train_file!r} has hard negatives ({', '.join(known)}): add --supervised, or name the "
                 "sentences with --text_column"
             )
-        found = known if len(known) == 1 else [name for name in TEXT_COLUMNS if name in known]
-        if not found:
+        candidates = known if len(known) == 1 else [name for name in TEXT_COLUMNS if name in known]
+        if not candidates:
             raise UserError(f"--text_column: {train_file!r} has the columns {', '.join(known)}; name one")
-        return found[0]
+        return candidates[0]
     if column not in known:
         raise UserError(f"--text_column: {train_file!r} has no column {column!r}; it has {', '.join(known)}")
     return column
 
 
 def wiki1m(data_dir: str | Path | None = None) -> Path:
-    """SimCSE's training text, one million Wikipedia sentences: prepared, else from the hub.
+    """SimCSE's training text, one million Wikipedia sentences: the prepared file, else the hub's.
 
     Raises:
-        UserError: neither; the message names the ways on.
+        UserError: neither is available; the message says what to do.
     """
     prepared = data_root(data_dir) / "wiki1m" / WIKI1M
     if prepared.is_file():
@@ -169,5 +171,5 @@ def wiki1m(data_dir: str | Path | None = None) -> Path:
         WIKI1M,
         Path,
         f"no training text: {prepared} does not exist. Three ways on: prepare the data (python data/prepare.py "
-        "wiki1m); --train_file FILE with one sentence a line; or --preset quickstart, which needs no network",
+        "wiki1m); --train_file FILE with one sentence per line; or --preset quickstart, which needs no network",
     )

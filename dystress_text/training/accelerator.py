@@ -31,7 +31,7 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
     trackers = [str(tracker.value) for tracker in get_available_trackers()]
     if settings.report_to not in ("none", *trackers):
         raise UserError(
-            f"--report_to: {settings.report_to!r} is no tracker that is installed here; known are "
+            f"--report_to: {settings.report_to!r} is not a tracker that is installed here; known are "
             f"{', '.join(['none', *trackers])}"
         )
     precision = resolve_precision(settings.mixed_precision)
@@ -51,30 +51,30 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
 
 
 def resolve_precision(name: str) -> str:
-    """``auto`` to what the launcher says, else to what this machine is fast in.
+    """Resolve ``auto`` to the launcher's precision, else to one in which this machine is fast.
 
     Raises:
-        UserError: the launcher says something else than no, bf16 or fp16.
+        UserError: the launcher's precision is not no, bf16 or fp16.
     """
     if name != "auto":
         return name
-    said = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
-    if said not in ("", "no", "bf16", "fp16"):
-        raise UserError(f"ACCELERATE_MIXED_PRECISION: {said!r} is no precision of this program; use no, bf16 or fp16")
-    if said not in ("", "no"):  # the launcher says "no" where nobody said anything
-        return said
+    requested = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
+    if requested not in ("", "no", "bf16", "fp16"):
+        raise UserError(f"ACCELERATE_MIXED_PRECISION: {requested!r} is not supported here; use no, bf16 or fp16")
+    if requested not in ("", "no"):  # "no" is the launcher's default, so it counts as not set
+        return requested
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1", "yes")
     if torch.cuda.is_available() and not use_cpu:
         return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
-    fast = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # private, so they may go: then fp32
+    fast = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # private functions of torch; without them fp32
     return "bf16" if any(getattr(torch.cpu, name, bool)() for name in fast) else "no"
 
 
 def global_batch_size(settings: EngineSettings, world_size: int) -> int:
-    """Samples a batch over all processes.
+    """The size of the global batch, over all processes.
 
     Raises:
-        UserError: less than 2, or not divisible by the number of processes.
+        UserError: the size is less than 2, or not divisible by the number of processes.
     """
     if settings.per_device_train_batch_size is not None:
         option, size = "per_device_train_batch_size", settings.per_device_train_batch_size * world_size
@@ -82,8 +82,8 @@ def global_batch_size(settings: EngineSettings, world_size: int) -> int:
         option, size = "train_batch_size", settings.train_batch_size
     if size < 2:
         raise UserError(
-            f"--{option}: must be at least 2 over all processes (a pair alone has no negatives, and an image alone no "
-            f"batch statistics), got {size}"
+            f"--{option}: must be at least 2 over all processes (a single pair has no negatives, and a single image "
+            f"no batch statistics), got {size}"
         )
     if size % world_size:
         raise UserError(
@@ -94,16 +94,16 @@ def global_batch_size(settings: EngineSettings, world_size: int) -> int:
 
 
 def on_main_process(accelerator: Accelerator, work: Callable[[], None]) -> None:
-    """Run ``work`` on the main process while the others wait; its error ends all of them, and none is left waiting.
+    """Run ``work`` on the main process while the others wait. An error in it is raised on all processes.
 
     Raises:
-        TrainingError: in the other processes, with the main process's message.
+        TrainingError: on the other processes, with the main process's message.
     """
     caught: Exception | None = None
     if accelerator.is_main_process:
         try:
             work()
-        except Exception as error:  # to be raised below, when the others know
+        except Exception as error:  # raised below, once the others know
             caught = error
     if accelerator.num_processes > 1:
         message = broadcast_object_list([None if caught is None else f"the main process failed: {caught}"])[0]
@@ -114,43 +114,43 @@ def on_main_process(accelerator: Accelerator, work: Callable[[], None]) -> None:
 
 
 def gather_of(accelerator: Accelerator) -> ProcessGather | None:
-    """What gives a loss the other processes' rows; None where there are none."""
+    """Gathers rows from all processes for a loss; None for one process."""
     processes = accelerator.num_processes
     return ProcessGather(accelerator.process_index, processes) if processes > 1 else None
 
 
 def describe(accelerator: Accelerator) -> str:
-    """Devices and precision, for people."""
+    """Devices and precision as a text for the user."""
     return f"{accelerator.num_processes} x {accelerator.device.type}, precision {accelerator.mixed_precision}"
 
 
 def seed_process(seed: int, rank: int) -> None:
-    """Give each process its own stream of random numbers, for dropout and augmentation."""
+    """Give each process its own random seed, for dropout and augmentation."""
     set_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
 
 
 class Agreement:
-    """The largest of the numbers that the processes hold, without a word to the devices.
+    """The largest of a number over all processes, exchanged without the devices.
 
-    Make it on all processes at the same time, and call it on all of them.
+    Build it on all processes at the same time, and call it on all of them.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
-        # the devices' own backend would have to wait for their work
+        # the devices' backend would wait for the work queued on them
         self._group = dist.new_group(backend="gloo") if accelerator.num_processes > 1 else None
 
     def __call__(self, number: int) -> int:
         if self._group is None:
             return number
-        held = torch.tensor(number)
-        dist.all_reduce(held, dist.ReduceOp.MAX, self._group)
-        return int(held)
+        largest = torch.tensor(number)
+        dist.all_reduce(largest, dist.ReduceOp.MAX, self._group)
+        return int(largest)
 
 
 def is_lost_process(error: Exception) -> bool:
-    """Whether an error says that another process of the run is gone."""
-    said = str(error)
-    return isinstance(error, dist.DistError) or "onnection closed by peer" in said or "onnection reset by peer" in said
+    """Whether an error means that another process of the run has ended."""
+    text = str(error)
+    return isinstance(error, dist.DistError) or "onnection closed by peer" in text or "onnection reset by peer" in text
 
 
 def peak_memory(device: torch.device) -> int:

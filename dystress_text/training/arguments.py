@@ -1,4 +1,4 @@
-"""The training program's arguments: defaults, a preset, a YAML file and flags, each on top of the one before."""
+"""The training programs' arguments: defaults, a preset, a YAML file and flags; a later one overrides an earlier one."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from dystress_text.training.presets import Preset, find_preset, listing
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Says the default where the text of an option does not, as the preset has it."""
+    """Adds the preset's default to the help of an option that does not mention it."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text, default = action.help or "", action.default
         if any(option.startswith("--no_") for option in action.option_strings):
             return f"Turns --{action.dest} off."
-        unsaid = default is None or default is False or default is argparse.SUPPRESS
-        if unsaid or "default" in text.lower():
+        hidden = default is None or default is False or default is argparse.SUPPRESS
+        if hidden or "default" in text.lower():
             return text
         return f"{text} Default {' '.join(map(str, default)) if isinstance(default, list) else default}."
 
 
 class _ListPresets(argparse.Action):
-    """``--list_presets``: a line for each, and the program ends, as with ``--help``."""
+    """``--list_presets``: prints a line for each preset and ends the program, as ``--help`` does."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, presets: Mapping[str, Preset]) -> None:
-        told = "Show the presets with the table and row that each stands for, and exit."
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=told)
+        text = "Show the presets with the table and row that each stands for, and exit."
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=text)
         self.presets = presets
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
@@ -56,16 +56,17 @@ def parse_settings(
     description: str | None = None,
     own_temperature: Sequence[str] = ("macl",),
 ) -> tuple[list[Any], str]:
-    """One instance of each dataclass in ``groups``, and the name of the preset under the flags.
+    """One instance of each dataclass in ``groups``, and the name of the preset.
 
     Args:
         argv: the command line; its first word may be a YAML file.
         groups: dataclasses whose fields are the options.
         presets: by name.
-        default_preset: the one that counts where none is named.
+        default_preset: the preset if the command line names none.
         prog: the program's name in errors.
         description: of the program, for its help.
-        own_temperature: objectives that do not take a preset's temperature, where the flags name one of them.
+        own_temperature: objectives with a temperature of their own; if the flags name one of them, the preset's
+            temperature does not apply.
 
     Raises:
         UserError: an unknown name or a value out of range.
@@ -83,7 +84,7 @@ def parse_settings(
     first_look = SettingsParser([], add_help=False, allow_abbrev=False)
     first_look.add_argument("--preset", default=default_preset)
     preset = first_look.parse_known_args(argv)[0].preset
-    parser.set_defaults(**_below(argv, find_preset(preset, presets).settings, own_temperature))
+    parser.set_defaults(**_defaults_from(argv, find_preset(preset, presets).settings, own_temperature))
     *settings, _, unknown = parser.parse_args_into_dataclasses(
         argv, return_remaining_strings=True, look_for_args_file=False
     )
@@ -97,20 +98,20 @@ def parse_settings(
     return settings, preset
 
 
-def _below(argv: Sequence[str], preset: Mapping[str, Any], own_temperature: Sequence[str]) -> dict[str, Any]:
-    """A preset's settings; without its temperature where the command line names one, or an objective with its own.
+def _defaults_from(argv: Sequence[str], preset: Mapping[str, Any], own_temperature: Sequence[str]) -> dict[str, Any]:
+    """A preset's settings, without its temperature if the command line names one or an objective with its own.
 
-    A profile in place of a profile keeps the preset's range; a schedule's range or a constant is another matter.
+    If both temperatures are profiles, the preset's tau_min and tau_max stay.
     """
     if not re.search(rf"--(temp|temperature)\b|--objective[= ]({'|'.join(own_temperature)})(?!\S)", " ".join(argv)):
         return dict(preset)
     named = re.findall(r"--temperature[= ](\S+)", " ".join(argv))
     profiles = all(_is_profile(name) for name in (*named[-1:], preset.get("temperature")))
-    kept = ("tau_min", "tau_max") if named and profiles else ()
+    still_valid = ("tau_min", "tau_max") if named and profiles else ()
     return {
         name: value
         for name, value in preset.items()
-        if name in kept or name not in ("temperature", *TEMPERATURE_OPTIONS)
+        if name in still_valid or name not in ("temperature", *TEMPERATURE_OPTIONS)
     }
 
 
@@ -119,7 +120,7 @@ def _is_profile(name: str | None) -> bool:
 
 
 def flags_of_line(argv: Sequence[str], groups: Sequence[Any]) -> list[str]:
-    """A command line without the YAML file that may be its first word: with the flags that the file stands for."""
+    """A command line in which a YAML file as the first word is replaced by the flags that the file stands for."""
     if argv and argv[0].endswith((".yaml", ".yml")):
         lists = [f.name for group in groups for f in fields(group) if "list[" in str(f.type)]
         return [*_flags_of(Path(argv[0]), lists), *argv[1:]]
@@ -127,7 +128,7 @@ def flags_of_line(argv: Sequence[str], groups: Sequence[Any]) -> list[str]:
 
 
 def _check_text(name: str, value: str) -> None:
-    """A text that names something, such as a file, and is recorded with the run."""
+    """Refuse a text that cannot name a file or that holds an access token: the run records all texts."""
     try:
         unusable = b"\0" in os.fsencode(value)
     except UnicodeEncodeError:
@@ -135,14 +136,14 @@ def _check_text(name: str, value: str) -> None:
     if unusable:
         raise UserError(f"--{name}: {value!r} has a character that no name can have")
     if holds_token(value):
-        raise UserError(f"--{name}: this looks like an access token; its place is the environment variable HF_TOKEN")
+        raise UserError(f"--{name}: this looks like an access token; put it into the environment variable HF_TOKEN")
 
 
 def _flags_of(file: Path, lists: Sequence[str]) -> list[str]:
-    """A YAML file's settings as flags, so that they are read and checked as flags are; ``lists`` may be lists."""
+    """A YAML file's settings as flags, which are read and checked like flags; options in ``lists`` may be lists."""
     try:
-        # scalars as they are written: "no" is a precision and 1e-4 a number, whatever YAML 1.1 makes of them; nothing
-        # is built from the file, whatever its tags say
+        # BaseLoader keeps scalars as texts: YAML 1.1 would read "no" as false and 1e-4 as a text. It also ignores tags,
+        # so the file cannot create objects.
         root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     except (OSError, UnicodeError, yaml.YAMLError) as error:
         raise UserError(f"{file}: {' '.join(str(error).split())}") from error

@@ -1,4 +1,4 @@
-"""Which samples meet in a batch, and loading them while the device works."""
+"""The samples of each batch, and their loading while the device works."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dystress_text.errors import UserError
 
 Batch = dict[str, Tensor]
 
-AHEAD = 2  # batches that are loaded before they are asked for
+AHEAD = 2  # batches that are loaded in advance
 
 
 @dataclass(frozen=True)
 class BatchOrder:
-    """Which samples meet in which batch: a fresh permutation each epoch, from the seed alone.
+    """The samples of each batch: a new permutation each epoch, which depends only on the seed and the epoch.
 
-    A batch of ``batch_size`` is cut into ``world_size`` parts in the order of the ranks, so that the global batches are
-    the same however many processes there are. Samples that do not fill the last batch of an epoch sit that epoch out.
+    A global batch is split into ``world_size`` shares in the order of the ranks, so the global batches are the same for
+    any number of processes. Samples that do not fill the last batch of an epoch are left out of that epoch.
 
     Raises:
-        UserError: a batch larger than the data.
-        ValueError: a batch that is not divisible by the number of processes.
+        UserError: the batch is larger than the data.
+        ValueError: the batch is not divisible by the number of processes.
     """
 
     size: int
@@ -44,13 +44,13 @@ class BatchOrder:
             raise UserError(f"--train_batch_size: {self.batch_size} exceeds the {self.size} training samples")
 
     def __len__(self) -> int:
-        """Batches an epoch."""
+        """Number of batches per epoch."""
         return self.size // self.batch_size
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
         """Sample indices of this process, (batches, batch_size / world_size)."""
-        parts = self.whole_epoch(epoch).reshape(len(self), self.world_size, -1)
-        return np.ascontiguousarray(parts[:, self.rank])
+        by_rank = self.whole_epoch(epoch).reshape(len(self), self.world_size, -1)
+        return np.ascontiguousarray(by_rank[:, self.rank])
 
     def whole_epoch(self, epoch: int) -> NDArray[np.int64]:
         """Sample indices of all processes, (batches, batch_size)."""
@@ -61,9 +61,9 @@ class BatchOrder:
 def load_ahead(
     load: Callable[[NDArray[np.int64]], Batch], batches: Iterable[NDArray[np.int64]], device: torch.device
 ) -> Iterator[Batch]:
-    """Batches on ``device``, in order, loaded by a thread while the ones before them are in use.
+    """Batches on ``device``, in order; a thread loads them while earlier ones are in use.
 
-    For a CUDA device they come through pinned memory, and their copy does not wait for the device.
+    For a CUDA device they are copied from pinned memory without waiting for the device.
 
     Args:
         load: makes a batch on the CPU from sample indices; called from the thread.
@@ -71,7 +71,7 @@ def load_ahead(
         device: where the batches go.
 
     Raises:
-        Exception: whatever ``load`` raises, at the batch it concerns.
+        Exception: any error of ``load``, raised at the batch that it belongs to.
     """
 
     def load_pinned(indices: NDArray[np.int64]) -> Batch:

@@ -1,4 +1,4 @@
-"""Which model of a run is kept: the one with the highest metric, or the last one where no metric decides."""
+"""Which model of a run is saved: the one with the highest metric, or the last one if no metric decides."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Mapping
 from torch import nn
 
 from dystress_text.errors import TrainingError
-from dystress_text.training.saved_state import TrainingState
+from dystress_text.training.checkpoints import TrainingState
 
 
 def is_best(state: TrainingState, metrics: Mapping[str, float], name: str | None) -> bool:
-    """Whether the model of this step takes the place of the one that is kept.
+    """Whether the model of this step replaces the best one so far.
 
     Args:
         state: of the run.
-        metrics: of this step; empty where nothing is evaluated.
-        name: of the metric that decides (higher is better); None keeps the last model.
+        metrics: of this step; empty if nothing is evaluated.
+        name: of the metric that decides (higher is better); None selects the last model.
 
     Raises:
-        TrainingError: the first value of the metric is NaN, so there would be no model.
+        TrainingError: the first value of the metric is NaN, so there is no best model.
     """
     value = _value(metrics, name)
     if value is None:
@@ -31,12 +31,12 @@ def is_best(state: TrainingState, metrics: Mapping[str, float], name: str | None
 
 
 def note_best(state: TrainingState, metrics: Mapping[str, float], name: str | None) -> None:
-    """Write into the state that the model of this step is kept."""
+    """Record the model of this step as the best one."""
     state.best_metric, state.best_step, state.metrics = _value(metrics, name), state.step, dict(metrics)
 
 
 def check_finite(model: nn.Module, step: int) -> None:
-    """See that a model is worth keeping.
+    """Check that all weights are finite.
 
     Raises:
         TrainingError: a weight is not finite.

@@ -27,13 +27,13 @@ from dystress_text.training.settings import OBJECTIVES, LossSettings
 
 @dataclass(frozen=True)
 class LossDefaults:
-    """What is not given takes these values.
+    """Defaults for options that are not given.
 
     Attributes:
         temperature: the temperature's name.
-        tau_range: of the profiles, and of the schedule where ``schedule`` applies.
-        schedule: of the scheduled temperature, as long as its unit is the one given here.
-        alignment: of the alignment-adaptive temperature; what is missing is that class's own.
+        tau_range: of the profiles, and of the scheduled temperature if ``schedule`` applies.
+        schedule: of the scheduled temperature; applies if the unit is not given or is the one here.
+        alignment: of the alignment-adaptive temperature; missing ones are the class's defaults.
     """
 
     temperature: str
@@ -51,7 +51,7 @@ def build_temperature(settings: LossSettings, defaults: LossDefaults) -> Tempera
     """The temperature that the settings describe.
 
     Raises:
-        UserError: unknown name, an option that this temperature does not take, or a value out of range.
+        UserError: the name is unknown, an option does not belong to this temperature, or a value is out of range.
     """
     name = settings.temperature
     if name is None:
@@ -85,7 +85,7 @@ def build_temperature(settings: LossSettings, defaults: LossDefaults) -> Tempera
 
 
 def learned_group(objective: nn.Module, settings: LossSettings) -> dict[str, Any] | None:
-    """The optimiser's group of a temperature that is trained, without weight decay; None where there is none."""
+    """The optimiser's parameter group of a learned temperature, without weight decay; None for another one."""
     if not settings.learn_temperature:
         return None
     parameters = list(objective.get_submodule("temperature").parameters())
@@ -93,14 +93,14 @@ def learned_group(objective: nn.Module, settings: LossSettings) -> dict[str, Any
 
 
 def _option_names(message: str) -> str:
-    """A constructor's message with its leading parameter written as the option that it is."""
+    """A constructor's message in which the parameter at its start is written as an option."""
     first, _, rest = message.partition(" ")
     option = "temp" if first == "tau" else first
     return f"--{option} {rest}" if option in TEMPERATURE_OPTIONS else message
 
 
 def learned_end_points(temperature: Temperature | None) -> dict[str, dict[str, float]]:
-    """What ``run.json`` says of a temperature that was trained, which goes back to the kept model's; else nothing."""
+    """Set a learned temperature to the best model's and return its entry in ``run.json``; {} for any other."""
     if not isinstance(temperature, LearnableTemperature):
         return {}
     temperature.go_back()
@@ -118,13 +118,13 @@ def build_objective(
 
     Args:
         settings: of the loss.
-        defaults: what is not given takes these values.
+        defaults: for options that are not given.
         gather: the other processes; None for one process.
         hard_negative_weight: added to the logits of an anchor's own hard negatives.
-        bidirectional: of InfoNCE, for text.
+        bidirectional: see :class:`InfoNCELoss`.
 
     Raises:
-        UserError: unknown objective, or options that do not fit.
+        UserError: the objective is unknown, or the options do not fit.
     """
     common: dict[str, Any] = {
         "detach_temperature": settings.detach_temperature,
@@ -132,7 +132,7 @@ def build_objective(
         "hard_negative_weight": hard_negative_weight,
     }
     if settings.sigma is not None and settings.objective != "dclw":
-        raise UserError(f"--sigma: objective {settings.objective!r} has none; dclw does")
+        raise UserError(f"--sigma: objective {settings.objective!r} has no sigma; dclw has")
     if bidirectional and settings.objective != "infonce":
         raise UserError(f"--bidirectional: objective {settings.objective!r} has its own directions; infonce takes it")
     if not math.isfinite(hard_negative_weight):

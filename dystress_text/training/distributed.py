@@ -1,4 +1,4 @@
-"""What several processes need beyond averaged gradients: sharded weights (FSDP) and DeepSpeed's own settings."""
+"""Support for sharded weights (FSDP) and for DeepSpeed, and checks of the launcher's settings."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from dystress_text.training.settings import EngineSettings
 
 
 def check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
-    """See that the launcher asks for nothing that the engine cannot do.
+    """Check that the trainer supports the launcher's settings.
 
     Raises:
-        UserError: it does.
+        UserError: it does not.
     """
     started, kind = int(os.environ.get("WORLD_SIZE", "1")), accelerator.distributed_type
     if accelerator.num_processes == 1 < started:
@@ -36,43 +36,43 @@ def check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
             "DeepSpeed's stage 3 is not supported, as no process has the whole model to evaluate; use zero_stage: 2, "
             "or FSDP (docs/accelerate/fsdp.yaml)"
         )
-    said, wanted = accelerator.gradient_accumulation_steps, settings.gradient_accumulation_steps
-    if said != wanted:  # accelerate takes the launcher's number, which the loop would not know
+    of_launcher, of_program = accelerator.gradient_accumulation_steps, settings.gradient_accumulation_steps
+    if of_launcher != of_program:  # accelerate uses the launcher's number, the loop its own
         raise UserError(
-            f"--gradient_accumulation_steps: the launcher (ACCELERATE_GRADIENT_ACCUMULATION_STEPS) says {said}, the "
-            f"program {wanted}; give both the same"
+            f"--gradient_accumulation_steps: the launcher (ACCELERATE_GRADIENT_ACCUMULATION_STEPS) says "
+            f"{of_launcher}, the program {of_program}; give both the same"
         )
 
 
 def network_to_train(accelerator: Accelerator, model: nn.Module) -> nn.Module:
-    """What to prepare in place of ``model``: itself, or under FSDP a copy.
+    """The network for accelerate to prepare: ``model`` itself, or under FSDP a copy.
 
-    FSDP turns a network's weights into shards for good, and every use of them is a call of all processes. The main
-    process evaluates and saves alone, so ``model`` stays whole, and :func:`collect_weights` brings it up to date.
+    FSDP replaces a network's weights by shards, and all processes must take part in every use of them. The main process
+    evaluates and saves alone, so ``model`` stays whole, and :func:`collect_weights` copies the weights into it.
     """
     if not accelerator.is_fsdp2:
         return model
     policy = accelerator.state.fsdp_plugin.mixed_precision_policy
-    if policy is not None:  # gradients are averaged in fp32, as without shards; accelerate's policy has bf16
+    if policy is not None:  # average gradients in fp32, as without shards; accelerate's policy averages in bf16
         accelerator.state.fsdp_plugin.mixed_precision_policy = replace(policy, reduce_dtype=torch.float32)
     trained = copy.deepcopy(model)
     if not accelerator.is_main_process:
-        model.to("cpu")  # used no more
+        model.to("cpu")  # not used any more
     return trained
 
 
 def check_whole(accelerator: Accelerator, option: str) -> None:
-    """See that the network is whole on every process, as an option needs it.
+    """Check that every process has the whole network, for an option that needs this.
 
     Raises:
-        UserError: FSDP or DeepSpeed.
+        UserError: the run uses FSDP or DeepSpeed.
     """
     if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED):
         raise UserError(f"{option}: not with {accelerator.distributed_type.value}; leave one of them out")
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether a prepared network's layers hold shards: their weights exist only inside the layers' own calls."""
+    """Whether a prepared network's layers hold shards; whole weights then exist only during a call of the layer."""
     return isinstance(model, FSDPModule)
 
 
@@ -81,19 +81,19 @@ def collect_weights(accelerator: Accelerator, trained: nn.Module, model: nn.Modu
     """Under FSDP, copy the weights of ``trained`` into the main process's ``model``; all processes call this."""
     if not accelerator.is_fsdp2:
         return
-    own, shards = model.state_dict().values(), trained.state_dict().values()
-    for weight, shard in zip(own, shards, strict=True):  # in order: activation checkpointing and compiling rename
+    weights, shards = model.state_dict().values(), trained.state_dict().values()
+    for weight, shard in zip(weights, shards, strict=True):  # by order: checkpointing and compiling change the names
         whole = shard.full_tensor() if isinstance(shard, DTensor) else shard
         if accelerator.is_main_process:
             weight.copy_(whole)
 
 
 def tell_deepspeed(accelerator: Accelerator, rows: int, settings: EngineSettings) -> None:
-    """Give DeepSpeed, which steps and clips by itself and asks for a data loader, what it cannot see.
+    """Give DeepSpeed the settings that it would read from a data loader; it steps and clips by itself.
 
     Args:
         accelerator: of the run.
-        rows: samples a batch in each process.
+        rows: samples per batch in each process.
         settings: of the loop.
     """
     if accelerator.distributed_type == DistributedType.DEEPSPEED:

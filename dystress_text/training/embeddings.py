@@ -1,4 +1,4 @@
-"""What a task's network makes of a batch, for its loss."""
+"""The embeddings of a batch, from which a task computes its loss."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The views of a batch. A subclass adds what else its loss needs: tensors, tuples of them, or None.
+    """The views of a batch. A subclass adds the other inputs of its loss: tensors, tuples of tensors, or None.
 
     Attributes:
-        views: the embeddings, one tensor (n, dim) a view.
+        views: the embeddings, one tensor (n, dim) per view.
     """
 
     views: tuple[Tensor, ...]
@@ -25,7 +25,7 @@ class Embeddings:
         return [tensor for entry in fields(self) for tensor in _tensors_of(getattr(self, entry.name))]
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
-        """The same with other tensors, in the order of :meth:`tensors`."""
+        """A copy with other tensors, in the order of :meth:`tensors`."""
         remaining = iter(tensors)
         changes: dict[str, Any] = {}
         for entry in fields(self):
@@ -38,8 +38,8 @@ class Embeddings:
 
 
 def concatenated(chunks: Sequence[Embeddings]) -> list[Tensor]:
-    """The tensors of all chunks of a batch, each put together along its first dimension."""
-    return [torch.cat(parts) for parts in zip(*(chunk.tensors() for chunk in chunks), strict=True)]
+    """The tensors of a batch, concatenated over its chunks along the first dimension."""
+    return [torch.cat(pieces) for pieces in zip(*(chunk.tensors() for chunk in chunks), strict=True)]
 
 
 def _tensors_of(value: Tensor | tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:

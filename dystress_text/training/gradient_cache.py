@@ -1,8 +1,8 @@
 """The exact gradient of a large batch on a small device: gradient caching (Gao et al., RepL4NLP 2021).
 
-The batch is embedded in chunks without a graph, the loss of all embeddings gives the gradient of each of them, and each
-chunk is embedded again, with the same random numbers, to carry that gradient to the weights. Memory is that of one
-chunk and of the embeddings, the price a second forward pass.
+The batch is embedded in chunks without a graph. The loss of all embeddings gives the gradient of each embedding. Each
+chunk is then embedded again, with the same random numbers, to propagate that gradient to the weights. The memory is
+that of one chunk and of all embeddings; the cost is a second forward pass.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Embedder(Protocol):
 
 
 def check_no_batch_statistics(model: nn.Module) -> None:
-    """See that a sample's embedding does not depend on the chunk it is in.
+    """Check that a sample's embedding does not depend on its chunk.
 
     Raises:
         UserError: the network has batch normalisation.
@@ -44,17 +44,17 @@ def check_no_batch_statistics(model: nn.Module) -> None:
 
 
 def backward_in_chunks(task: Embedder, model: nn.Module, chunks: Sequence[Batch], accelerator: Accelerator) -> Tensor:
-    """Add the gradient of the chunks' common loss to the weights, and return the loss.
+    """Add the gradient of the whole batch's loss to the weights, and return the loss.
 
-    Processes exchange gradients once, in the last chunk's backward pass. To be called within
+    Processes exchange gradients once, in the backward pass of the last chunk. Call it within
     ``accelerator.accumulate(model)``.
     """
     cache, states = _embed_without_graph(task, model, chunks, accelerator.device)
     whole = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in concatenated(cache)]
     loss = task.loss(cache[0].with_tensors(whole))
-    accelerator.backward(loss)  # to the embeddings; scales as accumulation and fp16 demand
+    accelerator.backward(loss)  # to the embeddings, scaled for accumulation and fp16
     rows = zip(*([len(tensor) for tensor in chunk.tensors()] for chunk in cache), strict=True)
-    gradients = [  # for each embedding one a chunk
+    gradients = [  # for each tensor, one per chunk
         torch.split(_gradient(tensor), list(lengths))
         for tensor, lengths in zip(whole, rows, strict=True)
         if tensor.requires_grad
@@ -72,7 +72,7 @@ def backward_in_chunks(task: Embedder, model: nn.Module, chunks: Sequence[Batch]
 def _embed_without_graph(
     task: Embedder, model: nn.Module, chunks: Sequence[Batch], device: torch.device
 ) -> tuple[list[Embeddings], list[list[Tensor]]]:
-    """Embeddings of each chunk and the random state that each began with."""
+    """The embeddings of each chunk, and the random state before each chunk."""
     cache, states = [], []
     for batch in chunks:
         states.append(_get_random_state(device))

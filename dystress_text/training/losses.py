@@ -1,4 +1,4 @@
-"""The losses of a run: read from the device now and then, and seen when they are not finite."""
+"""The losses of a run: read from the device at intervals, and checked to be finite."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from dystress_text.training.saved_state import TrainingState
+from dystress_text.training.checkpoints import TrainingState
 
-_OVERFLOWS = 50  # steps in a row that fp16 may skip
+_OVERFLOWS = 50  # so many skipped steps in a row end an fp16 run
 
 
 class Failure(NamedTuple):
-    """A step that a run cannot go on from."""
+    """A step after which a run cannot continue."""
 
     step: int
     losses: list[float]
@@ -30,8 +30,8 @@ class PendingLosses:
     """Losses and gradient norms of batches, left on the device until :meth:`read`.
 
     Attributes:
-        batches: a step.
-        fp16: the loss is scaled, so a step whose gradient overflows is skipped.
+        batches: the number of batches per step.
+        fp16: whether the loss is scaled, so that a step whose gradient overflows is skipped.
     """
 
     batches: int
@@ -39,15 +39,16 @@ class PendingLosses:
     _pending: list[Tensor] = field(default_factory=list, init=False)  # each (2,)
 
     def add(self, loss: Tensor, norm: Tensor | None) -> None:
-        """Take note of a batch's loss and, at the last batch of a step, of the gradient's norm; both scalars."""
+        """Add a batch's loss and, for the last batch of a step, the gradient's norm; both scalars."""
         loss = loss.detach()
         self._pending.append(torch.stack([loss, loss.new_zeros(()) if norm is None else norm.to(loss)]))
 
     def read(self, accelerator: Accelerator, state: TrainingState) -> Failure | None:
-        """Add the losses since the last call to the state; the loop's only read from the device.
+        """Add the losses since the last call to the state. The loop reads nothing else from the device.
 
         Returns:
-            The first step whose loss or gradient is not finite, or that fp16 has skipped after many others; else None.
+            The first step whose loss or gradient is not finite, or at which fp16 has skipped too many steps in a row;
+            None if there is no such step.
         """
         if not self._pending:
             return None
@@ -62,15 +63,15 @@ class PendingLosses:
         return None
 
     def _add_step(self, state: TrainingState, losses: Sequence[float], norm: float) -> str | None:
-        """Add a step to the state, or say why the run cannot go on from it."""
+        """Add a step to the state, or return why the run cannot continue after it."""
         if self.fp16 and not math.isfinite(norm):
             state.skipped_steps += 1
             state.skipped_in_row += 1
             return f"fp16 has skipped {_OVERFLOWS} steps in a row" if state.skipped_in_row >= _OVERFLOWS else None
         state.skipped_in_row = 0
-        odd = next((loss for loss in losses if not math.isfinite(loss)), None)
-        if odd is not None:
-            return f"the loss is {odd}"
+        not_finite = next((loss for loss in losses if not math.isfinite(loss)), None)
+        if not_finite is not None:
+            return f"the loss is {not_finite}"
         if not math.isfinite(norm):
             return f"the gradient's norm is {norm}"
         state.losses += losses

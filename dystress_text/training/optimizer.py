@@ -1,4 +1,4 @@
-"""How a network is optimised: AdamW, parameter groups with and without weight decay, steps and learning rate."""
+"""The optimiser: AdamW, parameter groups with and without weight decay, number of steps, and learning rate."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 
 
 def count_steps(batches: int, settings: EngineSettings) -> tuple[int, int]:
-    """Optimiser steps an epoch, and of the whole run.
+    """Optimiser steps per epoch, and of the whole run.
 
     Raises:
-        UserError: an epoch has fewer batches than a step takes.
+        UserError: an epoch has fewer batches than one step.
     """
     per_epoch = batches // settings.gradient_accumulation_steps
     if per_epoch == 0:
         raise UserError(
-            f"--gradient_accumulation_steps: {settings.gradient_accumulation_steps} batches a step, "
+            f"--gradient_accumulation_steps: {settings.gradient_accumulation_steps} batches per step, "
             f"but an epoch has {batches}"
         )
     return per_epoch, settings.max_steps if settings.max_steps > 0 else settings.num_train_epochs * per_epoch
 
 
 def schedule(optimizer: torch.optim.Optimizer, settings: EngineSettings, total_steps: int) -> LambdaLR:
-    """The learning rate's rise and fall over the run."""
+    """The schedule of the learning rate over the run, with warmup."""
     rising = settings.lr_scheduler_type == "constant" and settings.warmup_ratio > 0
-    made: LambdaLR = get_scheduler(
+    scheduler: LambdaLR = get_scheduler(
         "constant_with_warmup" if rising else settings.lr_scheduler_type,
         optimizer,
         num_warmup_steps=math.ceil(settings.warmup_ratio * total_steps),
         num_training_steps=total_steps,
     )
-    return made
+    return scheduler

@@ -1,4 +1,4 @@
-"""Named configurations: settings that stand under the flags of a program."""
+"""Presets: named settings that replace a program's defaults and that its flags override."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dystress_text.errors import UserError
 
 @dataclass(frozen=True)
 class Preset:
-    """A configuration.
+    """Settings with a description.
 
     Attributes:
-        about: what it is, and which row of which table it stands for.
-        settings: option names and values; options that are not named keep their defaults.
+        about: what the settings are for, and the row of the paper's table that they reproduce.
+        settings: values by option name; other options keep their defaults.
     """
 
     about: str
@@ -26,7 +26,7 @@ def find_preset(name: str, presets: Mapping[str, Preset]) -> Preset:
     """The preset of that name.
 
     Raises:
-        UserError: there is none; the message lists the names.
+        UserError: the name is unknown; the message lists the known ones.
     """
     if name not in presets:
         raise UserError(f"--preset: unknown preset {name!r}; known are {', '.join(presets)}")

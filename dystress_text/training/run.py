@@ -1,4 +1,4 @@
-"""A run from its settings to its published result: what text and images have in common."""
+"""A run from its settings to its published result; text and images share it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from dystress_text.training.trainer import Trainer
 
 
 class Run(Protocol):
-    """A task with what the skeleton has to know of it; a recipe's ``build`` makes one.
+    """A task with all that :func:`run` needs; a recipe's ``build`` makes it.
 
     Attributes:
-        task: what is trained.
+        task: the task to train.
         samples: number of training samples.
-        options: all options of the run, as ``run.json`` has them.
-        data_id: names the training data's content.
-        record: what ``run.json`` says; grows while the run goes on.
+        options: all options of the run, as in ``run.json``.
+        data_id: identifies the training data's content, such as a checksum.
+        record: the content of ``run.json``; grows during the run.
         similarity_log: of the objective, for ``--log_similarity``; else None.
-        learned_temperature: the optimiser's group of a temperature that is trained; None where there is none.
-        make_optimizer: of a network's parameters; None is AdamW with the settings' learning rate.
-        best_metric: the metric by which the model is kept, as the task calls it; None for the last model.
+        learned_temperature: the optimiser's parameter group of a learned temperature; None without one.
+        make_optimizer: builds the optimiser of a network; None is AdamW with the settings' learning rate.
+        best_metric: the task's name of the metric that selects the best model; None selects the last model.
     """
 
     @property
@@ -61,11 +61,11 @@ class Run(Protocol):
     def best_metric(self) -> str | None: ...
 
     def begin(self, trainer: Trainer, before: Mapping[str, Any]) -> None:
-        """Say what is trained on, and measure what is untrained; on the main process, before the first step.
+        """Print what the run trains on, and measure the untrained model; on the main process, before the first step.
 
         Args:
             trainer: of this run.
-            before: the record of the run that goes on; empty for a new run.
+            before: the record of the run that is resumed; empty for a new run.
         """
 
     def finish(self, summary: TrainingSummary, output: Path) -> None:
@@ -80,7 +80,7 @@ def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str
         build: loads data and network, and makes the task; called on all processes.
 
     Raises:
-        UserError: something that the settings or the data must put right, or a run that cannot go on.
+        UserError: the settings or the data are wrong, or the run cannot be resumed.
     """
     accelerator = make_accelerator(engine)
     output = Path(engine.output_dir)
@@ -92,7 +92,7 @@ def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str
         built.similarity_log, built.learned_temperature, built.best_metric,
     )  # fmt: skip
     built.record.update(processes=accelerator.num_processes, device=describe(accelerator))
-    accelerator.wait_for_everyone()  # all have looked at the folder before one of them writes there
+    accelerator.wait_for_everyone()  # all must have checked the folder before one of them writes to it
     try:
         on_main_process(accelerator, lambda: _begin(engine, output, built, trainer))
         summary = trainer.fit()

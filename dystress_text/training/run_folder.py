@@ -1,9 +1,9 @@
-"""The folder of a run: whether it may be used, and what of an older run goes away.
+"""The folder of a run: its files, whether it may be used, and what is removed of an older run.
 
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
 ``similarity.jsonl``, ``report.html``, ``checkpoint-STEP/``, ``failure/``, ``adapter/``, the trackers'
-``tracker-logs/dystress/``, the model, and what evaluations of it have left (``senteval-SUITE-MODE.json``,
-``vision-DATASET.json``), which are of no other model. All else is the user's.
+``tracker-logs/dystress/``, the model, and the results of its evaluations (``senteval-SUITE-MODE.json``,
+``vision-DATASET.json``). All other files are the user's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TRACKER_FOLDER = "tracker-logs"
 STAGING = ".checkpoint-writing"
 EVALUATIONS = ("senteval-*.json", "vision-*.json")
 PROGRAMS = TEXT_PROGRAM, IMAGE_PROGRAM = "dystress_text/train.py", "vision/train.py"
-MODEL_FILES = (  # without them nothing loads
+MODEL_FILES = (  # no model loads without one of them
     "modules.json", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json",
     "projector.safetensors",
 )  # fmt: skip
@@ -36,14 +36,14 @@ _STEP = re.compile(r"checkpoint-(\d+)")
 
 
 def check_output(output: Path, engine: EngineSettings) -> None:
-    """See whether the folder may be written, before anything is.
+    """Check that the folder may be used, before anything is written.
 
     Raises:
-        UserError: it cannot be written, is occupied, or holds nothing to replace or resume.
+        UserError: it cannot be written, is not empty, or holds no run to replace or resume.
     """
     existing = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"--output_dir: cannot write to {str(output)!r}: {str(existing)!r} is no folder to write to")
+        raise UserError(f"--output_dir: cannot write to {str(output)!r}: {str(existing)!r} is not a writable folder")
     occupied = output.is_dir() and any(output.iterdir())
     if engine.resume_from_checkpoint:
         if not _is_run(output):
@@ -54,13 +54,13 @@ def check_output(output: Path, engine: EngineSettings) -> None:
             "--overwrite_output_dir or --resume_from_checkpoint"
         )
     elif occupied and not _is_run(output):
-        raise UserError(f"--overwrite_output_dir: {str(output)!r} holds no run of this program: nothing touched")
+        raise UserError(f"--overwrite_output_dir: {str(output)!r} holds no run of this program; nothing was changed")
 
 
 def prepare_output(output: Path, engine: EngineSettings, record: Mapping[str, Any]) -> None:
-    """Make the folder, with --overwrite_output_dir take the old run away, and write the record of the new one.
+    """Create the folder, remove the old run with --overwrite_output_dir, and write the record of the new run.
 
-    A run that was interrupted before its first checkpoint begins anew.
+    A run that was interrupted before its first checkpoint starts again.
 
     Raises:
         UserError: the folder cannot be written.
@@ -80,7 +80,7 @@ def write_record(output: Path, record: Mapping[str, Any]) -> None:
 
 
 def read_record(output: Path) -> dict[str, Any]:
-    """What ``run.json`` holds; nothing where there is none that can be read."""
+    """The content of ``run.json``; {} if there is no such file or it cannot be read."""
     try:
         record = json.loads((output / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -92,7 +92,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """The object that a JSON file of a run holds.
 
     Raises:
-        UserError: the file cannot be read, or holds something else.
+        UserError: the file cannot be read, or does not hold an object.
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -104,7 +104,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def run_folders(folders: Iterable[Path]) -> list[Path]:
-    """The folders of runs among these, finished or not, each one once.
+    """The folders of runs, finished or not, each one once.
 
     Args:
         folders: runs, or folders of runs.
@@ -112,7 +112,7 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
     Raises:
         UserError: a folder does not exist, or it is not a run and holds none.
     """
-    found: list[Path] = []
+    unique: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"no such folder: {str(folder)!r}")
@@ -120,17 +120,17 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
         runs = [folder] if (folder / RECORD).is_file() else inner
         if not runs:
             raise UserError(f"no run in {str(folder)!r}: neither it nor a folder in it has a {RECORD}")
-        found += [run for run in runs if run not in found]
-    return found
+        unique += [run for run in runs if run not in unique]
+    return unique
 
 
 def evaluation_file(folder: Path, suite: str, mode: str) -> Path:
-    """Where ``eval/senteval.py`` writes its results; ``*`` as the suite gives a pattern."""
+    """The file to which ``eval/senteval.py`` writes its results; with ``*`` as the suite, a pattern."""
     return folder / f"senteval-{suite}-{mode}.json"
 
 
 def vision_file(folder: Path, dataset: str) -> Path:
-    """Where ``vision/evaluate.py`` writes its results; ``dataset`` is a name, or a path whose last part is the name."""
+    """The file to which ``vision/evaluate.py`` writes its results; ``dataset`` is a name, or a path that ends in it."""
     return folder / f"vision-{Path(dataset).name}.json"
 
 
@@ -151,11 +151,11 @@ def _remove_run(output: Path) -> None:
 
 
 def checkpoint_folder(output: Path, step: int) -> Path:
-    """Where the checkpoint of a step lies."""
+    """The folder of a step's checkpoint."""
     return output / f"checkpoint-{step}"
 
 
 def checkpoint_folders(output: Path) -> list[Path]:
     """A run's checkpoints, complete or not, the newest one first."""
-    found = [(int(match[1]), path) for path in output.glob("checkpoint-*") if (match := _STEP.fullmatch(path.name))]
-    return [path for _, path in sorted(found, reverse=True) if path.is_dir()]
+    by_step = [(int(match[1]), path) for path in output.glob("checkpoint-*") if (match := _STEP.fullmatch(path.name))]
+    return [path for _, path in sorted(by_step, reverse=True) if path.is_dir()]

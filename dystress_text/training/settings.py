@@ -1,6 +1,6 @@
-"""What a run can be told: the options of the training program, as dataclasses.
+"""The options that the training programs for text and images share, as dataclasses.
 
-The help texts of the fields are the program's help. Names are SimCSE's and transformers' wherever they have one.
+The help texts of the fields are the programs' help. Names are those of SimCSE and transformers wherever they have one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OBJECTIVES = ("infonce", "ntxent", "dcl", "dclw", "macl")
 
 @dataclass(frozen=True)
 class LossSettings:
-    """Objective and temperature. What is not given takes the temperature's own default."""
+    """Objective and temperature. An option that is not given has the temperature's own default."""
 
     _argument_group_name = "objective and temperature"
 
@@ -43,11 +43,11 @@ class LossSettings:
     detach_temperature: bool = option(True, "Keep the temperature out of the gradient.")
     learn_temperature: bool = option(False, "Train the constant, or a profile's two end points, with the network.")
     temperature_bounds: list[float] = option(
-        list(TEMPERATURE_BOUNDS), "learn_temperature: it stays between them.", needs="learn_temperature"
+        list(TEMPERATURE_BOUNDS), "learn_temperature: lower and upper bound.", needs="learn_temperature"
     )
     temperature_learning_rate: float = option(
         1e-3,
-        "learn_temperature: its peak learning rate; it has no weight decay and is not clipped.",
+        "learn_temperature: the temperature's peak learning rate; no weight decay, no clipping.",
         interval="(0, inf)",
         needs="learn_temperature",
     )
@@ -56,8 +56,8 @@ class LossSettings:
         check_options(self)
         bounds = self.temperature_bounds
         if len(bounds) != 2 or not 0 < bounds[0] < bounds[1] < math.inf:
-            said = " ".join(map(str, bounds))
-            raise UserError(f"--temperature_bounds: two positive numbers are needed, the lower one first, got {said}")
+            given = " ".join(map(str, bounds))
+            raise UserError(f"--temperature_bounds: two positive numbers are needed, the lower one first, got {given}")
 
 
 @dataclass(frozen=True)
@@ -66,57 +66,64 @@ class EngineSettings:
 
     _argument_group_name = "training loop"
 
-    output_dir: str = option("out", "Where the model, the log and checkpoints go.")
+    output_dir: str = option("out", "Folder for the model, the log and checkpoints.")
     overwrite_output_dir: bool = option(False, "Replace the run that output_dir holds.")
-    resume_from_checkpoint: bool = option(False, "Go on with the run that output_dir holds.")
-    seed: int = option(42, "Of everything: initialisation, order, dropout.", interval="[0, 2^32)")
+    resume_from_checkpoint: bool = option(False, "Resume the run that output_dir holds.")
+    seed: int = option(42, "Seed of everything: initialisation, order, dropout.", interval="[0, 2^32)")
     num_train_epochs: int = option(1, "Passes over the data.", interval="[1, inf)")
     max_steps: int = option(-1, "Optimiser steps, instead of epochs if positive.")
-    train_batch_size: int = option(64, "Samples a batch over all processes together: what contrasts with what.")
+    train_batch_size: int = option(
+        64, "Samples per batch over all processes: the global batch, which has the negatives."
+    )
     per_device_train_batch_size: int | None = option(
-        None, "Samples a batch in each process, instead of train_batch_size.", interval="[1, inf)"
+        None, "Samples per batch in each process, instead of train_batch_size.", interval="[1, inf)"
     )
     gradient_accumulation_steps: int = option(
-        1, "Batches a step; negatives come from one batch alone.", interval="[1, inf)"
+        1, "Batches per step; negatives come from one batch only.", interval="[1, inf)"
     )
     grad_cache_chunk: int | None = option(
         None,
-        "Embed a batch so many samples at a time in each process, twice; the gradient is the whole batch's "
-        "and the memory the chunk's.",
+        "Embed so many samples at a time in each process, twice: the gradient of the whole batch in the memory "
+        "of a chunk.",
         interval="[1, inf)",
     )
     learning_rate: float = option(3e-5, "Peak learning rate of AdamW.", interval="(0, inf)")
-    weight_decay: float = option(0.0, "Of AdamW; not on biases and normalisation layers.", interval="[0, inf]")
-    max_grad_norm: float = option(1.0, "Clip the gradient's norm; 0 for no clipping.", interval="[0, inf]")
-    lr_scheduler_type: str = option(
-        "linear", "Fall of the learning rate to 0.", choices=["linear", "cosine", "constant"]
+    weight_decay: float = option(
+        0.0, "Weight decay of AdamW; not on biases and normalisation layers.", interval="[0, inf]"
     )
-    warmup_ratio: float = option(0.0, "Share of the steps over which the rate rises first.", interval="[0, 1]")
+    max_grad_norm: float = option(
+        1.0, "Largest norm of the gradient, which is clipped; 0 for no clipping.", interval="[0, inf]"
+    )
+    lr_scheduler_type: str = option(
+        "linear", "Decay of the learning rate to 0, or constant.", choices=["linear", "cosine", "constant"]
+    )
+    warmup_ratio: float = option(0.0, "Share of the steps in which the learning rate rises first.", interval="[0, 1]")
     mixed_precision: str = option(
         "auto",
-        "auto: what the launcher says, else bf16 where the device is fast in it, else fp16 on CUDA, else "
-        "no. Give no for fp32 under a launcher that says nothing.",
+        "auto: the launcher's precision, else bf16 if the device is fast in it, else fp16 on CUDA, else no. "
+        "no is fp32, also under a launcher without a precision.",
         choices=["auto", "no", "bf16", "fp16"],
     )
-    eval_steps: int = option(125, "Steps between evaluations; 0 for one at the end.", interval="[0, inf)")
+    eval_steps: int = option(125, "Steps between evaluations; 0 for only one at the end.", interval="[0, inf)")
     save_steps: int = option(
-        0, "Steps between checkpoints; 0 for none but that of a run that is told to stop.", interval="[0, inf)"
+        0, "Steps between checkpoints; 0 writes one only when a signal stops the run.", interval="[0, inf)"
     )
-    save_total_limit: int = option(2, "Keep so many checkpoints, the newest ones.", interval="[1, inf)")
+    save_total_limit: int = option(2, "Number of checkpoints to keep, the newest ones.", interval="[1, inf)")
     logging_steps: int = option(10, "Steps between log lines, and reads from the device.", interval="[1, inf)")
     log_similarity: bool = option(
         False,
-        "Write what the temperature does to the pairs of each step to similarity.jsonl: similarities, "
-        "temperatures, and where the gradient goes.",
+        "Write the pairs' similarities, temperatures and shares of the gradient at each step to similarity.jsonl.",
     )
     high_similarity: float = option(
         0.4,
-        "log_similarity: negatives above it are the high-similarity region.",
+        "log_similarity: negatives above it form the high-similarity region.",
         interval="[-1, 1)",
         needs="log_similarity",
     )
-    metric_for_best_model: str | None = option(None, "The metric by which the best model is kept (higher is better).")
-    report_to: str = option("none", "A tracker of accelerate, such as tensorboard or wandb; metrics.jsonl always.")
+    metric_for_best_model: str | None = option(None, "The metric that selects the best model (higher is better).")
+    report_to: str = option(
+        "none", "A tracker of accelerate, such as tensorboard or wandb; metrics.jsonl is always written."
+    )
 
     def __post_init__(self) -> None:
         check_options(self)

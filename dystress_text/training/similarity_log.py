@@ -1,15 +1,15 @@
 """``--log_similarity``: what the temperature does to the pairs of each training step, written to ``similarity.jsonl``.
 
-A line a step, over all processes:
+One line per step, over all processes:
 
 - ``positive``, ``negative``: mean similarity of the positive pairs and of the negatives;
-- ``tau_positive``, ``tau_negative``: the mean temperature that they meet;
-- ``tau_effective``: the mean temperature of the negatives, each as heavy as its gradient;
+- ``tau_positive``, ``tau_negative``: their mean temperatures;
+- ``tau_effective``: the mean temperature of the negatives, weighted by their gradients;
 - ``high_share``, ``high_gradient``: the share of the negatives with a similarity above ``--high_similarity``, and the
-  share of all negatives' gradient (the sum of ``|dL / ds|``) that they get.
+  share of the gradient of all negatives (the sum of ``|dL / ds|``) that they have.
 
-The last line before each log line of the run also holds ``histograms`` over the steps since the one before: counts of
-positives and of negatives and the negatives' gradient by similarity, in equal bins over [-1, 1].
+The last line before each log line of the run also holds ``histograms`` over the steps since the log line before: the
+numbers of positives and of negatives and the negatives' gradient by similarity, in equal bins over [-1, 1].
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class SimilarityLog:
     """Observes an objective's batches; nothing is read from the device before :meth:`read`.
 
     Attributes:
-        objective: what is observed from now on.
-        threshold: where the high-similarity region begins.
+        objective: the objective to observe.
+        threshold: the similarity at which the high-similarity region begins.
     """
 
     objective: ContrastiveLoss
@@ -54,13 +54,13 @@ class SimilarityLog:
         self._step = sums if self._step is None else self._step + sums
 
     def end_step(self) -> None:
-        """The batches since the last call were one step."""
+        """End a step; the batches since the last call belong to it."""
         assert self._step is not None
         self._steps.append(self._step)
         self._step = None
 
     def read(self, accelerator: Accelerator) -> list[dict[str, Any]]:
-        """The steps since the last call, over all processes; a call of all of them."""
+        """The lines of the steps since the last call, over all processes; call it on all of them."""
         if not self._steps:
             return []
         sums: Tensor = accelerator.reduce(torch.stack(self._steps), "sum").double().cpu()  # (steps, sums)
@@ -75,7 +75,7 @@ class SimilarityLog:
 
 
 def _figures(sums: PairSums) -> dict[str, float]:
-    """A step's figures; NaN where there is no negative, or no gradient to share."""
+    """The figures of a step; NaN without negatives or without a gradient."""
     positives, negatives, high = sums.counts
     figures = {
         "positive": sums.similarities[0] / positives,
@@ -90,5 +90,5 @@ def _figures(sums: PairSums) -> dict[str, float]:
 
 
 def similarity_log_of(settings: EngineSettings, objective: ContrastiveLoss) -> SimilarityLog | None:
-    """What ``--log_similarity`` asks for."""
+    """The log, if ``--log_similarity`` is given."""
     return SimilarityLog(objective, settings.high_similarity) if settings.log_similarity else None

@@ -1,4 +1,4 @@
-"""Logs with a JSON object a line, each with its ``step``: appended while a run trains, read by reports and figures."""
+"""Logs with one JSON object per line and ``step`` in each: a run appends to them, reports and figures read them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dystress_text.files.whole import to_json, write_text
 
 
 def append(log: Path, step: int, values: Mapping[str, Any]) -> None:
-    """Add a line.
+    """Append a line.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the log cannot be written.
     """
     with log.open("a", encoding="utf-8") as file:
         file.write(to_json({"step": step, **values}) + "\n")
 
 
 def shorten(log: Path, step: int) -> None:
-    """Leave out the lines of later steps, and one that was torn when the run was killed.
+    """Remove the lines of later steps, and an incomplete line that a killed run has left.
 
     Raises:
         OSError: the log cannot be written.
@@ -33,10 +33,10 @@ def shorten(log: Path, step: int) -> None:
 
 
 def read_steps(log: Path) -> Iterator[dict[str, Any]]:
-    """The lines, in order; a number that was none is None.
+    """The lines, in order; a number that was not finite is None.
 
     Raises:
-        UserError: the log cannot be read, or a line is no record of a step.
+        UserError: the log cannot be read, or a line is not the record of a step.
     """
     try:
         lines = log.read_text(encoding="utf-8").splitlines()
@@ -44,7 +44,7 @@ def read_steps(log: Path) -> Iterator[dict[str, Any]]:
         raise UserError(f"{log} cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):
         if _step_of(line) is None:
-            raise UserError(f"{log}: line {number} is no record of a step")
+            raise UserError(f"{log}: line {number} is not the record of a step")
         yield json.loads(line)
 
 

@@ -1,4 +1,4 @@
-"""SIGTERM, Ctrl-C and the death of the launcher as requests to stop, which a run answers between two steps."""
+"""Requests to stop a run between two steps: SIGTERM, Ctrl-C and the death of the launcher."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from types import FrameType, TracebackType
 
 import psutil
 
-_ECHO = 1.0  # seconds in which launchers pass on a Ctrl-C that the terminal has sent to this process too
-_POLL = 1.0  # seconds between looks at the launcher
+_ECHO = 1.0  # seconds; launchers pass a Ctrl-C on that the terminal has already sent to this process
+_POLL = 1.0  # seconds between checks of the launcher
 _LAUNCHERS = ("accelerate", "torchrun", "torch.distributed.run", "torch.distributed.launch")
 
 
 class StopSignals:
-    """Notes while it is entered that the process shall stop. A second Ctrl-C ends the process at once, with 130.
+    """A context that records requests to stop. A second Ctrl-C ends the process at once, with exit code 130.
 
-    In another thread than the main one, signals stay as they are.
+    Signal handlers are set only in the main thread.
 
     Args:
-        show: say on stderr what Ctrl-C has begun.
+        show: whether to print a line on standard error after Ctrl-C.
 
     Attributes:
-        requested: the signal, 0 for none. A launcher's death counts as SIGTERM.
+        requested: the number of the signal, 0 for none. The launcher's death counts as SIGTERM.
     """
 
     def __init__(self, show: bool = True) -> None:
@@ -39,7 +39,7 @@ class StopSignals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._before[number] = signal.signal(number, self._note)
         if _LAUNCHER is not None:
-            threading.Thread(target=self._watch, args=(_LAUNCHER,), daemon=True, name="launcher").start()
+            threading.Thread(target=self._wait_for_end, args=(_LAUNCHER,), daemon=True, name="launcher").start()
         return self
 
     def __exit__(
@@ -47,7 +47,7 @@ class StopSignals:
     ) -> None:
         self._over.set()
         for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # it came from there
+            signal.signal(number, handler)  # type: ignore[arg-type]  # signal.signal returned it
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
@@ -58,7 +58,7 @@ class StopSignals:
         elif number == signal.SIGINT and now - self._since > _ECHO:
             os._exit(128 + number)
 
-    def _watch(self, launcher: int) -> None:
+    def _wait_for_end(self, launcher: int) -> None:
         while os.getppid() == launcher:
             if self._over.wait(_POLL):
                 return
@@ -66,7 +66,7 @@ class StopSignals:
 
 
 def _launcher() -> int | None:
-    """The parent, if it is a launcher, which must not be outlived; a shell may."""
+    """The parent process if it is a launcher, whose death ends this process; the death of a shell does not."""
     parent = os.getppid()
     try:
         command = psutil.Process(parent).cmdline()
@@ -76,4 +76,4 @@ def _launcher() -> int | None:
     return parent if launched else None
 
 
-_LAUNCHER = _launcher()  # looked for at once: it may die while the data are read
+_LAUNCHER = _launcher()  # at import, because it may die while the data are read

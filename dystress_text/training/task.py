@@ -1,4 +1,4 @@
-"""What the trainer asks of a task, and what it says of a run."""
+"""The interface of a task, and the summary of a run."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from dystress_text.training.embeddings import Embeddings
 
 
 class Task(Protocol):
-    """What is trained."""
+    """What a :class:`~dystress_text.training.trainer.Trainer` trains."""
 
     @property
     def state(self) -> nn.Module:
-        """What a checkpoint holds beside the model, such as the objective."""
+        """What a checkpoint holds besides the model, such as the objective."""
 
     @property
     def model(self) -> nn.Module:
-        """The bare network; the engine passes the prepared one to :meth:`embed`."""
+        """The network; the trainer passes accelerate's prepared form of it to :meth:`embed`."""
 
     def load(self, indices: NDArray[np.int64]) -> Batch:
         """The samples at ``indices`` as tensors on the CPU."""
 
     def begin_step(self, epoch: float, run_fraction: float) -> None:
-        """Take note of the progress: epochs done, and the fraction of the run in [0, 1]."""
+        """Receive the progress before each step: epochs done, and the fraction of the run in [0, 1]."""
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
-        """The views of a batch, and what else the loss needs."""
+        """The views of a batch, and the other inputs of the loss."""
 
     def loss(self, embeddings: Any) -> Tensor:
-        """Scalar loss of :meth:`embed`'s result, whose class is the task's own."""
+        """The loss, a scalar, of the result of :meth:`embed`."""
 
     def evaluate(self) -> Mapping[str, float]:
-        """Metrics of ``model``, by name. Must leave the random state alone."""
+        """Metrics of ``model``, by name. Must not change the random state."""
 
     def save(self, folder: Path) -> None:
-        """Write ``model`` as users load it."""
+        """Write ``model`` in the form that users load."""
 
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """What a run was like.
+    """The figures of a finished run.
 
     Attributes:
         steps: optimiser steps of the whole run.
         seconds: spent in training steps, evaluation and saving left out.
         samples_per_second: training samples over ``seconds``, all processes together.
         peak_memory_gb: of the device on CUDA, else of the process (resident), in 10^9 bytes.
-        best_step: of the model kept; None if nothing was evaluated.
+        best_step: of the saved model.
         skipped_steps: steps that fp16 skipped, for gradients that overflowed.
-        metrics: of the model kept.
+        metrics: of the saved model.
     """
 
     steps: int

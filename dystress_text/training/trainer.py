@@ -1,8 +1,8 @@
 """The one training loop, on accelerate, for text and vision.
 
-A task says how a batch becomes embeddings, what their loss is, and how the model is evaluated and saved. The engine has
-all the rest: devices and precision, the order of the samples, accumulation, clipping, the learning rate, progress,
-trackers, the best model, checkpoints, and the stop on a signal or on a loss that is no number.
+A task defines the embeddings of a batch, their loss, and how the model is evaluated and saved. The trainer does the
+rest: devices and precision, the order of the samples, accumulation, clipping, the learning rate, progress, trackers,
+the best model, checkpoints, and the stop on a signal or on a loss that is not finite.
 """
 
 from __future__ import annotations
@@ -39,13 +39,12 @@ from dystress_text.training.accelerator import (
 )
 from dystress_text.training.batches import Batch, BatchOrder, load_ahead
 from dystress_text.training.best_model import check_finite, is_best, note_best
-from dystress_text.training.checkpoints import remove_old
+from dystress_text.training.checkpoints import SavedState, TrainingState, identity_of, remove_old
 from dystress_text.training.distributed import check_whole, collect_weights, network_to_train, tell_deepspeed
 from dystress_text.training.gradient_cache import backward_in_chunks, check_no_batch_statistics
 from dystress_text.training.losses import Failure, PendingLosses
 from dystress_text.training.optimizer import adamw, count_steps, schedule
 from dystress_text.training.run_folder import FAILURE, LOG, SIMILARITY_LOG, checkpoint_folder
-from dystress_text.training.saved_state import SavedState, TrainingState, identity_of
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.similarity_log import SimilarityLog
 from dystress_text.training.step_log import append, shorten
@@ -57,22 +56,22 @@ class Trainer:
     """Trains a task. Build it, then :meth:`fit`.
 
     Args:
-        task: what is trained.
+        task: the task to train.
         data_size: number of training samples.
         settings: of the loop.
         accelerator: from :func:`make_accelerator`.
-        options: all options of the run, for trackers and for the check that a resumed run is the same run; those of
-            ``settings`` if none are given.
-        data_id: names the data's content, such as a checksum.
-        make_optimizer: the optimizer of a network's trainable parameters; None is AdamW with the settings' rate.
+        options: all options of the run, for trackers and for the check of a resumed run; None for those in
+            ``settings``.
+        data_id: identifies the data's content, such as a checksum.
+        make_optimizer: builds the optimiser of a network; None is AdamW with the settings' learning rate.
         similarity_log: of the task's objective; its figures go to ``similarity.jsonl``.
         extra_group: a parameter group outside the network, such as a temperature's: its gradient is averaged over the
-            processes, takes no part in clipping, and has the group's own learning rate.
-        best_metric: the metric by which the model is kept, as the task calls it; None is that of the settings.
+            processes and not clipped, and it has the group's own learning rate.
+        best_metric: the task's name of the metric that selects the best model; None is that of the settings.
 
     Raises:
-        UserError: settings that do not fit each other or the data, or a checkpoint to resume that is damaged or of
-            another run.
+        UserError: the settings do not fit each other or the data, or the checkpoint to resume is damaged or of another
+            run.
     """
 
     def __init__(
@@ -124,17 +123,17 @@ class Trainer:
 
     @property
     def first_step(self) -> int:
-        """The steps that the checkpoint to go on from has behind it; 0 for a run from the beginning."""
+        """The number of steps before the checkpoint to resume from; 0 for a new run."""
         return 0 if self._checkpointed is None else self._checkpointed[1].step
 
     def fit(self) -> TrainingSummary:
         """Train to the end, keeping the best model in ``output_dir``, and return the summary.
 
-        The caller calls :meth:`close` when it has no more to say to the other processes.
+        The caller must call :meth:`close` after its last exchange with the other processes.
 
         Raises:
-            TrainingError: the loss, the gradient or the weights are no numbers, a temperature reached zero, a file
-                cannot be written, or another process is gone.
+            TrainingError: the loss, the gradient or the weights are not finite, a temperature reached zero, a file
+                cannot be written, or another process has ended.
             Interrupted: SIGTERM or Ctrl-C, after a checkpoint.
         """
         try:
@@ -144,15 +143,15 @@ class Trainer:
         except RuntimeError as error:
             if self.accelerator.num_processes > 1 and is_lost_process(error):
                 raise TrainingError(
-                    f"another process of this run is gone after step {self.state.step} of {self.total_steps}; what it "
-                    f"printed last says why. {self._kept()}"
+                    f"another process of this run is gone after step {self.state.step} of {self.total_steps}; its last "
+                    f"output says why. {self._saved_model()}"
                 ) from error
             raise
 
     def _fit(self) -> TrainingSummary:
         if self._checkpointed is not None:
             folder, self.state = self._checkpointed
-            self._saved.take_up(folder)
+            self._saved.load(folder)
             with self._writing():
                 on_main_process(self.accelerator, self._shorten_logs)
         settings, state, main = self.settings, self.state, self.accelerator.is_main_process
@@ -178,7 +177,7 @@ class Trainer:
         )
 
     def _after_step(self, stop: StopSignals, bar: tqdm[Any]) -> None:
-        """Log, evaluate, save and stop, each where it is due."""
+        """Log, evaluate, save and stop, each if it is due."""
         settings, state = self.settings, self.state
         last = state.step == self.total_steps
         evaluating = last or (settings.eval_steps > 0 and state.step % settings.eval_steps == 0)
@@ -207,10 +206,10 @@ class Trainer:
             self._mark = time.perf_counter()
 
     def close(self) -> None:
-        """Let go of the prepared model and end the process group; the last call on every process.
+        """Free the prepared model and end the process group; the last call on every process.
 
-        Distributed training's own objects must go before the group does: gloo's destructor, run by the interpreter
-        while gloo still frees the tensors of a finished call, waits for ever.
+        The objects of distributed training must be freed before the group. Otherwise the interpreter runs gloo's
+        destructor while gloo still frees the tensors of a finished call, and the destructor waits for ever.
         """
         self.model = self.task.model
         self.accelerator.free_memory()
@@ -221,7 +220,7 @@ class Trainer:
         return steps * self.settings.gradient_accumulation_steps * self.order.batch_size
 
     def _batches(self, start: int) -> Iterator[list[list[Batch]]]:
-        """What each step from ``start`` on is made of: micro-batches, each in the chunks that are embedded at once."""
+        """The micro-batches of each step from ``start`` on, each as a list of chunks that are embedded at once."""
         accumulation, chunk = self.settings.gradient_accumulation_steps, self.settings.grad_cache_chunk
 
         def chunks() -> Iterator[NDArray[np.int64]]:
@@ -239,7 +238,7 @@ class Trainer:
 
     def _step(self, micro_batches: list[list[Batch]]) -> None:
         self.task.begin_step(self.state.step / self.steps_per_epoch, self.state.step / self.total_steps)
-        clip = self.settings.max_grad_norm or (math.inf if self._losses.fp16 else 0)  # an overflow shows in the norm
+        clip = self.settings.max_grad_norm or (math.inf if self._losses.fp16 else 0)  # fp16 overflows show in the norm
         for chunks in micro_batches:
             norm: Tensor | None = None
             with self.accelerator.accumulate(self.model):
@@ -249,7 +248,7 @@ class Trainer:
                 else:
                     loss = backward_in_chunks(self.task, self.model, chunks, self.accelerator)
                 if self.accelerator.sync_gradients:
-                    for parameter in self._extra:  # before an overflow is looked for, so that all processes find it
+                    for parameter in self._extra:  # before the check for overflow, so that all processes find it
                         parameter.grad = self.accelerator.reduce(parameter.grad, "mean")
                 if self.accelerator.sync_gradients and clip > 0:
                     norm = self.accelerator.clip_grad_norm_(self.model.parameters(), clip)
@@ -258,7 +257,7 @@ class Trainer:
             self._losses.add(loss, None if norm is None else _local(norm))
         if self.similarity_log is not None:
             self.similarity_log.end_step()
-        self.scheduler.step()  # also when fp16 overflowed: the fused optimizer skips on the device and tells nobody
+        self.scheduler.step()  # also after an fp16 overflow: the fused optimizer skips the step on the device
 
     def _read_losses(self) -> None:
         """Read the losses since the last call.
@@ -271,7 +270,7 @@ class Trainer:
             self._fail(failure)
 
     def _fail(self, failure: Failure) -> NoReturn:
-        """Leave the state and the samples of a step behind, and stop."""
+        """Write the state and the samples of a failed step, and stop."""
         epoch, i = divmod(failure.step - 1, self.steps_per_epoch)
         batches = self.settings.gradient_accumulation_steps
         samples = self.order.whole_epoch(epoch)[i * batches : (i + 1) * batches]
@@ -285,16 +284,16 @@ class Trainer:
         raise TrainingError(
             f"{failure.reason} at step {failure.step} of {self.total_steps} (epoch {epoch}, batch {i}, learning rate "
             f"{rate:.3g}); lower --learning_rate, raise --tau_min or use --mixed_precision bf16 or no. The state and "
-            f"the batch's samples are in {self.folder / FAILURE}. {self._kept()}"
+            f"the batch's samples are in {self.folder / FAILURE}. {self._saved_model()}"
         )
 
-    def _kept(self) -> str:
+    def _saved_model(self) -> str:
         if self.state.best_step is None:
             return "This run has saved no model"
-        return f"The model of step {self.state.best_step} is kept in {self.folder}"
+        return f"The model of step {self.state.best_step} is in {self.folder}"
 
     def _log_losses(self) -> str:
-        """Log the mean loss since the last log line, and say it in a few words."""
+        """Log the mean loss since the last log line, and return a short text with it."""
         losses = self.state.losses
         loss = sum(losses) / len(losses) if losses else math.nan
         losses.clear()
@@ -346,7 +345,7 @@ class Trainer:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """What cannot be written ends the run with one line."""
+        """Turn an error of writing into a :class:`TrainingError`."""
         try:
             yield
         except (OSError, RuntimeError, SafetensorError) as error:
@@ -354,12 +353,12 @@ class Trainer:
                 raise
             raise TrainingError(
                 f"cannot write to {str(self.folder)!r} after step {self.state.step}: {' '.join(str(error).split())}. "
-                f"{self._kept()}; checkpoints that were complete stay as they are"
+                f"{self._saved_model()}; complete checkpoints stay as they are"
             ) from error
 
 
 def _local(norm: Tensor) -> Tensor:
-    """A norm over shards, which is the same on every process, as a plain tensor."""
+    """A norm as a plain tensor; a norm over shards is the same on every process."""
     whole: Tensor = norm.full_tensor() if isinstance(norm, DTensor) else norm
     return whole
 

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from dystress_text.encoders.encoder import POOLERS, SentenceEncoder, load_encoder
+from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
+from dystress_text.encoders.pooling import POOLERS
 from dystress_text.export.copies import PROBES, export
 from dystress_text.files.places import embedded
 

@@ -8,7 +8,8 @@ from conftest import build_tokenizer, build_transformer, make_sentences
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, BertModel
 
-from dystress_text.encoders.encoder import POOLERS, SentenceEncoder, check_views, length_limit, load_encoder, pool
+from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_limit, load_encoder
+from dystress_text.encoders.pooling import POOLERS, pool
 from dystress_text.errors import UserError
 
 FAMILIES = ("bert", "roberta", "distilbert", "mpnet", "modernbert")

@@ -5,8 +5,9 @@ import torch
 from conftest import SHARED, build_tokenizer, build_transformer, make_sentences
 from trainer_cases import log_of, make_task, run
 
-from dystress_text.encoders.encoder import POOLERS, SentenceEncoder, load_encoder
+from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
 from dystress_text.encoders.packed import Packing, packed_states
+from dystress_text.encoders.pooling import POOLERS
 from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.task import SimcseTask

@@ -170,7 +170,7 @@ def test_the_picture_shows_the_runs_temperature(tiny_bert, tmp_path, capsys):
     assert (tmp_path / "out" / "senteval-mini-test.json").is_file()
     (tmp_path / "out" / "run.json").write_text("{}")
     assert main(flags) == 2
-    assert "run.json is no record" in capsys.readouterr().err
+    assert "run.json is not the record" in capsys.readouterr().err
 
 
 def test_the_cache_spares_the_encoder(arguments, monkeypatch, capsys):

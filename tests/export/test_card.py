@@ -9,7 +9,8 @@ from conftest import build_tokenizer, build_transformer, make_sentences
 from huggingface_hub import ModelCard
 
 from dystress_text import train
-from dystress_text.encoders.encoder import POOLERS, SentenceEncoder
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.pooling import POOLERS
 from dystress_text.encoders.saved_model import SavedModel, read_saved
 from dystress_text.export.card import describe_base, model_card, write_card
 

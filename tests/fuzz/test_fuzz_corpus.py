@@ -129,7 +129,7 @@ def test_a_cache_of_another_form(name, content, tmp_path):
     load_corpus(TextFile(file), TOKENIZER, 16, cache_dir=tmp_path, progress=False)
     [target] = tmp_path.rglob(name)
     target.write_bytes(content)
-    with pytest.warns(UserWarning, match="is damaged .* and made anew"):
+    with pytest.warns(UserWarning, match="is damaged .* and made again"):
         assert len(load_corpus(TextFile(file), TOKENIZER, 16, cache_dir=tmp_path, progress=False)) == len(SENTENCES)
 
 

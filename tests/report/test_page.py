@@ -125,9 +125,9 @@ def test_a_run_of_images_has_a_page_without_the_tables_of_text(tmp_path, tempera
     [
         ("run.json", "{}", "holds no finished run"),
         ("run.json", '{"program": "dystress_text/train.py"}', "holds no finished run"),
-        ("metrics.jsonl", "no log", "metrics.jsonl: line 1 is no record of a step"),
+        ("metrics.jsonl", "no log", "metrics.jsonl: line 1 is not the record of a step"),
         ("metrics.jsonl", None, "it has no metrics.jsonl"),
-        ("similarity.jsonl", "{", "similarity.jsonl: line 1 is no record of a step"),
+        ("similarity.jsonl", "{", "similarity.jsonl: line 1 is not the record of a step"),
     ],
 )
 def test_a_page_that_cannot_be_made_is_a_line_and_fails_no_run(tmp_path, file, content, message):

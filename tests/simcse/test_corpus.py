@@ -193,7 +193,7 @@ def test_a_damaged_cache_is_made_anew(tmp_path, text_file, tokenizer, name, harm
         file.write_bytes(content[: len(content) // 2])
     else:
         file.write_bytes(content[:150] + bytes([content[150] ^ 1]) + content[151:])
-    with pytest.warns(UserWarning, match="the corpus cache .* is damaged .* and made anew"):
+    with pytest.warns(UserWarning, match="the corpus cache .* is damaged .* and made again"):
         again = load()
     assert file.read_bytes() == content
     assert all(torch.equal(again.batch(np.arange(200))[key], tensor) for key, tensor in whole.items())

@@ -132,7 +132,7 @@ def test_each_option_of_training_is_in_the_table_and_does_what_it_says(option):
     else:
         assert answer == "refused"
         with pytest.raises(
-            UserError, match=f"--{option}: this option of SimCSE is not taken: .*from-simcse.md"
+            UserError, match=f"--{option}: this option of SimCSE is not available: .*from-simcse.md"
         ) as told:
             parse([f"--{option}", "1"])
         assert "\n" not in str(told.value)
@@ -161,7 +161,7 @@ def test_a_file_of_its_options_is_read(tmp_path):
     (tmp_path / "s.yaml").write_text(yaml.safe_dump({"do_train": True, "temp": 0.05, "evaluation_strategy": "steps"}))
     assert parse([str(tmp_path / "s.yaml")]).loss.temp == 0.05
     (tmp_path / "s.yaml").write_text("warmup_steps: 10\n")
-    with pytest.raises(UserError, match="--warmup_steps: this option of SimCSE is not taken: --warmup_ratio"):
+    with pytest.raises(UserError, match="--warmup_steps: this option of SimCSE is not available: use --warmup_ratio"):
         parse([str(tmp_path / "s.yaml")])
 
 

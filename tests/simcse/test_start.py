@@ -120,12 +120,12 @@ def test_a_pooler_without_weights_is_refused(family, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("raw", "options", "source", "notes"),
     [
-        (True, {}, "mlp", ["SimCSE checkpoint: encoder and MLP taken; left: lm_head",
+        (True, {}, "mlp", ["SimCSE checkpoint: encoder and MLP loaded; ignored: lm_head",
                            "the head starts as SimCSE's MLP and is dropped after training"]),
-        (True, {"supervised": True}, "mlp", ["SimCSE checkpoint: encoder and MLP taken; left: lm_head",
+        (True, {"supervised": True}, "mlp", ["SimCSE checkpoint: encoder and MLP loaded; ignored: lm_head",
                                              "the head starts as SimCSE's MLP and is kept"]),
-        (True, {"pooler_type": "avg"}, None, ["SimCSE checkpoint: encoder taken; left: mlp, lm_head"]),
-        (True, {"mlp_init": "new"}, "new", ["SimCSE checkpoint: encoder taken; left: mlp, lm_head"]),
+        (True, {"pooler_type": "avg"}, None, ["SimCSE checkpoint: encoder loaded; ignored: mlp, lm_head"]),
+        (True, {"mlp_init": "new"}, "new", ["SimCSE checkpoint: encoder loaded; ignored: mlp, lm_head"]),
         (False, {}, "new", []),
         (False, {"mlp_init": "pooler", "mlp_only_train": False}, "mlp",
          ["the head starts as the encoder's pooler and is kept"]),
@@ -152,7 +152,7 @@ def test_a_simcse_folder_trains_and_says_what_was_taken(flags, tmp_path, capsys)
     simcse_folder(tmp_path / "m")
     given = [*flags, f"--model_name_or_path={tmp_path / 'm'}"]
     assert main([*given, "--mlp_only_train=no", "--learning_rate=1e-30"]) == 0
-    assert "SimCSE checkpoint: encoder and MLP taken; left: lm_head" in capsys.readouterr().out
+    assert "SimCSE checkpoint: encoder and MLP loaded; ignored: lm_head" in capsys.readouterr().out
     transformer, mlp = simcse_folder(tmp_path / "same")
     close(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(SENTENCES), by_hand(transformer, mlp))
 

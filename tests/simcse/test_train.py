@@ -439,4 +439,4 @@ def test_a_reader_that_leaves_is_one_line():
         ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     finally:
         os.close(writing)
-    assert (ended.returncode, ended.stderr) == (141, "train.py: stopped: what reads its output has ended\n")
+    assert (ended.returncode, ended.stderr) == (141, "train.py: stopped: the reader of its output has ended\n")

@@ -192,7 +192,7 @@ def test_tensorboard_gets_the_log(tmp_path, corpus):
 
 @pytest.mark.parametrize("tracker", ["nonsense", "clearml"])
 def test_a_tracker_that_is_not_installed_is_refused(tracker):
-    with pytest.raises(UserError, match=f"--report_to: '{tracker}' is no tracker.*none"):
+    with pytest.raises(UserError, match=f"--report_to: '{tracker}' is not a tracker.*none"):
         make_accelerator(EngineSettings(report_to=tracker))
 
 

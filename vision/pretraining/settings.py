@@ -149,7 +149,7 @@ class PretrainSettings:
                 plural = "es" if len(owners) == 1 else ""
                 raise UserError(f"--{unused}: objective {name!r} has none; {', '.join(owners)} do{plural}")
         if name == "queue" and self.loss.sigma is not None:
-            raise UserError("--sigma: objective 'queue' has none; dclw does")
+            raise UserError("--sigma: objective 'queue' has no sigma; dclw has")
         if name in WITHOUT_TEMPERATURE:
             self._check_no_temperature()
         check_metric(self.engine, f"knn{self.vision.knn_k}" if self.vision.knn_k else None)
