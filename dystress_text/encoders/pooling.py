@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-if TYPE_CHECKING:
-    pass
-
 # poolers that average over the tokens, with the layers that they average before; the others take the first token
 AVERAGED = {"avg": (-1,), "avg_top2": (-2, -1), "avg_first_last": (1, -1)}
-
-
 POOLERS = ("cls", "cls_before_pooler", *AVERAGED)
 
 
@@ -39,6 +33,7 @@ def pool(hidden_states: Sequence[Tensor], attention_mask: Tensor, pooler_type: s
 
 
 def mean_layer(hidden_states: Sequence[Tensor], pooler_type: str) -> Tensor:
+    """Mean of the layers that a pooler averages before the tokens, each (n, length, dim)."""
     states = [hidden_states[layer] for layer in AVERAGED[pooler_type]]
     return states[0] if len(states) == 1 else (states[0] + states[1]) / 2
 
