@@ -184,7 +184,7 @@ BREAKS: tuple[Break, ...] = (
         ("test_fuzz_settings.py",),
     ),
     Break("option-range", 'rises first.", interval="[0, 1]")', 'rises first.")', ("test_trainer.py",)),
-    Break("option-needs", "if needs is not None and", "if False and", ("test_training_options.py",)),
+    Break("option-needs", "if needs is not None and", "if False and", ("test_options.py",)),
     Break(
         "preset-under-flags",
         "find_preset(preset, presets).settings, own_temperature",
@@ -315,6 +315,15 @@ def test_files(names: Iterable[str], checkout: Path) -> list[str]:
     return [str(path.relative_to(checkout)) for name in names for path in sorted((checkout / "tests").rglob(name))]
 
 
+def why_not(each: Break, checkout: Path) -> str | None:
+    """Why a break cannot be run: its fragment does not stand in exactly one place, or a test file is missing."""
+    places = places_of(each.find, checkout)
+    if len(places) != 1:
+        return f"fragment found in {len(places)} places instead of one"
+    missing = [name for name in each.tests if not test_files([name], checkout)]
+    return f"no test file {', '.join(missing)}" if missing else None
+
+
 def run_tests(tests: Sequence[str], checkout: Path) -> tuple[int, str]:
     """Run fast tests up to the first failure: pytest's exit code and the test that failed, if one did."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
@@ -337,16 +346,15 @@ def run_tests(tests: Sequence[str], checkout: Path) -> tuple[int, str]:
 def outcome_of(each: Break, checkout: Path) -> Outcome:
     """Apply a break to a copy, run its tests, put the file back, and say what became of it."""
     begun = time.monotonic()
-    places, tests = places_of(each.find, checkout), test_files(each.tests, checkout)
-    if len(places) != 1 or not tests:
-        what = f"fragment not found ({len(places)} places)" if len(places) != 1 else "no such test file"
-        return Outcome(each.name, False, what, 0.0)
-    before = places[0].read_bytes()
+    if (reason := why_not(each, checkout)) is not None:
+        return Outcome(each.name, False, reason, 0.0)
+    (place,) = places_of(each.find, checkout)
+    before = place.read_bytes()
     try:
-        places[0].write_bytes(before.replace(each.find.encode(), each.replace.encode()))
-        code, told = run_tests(tests, checkout)
+        place.write_bytes(before.replace(each.find.encode(), each.replace.encode()))
+        code, told = run_tests(test_files(each.tests, checkout), checkout)
     finally:
-        places[0].write_bytes(before)
+        place.write_bytes(before)
     return Outcome(each.name, code == FAILED, told, time.monotonic() - begun)
 
 
@@ -383,7 +391,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="breaks to run; default all")
-    parser.add_argument("--list", action="store_true", help="print the breaks and where they stand, and run nothing")
+    parser.add_argument(
+        "--list",
+        action="store_true",
+        help="print where the breaks and their tests stand, and run nothing",
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="copies side by side (default 1)")
     options = parser.parse_args(argv)
     unknown = set(options.names) - {each.name for each in BREAKS}
@@ -392,10 +404,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     by_name = {each.name: each for each in BREAKS}
     breaks = [by_name[name] for name in options.names or by_name]
     if options.list:
-        for each in breaks:
-            where = ", ".join(str(path.relative_to(ROOT)) for path in places_of(each.find, ROOT)) or "nowhere"
-            print(f"{each.name:32} {where}  by {' '.join(each.tests)}")
-        return 0
+        reasons = [why_not(each, ROOT) for each in breaks]
+        for each, reason in zip(breaks, reasons, strict=True):
+            places = " ".join(str(path.relative_to(ROOT)) for path in places_of(each.find, ROOT))
+            print(f"{each.name:32}", reason or f"{places}  by {' '.join(test_files(each.tests, ROOT))}")
+        return 1 if any(reasons) else 0
     return 0 if run(breaks, options.jobs) else 1
 
 
