@@ -41,7 +41,7 @@ class Break:
         name: to choose it by.
         find: code that stands in one place of the product.
         replace: what is put there instead; still Python.
-        tests: names of test files, one of which has a fast test that fails then.
+        tests: names of test files, one of which has a fast test that fails then; of a slow file ``file::test``.
     """
 
     name: str
@@ -72,7 +72,7 @@ BREAKS: tuple[Break, ...] = (
         "blockwise-temperature-state",
         "copy.deepcopy(temperature) if torch.is_grad_enabled() else temperature",
         "temperature",
-        ("test_blockwise.py",),
+        ("test_blockwise.py::test_backward_uses_the_mean_similarity_of_the_forward",),
     ),
     Break("blockwise-triangle", "row.start if self.symmetric else 0", "0", ("test_blockwise.py",)),
     Break("gather-gradient-sum", "dist.all_reduce(total, group=gather.group)", "pass", ("test_gather.py",)),
@@ -146,7 +146,12 @@ BREAKS: tuple[Break, ...] = (
         "scores.softmax",
         ("test_packed.py",),
     ),
-    Break("dropout-views-differ", "if torch.equal(first, second):", "if False:", ("test_train.py",)),
+    Break(
+        "dropout-views-differ",
+        "if torch.equal(first, second):",
+        "if False:",
+        ("test_encoder.py::test_dropout_by_option",),
+    ),
     Break(
         "head-dropped",
         "self.head is not None and (self.training or self.keep_head)",
@@ -154,21 +159,31 @@ BREAKS: tuple[Break, ...] = (
         ("test_heads.py",),
     ),
     Break("lora-merged", ".merge_and_unload()", ".unload()", ("test_lora.py",)),
-    Break("no-decay-on-biases", '"weight_decay": 0.0},', '"weight_decay": weight_decay},', ("test_trainer.py",)),
+    Break(
+        "no-decay-on-biases",
+        '"weight_decay": 0.0},',
+        '"weight_decay": weight_decay},',
+        ("test_trainer.py::test_no_weight_decay_on_biases_and_norms",),
+    ),
     Break(
         "checkpoint-checksum",
         "path.stat().st_size != record.bytes or sha256_of(path) != record.sha256",
         "path.stat().st_size != record.bytes",
         ("test_checkpoints.py",),
     ),
-    Break("folder-set-aside", "final.rename(aside)", "shutil.rmtree(final)", ("test_search.py",)),
+    Break("folder-set-aside", "final.rename(aside)", "shutil.rmtree(final)", ("test_whole.py",)),
     Break(
         "resume-same-run",
         "[name for name in {**then, **now} if then.get(name) != now.get(name)]",
         "[]",
-        ("test_trainer.py",),
+        ("test_trainer.py::test_another_run_is_not_continued",),
     ),
-    Break("resume-log-shortened", "(_step_of(line) or math.inf) <= step", "True", ("test_train.py",)),
+    Break(
+        "resume-log-shortened",
+        "(_step_of(line) or math.inf) <= step",
+        "True",
+        ("test_train.py::test_what_a_kill_leaves_of_the_log_does_not_matter",),
+    ),
     Break(
         "sigterm-saves",
         "for number in (signal.SIGTERM, signal.SIGINT):",
@@ -183,7 +198,12 @@ BREAKS: tuple[Break, ...] = (
         "raise SystemExit(message)",
         ("test_fuzz_settings.py",),
     ),
-    Break("option-range", 'rises first.", interval="[0, 1]")', 'rises first.")', ("test_trainer.py",)),
+    Break(
+        "option-range",
+        'rises first.", interval="[0, 1]")',
+        'rises first.")',
+        ("test_trainer.py::test_settings_out_of_range_name_the_option",),
+    ),
     Break("option-needs", "if needs is not None and", "if False and", ("test_options.py",)),
     Break(
         "preset-under-flags",
@@ -252,14 +272,14 @@ BREAKS: tuple[Break, ...] = (
         "search-exact",
         "bound = scores[:, -1].astype(np.float32) - np.float32(error)",
         "bound = scores[:, -1].astype(np.float32) + np.float32(error)",
-        ("test_search.py",),
+        ("test_search.py::test_exact_search_whatever_the_vectors",),
     ),
     Break("search-int8-rounding", "np.rint(vectors", "np.trunc(vectors", ("test_stored_vectors.py",)),
     Break(
         "index-left-of-a-kill",
         "shutil.rmtree(staging, ignore_errors=True)  # left by a program that was killed",
         "pass",
-        ("test_search.py",),
+        ("test_search.py::test_a_program_that_is_killed_while_adding_leaves_a_whole_index",),
     ),
     Break("demo-host", "not in [[host] for host in self.server.hosts]:", "is None:", ("test_demo.py",)),
     Break("sweep-failure-noticed", "if code:", "if False:", ("test_jobs.py",)),
@@ -311,8 +331,12 @@ def places_of(fragment: str, checkout: Path) -> list[Path]:
 
 
 def test_files(names: Iterable[str], checkout: Path) -> list[str]:
-    """Paths of test files from their names; none for a name that is not there."""
-    return [str(path.relative_to(checkout)) for name in names for path in sorted((checkout / "tests").rglob(name))]
+    """Paths of test files from their names, each with ``::`` and a test where one is named; none for a missing file."""
+    found = []
+    for name in names:
+        file, *test = name.split("::")
+        found += ["::".join([str(path.relative_to(checkout)), *test]) for path in (checkout / "tests").rglob(file)]
+    return sorted(found)
 
 
 def why_not(each: Break, checkout: Path) -> str | None:
