@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -18,9 +19,13 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging
 
 from dystress_text.errors import UserError, reason_of
 from dystress_text.files.hub import hub_reachable
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 _MLP = "mlp.dense.weight"  # the head in a folder that SimCSE's training wrote
 _POOLER = "pooler.dense.weight"
@@ -85,18 +90,44 @@ def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrain
     return Pretrained(name_or_path, transformer, tokenizer, pooler, left)
 
 
+def load_sentence_transformer(
+    name_or_path: str, option: str = "--model", device: str | None = None
+) -> SentenceTransformer:
+    """Load a sentence-transformers model from a folder, the cache or the hub. Code that comes with it is never run.
+
+    Args:
+        name_or_path: folder or hub name.
+        option: the program's option for it, for error messages.
+        device: for the model; None is sentence-transformers' choice.
+
+    Raises:
+        UserError: the model cannot be loaded.
+    """
+    folder = Path(name_or_path).is_dir()
+    if folder and not (Path(name_or_path) / "modules.json").is_file():
+        raise UserError(f"{option}: {name_or_path!r} is not a sentence-transformers folder")
+    from sentence_transformers import SentenceTransformer  # slow to import
+
+    logging.disable_progress_bar()  # of the weights
+    with readable(name_or_path, option, kind=""):
+        return SentenceTransformer(
+            name_or_path, device=device, local_files_only=folder or not hub_reachable(), trust_remote_code=False
+        )
+
+
 @contextmanager
-def readable(name_or_path: str) -> Iterator[None]:
+def readable(
+    name_or_path: str,
+    option: str = "--model_name_or_path",
+    kind: str = " as a Hugging Face encoder, from a folder, the local cache or the hub",
+) -> Iterator[None]:
     """Turn any error inside into one line that says what cannot be loaded."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:  # damaged files raise errors of many libraries
-        raise UserError(
-            f"--model_name_or_path: cannot load {name_or_path!r} as a Hugging Face encoder, from a folder, the local "
-            f"cache or the hub: {reason_of(error)}"
-        ) from error
+        raise UserError(f"{option}: cannot load {name_or_path!r}{kind}: {reason_of(error)}") from error
 
 
 def pooler_dense(transformer: PreTrainedModel) -> nn.Linear | None:

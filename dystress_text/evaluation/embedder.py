@@ -19,8 +19,8 @@ from transformers import PreTrainedTokenizerBase
 
 from dystress_text.encoders.encoder import build_encoder, length_limit, pooler_encoder, position_limit
 from dystress_text.encoders.pooling import POOLERS
-from dystress_text.encoders.pretrained import load_pretrained
-from dystress_text.errors import UserError, reason_of
+from dystress_text.encoders.pretrained import load_pretrained, load_sentence_transformer, readable
+from dystress_text.errors import UserError
 from dystress_text.evaluation.sts import Embed
 from dystress_text.files.whole import whole_file
 
@@ -167,18 +167,14 @@ def _load_sentence_transformer(
             f"--model: {model!r} is not a sentence-transformers folder; for a Hugging Face folder or name "
             "give --pooler_type"
         )
-    from sentence_transformers import SentenceTransformer  # slow to import
-
-    try:
-        encoder = SentenceTransformer(model, device=device, local_files_only=True, trust_remote_code=False)
+    with readable(model, "--model", kind=""):
+        encoder = load_sentence_transformer(model, device=device)
         limit = int(encoder.max_seq_length or 0)
         transformer = getattr(encoder[0], "model", None) or getattr(encoder[0], "auto_model", None)
         positions = position_limit(transformer) if transformer is not None else limit
-        # some errors of a configuration show in the forward pass alone
+        # some errors in a configuration appear only in the forward pass
         if encoder.encode(["One sentence."], convert_to_tensor=True, show_progress_bar=False).ndim != 2:
             raise ValueError("it does not give one vector a sentence")
-    except Exception as error:  # damaged files raise errors of many libraries
-        raise UserError(f"--model: cannot load {model!r}: {reason_of(error)}") from error
     if limit < positions:
         warnings.warn(
             f"{model!r} cuts sentences at {limit} tokens, its encoder reads {positions}; the protocol does not cut",

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from dystress_text.encoders.encoder import SentenceEncoder, length_limit, load_encoder, pooler_encoder
 from dystress_text.encoders.legacy_layout import write_legacy, write_tokenizer
 from dystress_text.encoders.pooling import AVERAGED
-from dystress_text.encoders.pretrained import load_pretrained, pooler_dense
+from dystress_text.encoders.pretrained import load_pretrained, load_sentence_transformer, pooler_dense
 from dystress_text.encoders.saved_model import load_saved, read_saved
 from dystress_text.errors import UserError, reason_of
 from dystress_text.export.card import HERE, LAYOUTS, write_card
@@ -200,9 +200,7 @@ def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fo
 
 
 def _embed_sentence_transformers(folder: Path, encoder: SentenceEncoder) -> Tensor:
-    from sentence_transformers import SentenceTransformer  # slow to import
-
-    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True, trust_remote_code=False)
+    model = load_sentence_transformer(str(folder), "--to", "cpu")
     vectors: Tensor = model.encode(list(PROBES), batch_size=4, convert_to_tensor=True, show_progress_bar=False)
     return vectors
 

@@ -148,7 +148,7 @@ def replaced_files(folder: str | Path) -> Iterator[Path]:
     """
     target = Path(folder)
     staging = target / MODEL_STAGING
-    shutil.rmtree(staging, ignore_errors=True)  # left by a program that was killed
+    shutil.rmtree(staging, ignore_errors=True)  # left by a killed program
     staging.mkdir(parents=True)
     try:
         yield staging

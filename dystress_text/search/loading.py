@@ -51,16 +51,6 @@ def load_model(name_or_path: str, option: str = "--model") -> Encoder:
     Raises:
         UserError: it cannot be loaded.
     """
-    if Path(name_or_path).is_dir() and not (Path(name_or_path) / "modules.json").is_file():
-        raise UserError(f"{option}: {name_or_path!r} is not a sentence-transformers folder")
-    from sentence_transformers import SentenceTransformer  # slow to import
-    from transformers.utils import logging
+    from dystress_text.encoders.pretrained import load_sentence_transformer  # slow to import
 
-    from dystress_text.files.hub import hub_reachable
-
-    logging.disable_progress_bar()  # of the weights
-    try:
-        return SentenceTransformer(name_or_path, local_files_only=not hub_reachable(), trust_remote_code=False)
-    except Exception as error:  # a damaged file raises errors of any library
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{option}: cannot load {name_or_path!r}: {reason}") from error
+    return load_sentence_transformer(name_or_path, option)
