@@ -215,7 +215,7 @@ def test_the_record_of_the_run_that_made_a_model(tmp_path_factory, data):
 
 def test_a_run_record_that_is_nested_deeper_than_the_stack(tmp_path):
     (tmp_path / "run.json").write_text(deep())
-    with pytest.raises(UserError, match="no record of a run"):
+    with pytest.raises(UserError, match="not the record of a run"):
         temperature_of(str(tmp_path))
 
 

@@ -349,7 +349,7 @@ def test_what_cannot_be_kept_is_refused(tiny_bert, tmp_path):
     refused("Dense has use_residual True", more=(lambda: Dense(16, 16, use_residual=True),))
     refused("has prompts", prompts={"query": "query: "})
     refused("compares by 'dot'", similarity_fn_name="dot")
-    refused("no pooler has its weights of layers", layers=(0, 2))
+    refused("its weights of layers are those of no pooler", layers=(0, 2))
     refused("--mlp_head no: this model has a head", TextSettings(mlp_head=False), more=(Dense,))
     refused("--mlp_only_train no: there is no head", TextSettings(mlp_only_train=False))
     change(tmp_path / "m" / "sentence_bert_config.json", do_lower_case=True)

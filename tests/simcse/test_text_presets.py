@@ -114,7 +114,7 @@ def test_help_says_the_defaults_of_the_preset(capsys):
             parse([f"--preset={preset}", "--help"])
         told = " ".join(capsys.readouterr().out.split())
         assert f"Peak learning rate of AdamW. {shown}" in told
-        assert "Of AdamW; not on biases and normalisation layers. Default 0.0." in told
+        assert "Weight decay of AdamW; not on biases and normalisation layers. Default 0.0." in told
         assert "Turns --packing off." in told
         for group in ("encoder and data:", "evaluation:", "objective and temperature:", "training loop:"):
             assert group in told

@@ -213,7 +213,7 @@ def test_a_damaged_test_split_is_an_error_and_a_missing_one_is_told(folder, tmp_
     [(["--knn_k", "25"], "--knn_k: 25 neighbours of 24 training images"),
      (["--grad_cache_chunk", "4"], "--grad_cache_chunk: "),
      (["--train_batch_size", "1"], "--train_batch_size: must be at least 2"),
-     (["--train_batch_size", "1", "--objective", "queue"], "an image alone no batch statistics"),
+     (["--train_batch_size", "1", "--objective", "queue"], "a single image no batch statistics"),
      (["--metric_for_best_model", "foo"], "--metric_for_best_model: 'foo' is not measured; known is knn5"),
      (["--metric_for_best_model", "knn5", "--knn_k", "0"], "--metric_for_best_model: 'knn5' is not measured; there is"),
      (["--queue_size", "16"], "--queue_size: objective 'ntxent' has none"),
@@ -222,7 +222,7 @@ def test_a_damaged_test_split_is_an_error_and_a_missing_one_is_told(folder, tmp_
      (["--key_momentum", "1"], "--key_momentum: must lie in"),
      (["--min_scale", "0"], "--min_scale: must lie in"),
      (["--jitter", "3"], "--jitter: must lie in [0, 2.5], got 3.0"),
-     (["--objective", "queue", "--sigma", "0.5"], "--sigma: objective 'queue' has none"),
+     (["--objective", "queue", "--sigma", "0.5"], "--sigma: objective 'queue' has no sigma"),
      (["--temperature", "cosine", "--temp", "0.1"], "--temp"),
      (["--optimizer", "lion"], "--optimizer")],
 )  # fmt: skip
