@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import unicodedata
 from collections.abc import Iterable
 from contextlib import closing, nullcontext
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dystress_text.errors import DataError, UserError
+from dystress_text.files.whole import whole_folder
 from dystress_text.preparation.archives import ArchiveError, Member, members, shown
 
 FILE_MODE, FOLDER_MODE = 0o644, 0o755
@@ -60,23 +60,20 @@ def unpack(archive: Path, target: Path, limits: UnpackLimits) -> list[Path]:
         raise UserError(f"{target} exists already: nothing is overwritten")
     if not archive.is_file():
         raise UserError(f"{archive} does not exist or is not a file")
-    unfinished = False
+    most_bytes = max(RATIO_FREE, int(limits.ratio * archive.stat().st_size))
     try:
-        target.mkdir()
-        unfinished = True
-        most_bytes = max(RATIO_FREE, int(limits.ratio * archive.stat().st_size))
-        with closing(members(archive, most_bytes, DIRECTORY_ENTRY * limits.members)) as found:
-            files = _write_all(found, target, limits)
-        for path in (target, *target.rglob("*")):  # afterwards, as the umask has a say in how they are made
-            path.chmod(FOLDER_MODE if path.is_dir() else FILE_MODE)
-        unfinished = False
+        target.parent.stat()  # a folder that is not there is not made
+        with (
+            whole_folder(target) as staging,
+            closing(members(archive, most_bytes, DIRECTORY_ENTRY * limits.members)) as found,
+        ):
+            files = [target / file.relative_to(staging) for file in _write_all(found, staging, limits)]
+            for path in (staging, *staging.rglob("*")):  # afterwards, as the umask has a say in how they are made
+                path.chmod(FOLDER_MODE if path.is_dir() else FILE_MODE)
     except ArchiveError as error:
         raise DataError(f"{archive}: {error}") from error
     except OSError as error:
         raise UserError(f"cannot unpack {archive} into {target}: {error.strerror}") from error
-    finally:
-        if unfinished:
-            shutil.rmtree(target, ignore_errors=True)
     return files
 
 

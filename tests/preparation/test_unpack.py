@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dystress_text.errors import DataError, UserError
+from dystress_text.preparation import unpack as unpacking
 from dystress_text.preparation.unpack import UnpackLimits, unpack
 
 LIMITS = UnpackLimits(total_bytes=1 << 20, file_bytes=1 << 19, members=100, ratio=100)
@@ -473,3 +474,18 @@ def test_a_zip_whose_directory_has_swallowed_a_member_is_refused(tmp_path):
     (tmp_path / "a.zip").write_bytes(content)
     with pytest.raises(DataError, match="its end names 2 members, and its directory has 1"):
         unpack(tmp_path / "a.zip", tmp_path / "out", LIMITS)
+
+
+def test_the_target_is_there_when_it_is_complete_and_not_before(tmp_path, monkeypatch):
+    """So a process that is killed leaves no part of it."""
+    seen = []
+
+    def watched(found, folder, limits):
+        seen.append((tmp_path / "target").exists())
+        return write_all(found, folder, limits)
+
+    write_all = unpacking._write_all
+    monkeypatch.setattr(unpacking, "_write_all", watched)
+    files = unpack(placed(tmp_path, tar_of(("a", b"x"))), tmp_path / "target", LIMITS)
+    assert seen == [False]
+    assert [file.read_bytes() for file in files] == [b"x"]
