@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dystress_text.core.registry import Temperature
 from dystress_text.core.rows import Rows, info_nce_rows, scaled_logits
+from dystress_text.core.shift_versions import ONE_SIDED, SHIFTED
 from dystress_text.core.temperature import (
     ConstantTemperature,
     CosineTemperature,
@@ -61,19 +62,21 @@ def ranges() -> dict[str, dict[str, Temperature]]:
 
 def shifts() -> dict[str, Temperature]:
     """The three versions of the shifted minimum, two shifts each, and two more; at the paper's range for ImageNet."""
+
+    label = "$\\Delta s$ = {:g}, k = {:g}"
+    shifted = {f"{name}: {label.format(*values)}": values for name, values in SHIFTED.items()}
+    shifted |= {label.format(*values): values for values in ((-0.6, 0.8), (0.0, 0.5))}
     with _quiet():
-        shifted = {s: ShiftedCosineTemperature(0.1, 0.2, shift=s) for s in (0.2, -0.2, 0.4, -0.4, 0.0, -0.6)}
-        sided = {shift: OneSidedCosineTemperature(0.1, 0.2, shift=shift) for shift in (0.2, 0.4)}
-    return {
-        "1a: $\\Delta s$ = 0.2, k = 0.6": shifted[0.2],
-        "1b: $\\Delta s$ = 0.4, k = 0.7": shifted[0.4],
-        "2a: $\\Delta s$ = -0.2, k = 0.6": shifted[-0.2],
-        "2b: $\\Delta s$ = -0.4, k = 0.7": shifted[-0.4],
-        "$\\Delta s$ = -0.6, k = 0.8": shifted[-0.6],
-        "3a: plateau from -0.2": sided[0.2],
-        "3b: plateau from -0.4": sided[0.4],
-        "$\\Delta s$ = 0, k = 0.5": shifted[0.0],
-    }
+        named: dict[str, Temperature] = {
+            name: ShiftedCosineTemperature(0.1, 0.2, shift=shift, scale=scale)
+            for name, (shift, scale) in shifted.items()
+        }
+        zero = named.popitem()  # the figure has it after version 3
+        sided = {
+            f"{name}: plateau from {-s:g}": OneSidedCosineTemperature(0.1, 0.2, shift=s)
+            for name, s in ONE_SIDED.items()
+        }
+    return {**named, **sided, **dict([zero])}
 
 
 def ode_solutions(delta: float, k: float, s: Tensor) -> dict[str, Tensor]:

@@ -73,7 +73,8 @@ def paper_row(run: RunFigures) -> PaperRow | None:
     """The row of the paper's table with the run's objective and temperature."""
     if not run.record["settings"].get("detach_temperature"):
         return None
-    return _paper_rows().get((run.record["objective"], run.temperature.key))
+    row = _paper_rows().get((run.record["objective"], run.temperature.key))
+    return row if row is None or row.loss.get("rows") == run.options["rows"] else None
 
 
 @cache

@@ -17,7 +17,7 @@ from dystress_text.evaluation.catalogue import TASKS, Row
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
-from dystress_text.training.checkpoints import FREE_OPTIONS
+from dystress_text.training.checkpoints import FREE_OPTIONS, as_before
 from dystress_text.training.run_folder import PROGRAMS, RECORD, TEXT_PROGRAM, evaluation_file, read_json, run_folders
 from dystress_text.training.settings import EngineSettings, LossSettings
 
@@ -93,7 +93,7 @@ class FinishedRun:
         if self.record["program"] == TEXT_PROGRAM:
             text = TextSettings(mask_duplicates=False)  # the default is on; older runs had no such mask
             defaults = RunSettings(text, EvaluationSettings(), loss, engine).options()
-        return {**defaults, **self.record["settings"]}
+        return {**defaults, **as_before(self.record["settings"], defaults)}
 
     @cached_property
     def temperature(self) -> TemperatureValues:
@@ -234,4 +234,4 @@ def differing(runs: Sequence[RunFigures], but: Sequence[str] = ()) -> list[str]:
 
 def differing_otherwise(runs: Sequence[RunFigures]) -> list[str]:
     """The settings apart from objective and temperature in which runs differ."""
-    return differing(runs, ("objective", "temperature", "sigma", *TEMPERATURE_OPTIONS))
+    return differing(runs, ("objective", "temperature", "sigma", "rows", *TEMPERATURE_OPTIONS))

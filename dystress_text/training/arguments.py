@@ -101,11 +101,14 @@ def parse_settings(
 def _defaults_from(argv: Sequence[str], preset: Mapping[str, Any], own_temperature: Sequence[str]) -> dict[str, Any]:
     """A preset's settings, without its temperature if the command line names one or an objective with its own.
 
-    If both temperatures are profiles, the preset's tau_min and tau_max stay.
+    If both temperatures are profiles, the preset's tau_min and tau_max stay. Its rows go with its objective.
     """
-    if not re.search(rf"--(temp|temperature)\b|--objective[= ]({'|'.join(own_temperature)})(?!\S)", " ".join(argv)):
+    line = " ".join(argv)
+    if re.search(r"--objective\b", line):
+        preset = {name: value for name, value in preset.items() if name != "rows"}
+    if not re.search(rf"--(temp|temperature)\b|--objective[= ]({'|'.join(own_temperature)})(?!\S)", line):
         return dict(preset)
-    named = re.findall(r"--temperature[= ](\S+)", " ".join(argv))
+    named = re.findall(r"--temperature[= ](\S+)", line)
     profiles = all(_is_profile(name) for name in (*named[-1:], preset.get("temperature")))
     still_valid = ("tau_min", "tau_max") if named and profiles else ()
     return {

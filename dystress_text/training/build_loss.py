@@ -151,5 +151,5 @@ def build_objective(
             except ValueError as error:
                 raise UserError(f"--sigma: {error}") from error
         case "macl":
-            return MACLLoss(temperature=temperature, **common)
+            return MACLLoss(temperature=temperature, both_views=settings.rows == "ntxent", **common)
     raise UserError(f"--objective: unknown objective {settings.objective!r}; known are {', '.join(OBJECTIVES)}")

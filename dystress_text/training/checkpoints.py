@@ -10,7 +10,7 @@ import json
 import math
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,17 @@ FREE_OPTIONS = (
     "report_to", "log_similarity", "high_similarity", "train_file", "text_column", "eval_file", "dataset", "data_dir",
     "preset",
 )  # fmt: skip
+
+
+def as_before(options: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """The options of a record or a checkpoint; one that is younger has the value that the run behaved as.
+
+    Args:
+        options: by name.
+        known: the names of the options of today.
+    """
+    younger = {"rows": "infonce" if options.get("objective") == "macl" else None}
+    return {**{name: value for name, value in younger.items() if name in known}, **options}
 
 
 @dataclass
@@ -138,11 +149,8 @@ class SavedState:
             return None
         try:
             stored = _read(folder)
-            state, then, now = (
-                TrainingState(**stored["state"]),
-                stored["identity"],
-                json.loads(json.dumps(self.identity)),
-            )
+            now = json.loads(json.dumps(self.identity))
+            state, then = TrainingState(**stored["state"]), as_before(stored["identity"], now)
             changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
             if not changed and not 0 < state.step <= last_step:
                 raise ValueError(f"step {state.step} of {last_step}")

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dystress_text.cli.options import check_options, option
 from dystress_text.errors import UserError
 
 TEMPERATURE_BOUNDS = (0.01, 1.0)
 OBJECTIVES = ("infonce", "ntxent", "dcl", "dclw", "macl")
+MACL_ROWS = ("infonce", "ntxent")
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class LossSettings:
     """Objective and temperature. An option that is not given has the temperature's own default."""
 
     _argument_group_name = "objective and temperature"
+    _rows_of_macl: ClassVar[str] = "infonce"  # where rows is not given
 
     objective: str = option("infonce", "The objective.", choices=list(OBJECTIVES))
     temperature: str | None = option(
@@ -40,6 +43,12 @@ class LossSettings:
     alpha: float | None = option(None, "alignment_adaptive: how strongly it follows A; 2.")
     a_0: float | None = option(None, "alignment_adaptive: reference alignment; 0.8.")
     sigma: float | None = option(None, "dclw: width of the weights; 0.5.")
+    rows: str | None = option(
+        None,
+        "macl: what it reweights, the rows of infonce (one view against the other) or of ntxent (each view against all "
+        "others); infonce.",
+        choices=MACL_ROWS,
+    )
     detach_temperature: bool = option(True, "Keep the temperature out of the gradient.")
     learn_temperature: bool = option(False, "Train the constant, or a profile's two end points, with the network.")
     temperature_bounds: list[float] = option(
@@ -58,6 +67,10 @@ class LossSettings:
         if len(bounds) != 2 or not 0 < bounds[0] < bounds[1] < math.inf:
             given = " ".join(map(str, bounds))
             raise UserError(f"--temperature_bounds: two positive numbers are needed, the lower one first, got {given}")
+        if self.rows is None and self.objective == "macl":
+            object.__setattr__(self, "rows", self._rows_of_macl)  # so that a run's record says what was trained
+        elif self.rows is not None and self.objective != "macl":
+            raise UserError(f"--rows: objective {self.objective!r} has its own rows; macl takes the option")
 
 
 @dataclass(frozen=True)

@@ -155,10 +155,11 @@ def test_a_row_is_known_by_its_temperature_not_its_name(tmp_path):
     write_run(tmp_path, "mine", 0, 70.0, names)
     write_run(tmp_path, "other", 0, 70.0, [*names, "--detach_temperature=false"])
     write_run(tmp_path, "sts-macl", 0, 70.0, ["--temp=0.05"])
+    write_run(tmp_path, "both-views", 0, 70.0, ["--preset=sts-macl", "--rows=ntxent"])
     runs = {run.configuration: run for run in read_text_runs([tmp_path])[0]}
     assert paper_row(runs["mine"]).name == "DySTreSS* 0.05/0.07"
     assert paper_row(runs["other"]) is None
-    assert paper_row(runs["sts-macl"]) is None
+    assert paper_row(runs["sts-macl"]) is paper_row(runs["both-views"]) is None
     assert (runs["mine"].temperature.parameters["tau_max"], runs["mine"].constant) == (0.07, None)
 
 

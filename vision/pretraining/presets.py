@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dystress_text.core.shift_versions import ONE_SIDED, SHIFTED
 from dystress_text.training.presets import Preset, listing
 from vision.data.augment import AT_IMAGENET_SCALE
 from vision.pretraining.settings import VISION
@@ -12,6 +13,7 @@ Options = dict[str, Any]
 
 _CIFAR: Options = {
     "architecture": "resnet18", "stem": "cifar", "projector": "cifar", "out_dim": 128, "image_size": 32,
+    "min_scale": 0.08,  # SimCLR's, also on CIFAR
     "optimizer": "sgd", "learning_rate": 0.06, "weight_decay": 5e-4, "lr_scheduler_type": "cosine",
     "train_batch_size": 128, "num_train_epochs": 200, "max_grad_norm": 0.0, "eval_steps": 3900, "knn_k": 200,
 }  # fmt: skip
@@ -51,7 +53,7 @@ def _shifted(low: float, high: float, shift: float, scale: float) -> Options:
     return {"temperature": "shifted_cosine", "tau_min": low, "tau_max": high, "shift": shift, "scale": scale}
 
 
-_MACL: Options = {"objective": "macl", **VISION.alignment}
+_MACL: Options = {"objective": "macl", "rows": "ntxent", **VISION.alignment}
 _WIDE: Options = {"projector": "expander", "out_dim": 2048}
 # the rows of the ImageNet tables: row, whose the hyper-parameters are (optimiser and schedule are always those of
 # DySTreSS), and options
@@ -147,14 +149,14 @@ def _cifar_ablations() -> dict[str, Preset]:
                     presets[f"{data}-range-{low}-{high}"] = Preset(
                         "ablation of the range, a figure of the paper", {**base, **_cosine(low, high)}
                     )
-        for shift, scale in ((0.2, 0.6), (0.4, 0.7)):
-            for name, sign in (("v1", -1), ("v2", 1)):
-                presets[f"{data}-shift-{name}-{shift}"] = Preset(
-                    f"ablation of the shift, version {name[1]}, a figure of the paper",
-                    {**base, **_shifted(0.07, 0.2, sign * shift, scale)},
-                )
-            presets[f"{data}-shift-v3-{shift}"] = Preset(
-                "ablation of the shift, the one-sided version 3, a figure of the paper",
+        for version, (shift, scale) in SHIFTED.items():
+            presets[f"{data}-shift-v{version[0]}-{abs(shift)}"] = Preset(
+                f"ablation of the shift, version {version}, a figure of the paper",
+                {**base, **_shifted(0.07, 0.2, shift, scale)},
+            )
+        for version, shift in ONE_SIDED.items():
+            presets[f"{data}-shift-v{version[0]}-{shift}"] = Preset(
+                f"ablation of the shift, the one-sided version {version}, a figure of the paper",
                 {**base, **_cosine(0.07, 0.2), "temperature": "one_sided_cosine", "shift": shift},
             )
         for rate in (0.01, 0.03, 0.06, 0.1, 0.3, 0.5):
@@ -259,8 +261,8 @@ PRESETS: dict[str, Preset] = {
     "quickstart": Preset(
         "no network, no GPU: a narrow ResNet on shapes drawn at run time; no row of the paper",
         {**_CIFAR, **_cosine(0.07, 0.2), "dataset": "shapes", "architecture": "resnet10_narrow", "stem": "imagenet",
-         "image_size": 24, "optimizer": "adamw", "learning_rate": 1e-3, "max_steps": 150, "eval_steps": 0,
-         "knn_k": 20},
+         "image_size": 24, "min_scale": 0.2, "optimizer": "adamw", "learning_rate": 1e-3, "max_steps": 150,
+         "eval_steps": 0, "knn_k": 20},
     ),
 }  # fmt: skip
 

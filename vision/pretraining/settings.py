@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from dystress_text.cli.options import check_options, option, reworded
 from dystress_text.core.registry import TEMPERATURES
@@ -56,7 +56,7 @@ class VisionSettings:
         1.0, "Colour jitter, times 0.4 0.4 0.4 0.1; 2 is SimCLR's strength 1, which it uses on ImageNet."
     )
     blur: bool = option(False, "Gaussian blur, as on ImageNet.")
-    min_scale: float = option(0.2, "Smallest share of an image's area that a crop has.")
+    min_scale: float = option(0.08, "Smallest share of an image's area that a crop has.")
     optimizer: str = option("sgd", "The optimiser.", choices=("sgd", "lars", "adamw"))
     lr_scaling: str = option(
         "none", "learning_rate as it is, times sqrt(batch), or times batch / 256.", choices=("none", "sqrt", "linear")
@@ -76,6 +76,8 @@ class VisionSettings:
 @dataclass(frozen=True)
 class VisionLossSettings(LossSettings):
     """Objective and temperature. Options that are not given take :data:`VISION`'s values, then the temperature's."""
+
+    _rows_of_macl: ClassVar[str] = "ntxent"  # the base is SimCLR
 
     objective: str = option(
         "ntxent",
@@ -101,6 +103,12 @@ class VisionLossSettings(LossSettings):
     )
     a_0: float | None = reworded(
         LossSettings, "a_0", f"alignment_adaptive: reference alignment; {VISION.alignment['a_0']}."
+    )
+    rows: str | None = reworded(
+        LossSettings,
+        "rows",
+        "macl: what it reweights, the rows of ntxent (each view against all others) or of infonce (one view against "
+        "the other); ntxent.",
     )
 
 

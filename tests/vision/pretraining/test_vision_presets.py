@@ -88,17 +88,29 @@ def test_the_recipe_of_imagenet100(parsed):
     assert vision.blur
 
 
-def test_colour_jitter_is_simclrs_at_imagenet_scale_and_the_papers_below(parsed):
+def test_crops_are_simclrs_and_so_is_colour_jitter_at_imagenet_scale(parsed):
     for name, settings in parsed.items():
         vision = settings.vision
         large = vision.image_size > SMALL
-        expected = (2.0, True, 0.08) if large else (1.0, False, 0.2)
+        expected = (2.0, True, 0.08) if large else (1.0, False, 0.2 if name == "quickstart" else 0.08)
         assert (vision.jitter, vision.blur, vision.min_scale) == expected, name
         SimclrAugment(vision.image_size, (0.5,) * 3, (0.25,) * 3, vision.jitter, vision.blur, vision.min_scale)
     for jitter, expected in ((2.0, (0.8, 0.8, 0.8, 0.2)), (1.0, (0.4, 0.4, 0.4, 0.1))):
         factors = draw_jitter(100_000, jitter, torch.device("cpu"))
         spread = (factors.amax(1) - torch.tensor([1.0, 1.0, 1.0, 0.0])).tolist()
         assert spread == pytest.approx(expected, rel=0.01)
+
+
+def test_version_1_has_its_minimum_in_the_right_half_and_version_2_in_the_left(parsed):
+    grid = torch.linspace(-1, 1, 2001, dtype=torch.float64)
+    found = set()
+    for name in parsed:
+        if version := re.search(r"-shift-v(\d)-(0\.\d)", name):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                lowest = float(grid[objective_of(parsed[name], ONE_PROCESS).temperature(grid).argmin()])
+            found.add((int(version[1]), float(version[2]), round(lowest, 3)))
+    assert found == {(1, 0.2, 0.4), (1, 0.4, 0.3), (2, 0.2, -0.4), (2, 0.4, -0.3), (3, 0.2, -1), (3, 0.4, -1)}
 
 
 def test_each_trains_on_the_data_set_of_its_name(parsed):
