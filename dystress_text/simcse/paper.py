@@ -1,7 +1,7 @@
 """The figures of the paper's text table, for presets, evaluation and reports.
 
-Table stsresall: BERT-base uncased, one epoch of Wiki1M, one run per row. The image tables' figures are in
-vision/presets.py.
+Table stsresall: BERT-base uncased, one epoch of Wiki1M, one run per row. vision/evaluation/paper.py has
+those of the image tables.
 """
 
 from __future__ import annotations
@@ -37,11 +37,16 @@ class PaperRow:
         """Figures by task of ``sts`` or ``transfer``."""
         return dict(zip(TASKS[group], self.sts if group == "sts" else self.transfer, strict=True))
 
+    @property
+    def title(self) -> str:
+        """What records call the row."""
+        return f"Table {TABLE}, row {self.name}"
+
     def about(self) -> str:
         """Table, row and averages, on one line."""
         sts, transfer = average(self.figures("sts")), average(self.figures("transfer"))
         printed = "" if sts == self.printed[0] else f" (printed {self.printed[0]:.2f})"
-        return f"Table {TABLE}, row {self.name}: STS average {sts:.2f}{printed}, transfer average {transfer:.2f}"
+        return f"{self.title}: STS average {sts:.2f}{printed}, transfer average {transfer:.2f}"
 
 
 def _shifted(low: float, high: float, shift: float, scale: float) -> dict[str, Any]:

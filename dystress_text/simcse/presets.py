@@ -82,8 +82,11 @@ _BY_NAME = {row.name: row for row in ROWS}
 _DEFAULT = _BY_NAME[STS_ROWS["sts-shifted-0.4-0.05-0.07"]]
 
 PRESETS: dict[str, Preset] = {
-    "paper": Preset(f"BERT-base on Wiki1M as in the paper, the default: {_DEFAULT.about()}", _PAPER),
-    **{name: Preset(_BY_NAME[row].about(), {**_PAPER, **_BY_NAME[row].loss}) for name, row in STS_ROWS.items()},
+    "paper": Preset(f"BERT-base on Wiki1M as in the paper, the default: {_DEFAULT.about()}", _PAPER, (_DEFAULT.title,)),
+    **{
+        name: Preset(row.about(), {**_PAPER, **row.loss}, (row.title,))
+        for name, row in ((name, _BY_NAME[row]) for name, row in STS_ROWS.items())
+    },
     **{
         name: Preset(
             "a constant temperature as a control; not a row of the paper",

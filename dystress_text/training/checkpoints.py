@@ -46,7 +46,8 @@ def as_before(options: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any
         options: by name.
         known: the names of the options of today.
     """
-    younger = {"rows": "infonce" if options.get("objective") == "macl" else None}
+    rows = "infonce" if options.get("objective") == "macl" else None
+    younger = {"rows": rows, "small_crops": 0, "small_crop_size": 96}
     return {**{name: value for name, value in younger.items() if name in known}, **options}
 
 

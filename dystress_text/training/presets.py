@@ -16,10 +16,12 @@ class Preset:
     Attributes:
         about: what the settings are for, and the row of the paper's table that they reproduce.
         settings: values by option name; other options keep their defaults.
+        rows: of the paper's tables, such as ``Table stsresall, row MACL (repro.)``; the line is about the first.
     """
 
     about: str
     settings: dict[str, Any]
+    rows: tuple[str, ...] = ()
 
 
 def find_preset(name: str, presets: Mapping[str, Preset]) -> Preset:

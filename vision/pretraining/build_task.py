@@ -15,6 +15,7 @@ from vision.data.images import ImageSet
 from vision.pretraining.batchnorm import synchronise
 from vision.pretraining.negative_free import NEGATIVE_FREE
 from vision.pretraining.settings import VISION, WITH_FOLLOWER, PretrainSettings, VisionSettings
+from vision.pretraining.small_crops import SmallCrops
 from vision.pretraining.task import Evaluate, PretrainTask, QueueTask
 from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask, predictor
 from vision.resnet import ImageEncoder, build_encoder
@@ -86,7 +87,7 @@ def task_of(
     common: dict[str, Any] = {
         "encoder": encoder,
         "images": images,
-        "augment": augment,
+        "augment": augment.to(accelerator.device),
         "objective": objective,
         "online": online,
         "card": f"Pre-trained on {images.name} with {used}.",
@@ -98,7 +99,13 @@ def task_of(
         return QueueTask(**common)
     head = predictor(vision.out_dim) if name == "byol" else Prototypes(vision.out_dim)
     _prepare(head, vision, accelerator)
-    return TeacherTask(**common, head=head, head_in_teacher=name == "dino")
+    small = None
+    if vision.small_crops:
+        assert encoder.input is not None  # set by the run
+        mean, std = encoder.input.mean, encoder.input.std
+        small = SmallCrops(vision.small_crops, vision.small_crop_size, vision.min_scale, mean, std, vision.jitter,
+                           vision.blur).to(accelerator.device)  # fmt: skip
+    return TeacherTask(**common, head=head, head_in_teacher=name == "dino", small_crops=small)
 
 
 def _prepare(module: nn.Module, vision: VisionSettings, accelerator: Accelerator) -> None:

@@ -14,12 +14,13 @@ from dystress_text.training.settings import OBJECTIVES, EngineSettings, LossSett
 from vision.data.augment import check_augmentation
 from vision.data.sources import SET_NAMES
 from vision.pretraining.negative_free import NEGATIVE_FREE
+from vision.pretraining.small_crops import SMALLEST
 from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
 
 WITHOUT_TEMPERATURE = (*NEGATIVE_FREE, "byol", "dino")
 VISION_OBJECTIVES = (*OBJECTIVES, "queue", *WITHOUT_TEMPERATURE)
 WITH_FOLLOWER = ("queue", "byol", "dino")  # a second encoder follows the trained one by --key_momentum
-_OBJECTIVES_WITH = {"queue_size": ("queue",), "key_momentum": WITH_FOLLOWER}
+_OBJECTIVES_WITH = {"queue_size": ("queue",), "key_momentum": WITH_FOLLOWER, "small_crops": ("dino",)}
 
 # the paper's CIFAR row; Kukleva et al.'s swing over hundreds of epochs; and MACL's numbers for images, where those for
 # text would make the temperature negative
@@ -65,12 +66,26 @@ class VisionSettings:
     key_momentum: float = option(
         0.99, "queue, byol, dino: momentum of the encoder that follows; byol and dino raise it to 1.", interval="[0, 1)"
     )
+    small_crops: int = option(
+        0,
+        "dino: small crops of each image, for the student alone; they take from a twentieth of its area to "
+        "--min_scale, the large ones from there on.",
+        interval="[0, 64]",
+    )
+    small_crop_size: int = option(
+        96, "dino: side of the small crops, in pixels.", interval="[1, 4096]", needs="small_crops"
+    )
     sync_batchnorm: bool = option(False, "Compute batch statistics over all processes, not in each one alone.")
     knn_k: int = option(200, "Neighbours of the online evaluation; 0 for none.", interval="[0, inf)")
 
     def __post_init__(self) -> None:
         check_options(self)
         check_augmentation(self.image_size, self.jitter, self.min_scale)
+        if self.small_crops and not SMALLEST < self.min_scale <= 3 / 4:
+            raise UserError(
+                f"--min_scale: small crops take areas from {SMALLEST} up to it, so it must lie in ({SMALLEST}, 0.75], "
+                f"got {self.min_scale}"
+            )
 
 
 @dataclass(frozen=True)

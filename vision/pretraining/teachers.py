@@ -13,6 +13,7 @@ from dystress_text.core.gather import Gather, LocalGather
 from dystress_text.core.rows import at_least_fp32
 from dystress_text.training.batches import Batch
 from dystress_text.training.embeddings import Embeddings
+from vision.pretraining.small_crops import SmallCrops
 from vision.pretraining.task import MomentumTask
 from vision.resnet import mlp
 
@@ -22,15 +23,18 @@ PROTOTYPES = 4096
 
 
 class HeadedEncoder(nn.Module):
-    """An encoder and a head used in training only, (n, 3, h, w) -> (n, the head's width)."""
+    """An encoder and a head used in training only, (n, 3, h, w) -> (n, the head's width).
+
+    Images of several sides go through the encoder one side after the other, and through the head together.
+    """
 
     def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = head
 
-    def forward(self, images: Tensor) -> Tensor:
-        out: Tensor = self.head(self.encoder(images))
+    def forward(self, *images: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.cat([self.encoder(each) for each in images]))
         return out
 
 
@@ -39,16 +43,18 @@ class TeacherTask(MomentumTask):
     """A student with a further head, and a teacher that sees the same two views and takes no gradient.
 
     The teacher's momentum rises from the given one to 1 over the run, along half a cosine (Grill et al., 2020). Both
-    views go through a network in one pass, so they share batch statistics. Smaller crops are not used.
+    views go through a network in one pass, so they share batch statistics.
 
     Args:
         head: of the student, after the encoder.
         head_in_teacher: whether the teacher has it too (DINO's prototypes) or not (BYOL's predictor).
-        **others: as for :class:`MomentumTask`; the objective takes both views of the student, then of the teacher.
+        small_crops: further views for the student alone; None for none.
+        **others: as for :class:`MomentumTask`; the objective takes the views of the student, then of the teacher.
     """
 
     head: nn.Module
     head_in_teacher: bool
+    small_crops: SmallCrops | None = None
 
     def __post_init__(self) -> None:
         self.headed = HeadedEncoder(self.encoder, self.head)
@@ -63,9 +69,12 @@ class TeacherTask(MomentumTask):
         return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * run_fraction)) / 2
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
-        views = self._two_views(batch["images"])
-        # each (n, the head's or the projector's width)
-        return Embeddings((*model(views).chunk(2), *self._follow(views).chunk(2)))
+        views, small = self._two_views(batch["images"]), self.small_crops
+        if small is None:
+            student = model(views).chunk(2)
+        else:
+            student = model(views, small(batch["images"])).chunk(2 + small.count)
+        return Embeddings((*student, *self._follow(views).chunk(2)))  # each (n, the head's or the projector's width)
 
 
 def predictor(dim: int) -> nn.Module:
@@ -114,12 +123,13 @@ class Prototypes(nn.Module):
 
 
 class DINOLoss(nn.Module):
-    """DINO (Caron et al., ICCV 2021, Eqs. 3 and 4) on two global crops: match the teacher's choice of prototypes.
+    """DINO (Caron et al., ICCV 2021, Eqs. 3 and 4): match the teacher's choice of prototypes for another crop.
 
-    The mean of ``H(P_t(x1), P_s(x2))`` and ``H(P_t(x2), P_s(x1))`` over the images, with the cross-entropy H,
-    ``P_s = softmax(s / student_temperature)`` and ``P_t = softmax((t - centre) / teacher_temperature)``. In training
-    mode the centre then follows the mean of the teacher's outputs over all processes. DINO's small crops, the warm-up
-    of the teacher's temperature and the first epoch with fixed prototypes are left out.
+    The mean of ``H(P_t(x), P_s(y))`` over the images, the teacher's two large crops x and the student's other crops y,
+    large and small, with the cross-entropy H, ``P_s = softmax(s / student_temperature)`` and
+    ``P_t = softmax((t - centre) / teacher_temperature)``. In training mode the centre then follows the mean of the
+    teacher's outputs over all processes. The warm-up of the teacher's temperature and the first epoch with fixed
+    prototypes are left out.
 
     Args:
         prototypes: their number.
@@ -160,20 +170,29 @@ class DINOLoss(nn.Module):
         self.gather: Gather = gather or LocalGather()
         self.register_buffer("centre", torch.zeros(prototypes))
 
-    def forward(self, s1: Tensor, s2: Tensor, t1: Tensor, t2: Tensor) -> Tensor:
-        """The loss of the student's and the teacher's outputs, all (batch, prototypes).
+    def forward(self, s1: Tensor, s2: Tensor, *others: Tensor) -> Tensor:
+        """The loss of the outputs for each crop, all (batch, prototypes).
+
+        Args:
+            s1: the student's for the first large crop.
+            s2: its for the second one.
+            others: its for any number of small crops, then the teacher's for the two large ones.
 
         Raises:
-            ValueError: other shapes.
+            ValueError: other shapes, or no two outputs of the teacher.
         """
-        _check_shapes(s1, s2, t1, t2)
+        _check_shapes(s1, s2, *others)
+        if len(others) < 2:
+            raise ValueError(f"the teacher's outputs for two crops are needed, got {len(others)}")
         if s1.shape[1] != len(self.centre):
             raise ValueError(f"the centre has {len(self.centre)} prototypes, the outputs {s1.shape[1]}")
+        *small, t1, t2 = others
         with torch.autocast(device_type=s1.device.type, enabled=False):
-            student = [F.log_softmax(at_least_fp32(s) / self.student_temperature, dim=1) for s in (s1, s2)]
+            student = [F.log_softmax(at_least_fp32(s) / self.student_temperature, dim=1) for s in (s1, s2, *small)]
             outputs = [at_least_fp32(t.detach()) for t in (t1, t2)]
             teacher = [torch.softmax((t - self.centre) / self.teacher_temperature, dim=1) for t in outputs]
-            loss = -((teacher[0] * student[1]).sum(1) + (teacher[1] * student[0]).sum(1)).mean() / 2
+            terms = [-(t * s).sum(1) for i, t in enumerate(teacher) for j, s in enumerate(student) if i != j]
+            loss = torch.stack(terms).mean()
             if self.training:
                 mean = self.gather(torch.cat(outputs).mean(0, keepdim=True)).mean(0)  # (prototypes,)
                 self.centre = torch.lerp(mean.to(self.centre), self.centre, self.centre_momentum)

@@ -2,20 +2,23 @@
 
 import json
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import reset_accelerator
+from encoder_cases import colour_images
 from vision_cases import ONE_PROCESS
 
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.training.embeddings import Embeddings
-from vision.pretraining.build_task import objective_of
+from vision.data.augment import SimclrAugment
+from vision.pretraining.build_task import encoder_of, objective_of, task_of
 from vision.pretraining.negative_free import NEGATIVE_FREE, ZeroCLLoss
 from vision.pretraining.run import check_batch
 from vision.pretraining.settings import WITHOUT_TEMPERATURE
 from vision.pretraining.task import PretrainTask
-from vision.resnet import load_encoder
+from vision.resnet import ImageInput, load_encoder
 from vision.train import main, parse
 
 SHORT = ["--preset", "quickstart", "--max_steps=24", "--max_train_samples=320", "--train_batch_size=32",
@@ -39,6 +42,23 @@ def test_a_short_run_on_shapes_lowers_the_loss(objective, tmp_path, capsys):
     assert "emperature" not in card + capsys.readouterr().out
 
 
+def test_dino_trains_with_small_crops(tmp_path):
+    crops = ["--small_crops=2", "--small_crop_size=12", "--min_scale=0.3", "--max_steps=3"]
+    assert main([*SHORT, "--objective=dino", *crops, "--output_dir", str(tmp_path / "out")]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3]
+
+
+def test_the_augmentation_is_where_the_encoder_is():
+    settings = parse(["--preset=quickstart", "--objective=dino", "--small_crops=2", "--min_scale=0.3"])
+    elsewhere = SimpleNamespace(**{**vars(ONE_PROCESS), "device": torch.device("meta"), "autocast": torch.no_grad})
+    encoder = encoder_of(settings.vision, elsewhere)
+    encoder.input = ImageInput(24, 1.0, (0.5,) * 3, (0.25,) * 3)
+    augment = SimclrAugment(24, (0.5,) * 3, (0.25,) * 3)
+    task = task_of(settings, encoder, colour_images(4), augment, objective_of(settings, elsewhere), None, elsewhere)
+    assert task.augment.mean.device == task.small_crops.whole.mean.device == elsewhere.device
+
+
 OF_A_TEMPERATURE = [
     "--temperature=linear", "--temp=0.2", "--tau_min=0.1", "--tau_max=0.1", "--shift=0.2", "--scale=0.5",
     "--sharpness=3", "--half_period=2", "--unit=run", "--tau_0=0.1", "--alpha=1", "--a_0=0.1", "--sigma=0.5",
@@ -56,7 +76,11 @@ def test_options_of_a_temperature_are_refused():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [(["--objective=arb", "--key_momentum=0.9"], "--key_momentum: objective 'arb' has none; queue, byol, dino do"),
-     (["--objective=byol", "--queue_size=9"], "--queue_size: objective 'byol' has none; queue does")],
+     (["--objective=byol", "--queue_size=9"], "--queue_size: objective 'byol' has none; queue does"),
+     (["--objective=byol", "--small_crops=2"], "--small_crops: objective 'byol' has none; dino does"),
+     (["--objective=dino", "--small_crop_size=48"], "--small_crop_size: has no effect without --small_crops"),
+     (["--objective=dino", "--small_crops=2", "--min_scale=0.8"],
+      r"--min_scale: small crops take areas from 0.05 up to it, so it must lie in \(0.05, 0.75\], got 0.8")],
 )  # fmt: skip
 def test_options_of_other_objectives_are_refused(flags, message):
     with pytest.raises(UserError, match=f"^{message}$"):

@@ -2,13 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from encoder_cases import as_float, colour_images, tiny_encoder
+from PIL import Image
 from processes import in_threads
 from torch import nn
 
 from dystress_text.training.embeddings import Embeddings
+from vision.pretraining.small_crops import SmallCrops, draw_small_crops
 from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask, predictor
 from vision.resnet import load_encoder
 
@@ -43,10 +46,16 @@ def cross_entropy(teacher, student, centre, cold=0.04, warm=0.1):
     return -math.fsum(a * math.log(b) for a, b in zip(p, q, strict=True))
 
 
-def dino(s1, s2, t1, t2, centre):
-    rows = zip(*(z.tolist() for z in (s1, s2, t1, t2)), strict=True)
-    total = math.fsum(cross_entropy(c, b, centre) + cross_entropy(d, a, centre) for a, b, c, d in rows)
-    return total / (2 * len(s1))
+def dino(*views, centre):
+    """The mean over every pair of the teacher's crop and another crop of the student; the teacher's are the last."""
+    *students, t1, t2 = (z.tolist() for z in views)
+    return math.fsum(
+        cross_entropy(t, s, centre) / (2 * (len(students) - 1) * len(t1))
+        for i, teacher in enumerate((t1, t2))
+        for j, student in enumerate(students)
+        if i != j
+        for t, s in zip(teacher, student, strict=True)
+    )
 
 
 def test_byol_is_its_formula():
@@ -58,7 +67,7 @@ def test_dino_is_its_formula_and_the_centre_follows_the_teacher():
     loss, centre = DINOLoss(5).double(), [0.0] * 5
     for step in range(3):
         views = [0.3 * z for z in draw(seed=step)]
-        assert loss(*views).item() == pytest.approx(dino(*views, centre), rel=1e-10)
+        assert loss(*views).item() == pytest.approx(dino(*views, centre=centre), rel=1e-10)
         mean = torch.cat(views[2:]).mean(0).tolist()
         centre = [0.9 * c + 0.1 * m for c, m in zip(centre, mean, strict=True)]
         assert loss.centre.tolist() == pytest.approx(centre, rel=1e-12)
@@ -67,6 +76,15 @@ def test_dino_is_its_formula_and_the_centre_follows_the_teacher():
     fresh = DINOLoss(5)
     fresh.load_state_dict(loss.state_dict())
     assert torch.equal(fresh.centre, loss.centre.float())
+
+
+def test_small_crops_are_for_the_student_alone():
+    views = [0.3 * z for z in (*draw(), *draw(seed=1))]  # two large crops, four small ones, the teacher's two
+    loss = DINOLoss(5).double()
+    loss.centre += torch.linspace(-0.1, 0.1, 5, dtype=torch.float64)
+    assert loss(*views).item() == pytest.approx(dino(*views, centre=torch.linspace(-0.1, 0.1, 5).tolist()), rel=1e-6)
+    with pytest.raises(ValueError, match="the teacher's outputs for two crops are needed, got 1"):
+        loss(*views[:3])
 
 
 def test_prototypes_are_cosines():
@@ -174,6 +192,51 @@ def test_student_and_teacher_see_both_views_and_the_student_alone_learns(kind):
     assert all(p.grad is None for p in task.key_encoder.parameters())
     own = dict(task.key_encoder.named_parameters())
     assert ("head.weight" in own) == (kind == "dino")
+
+
+def test_small_crops_go_through_the_student_beside_the_large_ones():
+    task = make_task("dino")
+    task.small_crops = SmallCrops(3, 8, 0.5, (0.5,) * 3, (0.25,) * 3)
+    batch = task.load(torch.arange(6).numpy())
+    torch.manual_seed(4)
+    views = task.embed(task.model, batch).views
+    assert [tuple(z.shape) for z in views] == [(6, 24)] * 7
+    torch.manual_seed(4)
+    large = torch.cat([as_float(task.images.images[:6]), 0.5 * as_float(task.images.images[:6])])
+    students = torch.cat([task.encoder(large), task.encoder(task.small_crops(batch["images"]))])
+    torch.testing.assert_close(torch.cat(views[:5]), task.head(students))
+    torch.testing.assert_close(torch.cat(views[5:]), task.key_encoder(large))
+    task.loss(Embeddings(views)).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in task.model.parameters())
+
+
+def test_small_crops_are_small_parts_of_the_images():
+    torch.manual_seed(0)
+    crops = draw_small_crops(20_000, 256, 256, 0.14, torch.device("cpu"))
+    area, aspect = crops.width * crops.height / 256**2, crops.width / crops.height
+    assert 0.048 < area.min() < 0.052
+    assert 0.138 < area.max() < 0.142
+    assert area.mean() == pytest.approx((0.05 + 0.14) / 2, abs=1e-3)  # uniform
+    assert aspect.log().mean() == pytest.approx(0, abs=5e-3)
+    assert 0.72 < aspect.min() < aspect.max() < 1.38
+    for start, length in ((crops.left, crops.width), (crops.top, crops.height)):
+        assert start.min() == 0
+        assert (start + length).max() == 256
+    assert crops.flip.float().mean() == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_small_crop_is_pillows(seed):
+    """Of a grey image and without jitter, but for flips and a level of rounding."""
+    gray = colour_images(1, size=32).images[:, :1].expand(-1, 3, -1, -1)
+    torch.manual_seed(seed)
+    crops = draw_small_crops(1, 32, 32, 0.3, torch.device("cpu"))
+    box = tuple(int(v) for v in (crops.left, crops.top, crops.left + crops.width, crops.top + crops.height))
+    picture = Image.fromarray(gray[0].permute(1, 2, 0).numpy()).crop(box).resize((24, 24), Image.Resampling.BILINEAR)
+    expected = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float()
+    torch.manual_seed(seed)
+    (view,) = 255 * SmallCrops(1, 24, 0.3, (0.0,) * 3, (1.0,) * 3, jitter=0.0)(gray)
+    assert min((view - expected).abs().max(), (view.flip(2) - expected).abs().max()) <= 1.01
 
 
 @pytest.mark.parametrize("kind", ["byol", "dino"])
