@@ -8,6 +8,7 @@ from pathlib import Path
 from dystress_text.report.runs import RunFigures, differing_otherwise
 from dystress_text.report.tables import Comparisons
 from dystress_text.simcse.presets import PRESETS
+from dystress_text.training.paper_row import said_of
 
 
 def notes_of(compared: Comparisons) -> list[str]:
@@ -19,6 +20,8 @@ def notes_of(compared: Comparisons) -> list[str]:
         notes.append(
             f"Not the paper's setup ({', '.join(away)}): the lines 'ours - paper' say nothing about its claims."
         )
+    said = {name: said_of(several[0].record) for name, several in compared.configurations.items()}
+    notes += [f"{name}: preset of {row}." for name, row in said.items() if "differs" in row]
     otherwise = differing_otherwise(runs)
     if otherwise:
         notes.append(f"The configurations differ in more than the temperature: {', '.join(otherwise)}.")

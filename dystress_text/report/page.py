@@ -15,6 +15,7 @@ from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
 from dystress_text.files.whole import write_text
 from dystress_text.report.history import RunHistory, read_history
+from dystress_text.training.paper_row import said_of
 from dystress_text.training.run_folder import REPORT
 
 Table = list[list[str]]
@@ -95,9 +96,10 @@ def _summary(run: RunHistory, named: bool) -> str:
     record = run.record
     name = f"{run.name}: " if named else ""
     temperature = f" with {record['temperature']}" if record["temperature"] else ""
+    row = said_of(record)
     return (
         f"{name}{record['objective']}{temperature}. {record['steps']:,} steps in "
-        f"{record['train_seconds']:,.0f} s on {record['device']}."
+        f"{record['train_seconds']:,.0f} s on {record['device']}.{f' Preset of {row}.' if row else ''}"
     )
 
 

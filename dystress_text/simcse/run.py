@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.registry import Temperature
 from dystress_text.encoders.encoder import SentenceEncoder, check_length, check_views
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
@@ -28,20 +30,24 @@ from dystress_text.evaluation.evaluators import (
     sts_metrics,
 )
 from dystress_text.evaluation.readers import POSITIVE_SCORE, StsPairs
+from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import pair_similarities, score_vectors
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import versions
 from dystress_text.simcse.corpus import TrainingText, load_corpus, tokenizer_id
-from dystress_text.simcse.objective import objective_of
-from dystress_text.simcse.settings import RunSettings
+from dystress_text.simcse.objective import TEXT, objective_of
+from dystress_text.simcse.presets import PRESETS
+from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.simcse.start import Start, load_start
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.training_text import training_text
-from dystress_text.training.accelerator import describe, gather_of
-from dystress_text.training.build_loss import learned_end_points, learned_group
+from dystress_text.training.accelerator import describe, gather_of, global_batch_size
+from dystress_text.training.build_loss import build_temperature, learned_end_points, learned_group
 from dystress_text.training.distributed import check_whole
+from dystress_text.training.paper_row import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import TEXT_PROGRAM
+from dystress_text.training.settings import EngineSettings, LossSettings
 from dystress_text.training.similarity_log import SimilarityLog, similarity_log_of
 from dystress_text.training.task import TrainingSummary
 from dystress_text.training.trainer import Trainer
@@ -218,8 +224,29 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
         "versions": versions("sentence-transformers", "tokenizers"),
         "data_variants": variants,
         **start.about,
+        **_paper_row(settings, objective.temperature, global_batch_size(engine, accelerator.num_processes)),
     }
     return TextRun(settings, start, source, task, evaluation, options, data_id, variants, record, publish, accelerator)
+
+
+def _paper_row(settings: RunSettings, temperature: Temperature, batch: int) -> dict[str, Any]:
+    """The record's entry about the paper's row."""
+    preset = PRESETS[settings.preset]
+    row = RunSettings(
+        settings_of(preset, TextSettings),
+        settings_of(preset, EvaluationSettings),
+        settings_of(preset, LossSettings),
+        settings_of(preset, EngineSettings),
+        settings.preset,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a falling logit is said about the run's own temperature
+        of_row = build_temperature(row.loss, TEXT)
+    return entry_of(
+        preset,
+        trained_with(settings.options(), temperature, batch),
+        trained_with(row.options(), of_row, row.engine.train_batch_size),
+    )
 
 
 def model_path(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,8 @@ from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
 from dystress_text.files.whole import versions
 from dystress_text.training.accelerator import describe, global_batch_size
-from dystress_text.training.build_loss import learned_end_points, learned_group
+from dystress_text.training.build_loss import build_temperature, learned_end_points, learned_group
+from dystress_text.training.paper_row import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import IMAGE_PROGRAM, write_record
 from dystress_text.training.similarity_log import SimilarityLog, similarity_log_of
 from dystress_text.training.task import TrainingSummary
@@ -32,7 +34,16 @@ from vision.evaluation.online import OnlineKnn
 from vision.pretraining.allocator import keep_freed_memory
 from vision.pretraining.build_task import encoder_of, objective_of, task_of
 from vision.pretraining.optimizers import make_optimizer
-from vision.pretraining.settings import PretrainSettings, VisionSettings, check_metric
+from vision.pretraining.presets import PRESETS
+from vision.pretraining.settings import (
+    VISION,
+    WITHOUT_TEMPERATURE,
+    PretrainSettings,
+    VisionEngineSettings,
+    VisionLossSettings,
+    VisionSettings,
+    check_metric,
+)
 from vision.pretraining.task import PretrainTask
 from vision.resnet import ImageInput
 
@@ -83,7 +94,27 @@ class VisionRun:
                 "loaded_size": images.size,
             },
             "versions": versions("kornia", "pytorch_optimizer", "pillow"),
+            **self._paper_row(),
         }
+
+    def _paper_row(self) -> dict[str, Any]:
+        """The record's entry about the paper's row."""
+        name, batch = self.settings.preset, global_batch_size(self.settings.engine, self.accelerator.num_processes)
+        preset = PRESETS[name]
+        vision, engine = settings_of(preset, VisionSettings), settings_of(preset, VisionEngineSettings)
+        row = PretrainSettings(vision, settings_of(preset, VisionLossSettings), engine, name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a falling logit is said about the run's own temperature
+            of_row = None if row.loss.objective in WITHOUT_TEMPERATURE else build_temperature(row.loss, VISION)
+        # when to evaluate matters to --metric_for_best_model alone, which a row does not have
+        options, of_preset = (
+            {n: value for n, value in of.options().items() if not n.startswith("eval")} for of in (self.settings, row)
+        )
+        return entry_of(
+            preset,
+            trained_with(options, self.temperature, batch),
+            trained_with(of_preset, of_row, engine.train_batch_size),
+        )
 
     @property
     def samples(self) -> int:
