@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import transformers
 
 from dystress_text.cli.command_line import exit_code
-from dystress_text.report.page import leave_report
+from dystress_text.report.page import leave_report, write_report
 from dystress_text.training.arguments import parse_settings
 from dystress_text.training.run import run
+from vision.evaluation.table import page_tables
 from vision.pretraining.presets import PRESETS
 from vision.pretraining.run import build_vision_run
 from vision.pretraining.settings import (
@@ -51,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> bool:
         settings = parse(sys.argv[1:] if argv is None else argv)
-        run(settings.engine, lambda accelerator: build_vision_run(settings, accelerator, leave_report))
+        publish = partial(leave_report, write=partial(write_report, tables=page_tables))
+        run(settings.engine, lambda accelerator: build_vision_run(settings, accelerator, publish))
         return True
 
     return exit_code("train.py", work)

@@ -22,18 +22,24 @@ Table = list[list[str]]
 _SURROUNDINGS = ("program", "data", "corpus", "data_variants", "device", "processes", "versions")
 
 
-def write_report(folder: Path, temperature: Temperature | None = None) -> Path:
+def write_report(
+    folder: Path,
+    temperature: Temperature | None = None,
+    tables: Callable[[Mapping[str, Any]], Sequence[tuple[str, Table]]] = lambda record: (),
+) -> Path:
     """Write the ``report.html`` of a finished run from its record and logs, and return where it is.
 
     Args:
         folder: of a run of text or images.
         temperature: what was trained with; None for no curve of it.
+        tables: more tables of a record, each a title and its cells, the header first.
 
     Raises:
         UserError: the folder holds no finished run, something in it cannot be read, or the extra is not installed.
         OSError: the page cannot be written.
     """
-    write_text(folder / REPORT, render_page([read_history(folder, temperature)]))
+    history = read_history(folder, temperature)
+    write_text(folder / REPORT, render_page([history], tables(history.record)))
     return folder / REPORT
 
 

@@ -224,13 +224,19 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
         "versions": versions("sentence-transformers", "tokenizers"),
         "data_variants": variants,
         **start.about,
-        **_paper_row(settings, objective.temperature, global_batch_size(engine, accelerator.num_processes)),
+        **paper_row(settings, objective.temperature, accelerator.num_processes),
     }
     return TextRun(settings, start, source, task, evaluation, options, data_id, variants, record, publish, accelerator)
 
 
-def _paper_row(settings: RunSettings, temperature: Temperature, batch: int) -> dict[str, Any]:
-    """The record's entry about the paper's row."""
+def paper_row(settings: RunSettings, temperature: Temperature, processes: int) -> dict[str, Any]:
+    """The record's entry about the row of the paper that the preset stands for; empty where there is none.
+
+    Args:
+        settings: of the run.
+        temperature: of the run.
+        processes: their number.
+    """
     preset = PRESETS[settings.preset]
     row = RunSettings(
         settings_of(preset, TextSettings),
@@ -242,6 +248,7 @@ def _paper_row(settings: RunSettings, temperature: Temperature, batch: int) -> d
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a falling logit is said about the run's own temperature
         of_row = build_temperature(row.loss, TEXT)
+    batch = global_batch_size(settings.engine, processes)
     return entry_of(
         preset,
         trained_with(settings.options(), temperature, batch),

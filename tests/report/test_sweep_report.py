@@ -224,3 +224,14 @@ def test_unknown_baselines_and_no_finished_run(tmp_path, capsys):
     write_run(tmp_path / "b", CONSTANT, 0, 70.0, unfinished=True)
     assert main([str(tmp_path / "b")]) == 2
     assert "no finished run: sts-constant-0.05-seed-0" in capsys.readouterr().err
+
+
+def test_a_run_that_differs_from_its_row_is_noted(tmp_path, capsys):
+    row = "Table stsresall, row MACL (repro.)"
+    changed = {"rows": [row], "differs": "--max_steps 5 (row: -1)"}
+    write_run(tmp_path, "sts-macl", 0, 70.0, ["--max_steps=5"], paper=changed)
+    write_run(tmp_path, SHIFTED, 0, 70.0, paper={"rows": ["Table stsresall, row DySTreSS* 0.05/0.07"], "differs": ""})
+    assert main([str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert f"sts-macl: preset of {row}; differs from the row in --max_steps 5 (row: -1)." in printed
+    assert printed.count("differs from the row") == 1

@@ -12,8 +12,10 @@ from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.paper import ROWS
 from dystress_text.simcse.presets import CONTROLS, PRESETS, STS_ROWS, TABLES
+from dystress_text.simcse.run import paper_row
 from dystress_text.simcse.settings import TextSettings
-from dystress_text.training.build_loss import build_objective
+from dystress_text.training.build_loss import build_objective, build_temperature
+from dystress_text.training.paper_row import said_of
 from dystress_text.training.presets import listing
 from dystress_text.training.settings import EngineSettings, LossSettings
 
@@ -88,6 +90,36 @@ def test_macl_is_the_reweighting_with_the_adaptive_temperature():
     macl = objective("sts-macl")
     assert isinstance(macl, MACLLoss)
     assert repr(macl.temperature) == repr(objective("paper", "--objective=macl").temperature)
+
+
+BEST = "Table stsresall, row DySTreSS* 0.05/0.07"
+
+
+@pytest.mark.parametrize(
+    ("flags", "row", "differs"),
+    [([], BEST, ""),
+     (["--temperature=shifted_cosine", "--tau_min=0.05", "--seed=1", "--output_dir=other"], BEST, ""),
+     (["--preset=sts-macl", "--rows=ntxent", "--per_device_train_batch_size=32"],
+      "Table stsresall, row MACL (repro.)", "--rows ntxent (row: infonce)"),
+     (["--preset=sts-macl", "--per_device_train_batch_size=64"], "Table stsresall, row MACL (repro.)",
+      "--train_batch_size 128 (row: 64)"),
+     (["--per_device_train_batch_size=32", "--temp=0.05"], BEST,
+      "--temperature ConstantTemperature(tau=0.05) (row: ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, "
+      "shift=-0.4, scale=0.7))"),
+     (["--per_device_train_batch_size=32", "--train_file=a.txt", "--eval_steps=5", "--eval_set", "mini_sts"], BEST,
+      "--train_file a.txt (row: None), --eval_set mini_sts (row: stsb_dev), --eval_steps 5 (row: 125)")],
+)  # fmt: skip
+def test_a_run_says_in_what_it_differs_from_its_row(flags, row, differs):
+    settings = parse(flags)
+    entry = paper_row(settings, build_temperature(settings.loss, TEXT), 2)
+    assert entry == {"paper": {"rows": [row], "differs": differs}}
+    assert said_of(entry) == (f"{row}; differs from the row in {differs}" if differs else row)
+
+
+def test_a_preset_without_a_row_says_nothing_of_the_paper():
+    settings = parse(["--preset=sts-constant-0.07"])
+    assert paper_row(settings, build_temperature(settings.loss, TEXT), 1) == {}
+    assert said_of({}) == ""
 
 
 def test_the_default_is_the_best_row():

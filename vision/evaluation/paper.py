@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 Place = tuple[str, ...]  # of a figure in the results of an evaluation, such as ("knn", "200-NN", "top1")
@@ -136,10 +137,14 @@ def figures_of(row: str, dataset: str) -> dict[Place, float]:
         dataset: its name, or a path that ends in it.
     """
     label, _, name = row.removeprefix("Table ").partition(", row ")
-    dataset = dataset.rstrip("/").rpartition("/")[2].lower()
     table = TABLES.get(label, Table((), {}))
     columns = zip(table.columns, table.rows.get(name, ()), strict=False)  # an unknown row has columns alone
-    return {place: value for (data, place), value in columns if data == dataset and value is not None}
+    return {place: value for (data, place), value in columns if data == name_of(dataset) and value is not None}
+
+
+def name_of(dataset: str) -> str:
+    """The name of a data set, which may be given as a path that ends in it."""
+    return Path(dataset).name.lower()
 
 
 def results_of(row: str, dataset: str) -> dict[str, Any]:

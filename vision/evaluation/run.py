@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 
 from dystress_text.errors import UserError
 from dystress_text.files.whole import versions, write_json
+from dystress_text.training.paper_row import PAPER, rows_of
 from dystress_text.training.run_folder import RECORD, read_record, vision_file
 from vision.data.augment import crop_of
 from vision.data.loading import Splits, load_splits
@@ -21,6 +22,7 @@ from vision.evaluation.fine_tuning import FineTuningRecipe, FineTuningResult, ch
 from vision.evaluation.geometry import Geometry, plot_geometry
 from vision.evaluation.knn import check_neighbours
 from vision.evaluation.measures import Subject, fine_tuning, geometry, linear, nearest_neighbours
+from vision.evaluation.paper import FINE_TUNED, UNNAMED, name_of, results_of
 from vision.evaluation.settings import UNTRAINED, EvaluationSettings
 from vision.evaluation.table import table
 from vision.resnet import ImageEncoder, ImageInput, build_encoder, load_encoder
@@ -90,6 +92,9 @@ def run(settings: EvaluationSettings) -> Results:
         "device": str(_device()),
         "versions": versions(*PACKAGES),
     }
+    papers = papers_of(settings, encoders, dataset)
+    if papers:
+        about["paper"] = papers
     file = settings.output or vision_file(Path(settings.model), dataset)
     results = Results(about, file)
     results.write()  # shows now, not after the last measure, that the place cannot be written
@@ -104,12 +109,58 @@ def run(settings: EvaluationSettings) -> Results:
                 histograms[name] = found
         encoder.cpu()
     title = f"{splits.train.title}, {len(splits.test):,} test images"
-    print(f"\n{title}\n{table(results.encoders, splits.train.variant)}\n")
+    columns = results.encoders | {row: found for of in papers.values() for row, found in of["rows"].items()}
+    print(f"\n{title}\n{table(columns, splits.train.variant)}\n")
+    for line in _notes(papers, splits.train.variant):
+        print(line)
     if settings.plot is not None:
         plot_geometry(histograms, title, settings.plot)
         print(f"{settings.plot}: similarity histograms")
     print(f"{file}: all results")
     return results
+
+
+def papers_of(settings: EvaluationSettings, encoders: Iterable[str], dataset: str) -> dict[str, dict[str, Any]]:
+    """The paper's figures for what is measured, by encoder: those of the rows that the run's preset stands for.
+
+    Args:
+        settings: of the evaluation.
+        encoders: folders of runs.
+        dataset: the images.
+
+    Returns:
+        By encoder, ``rows`` (results by row) and ``differs`` (the options in which the run differs from the row); no
+        entry for an encoder without such a row.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name in encoders:
+        record = {} if name == UNTRAINED else read_record(Path(name))
+        rows = {row: _measured(results_of(row, dataset), settings, record, dataset) for row in rows_of(record)}
+        rows = {row: results for row, results in rows.items() if results}
+        if rows:
+            found[name] = {"rows": rows, "differs": record[PAPER].get("differs", "")}
+    return found
+
+
+def _measured(
+    results: Mapping[str, Any], settings: EvaluationSettings, record: Mapping[str, Any], dataset: str
+) -> dict[str, Any]:
+    """Of a row's results those that the evaluation has too: on other images than in training, fine-tuning alone."""
+    same = name_of(dataset) == name_of(str(record["settings"].get("dataset")))
+    tasks = {*settings.tasks, UNNAMED[0]} if same else {FINE_TUNED[0]} & {*settings.tasks}
+    return {task: figures for task, figures in results.items() if task in tasks}
+
+
+def _notes(papers: Mapping[str, Mapping[str, Any]], variant: str | None) -> Iterator[str]:
+    """What a reader of the paper's columns must know."""
+    for name, paper in papers.items():
+        if paper["differs"]:
+            yield f"{name} differs from the row in {paper['differs']}"
+    if papers and variant is not None:
+        yield "the paper's figures are of the published data"
+    shown = [results.get("geometry", {}) for paper in papers.values() for results in paper["rows"].values()]
+    if any("alignment" in figures for figures in shown):
+        yield "the paper's alignment cannot be that of two views of an image (docs/reproduction.md)"
 
 
 def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:

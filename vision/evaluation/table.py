@@ -1,4 +1,4 @@
-"""The table of an evaluation: a line for each figure, a column for each encoder."""
+"""The table of an evaluation: a line for each figure, a column for each encoder and for each row of the paper."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dystress_text.cli.text_table import lay_out
+from dystress_text.training.paper_row import rows_of
+from vision.evaluation.paper import results_of
 
 SHOWN = {  # of the figures other than accuracies: digits after the point, and what is better
     "alignment": (3, "lower: views closer"),
@@ -18,10 +20,15 @@ SHOWN = {  # of the figures other than accuracies: digits after the point, and w
 
 
 def table(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None) -> str:
-    """Lines of text.
+    """Lines of text; arguments as for :func:`cells`."""
+    return lay_out(cells(encoders, variant))
+
+
+def cells(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None) -> list[list[str]]:
+    """The cells of the table, the header first.
 
     Args:
-        encoders: figures of a record, by task, by encoder.
+        encoders: figures of a record, by task, by encoder or row of the paper.
         variant: of the data; it is named at every figure.
     """
     columns = {name: _figures(tasks) for name, tasks in encoders.items()}
@@ -30,7 +37,21 @@ def table(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None)
     for label in labels:
         told = f"{label} ({variant})" if variant else label
         lines.append([told, *(column.get(label, "-") for column in columns.values())])
-    return lay_out(lines)
+    return lines
+
+
+def page_tables(record: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
+    """For the page of a run: what was measured while training beside the figures of the preset's rows.
+
+    Args:
+        record: of a finished run of images; one without a row, or on other images, has no table.
+    """
+    rows = {row: results_of(row, record["settings"]["dataset"]) for row in rows_of(record)}
+    rows = {row: results for row, results in rows.items() if results}
+    if not rows:
+        return []
+    online = {f"{name.removeprefix('knn')}-NN": {"top1": value} for name, value in record["trained"].items()}
+    return [("The paper's figures", cells({"this run, while training": {"knn": online}, **rows}))]
 
 
 def _figures(tasks: Mapping[str, Any]) -> dict[str, str]:
@@ -42,7 +63,7 @@ def _figures(tasks: Mapping[str, Any]) -> dict[str, str]:
                 if isinstance(accuracy, Mapping):
                     found |= _accuracy(name, accuracy)
             continue
-        prefix = {"linear": "linear probe", "transfer": "fine-tuned"}.get(task, "")
+        prefix = {"linear": "linear probe", "transfer": "fine-tuned", "unnamed": "unnamed measure"}.get(task, "")
         found |= _accuracy(prefix, result.get("accuracy", result))
         for name, (digits, better) in SHOWN.items():
             if result.get(name) is not None:

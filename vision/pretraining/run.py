@@ -94,27 +94,8 @@ class VisionRun:
                 "loaded_size": images.size,
             },
             "versions": versions("kornia", "pytorch_optimizer", "pillow"),
-            **self._paper_row(),
+            **paper_row(settings, self.temperature, self.accelerator.num_processes),
         }
-
-    def _paper_row(self) -> dict[str, Any]:
-        """The record's entry about the paper's row."""
-        name, batch = self.settings.preset, global_batch_size(self.settings.engine, self.accelerator.num_processes)
-        preset = PRESETS[name]
-        vision, engine = settings_of(preset, VisionSettings), settings_of(preset, VisionEngineSettings)
-        row = PretrainSettings(vision, settings_of(preset, VisionLossSettings), engine, name)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a falling logit is said about the run's own temperature
-            of_row = None if row.loss.objective in WITHOUT_TEMPERATURE else build_temperature(row.loss, VISION)
-        # when to evaluate matters to --metric_for_best_model alone, which a row does not have
-        options, of_preset = (
-            {n: value for n, value in of.options().items() if not n.startswith("eval")} for of in (self.settings, row)
-        )
-        return entry_of(
-            preset,
-            trained_with(options, self.temperature, batch),
-            trained_with(of_preset, of_row, engine.train_batch_size),
-        )
 
     @property
     def samples(self) -> int:
@@ -163,6 +144,33 @@ class VisionRun:
             note = "" if variant is None else f"  ({variant})"
             _say(f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}")
         _say(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
+
+
+def paper_row(settings: PretrainSettings, temperature: Temperature | None, processes: int) -> dict[str, Any]:
+    """The record's entry about the row of the paper that the preset stands for; empty where there is none.
+
+    Args:
+        settings: of the run.
+        temperature: of the run; None where there is none.
+        processes: their number.
+    """
+    preset = PRESETS[settings.preset]
+    vision, engine = settings_of(preset, VisionSettings), settings_of(preset, VisionEngineSettings)
+    row = PretrainSettings(vision, settings_of(preset, VisionLossSettings), engine, settings.preset)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a falling logit is said about the run's own temperature
+        of_row = None if row.loss.objective in WITHOUT_TEMPERATURE else build_temperature(row.loss, VISION)
+    # when to evaluate matters to --metric_for_best_model alone, which a row does not have
+    run, of_preset = (
+        {name: value for name, value in each.options().items() if not name.startswith("eval")}
+        for each in (settings, row)
+    )
+    batch = global_batch_size(settings.engine, processes)
+    return entry_of(
+        preset,
+        trained_with(run, temperature, batch),
+        trained_with(of_preset, of_row, engine.train_batch_size),
+    )
 
 
 def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publish: Publish) -> VisionRun:
