@@ -320,7 +320,8 @@ def test_an_image_encoder_gives_the_figures_of_before(images_run, program):
     for name, values in expected["knn"].items():
         if isinstance(values, dict):
             assert found["knn"][name]["top1"] == pytest.approx(values["top1"], abs=1.0)
-    for name in ("alignment", "uniformity", "interclass_uniformity", "tolerance"):
+    # alignment is left out: its views are crops of 0.08 to 1 of the area now, of 0.2 to 1 then
+    for name in ("uniformity", "interclass_uniformity", "tolerance"):
         assert math.isclose(found["geometry"][name], expected["geometry"][name], rel_tol=1e-3)
 
 

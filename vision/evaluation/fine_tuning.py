@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from dystress_text.errors import TrainingError, UserError
 from vision.data.images import ImageSet
+from vision.data.views import RandomViews
 from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.features import Transform, evaluating
 from vision.resnet import ImageEncoder
@@ -87,8 +88,7 @@ class Classifier(nn.Module):
 
 def fine_tune(
     encoder: ImageEncoder,
-    train: ImageSet,
-    train_transform: Transform,
+    views: RandomViews,
     class_weights: tuple[float, ...] = (),
     recipe: FineTuningRecipe | None = None,
     seed: int = 0,
@@ -97,11 +97,10 @@ def fine_tune(
 
     Args:
         encoder: on the device that computes.
-        train: labelled images.
-        train_transform: augmentation of a batch of uint8 images.
+        views: of labelled images, one view of each.
         class_weights: see :func:`check_class_weights`.
         recipe: the paper's by default.
-        seed: of the new layer and the order. Only the transform draws from the caller's random state.
+        seed: of the new layer and the order. Only the views draw from the caller's random state.
 
     Returns:
         The classifier and its mean training loss in the last epoch.
@@ -110,7 +109,7 @@ def fine_tune(
         UserError: weights that do not fit the classes, or fewer than two images a step.
         TrainingError: the loss is not finite.
     """
-    recipe = recipe or FineTuningRecipe()
+    recipe, train = recipe or FineTuningRecipe(), views.images
     check_class_weights(class_weights, train.classes)
     if min(recipe.batch_size, len(train)) < 2:
         raise UserError("fine-tuning needs at least two images a step: batch normalisation needs two")
@@ -127,11 +126,10 @@ def fine_tune(
         total.zero_()
         seen = 0
         order = torch.randperm(len(train), generator=generator)
-        for batch in train.batches(recipe.batch_size, device, order):
-            rows = batch["rows"]
+        for rows, (view,) in views.batches(recipe.batch_size, device, epoch, order):
             if len(rows) == 1:
                 continue  # batch norm again; in another epoch another image is left over
-            loss = classification_loss(model(train_transform(batch["images"])), labels[rows], weights)
+            loss = classification_loss(model(view), labels[rows.to(device)], weights)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()

@@ -183,7 +183,7 @@ def _measure(measure: str, settings: EvaluationSettings, subject: Subject) -> Fo
         case "knn":
             return nearest_neighbours(subject, settings.k, settings.knn_temperature, settings.l2_k, settings.l2_weights)
         case "linear":
-            return linear(subject, settings.probe_epochs)
+            return linear(subject, settings.probe_epochs, settings.probe)
         case "geometry":
             return geometry(subject)
     recipe = FineTuningRecipe(epochs=settings.transfer_epochs, learning_rate=settings.transfer_lr)

@@ -13,6 +13,7 @@ from dystress_text.errors import UserError
 from vision.evaluation.fine_tuning import parse_class_weights
 from vision.evaluation.geometry import check_plot
 from vision.evaluation.knn import WEIGHTS, Weights
+from vision.evaluation.probe import Probe
 
 MEASURES = ("knn", "linear", "geometry", "transfer")  # the choices of --tasks
 UNTRAINED = "untrained"
@@ -57,6 +58,15 @@ class EvaluationSettings:
     l2_weights: Weights = field(
         default=WEIGHTS[0],
         metadata={"help": "how the L2 kNN weighs its neighbours", "measure": "knn", "choices": WEIGHTS},
+    )
+    probe: Probe | None = field(
+        default=None,
+        metadata={
+            "help": "train the linear probe on augmented images, as published figures have it, or on fixed features, "
+            "which is faster; default: augmented for images of more than 96 pixels",
+            "measure": "linear",
+            "choices": ("augmented", "fixed"),
+        },
     )
     probe_epochs: int = _field(90, "epochs of the linear probe", "linear", type=int)
     class_weights: Sequence[str] = _field(

@@ -11,7 +11,7 @@ from dystress_text.core.objectives import ContrastiveLoss, QueueInfoNCELoss
 from dystress_text.errors import UserError
 from dystress_text.training.accelerator import gather_of
 from dystress_text.training.build_loss import build_objective, build_temperature
-from vision.data.images import ImageSet
+from vision.data.views import RandomViews
 from vision.pretraining.batchnorm import synchronise
 from vision.pretraining.negative_free import NEGATIVE_FREE
 from vision.pretraining.settings import VISION, WITH_FOLLOWER, PretrainSettings, VisionSettings
@@ -64,8 +64,7 @@ def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> nn.Mod
 def task_of(
     settings: PretrainSettings,
     encoder: ImageEncoder,
-    images: ImageSet,
-    augment: nn.Module,
+    views: RandomViews,
     objective: nn.Module,
     online: Evaluate | None,
     accelerator: Accelerator,
@@ -75,8 +74,7 @@ def task_of(
     Args:
         settings: of the run.
         encoder: on the accelerator's device.
-        images: what it trains on.
-        augment: makes a view of a batch of images.
+        views: of the images that it trains on.
         objective: from :func:`objective_of`.
         online: metrics of the encoder while it trains, or None.
         accelerator: of the run.
@@ -85,11 +83,10 @@ def task_of(
     used = f"{type(objective).__name__} and {objective.temperature}" if isinstance(objective, ContrastiveLoss) else name
     common: dict[str, Any] = {
         "encoder": encoder,
-        "images": images,
-        "augment": augment,
+        "views": views,
         "objective": objective,
         "online": online,
-        "card": f"Pre-trained on {images.name} with {used}.",
+        "card": f"Pre-trained on {views.images.name} with {used}.",
     }
     if name not in WITH_FOLLOWER:
         return PretrainTask(**common)

@@ -11,7 +11,8 @@ from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import UserError
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS, LossDefaults
 from dystress_text.training.settings import OBJECTIVES, EngineSettings, LossSettings
-from vision.data.augment import check_augmentation
+from vision.data.augment import check_jitter
+from vision.data.crops import RandomCrop
 from vision.data.sources import SET_NAMES
 from vision.pretraining.negative_free import NEGATIVE_FREE
 from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
@@ -50,13 +51,13 @@ class VisionSettings:
     )
     out_dim: int = option(128, "Dimensions of the projector's output.", interval=f"[1, {LARGEST_OUT_DIM}]")
     image_size: int = option(
-        32, "Side of the crops, in pixels; they come from the middle squares of images.", interval="[1, 4096]"
+        32, "Side of the crops, in pixels; they come from the whole picture.", interval="[1, 4096]"
     )
     jitter: float = option(
         1.0, "Colour jitter, times 0.4 0.4 0.4 0.1; 2 is SimCLR's strength 1, which it uses on ImageNet."
     )
     blur: bool = option(False, "Gaussian blur, as on ImageNet.")
-    min_scale: float = option(0.2, "Smallest share of an image's area that a crop has.")
+    min_scale: float = option(0.08, "Smallest share of an image's area that a crop has.")
     optimizer: str = option("sgd", "The optimiser.", choices=("sgd", "lars", "adamw"))
     lr_scaling: str = option(
         "none", "learning_rate as it is, times sqrt(batch), or times batch / 256.", choices=("none", "sqrt", "linear")
@@ -70,7 +71,8 @@ class VisionSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
-        check_augmentation(self.image_size, self.jitter, self.min_scale)
+        RandomCrop(self.image_size, self.min_scale)
+        check_jitter(self.jitter)
 
 
 @dataclass(frozen=True)

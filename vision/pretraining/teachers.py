@@ -63,7 +63,7 @@ class TeacherTask(MomentumTask):
         return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * run_fraction)) / 2
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
-        views = self._two_views(batch["images"])
+        views = torch.cat(self.views.on_device(batch))
         # each (n, the head's or the projector's width)
         return Embeddings((*model(views).chunk(2), *self._follow(views).chunk(2)))
 

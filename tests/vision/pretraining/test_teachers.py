@@ -6,9 +6,9 @@ import pytest
 import torch
 from encoder_cases import as_float, colour_images, tiny_encoder
 from processes import in_threads
-from torch import nn
 
 from dystress_text.training.embeddings import Embeddings
+from vision.data.views import RandomViews
 from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask, predictor
 from vision.resnet import load_encoder
 
@@ -140,21 +140,18 @@ def test_other_shapes_are_refused():
 # ---- the task -------------------------------------------------------------------------------------------------------
 
 
-class Halves(nn.Module):
-    """Views without chance: bright, dark, bright, ..."""
+class Halves(RandomViews):
+    """Views without chance: bright and dark."""
 
-    dark = True
-
-    def forward(self, images):
-        self.dark = not self.dark
-        return as_float(images) * (0.5 if self.dark else 1.0)
+    def on_device(self, batch):
+        return [as_float(batch["images"]), as_float(batch["images"]) * 0.5]
 
 
 def make_task(kind):
     encoder = tiny_encoder()
     head, objective = (predictor(16), BYOLLoss()) if kind == "byol" else (Prototypes(16, 24), DINOLoss(24))
     return TeacherTask(
-        encoder, colour_images(12), Halves(), objective, momentum=0.9, autocast=torch.no_grad,
+        encoder, Halves(colour_images(12), None), objective, momentum=0.9, autocast=torch.no_grad,
         head=head, head_in_teacher=kind == "dino",
     )  # fmt: skip
 
@@ -162,9 +159,9 @@ def make_task(kind):
 @pytest.mark.parametrize("kind", ["byol", "dino"])
 def test_student_and_teacher_see_both_views_and_the_student_alone_learns(kind):
     task = make_task(kind)
-    batch = task.load(torch.arange(6).numpy())
+    batch = task.load(torch.arange(6).numpy(), 0)
     s1, s2, t1, t2 = task.embed(task.model, batch).views
-    views = torch.cat([as_float(task.images.images[:6]), 0.5 * as_float(task.images.images[:6])])
+    views = torch.cat([as_float(task.views.images.images[:6]), 0.5 * as_float(task.views.images.images[:6])])
     teacher = task.key_encoder(views)
     torch.testing.assert_close(torch.cat([t1, t2]), teacher)
     assert s1.shape == s2.shape == t1.shape == (6, 16 if kind == "byol" else 24)
@@ -193,7 +190,7 @@ def test_the_teachers_momentum_rises_to_one(kind):
 @pytest.mark.parametrize("kind", ["byol", "dino"])
 def test_what_a_checkpoint_holds_is_the_teacher_and_the_centre(kind):
     task, other = make_task(kind), make_task(kind)
-    task.loss(task.embed(task.model, task.load(torch.arange(6).numpy())))
+    task.loss(task.embed(task.model, task.load(torch.arange(6).numpy(), 0)))
     with torch.no_grad():
         for p in task.key_encoder.parameters():
             p.mul_(2)
