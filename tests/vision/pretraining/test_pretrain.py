@@ -124,6 +124,7 @@ def test_the_key_encoder_follows_by_its_momentum_and_takes_no_gradient():
 def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsys):
     flags = ["--objective", objective, "--max_steps", "3", "--log_similarity"]
     flags += ["--queue_size", "16"] if objective == "queue" else []
+    flags += ["--optimizer", "lars"] if objective == "dcl" else []
     assert run(folder, tmp_path / "out", *flags) == 0
     said = capsys.readouterr().out
     assert "24 images of pictures, 2 classes" in said
@@ -141,13 +142,14 @@ def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsy
 
 @pytest.mark.parametrize(
     ("objective", "side"),
-    [("ntxent", 16), ("ntxent", 120), ("queue", 16), ("dino", 16), pytest.param("byol", 16, marks=pytest.mark.slow)],
+    [("ntxent", 16), ("dcl", 120), ("queue", 16), ("dino", 16), pytest.param("byol", 16, marks=pytest.mark.slow)],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(objective, side, folder, tmp_path, monkeypatch):
     for picture in folder.glob("*/*/*.png"):
         Image.open(picture).resize((side, side), Image.Resampling.NEAREST).save(picture)  # crops are random in 120
     flags = ["--objective", objective, "--max_steps", "6", "--save_steps", "3"]
     flags += ["--queue_size", "16"] if objective == "queue" else []
+    flags += ["--optimizer", "lars"] if objective == "dcl" else []
     assert run(folder, tmp_path / "whole", *flags) == 0
     step = PretrainTask.begin_step
     calls = []
