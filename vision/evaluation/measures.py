@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -121,7 +121,7 @@ def geometry(subject: Subject) -> Geometry:
     return measure_geometry(subject.test, view1, view2, subject.test_labels)
 
 
-def fine_tuning(subject: Subject, class_weights: tuple[float, ...], recipe: FineTuningRecipe) -> FineTuningResult:
+def fine_tuning(subject: Subject, class_weights: Mapping[str, float], recipe: FineTuningRecipe) -> FineTuningResult:
     """Fine-tune on the training images, cropped and flipped at random, and score the test images."""
     splits = subject.splits
     with seeded(subject.seed, subject.device):
