@@ -14,7 +14,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +33,6 @@ _NEUTRAL = (1.0, 1.0, 1.0, 0.0)
 JITTER_RATE, GRAY_RATE, FLIP_RATE, BLUR_RATE = 0.8, 0.2, 0.5, 0.5
 ASPECT = (3 / 4, 4 / 3)
 SIGMA = (0.1, 2.0)
-AT_IMAGENET_SCALE: dict[str, Any] = {"jitter": 2.0, "blur": True, "min_scale": 0.08}  # of SimclrAugment; SimCLR's
 EVALUATION_CROP = 7 / 8  # 224 of 256
 _ATTEMPTS = 10
 _SECTORS = ((3.0, 2.0, 4.0), (1.0, -1.0, -1.0), (-1.0, 2.0, 2.0))

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from dystress_text.core.rows import unit_vectors
-from vision.data.augment import AT_IMAGENET_SCALE, SimclrAugment, crop_resize_flip, draw_crops
+from vision.data.augment import SimclrAugment, crop_resize_flip, draw_crops
 from vision.data.loading import SMALL, Splits
+from vision.data.strength import AT_IMAGENET_SCALE
 from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.features import Transform, image_features, seeded, transform_of
 from vision.evaluation.fine_tuning import FineTuningRecipe, FineTuningResult, fine_tune, score_classifier
