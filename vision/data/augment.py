@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +31,6 @@ JITTER = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation; hue as a part
 _NEUTRAL = (1.0, 1.0, 1.0, 0.0)
 JITTER_RATE, GRAY_RATE, BLUR_RATE = 0.8, 0.2, 0.5
 SIGMA = (0.1, 2.0)
-AT_IMAGENET_SCALE: dict[str, Any] = {"jitter": 2.0, "blur": True}  # of SimclrAugment; SimCLR's
 EVALUATION_CROP = 7 / 8  # 224 of 256
 _SECTORS = ((3.0, 2.0, 4.0), (1.0, -1.0, -1.0), (-1.0, 2.0, 2.0))
 _NO_BLUR = 0.01  # a sigma whose kernel is 1 in the middle and 0 elsewhere

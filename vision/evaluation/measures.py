@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from dystress_text.core.rows import unit_vectors
-from vision.data.augment import AT_IMAGENET_SCALE, CropAndFlip, SimclrAugment
+from vision.data.augment import CropAndFlip, SimclrAugment
 from vision.data.crops import RandomCrop
 from vision.data.loading import SMALL, Splits
+from vision.data.strength import AT_IMAGENET_SCALE
 from vision.data.views import RandomViews
 from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.features import Transform, image_features, seeded, transform_of, view_features
@@ -140,7 +141,7 @@ def geometry(subject: Subject) -> Geometry:
     return measure_geometry(subject.test, view1, view2, subject.test_labels)
 
 
-def fine_tuning(subject: Subject, class_weights: tuple[float, ...], recipe: FineTuningRecipe) -> FineTuningResult:
+def fine_tuning(subject: Subject, class_weights: Mapping[str, float], recipe: FineTuningRecipe) -> FineTuningResult:
     """Fine-tune on the training images, cropped and flipped at random, and score the test images."""
     splits = subject.splits
     with seeded(subject.seed, subject.device):

@@ -13,8 +13,9 @@ from dystress_text.training.accelerator import gather_of
 from dystress_text.training.build_loss import build_objective, build_temperature
 from vision.data.views import RandomViews
 from vision.pretraining.batchnorm import synchronise
+from vision.pretraining.loss_defaults import VISION
 from vision.pretraining.negative_free import NEGATIVE_FREE
-from vision.pretraining.settings import VISION, WITH_FOLLOWER, PretrainSettings, VisionSettings
+from vision.pretraining.settings import WITH_FOLLOWER, PretrainSettings, VisionSettings
 from vision.pretraining.task import Evaluate, PretrainTask, QueueTask
 from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask, predictor
 from vision.resnet import ImageEncoder, build_encoder

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dystress_text.training.presets import Preset, listing
-from vision.data.augment import AT_IMAGENET_SCALE
-from vision.pretraining.settings import VISION
+from vision.data.strength import AT_IMAGENET_SCALE
+from vision.pretraining.loss_defaults import VISION
 
 Options = dict[str, Any]
 

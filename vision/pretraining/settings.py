@@ -9,11 +9,12 @@ from typing import Any
 from dystress_text.cli.options import check_options, option, reworded
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import UserError
-from dystress_text.training.build_loss import TEMPERATURE_OPTIONS, LossDefaults
+from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
 from dystress_text.training.settings import OBJECTIVES, EngineSettings, LossSettings
 from vision.data.augment import check_jitter
 from vision.data.crops import RandomCrop
 from vision.data.sources import SET_NAMES
+from vision.pretraining.loss_defaults import VISION
 from vision.pretraining.negative_free import NEGATIVE_FREE
 from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
 
@@ -21,11 +22,6 @@ WITHOUT_TEMPERATURE = (*NEGATIVE_FREE, "byol", "dino")
 VISION_OBJECTIVES = (*OBJECTIVES, "queue", *WITHOUT_TEMPERATURE)
 WITH_FOLLOWER = ("queue", "byol", "dino")  # a second encoder follows the trained one by --key_momentum
 _OBJECTIVES_WITH = {"queue_size": ("queue",), "key_momentum": WITH_FOLLOWER}
-
-# the paper's CIFAR row; Kukleva et al.'s swing over hundreds of epochs; and MACL's numbers for images, where those for
-# text would make the temperature negative
-VISION = LossDefaults("cosine", {"tau_min": 0.07, "tau_max": 0.2}, {"unit": "epoch"},
-                      {"tau_0": 0.1, "alpha": 0.5, "a_0": 0.0})  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from vision.evaluation.features import image_features
 from vision.evaluation.measures import Subject
 from vision.evaluation.online import OnlineKnn
 from vision.pretraining.build_task import objective_of
+from vision.pretraining.loss_defaults import VISION
 from vision.pretraining.run import check_batch
-from vision.pretraining.settings import VISION
 from vision.pretraining.task import PretrainTask, QueueTask
 from vision.resnet import build_encoder, load_encoder
 from vision.train import main, parse
