@@ -115,7 +115,7 @@ def test_each_image_lies_in_its_class(tmp_path, root, name):
         images = find_images(str(root / name), split)
         assert images.classes == tuple(sorted(LABELLED_SETS[name].classes))
         named = [f"{split}/{images.classes[label]}" for label in images.labels]
-        assert named == [file.read_text() for file in images.contents]
+        assert named == [file.read_text() for file in images.pictures.paths]
     if name in NAMED_WEIGHTS:
         weights = dict(zip(images.classes, weights_of(NAMED_WEIGHTS[name], images.classes).tolist(), strict=True))
         assert {known: pytest.approx(weights[known]) for known in NAMED_WEIGHTS[name]} == NAMED_WEIGHTS[name]
