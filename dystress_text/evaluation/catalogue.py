@@ -33,7 +33,9 @@ from dystress_text.files.whole import sha256_of, whole_file
 STSB_DEV = Path("STS") / "STSBenchmark" / "sts-dev.csv"
 
 SENTEVAL_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}  # SentEval's names where ours differ
-_LEFT_OUT = {"SICKEntailment": "no table of SimCSE or of the paper has it; SICKRelatedness is the task of that set here"}
+_LEFT_OUT = {
+    "SICKEntailment": "no table of SimCSE or of the paper has it; SICKRelatedness is the task of that set here"
+}
 
 Row = dict[str, float | None]  # the figures of a table's row by task; None where a task gave none
 

@@ -158,7 +158,8 @@ class SentEvalSettings:
         },
     )
     tasks: Sequence[str] = field(
-        default=("all",), metadata={"help": "sts, transfer, all, or names of tasks, ours or SentEval's (default all)", "nargs": "+"}
+        default=("all",),
+        metadata={"help": "sts, transfer, all, or names of tasks, ours or SentEval's (default all)", "nargs": "+"},
     )
     suite: str = field(
         default="senteval", metadata={"help": "senteval, or mini: small sets of the checkout", "choices": tuple(SUITES)}

@@ -277,7 +277,7 @@ def test_the_packages_own_names_reach_it(package, sts_folder, tmp_path, argument
 
 def test_a_package_that_cannot_be_imported_is_one_line(package, tmp_path):
     (tmp_path / "packages" / "senteval" / "utils.py").write_text("from numpy import no_such_name\n")
-    with pytest.raises(UserError, match="senteval is not importable here: .*no_such_name"):
+    with pytest.raises(UserError, match=r"senteval is not importable here: .*no_such_name"):
         import_senteval()
 
 
