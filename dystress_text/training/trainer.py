@@ -180,7 +180,8 @@ class Trainer:
         """Log, evaluate, save and stop, each if it is due."""
         settings, state = self.settings, self.state
         last = state.step == self.total_steps
-        evaluating = last or (settings.eval_steps > 0 and state.step % settings.eval_steps == 0)
+        every = {"epoch": self.steps_per_epoch, "no": 0}.get(settings.evaluation_strategy or "", settings.eval_steps)
+        evaluating = last or (every > 0 and state.step % every == 0)
         logging = evaluating or state.step % settings.logging_steps == 0
         stopping = 0 if last else self._agree(stop.requested)
         saving = stopping or (settings.save_steps > 0 and state.step % settings.save_steps == 0 and not last)
