@@ -71,7 +71,7 @@ IMAGES: dict[str, tuple[str, dict[str, tuple[str, paper.Place]]]] = {
     "range": ("temprange_abl", _on("imagenet100", _ABLATION)),
     "profile": ("tempprof_abl", _on("imagenet100", _ABLATION)),
 }
-CLASSES = {"mura": 2, "chaoyang": 4, "isic2016": 2, "mhist": 2, "cifar10": 10, "cifar100": 100, "flowers": 102}
+CLASSES = {"mura": 2, "chaoyang": 4, "isic2016": 2, "mhist": 2, "cifar10": 10, "cifar100": 100, "flowers102": 102}
 # (table of the file, row, hyper-parameter): why a preset has another one than the paper
 OTHERWISE = {
     ("others_in100", "W-MSE", "projection_dim"): "256 dimensions cannot be whitened in a batch of 128: 64 here",
@@ -170,6 +170,7 @@ def _transfer_rows(table: Json, label: str) -> Iterator[Found]:
     recipe, setup = FineTuningRecipe(), table["setup"]
     for row in table["rows"]:
         found, dataset, settings = Found("transfer", row["name"]), row["name"].lower(), row["settings"]
+        dataset = "flowers102" if dataset == "flowers" else dataset
         for model, value in zip(table["columns"], row["values"], strict=True):
             own = paper.row_of(label, model)
             found.wrong += _differing({model: value}, {model: paper.figures_of(own, dataset).get(paper.FINE_TUNED)})

@@ -32,6 +32,11 @@ from dystress_text.files.whole import sha256_of, whole_file
 
 STSB_DEV = Path("STS") / "STSBenchmark" / "sts-dev.csv"
 
+SENTEVAL_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}  # SentEval's names where ours differ
+_LEFT_OUT = {
+    "SICKEntailment": "no table of SimCSE or of the paper has it; SICKRelatedness is the task of that set here"
+}
+
 Row = dict[str, float | None]  # the figures of a table's row by task; None where a task gave none
 
 
@@ -223,6 +228,22 @@ def suite_folder(suite: str, data_dir: str | Path | None = None) -> Path:
     return EMBEDDED / "senteval" if suite == "mini" else data_root(data_dir) / "senteval"
 
 
+def own_names(option: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Names of tasks as they are here, where some are SentEval's; each once.
+
+    Args:
+        option: that the names come from, for the error.
+        names: of tasks or of groups of tasks; unknown ones stay as they are.
+
+    Raises:
+        UserError: a task of SentEval that is left out here on purpose; the message says why.
+    """
+    for name in names:
+        if name in _LEFT_OUT:
+            raise UserError(f"{option}: {name} is not evaluated: {_LEFT_OUT[name]}")
+    return tuple(dict.fromkeys(SENTEVAL_NAMES.get(name, name) for name in names))
+
+
 def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
     """Tasks by group, in table order, from names of tasks and groups (``sts``, ``transfer``, ``all``).
 
@@ -231,6 +252,7 @@ def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
     """
     groups = SUITES[suite]
     known = ["all", *groups, *(task.name for tasks in groups.values() for task in tasks)]
+    names = own_names("--tasks", names)
     for name in names:
         if name not in known:
             raise UserError(f"--tasks: no {name!r} in suite {suite!r}; known are {', '.join(known)}")
@@ -248,7 +270,7 @@ def choose_transfer(names: Sequence[str], data_dir: str | Path | None = None) ->
     """
     groups = {"senteval": TRANSFER_TASKS, "mini": MINI_TRANSFER_TASKS}
     known = {task.name: (task, suite_folder(suite, data_dir)) for suite, tasks in groups.items() for task in tasks}
-    wanted = TASKS["transfer"] if list(names) == ["all"] else tuple(dict.fromkeys(names))
+    wanted = TASKS["transfer"] if list(names) == ["all"] else own_names("--eval_transfer", names)
     for name in wanted:
         if name not in known:
             raise UserError(f"--eval_transfer: no task {name!r}; known are all, or some of {', '.join(known)}")

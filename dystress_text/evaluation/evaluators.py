@@ -151,11 +151,13 @@ class Evaluation:
         scored = [f"{pairs.slug}_spearman" for pairs in self.pairs]
         if name is None or name in known:
             return name or next(iter(known), None)
-        if name in _AVERAGE_NAMES and scored:
+        plain = name.removeprefix("eval_")  # transformers knows metrics with and without it
+        if plain in _AVERAGE_NAMES and scored:
             return AVERAGE if len(scored) > 1 else scored[0]
-        if _SIMCSE_NAMES.get(name) in known:
-            return _SIMCSE_NAMES[name]
-        if name == "stsb_spearman" and scored:
+        for candidate in (plain, _SIMCSE_NAMES.get(plain), f"{plain.lower()}_dev_accuracy"):
+            if candidate in known:
+                return candidate
+        if plain == "stsb_spearman" and scored:
             return scored[0]
         named = [*known, *(["avg"] if len(scored) > 1 else [])]
         reason = f"known: {', '.join(named)}" if named else "--eval_set none evaluates nothing"

@@ -14,22 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.catalogue import Task
+from dystress_text.evaluation.catalogue import SENTEVAL_NAMES, Task
 from dystress_text.evaluation.classifier import RECIPES, SEED
 from dystress_text.evaluation.sts import Embed
 from dystress_text.files.places import CHECKOUT, PACKAGE
 
-NAMES = {"STS-B": "STSBenchmark", "SICK-R": "SICKRelatedness"}  # the package's names, where they differ
+NAMES = {ours: theirs for theirs, ours in SENTEVAL_NAMES.items()}  # the package's names, where they differ
 
 
 def import_senteval() -> ModuleType:
-    """The installed package, not one of our programs of that name.
+    """The installed package, not one of our programs of that name. It is imported once and stays where Python keeps it.
+
+    Its modules import each other by their whole names, also while tasks run.
 
     Raises:
         UserError: it is not installed, or it does not import on this Python.
     """
+    known = sys.modules.get("senteval")
+    if known is not None and hasattr(known, "__path__"):  # a package; our programs are plain modules
+        return known
     path = list(sys.path)
-    program = sys.modules.pop("senteval", None)
+    sys.modules.pop("senteval", None)
     sys.path[:] = [entry for entry in path if Path(entry or ".").resolve() not in (PACKAGE, CHECKOUT / "eval")]
     try:
         return importlib.import_module("senteval")
@@ -37,8 +42,6 @@ def import_senteval() -> ModuleType:
         raise UserError(f"--engine original: the package senteval is not importable here: {error}") from error
     finally:
         sys.path[:] = path
-        if program is not None:
-            sys.modules["senteval"] = program
 
 
 @dataclass(frozen=True)

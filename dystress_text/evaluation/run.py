@@ -24,6 +24,7 @@ from dystress_text.evaluation.catalogue import (
     average,
     checksums,
     choose,
+    own_names,
     suite_folder,
 )
 from dystress_text.evaluation.classifier import RECIPES, fit_batched, fit_literal
@@ -157,7 +158,8 @@ class SentEvalSettings:
         },
     )
     tasks: Sequence[str] = field(
-        default=("all",), metadata={"help": "sts, transfer, all, or names of tasks (default all)", "nargs": "+"}
+        default=("all",),
+        metadata={"help": "sts, transfer, all, or names of tasks, ours or SentEval's (default all)", "nargs": "+"},
     )
     suite: str = field(
         default="senteval", metadata={"help": "senteval, or mini: small sets of the checkout", "choices": tuple(SUITES)}
@@ -283,7 +285,7 @@ def _about(settings: SentEvalSettings, folder: Path) -> dict[str, Any]:
         "suite": settings.suite,
         "mode": settings.mode,
         "engine": settings.engine,
-        "asked": list(settings.tasks),
+        "asked": list(own_names("--tasks", settings.tasks)),
         "batch_size": settings.batch_size,
         "data": str(folder),
         "data_variant": variant,

@@ -3,6 +3,7 @@
     python data/prepare.py list                                   # what there is, and what is ready
     python data/prepare.py wiki1m senteval                        # from the hub
     python data/prepare.py senteval wiki1m cifar10 --from FOLDER  # from copies on this machine
+    python data/prepare.py mhist --from FOLDER                    # labelled images, from the unpacked download
     python data/prepare.py verify wiki1m                          # compare with the checksums of the preparation
     python data/prepare.py path wiki1m
     python data/prepare.py corpus FILES... --output corpus.txt    # your own text, one sentence a line

@@ -39,6 +39,7 @@ class DataSet:
 
 
 SIMCSE = "princeton-nlp/datasets-for-simcse"
+_FROM_FOLDER = "nothing is fetched; images are copied"
 
 CATALOG = {
     entry.name: entry
@@ -121,6 +122,36 @@ CATALOG = {
             "long-tailed choice of ImageNet100's training images, as an index file",
             "ImageNet's terms: non-commercial research",
             "nothing is fetched",
+        ),
+        DataSet(
+            "mura",
+            "40,005 radiographs in 2 classes, from the unpacked download (--from)",
+            "Stanford's research use agreement, a form before the download",
+            _FROM_FOLDER,
+        ),
+        DataSet(
+            "chaoyang",
+            "6,160 patches of colon slides in 4 classes, from the unpacked download (--from)",
+            "non-commercial, not to be passed on; cite Zhu et al. 2021",
+            _FROM_FOLDER,
+        ),
+        DataSet(
+            "isic2016",
+            "1,279 dermoscopic images in 2 classes, from the unpacked download (--from)",
+            "CC0",
+            _FROM_FOLDER,
+        ),
+        DataSet(
+            "mhist",
+            "3,152 images of colorectal polyps in 2 classes, from the unpacked download (--from)",
+            "its research use agreement, a form before the download",
+            _FROM_FOLDER,
+        ),
+        DataSet(
+            "flowers102",
+            "8,189 images of flowers in 102 classes, from the unpacked download (--from)",
+            "none stated; cite Nilsback and Zisserman 2008",
+            _FROM_FOLDER,
         ),
     )
 }

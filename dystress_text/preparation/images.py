@@ -108,6 +108,11 @@ def image_folder(spec: PublishedImages, source: Path | None, variant: str | None
         folders = sorted(path for path in (source / split).iterdir() if path.is_dir())
         classes[split] = [folder.name for folder in folders]
         counts[split] = sum(len(image_names(folder)) for folder in progress_bar(folders, desc=split, unit=" classes"))
+    if not classes["val"] and (loose := len(image_names(source / "val"))):
+        raise DataError(
+            f"{spec.name}: {loose:,} images of {str(source / 'val')!r} are in no class folder; data/README.md says how "
+            "to sort them"
+        )
     if classes["train"] != classes["val"]:
         raise DataError(f"{spec.name}: train/ and val/ of {str(source)!r} do not have the same classes")
     if variant is None and (counts != spec.counts or len(classes["train"]) != spec.classes):

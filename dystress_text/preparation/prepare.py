@@ -17,6 +17,7 @@ from dystress_text.errors import DataError
 from dystress_text.files.prepared_data import Manifest, read_manifest, write_manifest
 from dystress_text.files.whole import locked, record_of, records_of, recover, whole_folder
 from dystress_text.preparation import images, texts
+from dystress_text.preparation.class_folders import LABELLED_SETS, class_folders
 from dystress_text.preparation.data_sets import CATALOG, DataSet
 from dystress_text.preparation.sources import from_hub, from_local
 
@@ -118,6 +119,8 @@ def _build(entry: DataSet, request: Request, staging: Path) -> Manifest:
         return images.class_list(spec, request.root, request.classes, request.variant, staging)
     if spec is not None and entry.repository is None:
         return images.image_folder(spec, request.source, request.variant)
+    if entry.name in LABELLED_SETS:
+        return class_folders(entry.name, request.source, request.variant, staging)
     paths = from_hub(entry) if request.source is None else from_local(entry, request.source)
     source = str(request.source or entry.repository)
     if spec is not None:

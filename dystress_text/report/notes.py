@@ -71,6 +71,6 @@ def not_the_papers(runs: Sequence[RunFigures]) -> list[str]:
     """The settings, apart from the temperature's, that are not those of the paper's text runs."""
     paper = {**PRESETS["paper"].settings, "max_steps": -1, "max_train_samples": None, "train_file": None}
     paper |= {"supervised": False, "bidirectional": False, "do_mlm": False, "lora_rank": None}
-    del paper["eval_steps"], paper["objective"]
+    del paper["eval_steps"], paper["objective"], paper["mixed_precision"]  # the setup's line has what was used
     away = [name for name, value in paper.items() if any(run.settings.get(name) != value for run in runs)]
     return away + ["mlp_only_train"] * any(run.settings["mlp_only_train"] is False for run in runs)

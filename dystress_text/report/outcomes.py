@@ -215,6 +215,8 @@ def _read_images(run: FinishedRun, accuracy: str, geometry: bool) -> _Evaluated:
         if geometry:
             figures |= {name: found["geometry"][name] for name in GEOMETRY[IMAGE_PROGRAM]}
         setup = {name: settings[name] for name in (*how, "limit")}
+        if accuracy == "linear":
+            setup["probe"] = result.get("probe", "fixed")  # records from before the choice have fixed features
         setup |= {name: data[name] for name in ("name", "variant", "train_images", "test_images", "image_size")}
         about = f"{data['name']}, {data['train_images']:,} training and {data['test_images']:,} test images"
     except (KeyError, TypeError, AttributeError) as error:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import Interrupted, UserError
+from dystress_text.evaluation.catalogue import own_names
 from dystress_text.files.places import PACKAGE
 from dystress_text.report.jobs import Command, Job, run_jobs
 from dystress_text.report.runs import FREE, PAIRS
@@ -166,11 +167,12 @@ def evaluation_of(options: Any) -> Evaluation:
     """What ``--tasks`` asks for.
 
     Raises:
-        UserError: ``none`` together with others.
+        UserError: ``none`` together with others, or a task that is left out on purpose.
     """
     if "none" in options.tasks and len(options.tasks) > 1:
         raise UserError("--tasks: none stands alone")
-    return Evaluation(tuple(task for task in options.tasks if task != "none"), options.suite, options.data_dir)
+    tasks = own_names("--tasks", options.tasks)
+    return Evaluation(tuple(task for task in tasks if task != "none"), options.suite, options.data_dir)
 
 
 def sweep(options: Any, extra: Sequence[str]) -> bool:

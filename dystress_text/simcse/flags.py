@@ -10,19 +10,21 @@ from collections.abc import Sequence
 
 from dystress_text.errors import UserError
 
-# options that are always on here or have another name, with their translation
-TRANSLATED: dict[str, tuple[str, ...]] = {
-    "--do_train": (),
-    "--do_eval": (),
-    "--load_best_model_at_end": (),
-    "--evaluation_strategy=steps": (),
-    "--eval_strategy=steps": (),
-    "--fp16": ("--mixed_precision", "fp16"),
-    "--bf16": ("--mixed_precision", "bf16"),
+# flags: what they are here when on and when off; a text says why that is refused
+FLAGS: dict[str, tuple[tuple[str, ...], tuple[str, ...] | str]] = {
+    "--do_train": ((), "this program trains; python eval/senteval.py --model NAME evaluates a model as it is"),
+    "--do_eval": ((), "--eval_set none leaves evaluation out"),
+    "--load_best_model_at_end": ((), "--evaluation_strategy no keeps the last model"),
+    "--fp16": (("--mixed_precision", "fp16"), ("--mixed_precision", "no")),
+    "--bf16": (("--mixed_precision", "bf16"), ("--mixed_precision", "no")),
+    "--eval_transfer": (("--eval_transfer", "all"), ()),
 }
+_VALUES = dict.fromkeys(("yes", "true", "t", "y", "1"), True) | dict.fromkeys(("no", "false", "f", "n", "0"), False)
 
 _CHECKPOINT = "configuration and tokenizer come from --model_name_or_path; save the ones you want into one folder"
 _ADAM = "AdamW has betas 0.9 and 0.999 and epsilon 1e-8, transformers' defaults"
+_COLUMNS = "--text_column and --text_columns say what is read"
+_FAST = "it is always on"
 _LAUNCHER = "accelerate launch sets it"
 
 # options that are refused, with what to use instead
@@ -31,7 +33,8 @@ REPLACED: dict[str, str] = {
     "--config_name": _CHECKPOINT,
     "--tokenizer_name": _CHECKPOINT,
     "--cache_dir": "the environment variables HF_HOME (models) and DYSTRESS_CACHE (tokens) set the folders",
-    "--use_fast_tokenizer": "it is always on",
+    "--use_fast_tokenizer": _FAST,
+    "--no_use_fast_tokenizer": _FAST,
     "--model_revision": "download the revision with `hf download NAME --revision REVISION` and give its folder",
     "--use_auth_token": "use the environment variable HF_TOKEN or `hf auth login`",
     "--dataset_name": "--train_file takes OWNER/NAME of a data set on the hub",
@@ -41,7 +44,6 @@ REPLACED: dict[str, str] = {
     "--preprocessing_num_workers": "the tokenizer uses all cores by itself",
     "--pad_to_max_length": "nothing is computed for padding; --packing no pads to the longest of the batch",
     "--do_predict": "eval/senteval.py --model evaluates a trained model",
-    "--model_parallel": "--fsdp of the launcher shards a model (docs/distributed.md)",
     "--prediction_loss_only": "--eval_set none leaves the metrics out",
     "--per_device_eval_batch_size": "evaluation takes 64 sentences at a time",
     "--per_gpu_train_batch_size": "use --per_device_train_batch_size",
@@ -62,20 +64,18 @@ REPLACED: dict[str, str] = {
     "--debug": "metrics.jsonl and --log_similarity show what happens",
     "--dataloader_drop_last": "it is always on, since a smaller batch has fewer negatives",
     "--dataloader_num_workers": "a thread loads batches in advance",
-    "--dataloader_pin_memory": "it is always on with CUDA",
     "--past_index": "encoders have no past states",
     "--run_name": "--output_dir names a run",
     "--disable_tqdm": "the bar is updated rarely if the output is not a terminal",
-    "--remove_unused_columns": "--text_column and --text_columns say what is read",
-    "--label_names": "--text_column and --text_columns say what is read",
+    "--remove_unused_columns": _COLUMNS,
+    "--no_remove_unused_columns": _COLUMNS,
+    "--label_names": _COLUMNS,
     "--greater_is_better": "every metric here is better when higher",
     "--ignore_data_skip": "--resume_from_checkpoint continues with the next batch without reading the earlier ones",
     "--sharded_ddp": "--fsdp of the launcher shards a model (docs/distributed.md)",
     "--deepspeed": "the launcher's configuration sets it up (docs/distributed.md)",
     "--label_smoothing_factor": "the objective has no labels to smooth",
     "--adafactor": "the optimiser is always AdamW",
-    "--group_by_length": "nothing is computed for padding, so nothing is gained",
-    "--ddp_find_unused_parameters": "every trainable parameter is used",
 }
 
 
@@ -88,22 +88,25 @@ def translate(argv: Sequence[str]) -> list[str]:
         UserError: an option is refused; the message says what to use instead.
     """
     words: list[str] = []
-    i = 0
-    while i < len(argv):
-        name = argv[i].split("=")[0]
+    left = list(argv)
+    while left:
+        word = left.pop(0)
+        name, equals, value = word.partition("=")
         if name in REPLACED:
-            raise UserError(f"{name}: this option of SimCSE is not available: {REPLACED[name]} (docs/from-simcse.md)")
-        pair = "=".join(argv[i : i + 2])
-        alone = all(word.startswith("--") for word in argv[i + 1 : i + 2])
-        if pair in TRANSLATED:
-            words += TRANSLATED[pair]
-            i += 1
-        elif argv[i] in TRANSLATED and argv[i + 1 : i + 2] in (["True"], ["False"]):
-            words += TRANSLATED[argv[i]] if argv[i + 1] == "True" else ()
-            i += 1
-        elif argv[i] == "--eval_transfer=true" or (argv[i] == "--eval_transfer" and alone):
-            words += ["--eval_transfer", "all"]  # SimCSE's option is a flag and means all tasks
-        else:
-            words += TRANSLATED.get(argv[i].removesuffix("=true"), (argv[i],))
-        i += 1
+            raise _refused(name, REPLACED[name])
+        if name in FLAGS and not equals:
+            follows = left[0].lower() if left else "--"
+            value = left.pop(0) if follows in _VALUES else "true" if follows.startswith("--") else ""
+        if name not in FLAGS or value.lower() not in _VALUES:
+            words.append(word)  # as it is; a value that is none is refused by the parser
+            continue
+        on, off = FLAGS[name]
+        meaning = on if _VALUES[value.lower()] else off
+        if isinstance(meaning, str):
+            raise _refused(f"{name} {value}", meaning)
+        words += meaning
     return words
+
+
+def _refused(what: str, instead: str) -> UserError:
+    return UserError(f"{what}: this option of SimCSE is not available: {instead} (docs/from-simcse.md)")

@@ -9,6 +9,7 @@ from typing import Any
 
 from dystress_text.simcse.paper import ROWS
 from dystress_text.training.presets import Preset
+from dystress_text.training.settings import AUTO_FP16
 
 _SMALL_ENCODER: dict[str, Any] = {
     "pooler_type": "avg",
@@ -30,6 +31,8 @@ _PAPER: dict[str, Any] = {
     "max_grad_norm": 1.0,
     "num_train_epochs": 1,
     "eval_steps": 125,
+    "mask_duplicates": False,
+    "mixed_precision": AUTO_FP16,
 }
 
 # sts-PROFILE-TAU_MIN-TAU_MAX; the profile's name includes the shift
@@ -62,15 +65,16 @@ SIMCSE_MODELS: dict[str, tuple[str, int, float, float]] = {
 
 
 def _simcse(name: str) -> Preset:
-    """The recipe of one of SimCSE's models: a constant temperature; duplicates are negatives."""
+    """The recipe of one of SimCSE's models: the paper's with a constant temperature."""
     encoder, batch, rate, average = SIMCSE_MODELS[name]
     supervised = name.startswith("supervised")
     settings = {
         **_PAPER, "model_name_or_path": encoder, "train_batch_size": batch, "learning_rate": rate,
-        "temperature": "constant", "temp": 0.05, "mask_duplicates": False,
+        "temperature": "constant", "temp": 0.05,
     }  # fmt: skip
     if supervised:
-        settings |= {"supervised": True, "num_train_epochs": 3}
+        # SimCSE's script has four processes, whose gradients are averaged: a quarter of the loss's, clipped at 1
+        settings |= {"supervised": True, "num_train_epochs": 3, "max_grad_norm": 4.0}
     data = "three epochs of NLI, --train_file nli_for_simcse.csv" if supervised else "Wiki1M"
     about = f"SimCSE's {'' if supervised else 'un'}supervised {encoder} on {data}; published STS average {average:.2f}"
     return Preset(about, settings)

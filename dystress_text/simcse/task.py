@@ -85,7 +85,7 @@ class SimcseTask:
         """The share of positions so far that were padding."""
         return 1 - self.tokens / max(self.positions, 1)
 
-    def load(self, indices: NDArray[np.int64]) -> Batch:
+    def load(self, indices: NDArray[np.int64], step: int) -> Batch:
         batch = self.corpus.batch(indices)
         if self.mask_duplicates:
             batch["sample_ids"] = self.corpus.digests(indices)  # (columns * n,)

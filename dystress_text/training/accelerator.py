@@ -19,7 +19,7 @@ from dystress_text.core.gather import ProcessGather
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.training.distributed import check_launch
 from dystress_text.training.run_folder import TRACKER_FOLDER
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import AUTO_FP16, EngineSettings
 
 
 def make_accelerator(settings: EngineSettings) -> Accelerator:
@@ -47,16 +47,22 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
     except (ValueError, RuntimeError, OSError) as error:
         raise UserError(f"accelerate cannot start here: {' '.join(str(error).split())}") from error
     check_launch(accelerator, settings)
+    if settings.mixed_precision == AUTO_FP16 and precision != "fp16":
+        accelerator.print(
+            f"precision {precision}: the fp16 of SimCSE's scripts needs CUDA and no other word from the launcher"
+        )
     return accelerator
 
 
 def resolve_precision(name: str) -> str:
     """Resolve ``auto`` to the launcher's precision, else to one in which this machine is fast.
 
+    ``auto_fp16`` is the same, but for CUDA devices, where it is fp16 unless the launcher says otherwise.
+
     Raises:
         UserError: the launcher's precision is not no, bf16 or fp16.
     """
-    if name != "auto":
+    if name not in ("auto", AUTO_FP16):
         return name
     requested = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
     if requested not in ("", "no", "bf16", "fp16"):
@@ -65,9 +71,10 @@ def resolve_precision(name: str) -> str:
         return requested
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1", "yes")
     if torch.cuda.is_available() and not use_cpu:
-        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
-    fast = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # private functions of torch; without them fp32
-    return "bf16" if any(getattr(torch.cpu, name, bool)() for name in fast) else "no"
+        fast = name == "auto" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return "bf16" if fast else "fp16"
+    tiles = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # private functions of torch; without them fp32
+    return "bf16" if any(getattr(torch.cpu, name, bool)() for name in tiles) else "no"
 
 
 def global_batch_size(settings: EngineSettings, world_size: int) -> int:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from dystress_text.errors import UserError
 
 Batch = dict[str, Tensor]
+T = TypeVar("T")
 
 AHEAD = 2  # batches that are loaded in advance
 
@@ -58,30 +60,28 @@ class BatchOrder:
         return order[: len(self) * self.batch_size].reshape(len(self), -1)
 
 
-def load_ahead(
-    load: Callable[[NDArray[np.int64]], Batch], batches: Iterable[NDArray[np.int64]], device: torch.device
-) -> Iterator[Batch]:
+def load_ahead(load: Callable[[T], Batch], wanted: Iterable[T], device: torch.device) -> Iterator[Batch]:
     """Batches on ``device``, in order; a thread loads them while earlier ones are in use.
 
     For a CUDA device they are copied from pinned memory without waiting for the device.
 
     Args:
-        load: makes a batch on the CPU from sample indices; called from the thread.
-        batches: the indices.
+        load: makes a batch on the CPU from one of ``wanted``, such as sample indices; called from the thread.
+        wanted: an item for each batch.
         device: where the batches go.
 
     Raises:
         Exception: any error of ``load``, raised at the batch that it belongs to.
     """
 
-    def load_pinned(indices: NDArray[np.int64]) -> Batch:
-        batch = load(indices)
+    def load_pinned(item: T) -> Batch:
+        batch = load(item)
         return {name: x.pin_memory() for name, x in batch.items()} if device.type == "cuda" else batch
 
     with ThreadPoolExecutor(1, thread_name_prefix="load") as pool:
         waiting: deque[Future[Batch]] = deque()
-        for indices in batches:
-            waiting.append(pool.submit(load_pinned, indices))
+        for item in wanted:
+            waiting.append(pool.submit(load_pinned, item))
             if len(waiting) > AHEAD:
                 yield _to(waiting.popleft().result(), device)
         while waiting:

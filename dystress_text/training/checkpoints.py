@@ -213,9 +213,16 @@ def check_optimizer(optimizer: torch.optim.Optimizer, before: Sequence[Mapping[s
     """
     for group, options in zip(optimizer.param_groups, before, strict=True):
         for name in options.keys() | group.keys():
-            fits = isinstance(group.get(name), float) if name == "lr" else group.get(name) == options.get(name)
+            value = group.get(name)
+            match name:
+                case "lr":
+                    fits = isinstance(value, float)
+                case "step":  # some optimizers count in the group, from the first step on
+                    fits = type(value) is int and value >= 0
+                case _:
+                    fits = value == options.get(name)
             if name != "params" and not fits:
-                raise ValueError(f"the optimizer's {name} is {group.get(name)!r}")
+                raise ValueError(f"the optimizer's {name} is {value!r}")
         states = [optimizer.state[parameter] for parameter in group["params"] if parameter in optimizer.state]
         for parameter in group["params"]:
             state = optimizer.state.get(parameter, {})

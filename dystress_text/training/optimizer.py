@@ -41,7 +41,7 @@ def count_steps(batches: int, settings: EngineSettings) -> tuple[int, int]:
             f"--gradient_accumulation_steps: {settings.gradient_accumulation_steps} batches per step, "
             f"but an epoch has {batches}"
         )
-    return per_epoch, settings.max_steps if settings.max_steps > 0 else settings.num_train_epochs * per_epoch
+    return per_epoch, settings.max_steps if settings.max_steps > 0 else math.ceil(settings.num_train_epochs * per_epoch)
 
 
 def schedule(optimizer: torch.optim.Optimizer, settings: EngineSettings, total_steps: int) -> LambdaLR:

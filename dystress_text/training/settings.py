@@ -13,6 +13,7 @@ from dystress_text.cli.options import check_options, option
 from dystress_text.errors import UserError
 
 TEMPERATURE_BOUNDS = (0.01, 1.0)
+AUTO_FP16 = "auto_fp16"
 OBJECTIVES = ("infonce", "ntxent", "dcl", "dclw", "macl")
 MACL_ROWS = ("infonce", "ntxent")
 
@@ -83,7 +84,7 @@ class EngineSettings:
     overwrite_output_dir: bool = option(False, "Replace the run that output_dir holds.")
     resume_from_checkpoint: bool = option(False, "Resume the run that output_dir holds.")
     seed: int = option(42, "Seed of everything: initialisation, order, dropout.", interval="[0, 2^32)")
-    num_train_epochs: int = option(1, "Passes over the data.", interval="[1, inf)")
+    num_train_epochs: float = option(1, "Passes over the data; 0.5 is half of one.", interval="(0, 2^32)")
     max_steps: int = option(-1, "Optimiser steps, instead of epochs if positive.")
     train_batch_size: int = option(
         64, "Samples per batch over all processes: the global batch, which has the negatives."
@@ -114,8 +115,15 @@ class EngineSettings:
     mixed_precision: str = option(
         "auto",
         "auto: the launcher's precision, else bf16 if the device is fast in it, else fp16 on CUDA, else no. "
+        "auto_fp16: the same, but fp16 on every CUDA device, as SimCSE's scripts. "
         "no is fp32, also under a launcher without a precision.",
-        choices=["auto", "no", "bf16", "fp16"],
+        choices=["auto", AUTO_FP16, "no", "bf16", "fp16"],
+    )
+    evaluation_strategy: str | None = option(
+        None,
+        "steps: evaluate every eval_steps, the default; epoch: after each epoch; no: not before the end. "
+        "The last step is always evaluated.",
+        choices=["steps", "epoch", "no"],
     )
     eval_steps: int = option(125, "Steps between evaluations; 0 for only one at the end.", interval="[0, inf)")
     save_steps: int = option(

@@ -26,8 +26,8 @@ class Task(Protocol):
     def model(self) -> nn.Module:
         """The network; the trainer passes accelerate's prepared form of it to :meth:`embed`."""
 
-    def load(self, indices: NDArray[np.int64]) -> Batch:
-        """The samples at ``indices`` as tensors on the CPU."""
+    def load(self, indices: NDArray[np.int64], step: int) -> Batch:
+        """The samples at ``indices`` as tensors on the CPU. What is drawn at random is seeded by the step, from 0."""
 
     def begin_step(self, epoch: float, run_fraction: float) -> None:
         """Receive the progress before each step: epochs done, and the fraction of the run in [0, 1]."""

@@ -180,7 +180,8 @@ class Trainer:
         """Log, evaluate, save and stop, each if it is due."""
         settings, state = self.settings, self.state
         last = state.step == self.total_steps
-        evaluating = last or (settings.eval_steps > 0 and state.step % settings.eval_steps == 0)
+        every = {"epoch": self.steps_per_epoch, "no": 0}.get(settings.evaluation_strategy or "", settings.eval_steps)
+        evaluating = last or (every > 0 and state.step % every == 0)
         logging = evaluating or state.step % settings.logging_steps == 0
         stopping = 0 if last else self._agree(stop.requested)
         saving = stopping or (settings.save_steps > 0 and state.step % settings.save_steps == 0 and not last)
@@ -223,15 +224,16 @@ class Trainer:
         """The micro-batches of each step from ``start`` on, each as a list of chunks that are embedded at once."""
         accumulation, chunk = self.settings.gradient_accumulation_steps, self.settings.grad_cache_chunk
 
-        def chunks() -> Iterator[NDArray[np.int64]]:
+        def chunks() -> Iterator[tuple[NDArray[np.int64], int]]:
             for step in range(start, self.total_steps):
                 epoch, i = divmod(step, self.steps_per_epoch)
                 if i == 0 or step == start:
                     batches = self.order.epoch(epoch)
                 for batch in batches[i * accumulation : (i + 1) * accumulation]:
-                    yield from np.split(batch, range(chunk, len(batch), chunk)) if chunk else [batch]
+                    for rows in np.split(batch, range(chunk, len(batch), chunk)) if chunk else [batch]:
+                        yield rows, step
 
-        loaded = load_ahead(self.task.load, chunks(), self.accelerator.device)
+        loaded = load_ahead(lambda chunk: self.task.load(*chunk), chunks(), self.accelerator.device)
         per_batch = -(-(self.order.batch_size // self.order.world_size) // chunk) if chunk else 1
         for _ in range(start, self.total_steps):
             yield [list(islice(loaded, per_batch)) for _ in range(accumulation)]

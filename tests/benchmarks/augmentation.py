@@ -22,7 +22,8 @@ import torch
 from PIL import Image, ImageEnhance
 from torch import Tensor
 
-from vision.data.augment import SimclrAugment, crop_resize_flip, draw_crops
+from vision.data.augment import SimclrAugment
+from vision.data.crops import RandomCrop, crop_resize_flip, draw_crops
 
 SIDE = 32
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -103,7 +104,7 @@ def main() -> None:
     pictures = list(images.permute(0, 2, 3, 1).numpy())
     images = images.to(device)
 
-    ours = SimclrAugment(SIDE, MEAN, STD).to(device)
+    ours = SimclrAugment(RandomCrop(SIDE, 0.2), MEAN, STD).to(device)
     crop = K.AugmentationSequential(K.RandomResizedCrop((SIDE, SIDE), scale=(0.2, 1.0)), K.RandomHorizontalFlip())
     whole = K.AugmentationSequential(
         K.RandomResizedCrop((SIDE, SIDE), scale=(0.2, 1.0)),
@@ -117,7 +118,7 @@ def main() -> None:
         "two views, kornia's modules": lambda: (whole(images.float() / 255), whole(images.float() / 255)),
         "two views, Pillow image by image": lambda: torch.stack([pillow_view(p) for p in pictures * 2]),
         "crop and flip, one grid_sample": lambda: crop_resize_flip(
-            images, draw_crops(len(images), SIDE, SIDE, 0.2, device), SIDE
+            images, draw_crops(len(images), SIDE, SIDE, RandomCrop(SIDE, 0.2), device), SIDE
         ),
         "crop and flip, kornia's modules": lambda: crop(images.float() / 255),
         "crop and flip, Pillow image by image": lambda: [pillow_crop(Image.fromarray(p)) for p in pictures],

@@ -57,7 +57,7 @@ def bare(task: SimcseTask, steps: int) -> float:
     """Milliseconds a step of a bare loop."""
     model = task.model.train()
     optimizer = torch.optim.AdamW(parameter_groups(model, 0.0), lr=RATE, fused=True)
-    batches = [task.load(rows) for rows in BatchOrder(len(task.corpus), BATCH, 42).epoch(0)[:steps]]
+    batches = [task.load(rows, 0) for rows in BatchOrder(len(task.corpus), BATCH, 42).epoch(0)[:steps]]
     start = time.perf_counter()
     for batch in batches:
         with torch.autocast("cpu", torch.bfloat16):

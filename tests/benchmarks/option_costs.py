@@ -58,7 +58,7 @@ def contestant(corpus_file: str, option: str) -> Callable[[int, int], float]:
     def train(first: int, steps: int) -> float:
         start = time.process_time()
         for step in range(first, first + steps):
-            batch = task.load(np.arange(step * rows, (step + 1) * rows))
+            batch = task.load(np.arange(step * rows, (step + 1) * rows), step)
             with torch.autocast("cpu", torch.bfloat16):
                 embeddings = task.embed(encoder, batch)
             task.loss(embeddings).backward()  # type: ignore[no-untyped-call]

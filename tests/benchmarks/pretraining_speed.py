@@ -28,7 +28,9 @@ from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.trainer import Trainer
 from vision.data.augment import SimclrAugment
+from vision.data.crops import RandomCrop
 from vision.data.images import ImageSet
+from vision.data.views import RandomViews
 from vision.pretraining.allocator import keep_freed_memory
 from vision.pretraining.task import PretrainTask
 from vision.resnet import build_encoder
@@ -62,7 +64,8 @@ def ours(images: Tensor, architecture: str, batch: int, precision: str) -> float
         )
         accelerator = make_accelerator(settings)
         encoder.to(accelerator.device)
-        task = PretrainTask(encoder, data, SimclrAugment(SIDE, MEAN, STD), NTXentLoss(CosineTemperature(0.07, 0.2)))
+        views = RandomViews(data, SimclrAugment(RandomCrop(SIDE, 0.2), MEAN, STD).to(accelerator.device))
+        task = PretrainTask(encoder, views, NTXentLoss(CosineTemperature(0.07, 0.2)))
         task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
         trainer = Trainer(
             task, len(data), settings, accelerator,

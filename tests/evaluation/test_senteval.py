@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -198,6 +199,8 @@ BAD = [
     (["--suite", "mini", "--output", "/proc/no/results.json"], ["--output", "/proc/no"]),
     (["--no_such"], ["--no_such"]),
     (["--suite", "mini", "--engine", "original"], ["--engine original", "senteval"]),
+    (["--tasks", "SICKEntailment"], ["--tasks: SICKEntailment is not evaluated", "SICKRelatedness"]),
+    (["--suite", "mini", "--tasks", "STSBenchmark"], ["no 'STS-B' in suite 'mini'"]),
 ]
 
 
@@ -217,16 +220,65 @@ def test_a_model_without_meaning_is_one_line(tmp_path, tiny_bert, capsys):
     assert "same vector for every sentence" in capsys.readouterr().err
 
 
-def test_the_package_is_not_mistaken_for_the_program(tmp_path, monkeypatch):
-    """A script's folder comes first on the path, and a program named senteval lies in it."""
-    monkeypatch.syspath_prepend(str(tmp_path))
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package senteval laid out like the real one: submodules that import each other by their whole names."""
+    files = {
+        "__init__.py": "from senteval.engine import SE\n",
+        "utils.py": "class dotdict(dict):\n    __getattr__ = dict.get\n",
+        "tools/__init__.py": "",
+        "tools/validation.py": "from senteval import utils\nimport senteval.engine\n",
+        "engine.py": """
+from senteval import utils
+
+SPEARMAN = {"STSBenchmark": 0.25, "SICKRelatedness": 0.5}
+
+class SE:
+    def __init__(self, params, batcher):
+        self.params, self.batcher = utils.dotdict(params), batcher
+
+    def eval(self, name):
+        from senteval.tools.validation import utils as the_same
+        assert the_same is utils
+        vectors = self.batcher(self.params, [["one", "two"], ["three"]])
+        return {"acc": 100.0 * vectors.shape[0] + self.params.kfold, "test": {"spearman": SPEARMAN.get(name)}}
+""",
+    }
+    for name, content in files.items():
+        file = tmp_path / "packages" / "senteval" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    for name in [name for name in sys.modules if name.split(".")[0] == "senteval"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "senteval"]:
+        sys.modules.pop(name)
+
+
+def test_the_package_is_imported_once_for_all_tasks(package, arguments, tmp_path, monkeypatch):
+    """A script's folder comes first on the path, and a program named senteval lies in it and may be loaded."""
     monkeypatch.syspath_prepend(str(ROOT / "eval"))
-    with pytest.raises(UserError, match="not importable"):
+    monkeypatch.setitem(sys.modules, "senteval", types.ModuleType("senteval"))
+    tasks = ["--tasks", "MiniQuestions", "MiniParaphrase"]
+    assert main([*arguments, "--suite=mini", "--engine=original", *tasks]) == 0
+    found = json.loads((tmp_path / "results.json").read_text())["tasks"]
+    assert {name: result["figure"] for name, result in found.items()} == dict.fromkeys(tasks[1:], 210.0)
+    assert import_senteval() is import_senteval()
+
+
+def test_the_packages_own_names_reach_it(package, sts_folder, tmp_path, arguments):
+    flags = [*arguments, "--engine=original", f"--data_dir={sts_folder.parent}", "--geometry=none"]
+    assert main([*flags, "--tasks", "SICKRelatedness", "STSBenchmark", "STS-B"]) == 0
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["asked"] == ["SICK-R", "STS-B"]
+    assert {name: result["figure"] for name, result in results["tasks"].items()} == {"STS-B": 25.0, "SICK-R": 50.0}
+
+
+def test_a_package_that_cannot_be_imported_is_one_line(package, tmp_path):
+    (tmp_path / "packages" / "senteval" / "utils.py").write_text("from numpy import no_such_name\n")
+    with pytest.raises(UserError, match=r"senteval is not importable here: .*no_such_name"):
         import_senteval()
-    (tmp_path / "senteval").mkdir()
-    (tmp_path / "senteval" / "__init__.py").write_text("engine = 'the package'\n")
-    assert import_senteval().engine == "the package"
-    sys.modules.pop("senteval")
 
 
 def test_an_evaluation_needs_no_matplotlib(tmp_path):

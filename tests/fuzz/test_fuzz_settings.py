@@ -17,7 +17,7 @@ from dystress_text.evaluation.run import SentEvalSettings
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.senteval import make_parser
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.flags import REPLACED, TRANSLATED
+from dystress_text.simcse.flags import FLAGS, REPLACED
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.training.build_loss import build_objective
@@ -97,7 +97,7 @@ def command_lines(draw, names):
         shape = draw(st.integers(0, 5))
         words += [f"--{name}={value}"] if shape < 3 else [f"--{name}", value] if shape < 5 else [value]
     if draw(st.integers(0, 5)) == 0:
-        words.append(draw(st.sampled_from(sorted([*TRANSLATED, *REPLACED]))))
+        words.append(draw(st.sampled_from(sorted([*FLAGS, *REPLACED]))))
     return words
 
 

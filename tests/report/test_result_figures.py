@@ -31,7 +31,7 @@ from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.geometry import Geometry, draw_geometry
 from vision.evaluation.run import Results as ImageResults
 from vision.evaluation.settings import EvaluationSettings
-from vision.pretraining.settings import VISION
+from vision.pretraining.loss_defaults import VISION
 from vision.train import parse as parse_images
 
 IMAGES, TEXT = ("uniformity", "tolerance"), ("uniformity", "alignment")

@@ -47,7 +47,7 @@ def test_a_batch_is_anchors_positives_and_hard_negatives_of_its_rows(tiny_bert, 
     task = task_of(tiny_bert, tmp_path, columns, objective, packing)
     assert len(task.corpus) == len(ROWS)
     rows = np.array([5, 0, 7])
-    embeddings = task.embed(task.model.train(), task.load(rows))
+    embeddings = task.embed(task.model.train(), task.load(rows, 0))
     expected = [task.model.encode([ROWS[i][k] for i in rows], task.tokenizer) for k in range(columns)]
     assert len(embeddings.sample_ids) == columns
     for found, one in zip(embeddings.views, expected, strict=True):

@@ -38,7 +38,7 @@ def test_dropout_is_replayed(tmp_path, corpus):
     """With one chunk's random numbers as seen by a plain pass over the same chunks, the gradient is the plain one."""
     task = make_task(corpus, dropout=0.3)
     task.model.double().train()
-    chunks = [task.load(torch.arange(i, i + 4).numpy()) for i in range(0, 12, 4)]
+    chunks = [task.load(torch.arange(i, i + 4).numpy(), 0) for i in range(0, 12, 4)]
     torch.manual_seed(5)
     views = [task.embed(task.model, chunk) for chunk in chunks]
     loss = task.loss(views[0].with_tensors(concatenated(views)))

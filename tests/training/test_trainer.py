@@ -205,6 +205,30 @@ def test_a_launchers_odd_precision_is_refused(said, monkeypatch):
     assert resolve_precision("auto") == "bf16"
 
 
+@pytest.mark.parametrize(
+    ("cuda", "launcher", "expected"),
+    [(True, "", "fp16"), (True, "no", "fp16"), (True, "bf16", "bf16"), (False, "", "auto"), (False, "bf16", "bf16")],
+)
+def test_auto_fp16_is_fp16_on_cuda_and_auto_elsewhere(cuda, launcher, expected, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    assert resolve_precision("auto_fp16") == (resolve_precision("auto") if expected == "auto" else expected)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    assert resolve_precision("auto_fp16") == resolve_precision("auto")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="auto_fp16 is fp16 here")
+def test_auto_fp16_without_cuda_says_what_it_is(capsys):
+    used = make_accelerator(EngineSettings(mixed_precision="auto_fp16")).mixed_precision
+    assert used != "fp16"
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"precision {used}: the fp16 of SimCSE's scripts needs CUDA")
+    reset_accelerator()
+    make_accelerator(EngineSettings(mixed_precision="auto"))
+    assert capsys.readouterr().out == ""
+
+
 def test_a_gradient_that_is_no_number_stops_the_run_and_leaves_its_state(tmp_path, corpus):
     task = make_task(corpus)
     inner, calls = task.loss, []
@@ -376,6 +400,25 @@ def test_a_resumed_log_of_similarities_has_no_gap_and_no_double(tmp_path, corpus
         assert {**one, "histograms": None} == {**other, "histograms": None}
 
 
+@pytest.mark.parametrize(
+    ("options", "evaluated"),
+    [
+        ({"num_train_epochs": 0.5, "evaluation_strategy": "epoch"}, [13]),  # of 25 steps, rounded up
+        ({"num_train_epochs": 2.25, "evaluation_strategy": "epoch", "eval_steps": 10}, [25, 50, 57]),
+        ({"num_train_epochs": 2, "evaluation_strategy": "no", "eval_steps": 10}, [50]),
+        ({"num_train_epochs": 1, "evaluation_strategy": "steps", "eval_steps": 10}, [10, 20, 25]),
+        ({"num_train_epochs": 1, "eval_steps": 10}, [10, 20, 25]),
+    ],
+)
+def test_parts_of_an_epoch_and_when_it_is_evaluated(options, evaluated, tmp_path, corpus):
+    task, steps = make_task(corpus), []
+    task.evaluate = lambda: steps.append(1) or {"score": float(len(steps))}
+    summary, _ = run(task, corpus, tmp_path, max_steps=-1, **options)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "score" in line] == evaluated
+    assert summary.steps == evaluated[-1]
+
+
 # ---- settings -------------------------------------------------------------------------------------------------------
 
 
@@ -383,7 +426,7 @@ def test_a_resumed_log_of_similarities_has_no_gap_and_no_double(tmp_path, corpus
     ("option", "value"),
     [("seed", -1), ("seed", 2**32),
      ("learning_rate", 0), ("learning_rate", float("nan")), ("max_steps", 0), ("warmup_ratio", 1.5), ("eval_steps", -1),
-     ("gradient_accumulation_steps", 0), ("max_grad_norm", -1.0), ("num_train_epochs", 0), ("logging_steps", 0)],
+     ("gradient_accumulation_steps", 0), ("max_grad_norm", -1.0), ("num_train_epochs", 0), ("num_train_epochs", float("inf")), ("logging_steps", 0)],
 )  # fmt: skip
 def test_settings_out_of_range_name_the_option(option, value):
     with pytest.raises(UserError, match=f"--{option}"):

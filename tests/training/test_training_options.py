@@ -36,10 +36,10 @@ def losses_of(folder):
 
 @pytest.fixture
 def repeated(tmp_path, flags):
-    """Options of a run on sentences of which some stand twice."""
+    """Options of a run on sentences of which some stand twice, with the mask."""
     file = tmp_path / "repeated.txt"
     file.write_text("\n".join(SENTENCES))
-    return [*(flag for flag in flags if not flag.startswith("--train_file")), f"--train_file={file}"]
+    return [*(flag for flag in flags if not flag.startswith("--train_file")), f"--train_file={file}", "--mask_duplicates"]
 
 
 @pytest.mark.parametrize(("objective", "each", "chunk"), [("infonce", 2, ()), ("ntxent", 8, ("--grad_cache_chunk=3",))])
@@ -169,7 +169,8 @@ def test_the_same_anchor_twice_has_two_positives(flags, tmp_path):
     with file.open("w", newline="") as stream:
         csv.writer(stream).writerows([("sent0", "sent1"), *rows])
     given = [flag for flag in flags if not flag.startswith("--train_file")]
-    assert main([*given, "--supervised", f"--train_file={file}", "--max_steps=2", "--train_batch_size=10"]) == 0
+    masked = ["--supervised", "--mask_duplicates", f"--train_file={file}"]
+    assert main([*given, *masked, "--max_steps=2", "--train_batch_size=10"]) == 0
     order = BatchOrder(20, 10, 42).epoch(0)
     expected = sum(rows[i][0] == rows[j][0] and i != j for batch in order for i in batch for j in batch)
     assert record_of(tmp_path)["duplicate_pairs"] == expected > 0

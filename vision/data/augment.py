@@ -10,11 +10,8 @@ order comes from the CPU's.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,60 +25,32 @@ from kornia.filters import gaussian_blur2d
 from torch import Tensor, nn
 
 from dystress_text.errors import UserError
+from vision.data.crops import FLIP_RATE, RandomCrop, crop_resize_flip, draw_crops
 
 JITTER = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation; hue as a part of the circle
 _NEUTRAL = (1.0, 1.0, 1.0, 0.0)
-JITTER_RATE, GRAY_RATE, FLIP_RATE, BLUR_RATE = 0.8, 0.2, 0.5, 0.5
-ASPECT = (3 / 4, 4 / 3)
+JITTER_RATE, GRAY_RATE, BLUR_RATE = 0.8, 0.2, 0.5
 SIGMA = (0.1, 2.0)
-AT_IMAGENET_SCALE: dict[str, Any] = {"jitter": 2.0, "blur": True, "min_scale": 0.08}  # of SimclrAugment; SimCLR's
 EVALUATION_CROP = 7 / 8  # 224 of 256
-_ATTEMPTS = 10
 _SECTORS = ((3.0, 2.0, 4.0), (1.0, -1.0, -1.0), (-1.0, 2.0, 2.0))
 _NO_BLUR = 0.01  # a sigma whose kernel is 1 in the middle and 0 elsewhere
 
 
-@dataclass(frozen=True)
-class Crops:
-    """Boxes of whole pixels within images, and which are mirrored; all (n,)."""
-
-    left: Tensor
-    top: Tensor
-    width: Tensor
-    height: Tensor
-    flip: Tensor
-
-
-class SimclrAugment(nn.Module):
-    """Random resized crop, flip, colour jitter, grayscale, optionally blur; then normalisation.
+class CropAndFlip(nn.Module):
+    """Random resized crop and flip; then normalisation.
 
     Args:
-        size: side of the views.
+        crop: size and scale of the crops.
         mean: of the channels, as parts of 1.
         std: of the channels.
-        jitter: strength, times (0.4, 0.4, 0.4, 0.1): 1 is the paper's on CIFAR, 2 is what SimCLR calls strength 1.
-        blur: Gaussian blur for half of the samples, sigma 0.1 to 2 pixels, a kernel of a tenth of the side.
-        min_scale: smallest part of the image's area that a crop takes. CIFAR: 0.2; SimCLR on ImageNet: 0.08.
-
-    Raises:
-        UserError: a size, strength or scale out of range.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(
-        self,
-        size: int,
-        mean: Sequence[float],
-        std: Sequence[float],
-        jitter: float = 1.0,
-        blur: bool = False,
-        min_scale: float = 0.2,
-    ) -> None:
+    def __init__(self, crop: RandomCrop, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        check_augmentation(size, jitter, min_scale)
-        self.size, self.jitter, self.blur, self.min_scale = size, jitter, blur, min_scale
+        self.crop = crop
         self.register_buffer("mean", _channels(mean), persistent=False)
         self.register_buffer("std", _channels(std), persistent=False)
 
@@ -89,81 +58,64 @@ class SimclrAugment(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """One view of each image, uint8 (n, 3, h, w) -> float32 (n, 3, size, size), normalised, channels_last."""
         count, _, height, width = images.shape
-        views = crop_resize_flip(images, draw_crops(count, height, width, self.min_scale, images.device), self.size)
-        views = self._jittered(views)
-        gray = _column(_draw(count, views) < GRAY_RATE)
-        views = torch.where(gray, rgb_to_grayscale(views), views)
-        if self.blur:
-            sigma = draw_sigma(count, views.device)
-            views = blur(views, sigma, kernel_of(self.size))
-        return _normalised(views, self.mean, self.std)
+        views = crop_resize_flip(images, draw_crops(count, height, width, self.crop, images.device), self.crop.size)
+        return _normalised(self.recoloured(views), self.mean, self.std)
 
-    def _jittered(self, views: Tensor) -> Tensor:
-        factors = draw_jitter(len(views), self.jitter, views.device)
-        for operation in torch.randperm(4).tolist():
-            views = adjust(views, operation, factors[operation])
+    @torch.no_grad()
+    def of_crops(self, crops: Tensor) -> Tensor:
+        """Views of images that are cropped already, uint8 (n, 3, size, size); returns what :meth:`forward` does."""
+        flip = _column(_draw(len(crops), crops) < FLIP_RATE)
+        views = torch.where(flip, crops.flip(3), crops) / 255
+        return _normalised(self.recoloured(views), self.mean, self.std)
+
+    def recoloured(self, views: Tensor) -> Tensor:
+        """The views as they are; (n, 3, size, size) in [0, 1]."""
         return views
 
 
-def check_augmentation(size: int, jitter: float, min_scale: float) -> None:
-    """Refuse what :class:`SimclrAugment` cannot do.
+class SimclrAugment(CropAndFlip):
+    """Random resized crop, flip, colour jitter, grayscale, optionally blur; then normalisation.
+
+    Args:
+        crop: size and scale of the crops.
+        mean: of the channels, as parts of 1.
+        std: of the channels.
+        jitter: strength, times (0.4, 0.4, 0.4, 0.1): 1 is the paper's on CIFAR, 2 is what SimCLR calls strength 1.
+        blur: Gaussian blur for half of the samples, sigma 0.1 to 2 pixels, a kernel of a tenth of the side.
 
     Raises:
-        UserError: a size, strength or scale out of range.
+        UserError: a strength out of range.
+    """
+
+    def __init__(
+        self, crop: RandomCrop, mean: Sequence[float], std: Sequence[float], jitter: float = 1.0, blur: bool = False
+    ) -> None:
+        super().__init__(crop, mean, std)
+        check_jitter(jitter)
+        self.jitter, self.blur = jitter, blur
+
+    def recoloured(self, views: Tensor) -> Tensor:
+        """The views with other colours; (n, 3, size, size) in [0, 1]."""
+        count = len(views)
+        factors = draw_jitter(count, self.jitter, views.device)
+        for operation in torch.randperm(4).tolist():
+            views = adjust(views, operation, factors[operation])
+        gray = _column(_draw(count, views) < GRAY_RATE)
+        views = torch.where(gray, rgb_to_grayscale(views), views)
+        if not self.blur:
+            return views
+        return blur(views, draw_sigma(count, views.device), kernel_of(self.crop.size))
+
+
+def check_jitter(jitter: float) -> None:
+    """Refuse a strength out of range.
+
+    Raises:
+        UserError: it is.
     """
     strongest = 1 / max(JITTER[:3])  # beyond it, factors would be negative
-    if size < 1:
-        raise UserError(f"--image_size: the side of an image must be at least 1 pixel, got {size}")
     if not 0 <= jitter <= strongest:
         raise UserError(f"--jitter: must lie in [0, {strongest:g}], got {jitter}")
-    if not 0 < min_scale <= 1:
-        raise UserError(f"--min_scale: must lie in (0, 1], got {min_scale}")
-
-
-def draw_crops(count: int, height: int, width: int, min_scale: float, device: torch.device) -> Crops:
-    """Crops of torchvision's ``RandomResizedCrop``, and flips.
-
-    The area is uniform in [min_scale, 1] of the image's, the aspect log-uniform in [3/4, 4/3], both drawn again while
-    the box does not fit; after ten times it is the largest box in the middle that has an allowed aspect.
-    """
-    area = height * width * (min_scale + (1 - min_scale) * torch.rand(count, _ATTEMPTS, device=device))
-    low, high = math.log(ASPECT[0]), math.log(ASPECT[1])
-    aspect = torch.exp(low + (high - low) * torch.rand(count, _ATTEMPTS, device=device))
-    widths, heights = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
-    fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
-    first = fits.to(torch.uint8).argmax(1, keepdim=True)  # 0 where none fits
-    some = fits.any(1)
-    largest = (min(width, round(height * ASPECT[1])), min(height, round(width / ASPECT[0])))
-    w = torch.where(some, widths.gather(1, first).squeeze(1), float(largest[0]))
-    h = torch.where(some, heights.gather(1, first).squeeze(1), float(largest[1]))
-    place = torch.rand(3, count, device=device)
-    left = torch.where(some, ((width - w + 1) * place[0]).floor(), (width - largest[0]) // 2)
-    top = torch.where(some, ((height - h + 1) * place[1]).floor(), (height - largest[1]) // 2)
-    # a number just below 1, times a whole number, may round up to it
-    left, top = torch.minimum(left, width - w), torch.minimum(top, height - h)
-    return Crops(left, top, w, h, place[2] < FLIP_RATE)
-
-
-def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
-    """Crop, resize (bilinear) and mirror, uint8 (n, 3, h, w) -> (n, 3, size, size) in [0, 1].
-
-    There is no filter against aliasing, as views are mostly enlarged. A crop of more than twice their side would alias.
-    """
-    height, width = images.shape[-2:]
-    steps = (torch.arange(size, device=images.device) + 0.5) / size  # (size,) middles of the view's pixels
-    mirrored = torch.where(crops.flip[:, None], 1 - steps, steps)  # (n, size)
-    x = _places(crops.left, crops.width, mirrored, width)
-    y = _places(crops.top, crops.height, steps[None], height)
-    grid = torch.stack((x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)), dim=3)
-    return F.grid_sample(images.float() / 255, grid, "bilinear", "border", align_corners=False)
-
-
-def _places(start: Tensor, length: Tensor, steps: Tensor, side: int) -> Tensor:
-    """Places of the view's pixels in the image, clamped to the crop's outer pixels; -1 and 1 are the image's edges."""
-    start, length = start[:, None], length[:, None]
-    middles = (steps * length).clamp(min=0.5)
-    middles = start + torch.minimum(middles, length - 0.5)
-    return middles * (2 / side) - 1
 
 
 def draw_jitter(count: int, strength: float, device: torch.device) -> Tensor:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from dystress_text.errors import DataError
+
+Box = tuple[int, int, int, int]  # left, top, width, height, in pixels
 
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
 _DEEP = {"I", "I;16", "I;16B", "I;16L", "I;16N"}  # Pillow's grayscale of 16 bits
@@ -33,7 +35,17 @@ def decode(source: bytes | Path, origin: str = "an image") -> Tensor:
             ``MAX_IMAGE_PIXELS``.
     """
     with _opened(source, origin) as image:
-        return _to_tensor(_pixels(image))
+        return _to_tensor(_rgb(image))
+
+
+def check(source: bytes | Path, origin: str = "an image") -> None:
+    """Decode a picture to find damage; a JPEG at an eighth of its size, which takes half of the time.
+
+    Raises:
+        DataError: as :func:`decode`.
+    """
+    with _opened(source, origin, reduced=True):
+        pass
 
 
 def decode_square(source: bytes | Path, size: int, origin: str = "an image") -> Tensor:
@@ -46,14 +58,41 @@ def decode_square(source: bytes | Path, size: int, origin: str = "an image") -> 
         DataError: as :func:`decode`.
     """
     with _opened(source, origin) as image:
-        if image.size == (size, size):
-            return _to_tensor(_pixels(image))
-        rgb = Image.fromarray(_pixels(image))
+        rgb = _rgb(image)
     width, height = rgb.size
+    if (width, height) == (size, size):
+        return _to_tensor(rgb)
     shorter = min(width, height)
     left, top = (width - shorter) / 2, (height - shorter) / 2
     box = (left, top, left + shorter, top + shorter)
-    return _to_tensor(np.asarray(rgb.resize((size, size), Image.Resampling.BILINEAR, box=box)))
+    return _to_tensor(rgb.resize((size, size), Image.Resampling.BILINEAR, box=box))
+
+
+def decode_crops(
+    source: bytes | Path, size: int, draw: Callable[[int, int], Sequence[Box]], origin: str = "an image"
+) -> Tensor:
+    """Crops of the whole picture, each resized to a square (bilinear, filtered); the picture is decoded once.
+
+    Args:
+        source: content of a file, or its path.
+        size: side of the crops.
+        draw: gives the boxes for a picture of this height and width.
+        origin: name of the content in errors.
+
+    Returns:
+        uint8 (crops, 3, size, size).
+
+    Raises:
+        DataError: as :func:`decode`.
+    """
+    with _opened(source, origin) as image:
+        rgb = _rgb(image)
+    return torch.stack(
+        [
+            _to_tensor(rgb.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + width, top + height)))
+            for left, top, width, height in draw(rgb.height, rgb.width)
+        ]
+    )
 
 
 def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int]:
@@ -66,7 +105,7 @@ def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int
         return image.height, image.width
 
 
-def _opened(source: bytes | Path, origin: str, load: bool = True) -> Image.Image:
+def _opened(source: bytes | Path, origin: str, load: bool = True, reduced: bool = False) -> Image.Image:
     name = str(source) if isinstance(source, Path) else origin
     try:
         image = Image.open(source if isinstance(source, Path) else io.BytesIO(source))
@@ -75,6 +114,8 @@ def _opened(source: bytes | Path, origin: str, load: bool = True) -> Image.Image
             raise Image.DecompressionBombError
         if image.mode == "F":
             raise ValueError("its pixels are fractions, whose range is unknown")
+        if reduced:
+            image.draft("RGB", (1, 1))
         if load:
             image.load()
         if load and image.mode == "I":
@@ -93,17 +134,17 @@ def _opened(source: bytes | Path, origin: str, load: bool = True) -> Image.Image
     return image
 
 
-def _pixels(image: Image.Image) -> NDArray[np.uint8]:
-    """(h, w, 3)."""
+def _rgb(image: Image.Image) -> Image.Image:
     if image.mode in _DEEP:
         gray = np.clip(np.asarray(image).astype(np.int64) >> 8, 0, 255).astype(np.uint8)
-        return np.repeat(gray[:, :, None], 3, axis=2)
+        return Image.fromarray(gray).convert("RGB")
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         ground = Image.new("RGBA", rgba.size, (*BACKGROUND, 255))
         image = Image.alpha_composite(ground, rgba)
-    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _to_tensor(pixels: NDArray[np.uint8]) -> Tensor:
-    return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
+def _to_tensor(rgb: Image.Image) -> Tensor:
+    """uint8 (3, h, w)."""
+    return torch.from_numpy(np.asarray(rgb).transpose(2, 0, 1).copy())

@@ -1,14 +1,13 @@
-"""A labelled or unlabelled image set: in memory as one uint8 tensor, or as files that are decoded when asked for."""
+"""An image set, with or without labels: small images in memory as one tensor, or pictures to be decoded."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -17,7 +16,9 @@ from torch import Tensor
 
 from dystress_text.files.image_sets import IMAGE_SETS, known_images
 from dystress_text.training.batches import Batch, load_ahead
-from vision.data.decoding import decode_square
+from vision.data.crops import RandomCrop, draw_boxes
+from vision.data.decoding import decode_crops, decode_square
+from vision.data.pictures import Pictures
 
 Triple = tuple[float, float, float]
 
@@ -33,22 +34,22 @@ _SAMPLE = 1000
 
 @dataclass
 class ImageSet:
-    """Images of one split. Either ``images`` (decoded) or ``files`` is given.
+    """Images of one split. Either ``images`` (decoded) or ``pictures`` is given.
 
     Attributes:
         images: (n, 3, size, size) uint8, on the CPU.
-        files: n paths, which are decoded batch by batch.
+        pictures: n encoded ones, which are decoded batch by batch.
         labels: (n,) int64, or None.
         classes: their names, by label.
         name: of the data set.
         variant: how the images differ from the published data set, such as "JPEG copy"; reports show it next to any
             number.
-        size: side of the images.
+        size: side of the images; of pictures, that of the middle squares which evaluation sees.
         corrupt: how many damaged images were left out.
     """
 
     images: Tensor | None
-    files: list[Path] | None
+    pictures: Pictures | None
     labels: Tensor | None
     classes: tuple[str, ...]
     name: str
@@ -59,8 +60,8 @@ class ImageSet:
     def __len__(self) -> int:
         if self.images is not None:
             return len(self.images)
-        assert self.files is not None
-        return len(self.files)
+        assert self.pictures is not None
+        return len(self.pictures)
 
     def subset(self, indices: Sequence[int] | Tensor) -> ImageSet:
         """The images at ``indices``, in that order."""
@@ -68,7 +69,7 @@ class ImageSet:
         return replace(
             self,
             images=None if self.images is None else self.images[rows],
-            files=None if self.files is None else [self.files[row] for row in rows.tolist()],
+            pictures=None if self.pictures is None else self.pictures.subset(rows.tolist()),
             labels=None if self.labels is None else self.labels[rows],
         )
 
@@ -84,37 +85,58 @@ class ImageSet:
         return self.name + (f" ({self.variant})" if self.variant else "")
 
     def checksum(self) -> str:
-        """A hash of pixels and labels; for files, of their names and sizes in place of pixels."""
+        """A hash of pixels and labels; for pictures, of their names and sizes in place of pixels."""
         digest = hashlib.sha256()
         if self.images is not None:
             for chunk in torch.split(self.images, _SAMPLE):
                 digest.update(chunk.numpy().tobytes())
-        for file in self.files or ():
-            digest.update(f"{file.parent.name}/{file.name} {file.stat().st_size}\n".encode())
+        for part in () if self.pictures is None else self.pictures.fingerprint():
+            digest.update(part)
         if self.labels is not None:
             digest.update(self.labels.numpy().tobytes())
         return digest.hexdigest()[:16]
 
     def image(self, row: int) -> Tensor:
-        """One image, uint8 (3, size, size). A file is decoded, resized by its shorter side and cut to a square.
+        """One image, uint8 (3, size, size): of a picture the middle square, after its shorter side was resized.
 
         Raises:
-            DataError: the file is damaged.
+            DataError: the picture is damaged.
         """
         if self.images is not None:
             return self.images[row]
-        assert self.files is not None
-        return decode_square(self.files[row], self.size)
+        assert self.pictures is not None
+        return decode_square(self.pictures.content(row), self.size, self.pictures.origin(row))
 
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
-        """The images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU; threads decode files.
+        """The images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU; threads decode pictures.
 
         Raises:
-            DataError: a file is damaged.
+            DataError: a picture is damaged.
         """
         if self.images is not None:
             return self.images[torch.from_numpy(rows)]
-        return torch.stack(list(_decoders().map(self.image, rows.tolist())))
+        return _decoded(self.image, rows)
+
+    def crops(self, rows: NDArray[np.int64], crop: RandomCrop, count: int, key: tuple[int, ...]) -> Tensor:
+        """Random crops of the whole pictures at ``rows``, uint8 (b, count, 3, crop.size, crop.size) on the CPU.
+
+        Args:
+            rows: b of them.
+            crop: size and scale of the crops.
+            count: crops of each picture, which is decoded once.
+            key: seeds the draws, together with the row: the same key gives the same crops, in any batch and process.
+
+        Raises:
+            DataError: a picture is damaged.
+        """
+        pictures = self.pictures
+        assert pictures is not None
+
+        def crops_of(row: int) -> Tensor:
+            draw = partial(draw_boxes, crop=crop, count=count, random=np.random.default_rng([*key, row]))
+            return decode_crops(pictures.content(row), crop.size, draw, pictures.origin(row))
+
+        return _decoded(crops_of, rows)
 
     def batches(
         self, batch_size: int, device: torch.device | str = "cpu", order: Tensor | None = None
@@ -127,7 +149,7 @@ class ImageSet:
             order: rows to take, in order; None for all, in the order of the set.
 
         Raises:
-            DataError: while iterating, at the batch with a damaged file.
+            DataError: while iterating, at the batch with a damaged picture.
         """
 
         def load(rows: NDArray[np.int64]) -> Batch:
@@ -135,6 +157,10 @@ class ImageSet:
 
         order = torch.arange(len(self)) if order is None else order
         return load_ahead(load, (rows.numpy() for rows in torch.split(order, batch_size)), torch.device(device))
+
+
+def _decoded(decode: Callable[[int], Tensor], rows: NDArray[np.int64]) -> Tensor:
+    return torch.stack(list(_decoders().map(decode, rows.tolist())))
 
 
 @lru_cache
@@ -146,7 +172,7 @@ def mean_std(images: ImageSet) -> tuple[Triple, Triple]:
     """Mean and standard deviation of a training split's pixels, by channel, of values from 0 to 1.
 
     CIFAR, Tiny-ImageNet and ImageNet have :data:`KNOWN_MEAN_STD`; a long-tailed set has the numbers of the full set.
-    For other sets they are computed, from at most 1,000 evenly spaced images if these are files.
+    For other sets they are computed, from at most 1,000 evenly spaced images if these are decoded one by one.
     """
     known = known_images(images.name)
     if known is not None and known.long_tailed:

@@ -1,4 +1,4 @@
-"""Loading the splits of a data set: small sets into memory, larger ones as files."""
+"""Loading the splits of a data set: small images into memory, larger pictures as they lie on disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import statistics
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,14 +14,16 @@ from torch import Tensor
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, UserError
 from vision.data.augment import EVALUATION_CROP
-from vision.data.decoding import decode, decode_square, image_size
+from vision.data.decoding import check, decode_square, image_size
 from vision.data.images import ImageSet, mean_std
 from vision.data.shapes import SHAPES, make_shapes
 from vision.data.sources import Source, find_images
 
 MEMORY = 4 * 2**30  # bytes; larger sets are not decoded into memory
 SMALL, USUAL = 96, 224  # images up to this side keep it; an encoder's side for larger ones
+CORRUPT_SHARE, CORRUPT_COUNT = 0.01, 10  # so many corrupt images may be left out, whichever is more
 _HEADERS = 101
+_CHUNK = 500  # images that a thread checks at once
 
 
 def load_images(
@@ -43,12 +44,12 @@ def load_images(
             ``val``) or not; or a folder of parquet files in the hub's layout.
         split: ``train`` or ``test``.
         data_dir: folder of prepared data; see :func:`dystress_text.files.places.data_root`.
-        size: side of the images; None for :func:`loaded_side`.
-        skip_corrupt: count damaged images and leave them out, with one warning; this decodes every file once.
+        size: side of the images, or of the middle squares of pictures; None for that of :func:`keeps_side`.
+        skip_corrupt: count damaged images and leave them out, with one warning; this decodes every picture once.
         view: side of the encoder's input, used if ``size`` is None; None for :func:`usual_view`.
 
     Raises:
-        UserError: an unknown name or split, data that have not been prepared, or parquet files too large for memory.
+        UserError: an unknown name or split, or data that have not been prepared.
         NoSuchSplitError: the data do not have the split.
         DataError: a folder or image is damaged.
     """
@@ -60,8 +61,20 @@ def load_images(
     source = find_images(name_or_path, split, data_dir)
     if size is None:
         side = _median_side(source)
-        size = loaded_side(side, view or usual_view(side))
-    return _load(source, size, skip_corrupt)
+        view = view or usual_view(side)
+        small = keeps_side(side, view)
+        size = side if small else round(view / EVALUATION_CROP)
+    else:
+        small = size <= SMALL
+    if small and len(source.pictures) * 3 * size * size <= MEMORY:
+        return _decoded(source, size, skip_corrupt)
+    found = len(source.pictures)
+    if skip_corrupt:
+        source = _without(source, _faults_of(source))
+    return ImageSet(
+        None, source.pictures, _label_tensor(source), source.classes, source.name, source.variant, size,
+        found - len(source.pictures),
+    )  # fmt: skip
 
 
 def usual_view(side: int) -> int:
@@ -69,48 +82,29 @@ def usual_view(side: int) -> int:
     return side if side <= SMALL else USUAL
 
 
-def loaded_side(side: int, view: int) -> int:
-    """Side of the middle squares that are loaded, the same for training and evaluation.
+def keeps_side(side: int, view: int) -> bool:
+    """Whether images of this side are small: they are loaded as they are, and cropped on the device.
 
-    Images of up to 96 pixels keep their side, unless it is more than twice the encoder's input, as crops would then
-    alias. The shorter side of others becomes 8/7 of the input: 256 for 224.
+    Others are larger than 96 pixels, or more than twice as large as the encoder's input, so that crops on the device,
+    which have no filter, would alias. Their random crops are taken from the whole picture; evaluation sees the middle
+    square, after their shorter side became 8/7 of the input: 256 for 224.
 
     Args:
         side: of the images.
         view: side of the encoder's input.
     """
-    return side if side <= min(SMALL, 2 * view) else round(view / EVALUATION_CROP)
-
-
-def _load(source: Source, side: int, skip_corrupt: bool) -> ImageSet:
-    needed = len(source.contents) * 3 * side * side
-    if needed <= MEMORY:
-        return _decoded(source, side, skip_corrupt)
-    files = [content for content in source.contents if isinstance(content, Path)]
-    if not files:
-        raise UserError(
-            f"--image_size: {source.name} needs {needed / 2**30:.0f} GiB at {side} x {side}; parquet files are decoded "
-            f"into memory ({MEMORY / 2**30:.0f} GiB at most), so choose a smaller size or a folder of images"
-        )
-    found = len(files)
-    if skip_corrupt:
-        with ThreadPoolExecutor() as pool:
-            faults = progress_bar(pool.map(_fault_of, files), total=len(files), desc="checking", unit=" images")
-            source = _without(source, {row: fault for row, fault in enumerate(faults) if fault is not None})
-        files = [content for content in source.contents if isinstance(content, Path)]
-    return ImageSet(
-        None, files, _label_tensor(source), source.classes, source.name, source.variant, side, found - len(files)
-    )
+    return side <= min(SMALL, 2 * view)
 
 
 def _median_side(source: Source) -> int:
     """The median shorter side of 101 evenly spaced images. Decoding names the damaged ones."""
-    count = len(source.contents)
+    pictures = source.pictures
+    count = len(pictures)
     sides: list[int] = []
     fault = ""
     for row in sorted({round(place * (count - 1) / (_HEADERS - 1)) for place in range(_HEADERS)}):
         try:
-            sides.append(min(image_size(source.contents[row], _origin(source, row))))
+            sides.append(min(image_size(pictures.content(row), pictures.origin(row))))
         except DataError as error:
             fault = fault or str(error)
     if not sides:
@@ -119,11 +113,12 @@ def _median_side(source: Source) -> int:
 
 
 def _decoded(source: Source, side: int, skip_corrupt: bool) -> ImageSet:
-    images = torch.empty(len(source.contents), 3, side, side, dtype=torch.uint8)
+    pictures = source.pictures
+    images = torch.empty(len(pictures), 3, side, side, dtype=torch.uint8)
     faults: dict[int, str] = {}
-    for row, content in enumerate(progress_bar(source.contents, desc=source.name, unit=" images")):
+    for row in progress_bar(range(len(pictures)), desc=source.name, unit=" images"):
         try:
-            images[row] = decode_square(content, side, _origin(source, row))
+            images[row] = decode_square(pictures.content(row), side, pictures.origin(row))
         except DataError as error:
             if not skip_corrupt:
                 raise DataError(f"{error}; --skip_corrupt leaves such images out") from error
@@ -137,31 +132,43 @@ def _decoded(source: Source, side: int, skip_corrupt: bool) -> ImageSet:
 
 def _copy_of_pixels(source: Source, side: int) -> str | None:
     """The hub's sets of 32 x 32 are PNG files, so JPEG files are lossy copies."""
-    content = source.contents[0]
+    content = source.pictures.content(0)
     jpeg = isinstance(content, bytes) and content.startswith(b"\xff\xd8\xff")
     return "JPEG copy" if jpeg and side == 32 else None
 
 
-def _origin(source: Source, row: int) -> str:
-    return source.origins[row] if source.origins else str(source.contents[row])
+def _faults_of(source: Source) -> dict[int, str]:
+    """What is wrong with the damaged pictures, by row."""
+    pictures = source.pictures
 
+    def faults_of(rows: range) -> dict[int, str]:
+        faults = {}
+        for row in rows:
+            try:
+                check(pictures.content(row), pictures.origin(row))
+            except DataError as error:
+                faults[row] = str(error)
+        return faults
 
-def _fault_of(file: Path) -> str | None:
-    try:
-        decode(file)
-    except DataError as error:
-        return str(error)
-    return None
+    chunks = [range(start, min(start + _CHUNK, len(pictures))) for start in range(0, len(pictures), _CHUNK)]
+    with ThreadPoolExecutor() as pool:
+        done = progress_bar(pool.map(faults_of, chunks), total=len(chunks), desc="checking", unit=f" x {_CHUNK} images")
+        return {row: fault for faults in done for row, fault in faults.items()}
 
 
 def _without(source: Source, faults: dict[int, str]) -> Source:
     if not faults:
         return source
-    intact = [row for row in range(len(source.contents)) if row not in faults]
+    count = len(source.pictures)
+    intact = [row for row in range(count) if row not in faults]
     first = next(iter(faults.values()))
-    message = f"{len(faults):,} of {len(source.contents):,} images of {source.name} are corrupt"
+    message = f"{len(faults):,} of {count:,} images of {source.name} are corrupt"
     if len(intact) < 2:
         raise DataError(f"{message}, too few are left: {first}")
+    if len(faults) > max(CORRUPT_COUNT, CORRUPT_SHARE * count):
+        raise DataError(
+            f"{message}; --skip_corrupt leaves out at most {CORRUPT_SHARE:.0%} or {CORRUPT_COUNT}. The first: {first}"
+        )
     warnings.warn(f"{message} and left out; the first: {first}", stacklevel=4)
     return source.subset(intact)
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dystress_text.errors import DataError, UserError
 from dystress_text.files.image_folder import CLASSES, TRAIN_INDICES, image_and_other_names
@@ -18,13 +14,13 @@ from dystress_text.files.image_sets import IMAGE_SETS, PublishedImages, known_im
 from dystress_text.files.long_tail import RATIO, long_tail_indices, read_long_tail
 from dystress_text.files.places import data_root
 from dystress_text.files.prepared_data import read_manifest, variant_of
+from vision.data.parquet import read_parquet
+from vision.data.pictures import PictureFiles, Pictures
 
 SET_NAMES = tuple(name.replace("-", "_") for name in IMAGE_SETS)  # as options have them
 OPTION = "--dataset"
 
 _SPLITS = {"train": ("train",), "test": ("test", "val", "valid", "validation")}
-_IMAGE_COLUMNS = ("img", "image")
-_LABEL_COLUMNS = ("label", "fine_label")  # CIFAR-100 has coarse ones too
 
 
 class NoSuchSplitError(UserError):
@@ -36,16 +32,14 @@ class Source:
     """The images of a split, not decoded.
 
     Attributes:
-        contents: of the files, or their paths.
-        origins: names of the contents in errors; empty for paths.
+        pictures: the images.
         labels: the class of each image; None without labels.
         classes: their names.
         name: of the data set.
         variant: how the images differ from the published data set.
     """
 
-    contents: Sequence[bytes | Path]
-    origins: list[str]
+    pictures: Pictures
     labels: list[int] | None
     classes: tuple[str, ...]
     name: str
@@ -53,10 +47,8 @@ class Source:
 
     def subset(self, rows: list[int]) -> Source:
         """The images of some rows."""
-        contents = [self.contents[row] for row in rows]
-        origins = [self.origins[row] for row in rows] if self.origins else []
         labels = None if self.labels is None else [self.labels[row] for row in rows]
-        return replace(self, contents=contents, origins=origins, labels=labels)
+        return replace(self, pictures=self.pictures.subset(rows), labels=labels)
 
 
 def find_images(name_or_path: str, split: str, data_dir: str | None = None) -> Source:
@@ -122,45 +114,8 @@ def _from_parquet(folder: Path, split: str, name: str) -> Source:
         raise NoSuchSplitError(
             f"{OPTION}: {str(folder)!r} has no parquet files of the {split} split ({split}-*.parquet)"
         )
-    contents: list[bytes] = []
-    origins: list[str] = []
-    labels: list[int] = []
-    classes: tuple[str, ...] = ()
-    labelled = True
-    for path in files:
-        try:
-            with pq.ParquetFile(path) as file:
-                columns = file.schema_arrow.names
-                image = next((column for column in _IMAGE_COLUMNS if column in columns), None)
-                label = next((column for column in _LABEL_COLUMNS if column in columns), None)
-                if image is None:
-                    raise DataError(f"{path} has no column of images ({' or '.join(_IMAGE_COLUMNS)})")
-                table = file.read([image] if label is None else [image, label])
-            contents += [row["bytes"] for row in table[image].to_pylist()]
-            labelled = labelled and label is not None
-            if label is not None:
-                labels += table[label].to_pylist()
-                classes = _class_names(table.schema, label) or classes
-        except (pa.ArrowException, KeyError, TypeError, ValueError, OSError, AttributeError, RecursionError) as error:
-            raise DataError(f"{path} is damaged or of another layout: {' '.join(str(error).split())}") from error
-        origins += [f"{path}, row {row}" for row in range(len(contents) - len(origins))]
-    for content, origin in zip(contents, origins, strict=True):
-        if not isinstance(content, bytes):
-            raise DataError(f"{origin} has no image")
-    if labelled:
-        whole = all(isinstance(label, int) and label >= 0 for label in labels)
-        classes = classes or tuple(str(label) for label in range(max(labels, default=-1) + 1 if whole else 0))
-        if not whole or any(label >= len(classes) for label in labels):
-            raise DataError(f"{files[0].parent} has rows of the {split} split without a class")
-    source = Source(contents, origins, labels if labelled else None, classes, name, variant_of(folder))
-    return _check_number(source, split, folder)
-
-
-def _class_names(schema: pa.Schema, column: str) -> tuple[str, ...]:
-    """As ``datasets`` records them in the file; empty without that record."""
-    stored = (schema.metadata or {}).get(b"huggingface")
-    feature = json.loads(stored)["info"]["features"].get(column, {}) if stored else {}
-    return tuple(str(name) for name in feature.get("names", ()))
+    pictures, labels, classes = read_parquet(files)
+    return _check_number(Source(pictures, labels, classes, name, variant_of(folder)), split, folder)
 
 
 def _from_folder(root: Path, split: str, name: str, variant: str | None, classes: list[str] | None = None) -> Source:
@@ -177,7 +132,7 @@ def _from_folder(root: Path, split: str, name: str, variant: str | None, classes
     files, others = [folder / file for file in names], [folder / file for file in other_names]
     if not classes:
         _warn_of_other_files(others, folder)
-        return _check_number(Source(files, [], None, (), name, variant), split, folder)
+        return _check_number(Source(PictureFiles(files), None, (), name, variant), split, folder)
     if files:
         raise DataError(f"{folder} has images next to class folders, such as {files[0].name}; move them into a class")
     labels: list[int] = []
@@ -190,7 +145,7 @@ def _from_folder(root: Path, split: str, name: str, variant: str | None, classes
         files += [place / file for file in found]
         labels += [label] * len(found)
     _warn_of_other_files(others, folder)
-    return _check_number(Source(files, [], labels, tuple(classes), name, variant), split, folder)
+    return _check_number(Source(PictureFiles(files), labels, tuple(classes), name, variant), split, folder)
 
 
 def _warn_of_other_files(others: list[Path], folder: Path) -> None:
@@ -211,7 +166,7 @@ def _split_folder(root: Path, split: str) -> Path:
 
 
 def _check_number(source: Source, split: str, folder: Path) -> Source:
-    count = len(source.contents)
+    count = len(source.pictures)
     if count == 0:
         raise DataError(f"{folder} has no images")
     if count == 1 and split == "train":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -13,6 +13,7 @@ from dystress_text.core.rows import unit_vectors
 from dystress_text.errors import UserError
 from vision.data.augment import evaluation_transform
 from vision.data.images import ImageSet
+from vision.data.views import RandomViews
 from vision.resnet import ImageEncoder, ImageInput
 
 Transform = Callable[[Tensor], Tensor]  # uint8 images (n, 3, h, w) to what the encoder takes
@@ -67,11 +68,39 @@ def image_features(
         UserError: a feature is not finite.
     """
     device = next(encoder.parameters()).device
-    found = []
-    with evaluating(encoder), torch.autocast(device.type, enabled=False):
-        for batch in images.batches(batch_size, device):
-            found.append(encoder.features(transform(batch["images"])).float())
-    features = torch.cat(found)
-    if not features.isfinite().all():
-        raise UserError("--model: the encoder gives features with NaN or infinite entries, so no score can be computed")
+    inputs = (transform(batch["images"]) for batch in images.batches(batch_size, device))
+    features = torch.cat(list(_features(encoder, inputs)))
     return unit_vectors(features) if normalise else features
+
+
+def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int = 256) -> list[Tensor]:
+    """Features of each random view of all images, in fp32 and evaluation mode.
+
+    Args:
+        encoder: on the device that computes.
+        views: of n images.
+        batch_size: images at a time.
+
+    Returns:
+        ``views.count`` times (n, feature_dim), on the encoder's device.
+
+    Raises:
+        UserError: a feature is not finite.
+    """
+    device = next(encoder.parameters()).device
+    inputs = (torch.cat(seen) for _, seen in views.batches(batch_size, device, step=0))
+    batches = [found.chunk(views.count) for found in _features(encoder, inputs)]
+    return [torch.cat(parts) for parts in zip(*batches, strict=True)]
+
+
+def _features(encoder: ImageEncoder, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Features of each batch of inputs."""
+    device = next(encoder.parameters()).device
+    with evaluating(encoder), torch.autocast(device.type, enabled=False):
+        for batch in inputs:
+            features = encoder.features(batch).float()
+            if not features.isfinite().all():
+                raise UserError(
+                    "--model: the encoder gives features with NaN or infinite entries, so no score can be computed"
+                )
+            yield features

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,17 +13,19 @@ from torch import Tensor, nn
 
 from dystress_text.errors import TrainingError, UserError
 from vision.data.images import ImageSet
+from vision.data.views import RandomViews
 from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.features import Transform, evaluating
 from vision.resnet import ImageEncoder
 
-# the paper's; a single number is the weight of the second (positive) of two classes
-NAMED_WEIGHTS: dict[str, tuple[float, ...]] = {
-    "mura": (0.7097,),
-    "isic2016": (4.24,),
-    "mhist": (2.45,),
-    "chaoyang": (1.264, 1.667, 1.0, 2.114),
+# the paper's, by the class names of data/README.md, which says what counts they come from
+NAMED_WEIGHTS: dict[str, dict[str, float]] = {
+    "mura": {"positive": 0.7097},
+    "isic2016": {"malignant": 4.24},
+    "mhist": {"SSA": 2.45},
+    "chaoyang": {"normal": 1.264, "serrated": 1.667, "adenocarcinoma": 1.0, "adenoma": 2.114},
 }
+_LISTED = 20  # classes that an error names
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class FineTuningResult:
     Attributes:
         accuracy: top-1 and top-5.
         balanced_accuracy: mean over the classes of their accuracy, x 100; None unless there are two.
-        auc: area under the ROC curve of the second class, x 100; None unless there are two.
+        auc: area under the ROC curve, x 100, the same whichever class is called positive; None unless there are two.
         last_loss: mean training loss of the last epoch.
     """
 
@@ -87,9 +89,8 @@ class Classifier(nn.Module):
 
 def fine_tune(
     encoder: ImageEncoder,
-    train: ImageSet,
-    train_transform: Transform,
-    class_weights: tuple[float, ...] = (),
+    views: RandomViews,
+    class_weights: Mapping[str, float] | None = None,
     recipe: FineTuningRecipe | None = None,
     seed: int = 0,
 ) -> tuple[Classifier, float]:
@@ -97,28 +98,27 @@ def fine_tune(
 
     Args:
         encoder: on the device that computes.
-        train: labelled images.
-        train_transform: augmentation of a batch of uint8 images.
-        class_weights: see :func:`check_class_weights`.
+        views: of labelled images, one view of each.
+        class_weights: by class; a class that is not named weighs 1.
         recipe: the paper's by default.
-        seed: of the new layer and the order. Only the transform draws from the caller's random state.
+        seed: of the new layer and the order. Only the views draw from the caller's random state.
 
     Returns:
         The classifier and its mean training loss in the last epoch.
 
     Raises:
-        UserError: weights that do not fit the classes, or fewer than two images a step.
+        UserError: a weight of a class that is not there, or fewer than two images a step.
         TrainingError: the loss is not finite.
     """
-    recipe = recipe or FineTuningRecipe()
-    check_class_weights(class_weights, train.classes)
+    recipe, train = recipe or FineTuningRecipe(), views.images
+    weights = weights_of(class_weights or {}, train.classes)
     if min(recipe.batch_size, len(train)) < 2:
         raise UserError("fine-tuning needs at least two images a step: batch normalisation needs two")
     assert train.labels is not None
     model = Classifier(encoder, len(train.classes), seed).train()
     device = next(model.parameters()).device
     labels = train.labels.to(device)
-    weights = torch.tensor(class_weights, device=device) if class_weights else None
+    weights = weights.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=recipe.rate(0, len(train.classes)), momentum=recipe.momentum)
     generator = torch.Generator().manual_seed(seed)
     total = torch.zeros((), device=device)
@@ -127,11 +127,10 @@ def fine_tune(
         total.zero_()
         seen = 0
         order = torch.randperm(len(train), generator=generator)
-        for batch in train.batches(recipe.batch_size, device, order):
-            rows = batch["rows"]
+        for rows, (view,) in views.batches(recipe.batch_size, device, epoch, order):
             if len(rows) == 1:
                 continue  # batch norm again; in another epoch another image is left over
-            loss = classification_loss(model(train_transform(batch["images"])), labels[rows], weights)
+            loss = classification_loss(model(view), labels[rows.to(device)], weights)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()
@@ -166,48 +165,53 @@ def score_classifier(
     )
 
 
-def parse_class_weights(words: Sequence[str]) -> tuple[float, ...]:
-    """Weights from the words of ``--class_weights``: one of :data:`NAMED_WEIGHTS`, or numbers.
+def parse_class_weights(words: Sequence[str]) -> dict[str, float]:
+    """Weights by class from the words of ``--class_weights``: one of :data:`NAMED_WEIGHTS`, or ``CLASS=WEIGHT`` each.
 
     Raises:
-        UserError: the words are neither.
+        UserError: the words are neither, a class is named twice, or a weight is not positive and finite.
     """
     if len(words) == 1 and words[0] in NAMED_WEIGHTS:
         return NAMED_WEIGHTS[words[0]]
-    try:
-        return tuple(float(word) for word in words)
-    except ValueError as error:
-        raise UserError(
-            f"--class_weights: {' '.join(words)!r} is neither numbers nor one of {', '.join(NAMED_WEIGHTS)}"
-        ) from error
+    weights: dict[str, float] = {}
+    for word in words:
+        name, _, number = word.rpartition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            name = ""
+        if not name:
+            raise UserError(f"--class_weights: {word!r} is neither CLASS=WEIGHT nor one of {', '.join(NAMED_WEIGHTS)}")
+        if name in weights:
+            raise UserError(f"--class_weights: {name!r} is named twice")
+        if not 0 < weight < float("inf"):
+            raise UserError(f"--class_weights: must be above 0, got {word}")
+        weights[name] = weight
+    return weights
 
 
-def check_class_weights(weights: Sequence[float], classes: Sequence[str]) -> None:
-    """Refuse weights that do not fit the classes: one for each, or with two classes one for the second.
+def weights_of(class_weights: Mapping[str, float], classes: Sequence[str]) -> Tensor:
+    """The weight of each class, float32 (classes,); 1 for those that are not named.
 
     Raises:
-        UserError: there are too many or too few, or one is not positive and finite.
+        UserError: a class that is not there.
     """
-    if not weights:
-        return
-    wanted = 1 if len(classes) == 2 else len(classes)
-    if len(weights) != wanted:
-        names = ", ".join(classes[:10]) + (", ..." if len(classes) > 10 else "")
-        of = f"one, that of the positive class {classes[1]!r}" if wanted == 1 else f"{wanted}, one for each of {names}"
-        raise UserError(f"--class_weights: got {len(weights)} numbers, but these classes need {of}")
-    if not all(0 < weight < float("inf") for weight in weights):
-        raise UserError(f"--class_weights: must be above 0, got {' '.join(f'{weight:g}' for weight in weights)}")
+    for name in class_weights:
+        if name not in classes:
+            more = f", ... ({len(classes):,} in all)" if len(classes) > _LISTED else ""
+            raise UserError(f"--class_weights: no class {name!r}; known are {', '.join(classes[:_LISTED])}{more}")
+    return torch.tensor([class_weights.get(name, 1.0) for name in classes])
 
 
-def classification_loss(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+def classification_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Weighted cross-entropy.
 
     Args:
         logits: (n, classes); for two classes (n, 1), the logit of the second.
         labels: (n,) classes.
-        weights: (classes,), the weight of each image by its class, and the mean is divided by their sum; for two
-            classes (1,), a factor of the positive images' terms, and the mean is over images. None: no weights.
+        weights: (classes,), the factor of each image's term by its class. The mean is divided by the images' weights;
+            for two classes by the number of images, as torch's ``pos_weight`` has it.
     """
     if logits.shape[1] == 1:
-        return F.binary_cross_entropy_with_logits(logits[:, 0], labels.to(logits), pos_weight=weights)
+        return F.binary_cross_entropy_with_logits(logits[:, 0], labels.to(logits), weight=weights[labels])
     return F.cross_entropy(logits, labels, weight=weights)

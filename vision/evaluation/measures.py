@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,14 +10,17 @@ import torch
 from torch import Tensor
 
 from dystress_text.core.rows import unit_vectors
-from vision.data.augment import AT_IMAGENET_SCALE, SimclrAugment, crop_resize_flip, draw_crops
+from vision.data.augment import CropAndFlip, SimclrAugment
+from vision.data.crops import RandomCrop
 from vision.data.loading import SMALL, Splits
+from vision.data.strength import AT_IMAGENET_SCALE
+from vision.data.views import RandomViews
 from vision.evaluation.accuracy import Accuracy
-from vision.evaluation.features import Transform, image_features, seeded, transform_of
+from vision.evaluation.features import Transform, image_features, seeded, transform_of, view_features
 from vision.evaluation.fine_tuning import FineTuningRecipe, FineTuningResult, fine_tune, score_classifier
 from vision.evaluation.geometry import Geometry, measure_geometry
 from vision.evaluation.knn import Weights, cosine_votes, l2_votes
-from vision.evaluation.probe import linear_probe
+from vision.evaluation.probe import Probe, augmented_probe, linear_probe
 from vision.resnet import ImageEncoder, ImageInput
 
 
@@ -55,16 +58,17 @@ class Subject:
         return transform_of(self.input)
 
     @property
-    def augment(self) -> SimclrAugment:
-        """SimCLR's random augmentation as in the recipes: stronger and with blur for large images."""
+    def two_views(self) -> RandomViews:
+        """Two views of each test image by SimCLR's augmentation as in the recipes: stronger and with blur at 224."""
         scale = AT_IMAGENET_SCALE if self.input.image_size > SMALL else {}
-        return SimclrAugment(self.input.image_size, self.input.mean, self.input.std, **scale).to(self.device)
+        augment = SimclrAugment(RandomCrop(self.input.image_size), self.input.mean, self.input.std, **scale)
+        return RandomViews(self.splits.test, augment.to(self.device), 2, self.seed)
 
-    def crop_and_flip(self, images: Tensor) -> Tensor:
-        """The random augmentation of fine-tuning, which does not change colours."""
-        augment, (height, width) = self.augment, images.shape[-2:]
-        crops = draw_crops(len(images), height, width, augment.min_scale, images.device)
-        return (crop_resize_flip(images, crops, augment.size) - augment.mean) / augment.std
+    @property
+    def crop_and_flip(self) -> RandomViews:
+        """A view of each training image for a classifier, whose colours do not change."""
+        augment = CropAndFlip(RandomCrop(self.input.image_size), self.input.mean, self.input.std)
+        return RandomViews(self.splits.train, augment.to(self.device), 1, self.seed)
 
     @cached_property
     def train(self) -> Tensor:
@@ -89,6 +93,17 @@ class Subject:
         return self.splits.test.labels.to(self.test.device)
 
 
+@dataclass(frozen=True)
+class LinearResult(Accuracy):
+    """A linear probe's figures.
+
+    Attributes:
+        probe: how it was trained: on ``augmented`` images or on ``fixed`` features.
+    """
+
+    probe: Probe
+
+
 def nearest_neighbours(
     subject: Subject, k: int, temperature: float, l2_k: Sequence[int], l2_weights: Weights
 ) -> dict[str, Accuracy]:
@@ -107,25 +122,28 @@ def _counted(votes: Tensor, truth: Tensor, k: int) -> Accuracy:
     return accuracy if k >= 5 else replace(accuracy, top5=None)  # fewer than five classes have a vote
 
 
-def linear(subject: Subject, epochs: int) -> Accuracy:
-    """The linear probe."""
-    scores = linear_probe(subject.train, subject.train_labels, subject.test, subject.classes, epochs, seed=subject.seed)
-    return Accuracy.of(scores, subject.test_labels)
+def linear(subject: Subject, epochs: int, probe: Probe | None) -> LinearResult:
+    """The linear probe; None is the published one for pictures and the fast one for small images."""
+    probe = probe or ("fixed" if subject.splits.train.pictures is None else "augmented")
+    seed = subject.seed
+    if probe == "fixed":
+        scores = linear_probe(subject.train, subject.train_labels, subject.test, subject.classes, epochs, seed=seed)
+    else:
+        with seeded(seed, subject.device):
+            scores = augmented_probe(subject.encoder, subject.crop_and_flip, subject.test, epochs, seed=seed)
+    return LinearResult(**vars(Accuracy.of(scores, subject.test_labels)), probe=probe)
 
 
 def geometry(subject: Subject) -> Geometry:
     """The geometry of the backbone's features of the test images; two encoders with one seed see the same views."""
-    test, size = subject.splits.test, subject.batch_size
     with seeded(subject.seed, subject.device):
-        view1, view2 = (image_features(subject.encoder, test, subject.augment, size) for _ in range(2))
+        view1, view2 = view_features(subject.encoder, subject.two_views, subject.batch_size)
     return measure_geometry(subject.test, view1, view2, subject.test_labels)
 
 
-def fine_tuning(subject: Subject, class_weights: tuple[float, ...], recipe: FineTuningRecipe) -> FineTuningResult:
+def fine_tuning(subject: Subject, class_weights: Mapping[str, float], recipe: FineTuningRecipe) -> FineTuningResult:
     """Fine-tune on the training images, cropped and flipped at random, and score the test images."""
     splits = subject.splits
     with seeded(subject.seed, subject.device):
-        model, loss = fine_tune(
-            subject.encoder, splits.train, subject.crop_and_flip, class_weights, recipe, subject.seed
-        )
+        model, loss = fine_tune(subject.encoder, subject.crop_and_flip, class_weights, recipe, subject.seed)
     return score_classifier(model, splits.test, subject.transform, loss, subject.batch_size)

@@ -1,22 +1,31 @@
 """The linear probe: one layer on frozen features, by the schedule of the paper's ImageNet comparison.
 
-The paper trains on augmented images; here the features of each image are computed once.
+On augmented images, as published figures have it, each epoch sees other crops and the encoder runs in each step. On
+fixed features, the fast choice, the features of each image are computed once.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import UserError
+from vision.data.views import RandomViews
+from vision.evaluation.features import evaluating
+from vision.resnet import ImageEncoder
 
 EPOCHS = 90
 BATCH_SIZE = 256
 LEARNING_RATE = 0.1  # for 256 images a step; proportional to that number
 MOMENTUM = 0.9
+
+Probe = Literal["augmented", "fixed"]
 
 
 def linear_probe(
@@ -28,7 +37,7 @@ def linear_probe(
     batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> Tensor:
-    """Scores of a linear classifier trained by SGD with momentum, cosine schedule and no weight decay.
+    """Scores of a linear classifier on fixed features, trained by SGD with momentum, cosine schedule and no decay.
 
     Features are first shifted by their mean and divided by one number, so that their entries have a mean square of 1
     over the training images. This does not change what a linear classifier can express, but one learning rate then
@@ -49,27 +58,92 @@ def linear_probe(
     Raises:
         UserError: there is only one class.
     """
-    if len(torch.unique(labels)) < 2:
-        raise UserError("--tasks linear: the training images are of one class only; a classifier needs two")
+    _check_classes(labels)
     mean = train.mean(0)
     x, y = train - mean, labels.to(train.device)
     deviation = torch.linalg.vector_norm(x) / math.sqrt(x.numel())
     # identical features leave rounding errors, which must not be scaled up
     scale = torch.where(deviation > 1e-6 * mean.abs().max(), 1 / deviation, 0)
     x *= scale
-    weight = train.new_zeros(classes, train.shape[1], requires_grad=True)
-    bias = train.new_zeros(classes, requires_grad=True)
+    generator = torch.Generator().manual_seed(seed)
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        for _ in range(epochs):
+            for rows in torch.split(torch.randperm(len(x), generator=generator).to(x.device), batch_size):
+                yield x[rows], y[rows]
+
+    steps = epochs * math.ceil(len(x) / batch_size)
+    weight, bias = _train(batches(), steps, classes, batch_size, x)
+    return F.linear((queries - mean) * scale, weight, bias)
+
+
+def augmented_probe(
+    encoder: ImageEncoder,
+    views: RandomViews,
+    queries: Tensor,
+    epochs: int = EPOCHS,
+    batch_size: int = BATCH_SIZE,
+    seed: int = 0,
+) -> Tensor:
+    """Scores of a linear classifier that is trained on random views, as in the linear evaluation of SimCLR.
+
+    The schedule is that of :func:`linear_probe`. The encoder is frozen and in evaluation mode. Features enter as they
+    are, and images that do not fill the last batch of an epoch are left out of it.
+
+    Args:
+        encoder: on the device that computes.
+        views: of n labelled images, one view of each.
+        queries: (m, feature_dim) features to score.
+        epochs: of training.
+        batch_size: images a step; the learning rate is 0.1 times this over 256.
+        seed: of the order. What the views draw on the device comes from the caller's random state.
+
+    Returns:
+        (m, classes) logits.
+
+    Raises:
+        UserError: there is only one class.
+        DataError: a picture is damaged.
+    """
+    labels, device = views.images.labels, queries.device
+    assert labels is not None
+    _check_classes(labels)
+    generator = torch.Generator().manual_seed(seed)
+    batch_size = min(batch_size, len(labels))
+    per_epoch = len(labels) // batch_size
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        for epoch in range(epochs):
+            order = torch.randperm(len(labels), generator=generator)[: per_epoch * batch_size]
+            for rows, (view,) in views.batches(batch_size, device, epoch, order):
+                with torch.no_grad(), torch.autocast(device.type, enabled=False):
+                    features = encoder.features(view).float()
+                yield features, labels[rows].to(device)
+
+    steps = epochs * per_epoch
+    with evaluating(encoder):
+        shown = progress_bar(batches(), total=steps, desc="linear probe", unit=" steps")
+        weight, bias = _train(shown, steps, len(views.images.classes), batch_size, queries)
+    return F.linear(queries, weight, bias)
+
+
+def _check_classes(labels: Tensor) -> None:
+    if len(torch.unique(labels)) < 2:
+        raise UserError("--tasks linear: the training images are of one class only; a classifier needs two")
+
+
+def _train(
+    batches: Iterable[tuple[Tensor, Tensor]], steps: int, classes: int, batch_size: int, like: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Weight (classes, dim) and bias (classes,) from 0, trained on batches of features such as ``like``, and labels."""
+    weight = like.new_zeros(classes, like.shape[1], requires_grad=True)
+    bias = like.new_zeros(classes, requires_grad=True)
     rate = LEARNING_RATE * batch_size / 256
     optimizer = torch.optim.SGD([weight, bias], lr=rate, momentum=MOMENTUM)
-    steps, step = epochs * math.ceil(len(train) / batch_size), 0
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(epochs):
-        for rows in torch.split(torch.randperm(len(train), generator=generator).to(train.device), batch_size):
-            optimizer.param_groups[0]["lr"] = rate * (1 + math.cos(math.pi * step / steps)) / 2
-            loss = F.cross_entropy(F.linear(x[rows], weight, bias), y[rows])
-            optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            optimizer.step()
-            step += 1
-    with torch.no_grad():
-        return F.linear((queries - mean) * scale, weight, bias)
+    for step, (x, y) in enumerate(batches):
+        optimizer.param_groups[0]["lr"] = rate * (1 + math.cos(math.pi * step / steps)) / 2
+        loss = F.cross_entropy(F.linear(x, weight, bias), y)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+    return weight.detach(), bias.detach()

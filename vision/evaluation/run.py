@@ -18,7 +18,7 @@ from dystress_text.training.run_folder import RECORD, read_record, vision_file
 from vision.data.augment import crop_of
 from vision.data.loading import Splits, load_splits
 from vision.evaluation.accuracy import Accuracy
-from vision.evaluation.fine_tuning import FineTuningRecipe, FineTuningResult, check_class_weights, parse_class_weights
+from vision.evaluation.fine_tuning import FineTuningRecipe, FineTuningResult, parse_class_weights, weights_of
 from vision.evaluation.geometry import Geometry, plot_geometry
 from vision.evaluation.knn import check_neighbours
 from vision.evaluation.measures import Subject, fine_tuning, geometry, linear, nearest_neighbours
@@ -84,7 +84,12 @@ def run(settings: EvaluationSettings) -> Results:
     _check(settings, splits)
     inputs = {name: _input_of(encoder, splits) for name, encoder in encoders.items()}
     about = {
-        "settings": {**asdict(settings), "dataset": dataset, "data_dir": data_dir},
+        "settings": {
+            **asdict(settings),
+            "dataset": dataset,
+            "data_dir": data_dir,
+            "class_weights": parse_class_weights(settings.class_weights),
+        },
         "data": splits.describe(),
         "encoders": {
             name: {**asdict(encoder.description), "input": asdict(inputs[name])} for name, encoder in encoders.items()
@@ -226,7 +231,7 @@ def _check(settings: EvaluationSettings, splits: Splits) -> None:
         for k in settings.l2_k:
             check_neighbours(k, len(splits.train), "--l2_k")
     if "transfer" in settings.tasks:
-        check_class_weights(parse_class_weights(settings.class_weights), splits.train.classes)
+        weights_of(parse_class_weights(settings.class_weights), splits.train.classes)
 
 
 def _measure(measure: str, settings: EvaluationSettings, subject: Subject) -> Found:
@@ -234,7 +239,7 @@ def _measure(measure: str, settings: EvaluationSettings, subject: Subject) -> Fo
         case "knn":
             return nearest_neighbours(subject, settings.k, settings.knn_temperature, settings.l2_k, settings.l2_weights)
         case "linear":
-            return linear(subject, settings.probe_epochs)
+            return linear(subject, settings.probe_epochs, settings.probe)
         case "geometry":
             return geometry(subject)
     recipe = FineTuningRecipe(epochs=settings.transfer_epochs, learning_rate=settings.transfer_lr)

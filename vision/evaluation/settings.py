@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import UserError
-from vision.evaluation.fine_tuning import parse_class_weights
+from vision.evaluation.fine_tuning import NAMED_WEIGHTS, parse_class_weights
 from vision.evaluation.geometry import check_plot
 from vision.evaluation.knn import WEIGHTS, Weights
+from vision.evaluation.probe import Probe
 
 MEASURES = ("knn", "linear", "geometry", "transfer")  # the choices of --tasks
 UNTRAINED = "untrained"
@@ -58,14 +59,23 @@ class EvaluationSettings:
         default=WEIGHTS[0],
         metadata={"help": "how the L2 kNN weighs its neighbours", "measure": "knn", "choices": WEIGHTS},
     )
+    probe: Probe | None = field(
+        default=None,
+        metadata={
+            "help": "train the linear probe on augmented images, as published figures have it, or on fixed features, "
+            "which is faster; default: augmented for images of more than 96 pixels",
+            "measure": "linear",
+            "choices": ("augmented", "fixed"),
+        },
+    )
     probe_epochs: int = _field(90, "epochs of the linear probe", "linear", type=int)
     class_weights: Sequence[str] = _field(
         (),
-        "weights in fine-tuning: a number for each class (with two classes, for the second alone), or a name such as "
-        "mura",
+        "weights in fine-tuning by class, such as HP=1 SSA=2.45, where classes that are not named weigh 1; or the "
+        f"paper's of a set: {', '.join(NAMED_WEIGHTS)}",
         "transfer",
         nargs="+",
-        metavar="W",
+        metavar="CLASS=WEIGHT",
     )
     transfer_epochs: int = _field(50, "epochs of fine-tuning", "transfer", type=int)
     transfer_lr: float | None = _field(

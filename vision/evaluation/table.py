@@ -18,6 +18,8 @@ SHOWN = {  # of the figures other than accuracies: digits after the point, and w
     "auc": (2, ""),
 }
 
+PROBES = {"augmented": "augmented images", "fixed": "fixed features"}  # how a linear probe was trained
+
 
 def table(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None) -> str:
     """Lines of text; arguments as for :func:`cells`."""
@@ -63,7 +65,11 @@ def _figures(tasks: Mapping[str, Any]) -> dict[str, str]:
                 if isinstance(accuracy, Mapping):
                     found |= _accuracy(name, accuracy)
             continue
-        prefix = {"linear": "linear probe", "transfer": "fine-tuned", "unnamed": "unnamed measure"}.get(task, "")
+        prefix = "unnamed measure" if task == "unnamed" else ""
+        if task == "transfer":
+            prefix = "fine-tuned"
+        elif task == "linear":
+            prefix = f"linear probe on {PROBES[result['probe']]},"
         found |= _accuracy(prefix, result.get("accuracy", result))
         for name, (digits, better) in SHOWN.items():
             if result.get(name) is not None:

@@ -10,9 +10,9 @@ from typing import Any
 
 from dystress_text.core.shift_versions import ONE_SIDED, SHIFTED
 from dystress_text.training.presets import Preset, listing
-from vision.data.augment import AT_IMAGENET_SCALE
+from vision.data.strength import AT_IMAGENET_SCALE
 from vision.evaluation.paper import row_of, told
-from vision.pretraining.settings import VISION
+from vision.pretraining.loss_defaults import VISION
 
 Options = dict[str, Any]
 

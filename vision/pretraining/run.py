@@ -26,17 +26,19 @@ from dystress_text.training.similarity_log import SimilarityLog, similarity_log_
 from dystress_text.training.task import TrainingSummary
 from dystress_text.training.trainer import Trainer
 from vision.data.augment import SimclrAugment, crop_of
+from vision.data.crops import RandomCrop
 from vision.data.images import ImageSet, mean_std
 from vision.data.loading import load_images
 from vision.data.sources import NoSuchSplitError
+from vision.data.views import RandomViews
 from vision.evaluation.features import transform_of
 from vision.evaluation.online import OnlineKnn
 from vision.pretraining.allocator import keep_freed_memory
 from vision.pretraining.build_task import encoder_of, objective_of, task_of
+from vision.pretraining.loss_defaults import VISION
 from vision.pretraining.optimizers import make_optimizer
 from vision.pretraining.presets import PRESETS
 from vision.pretraining.settings import (
-    VISION,
     WITHOUT_TEMPERATURE,
     PretrainSettings,
     VisionEngineSettings,
@@ -73,7 +75,7 @@ class VisionRun:
     learned_temperature: dict[str, Any] | None = field(init=False)
 
     def __post_init__(self) -> None:
-        images, objective, settings = self.task.images, self.task.objective, self.settings
+        images, objective, settings = self.task.views.images, self.task.objective, self.settings
         self.similarity_log = None
         if isinstance(objective, ContrastiveLoss):
             self.similarity_log = similarity_log_of(settings.engine, objective)
@@ -99,7 +101,7 @@ class VisionRun:
 
     @property
     def samples(self) -> int:
-        return len(self.task.images)
+        return len(self.task.views.images)
 
     @property
     def best_metric(self) -> str | None:
@@ -116,9 +118,9 @@ class VisionRun:
         return objective.temperature if isinstance(objective, ContrastiveLoss) else None
 
     def begin(self, trainer: Trainer, before: Mapping[str, Any]) -> None:
-        images, name = self.task.images, self.settings.loss.objective
-        side = f"{images.size} x {images.size}"
-        _say(f"{len(images):,} images of {images.title}, {len(images.classes)} classes, at {side}")
+        images, name = self.task.views.images, self.settings.loss.objective
+        place = f"at {images.size} x {images.size}" if images.pictures is None else "cropped from the whole picture"
+        _say(f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}")
         if self.task.online is None and self.settings.vision.knn_k > 0:
             _say("no test split with labels: no accuracy while training")
         _say(name if self.temperature is None else f"{type(self.task.objective).__name__} with {self.temperature}")
@@ -198,8 +200,9 @@ def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publi
     images = images.sample(vision.max_train_samples, engine.seed)
     knn = _online_knn(vision, images, encoder.input)
     check_metric(engine, None if knn is None else knn.metric)
-    augment = SimclrAugment(vision.image_size, mean, std, vision.jitter, vision.blur, vision.min_scale)
-    task = task_of(settings, encoder, images, augment, objective, knn, accelerator)
+    augment = SimclrAugment(RandomCrop(vision.image_size, vision.min_scale), mean, std, vision.jitter, vision.blur)
+    views = RandomViews(images, augment.to(accelerator.device), seed=engine.seed)
+    task = task_of(settings, encoder, views, objective, knn, accelerator)
     optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=batch)
     return VisionRun(settings, task, optimizer, publish, accelerator)
 

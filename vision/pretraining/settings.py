@@ -9,23 +9,20 @@ from typing import Any, ClassVar
 from dystress_text.cli.options import check_options, option, reworded
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import UserError
-from dystress_text.training.build_loss import TEMPERATURE_OPTIONS, LossDefaults
+from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
 from dystress_text.training.settings import OBJECTIVES, EngineSettings, LossSettings
-from vision.data.augment import check_augmentation
+from vision.data.augment import check_jitter
+from vision.data.crops import RandomCrop
 from vision.data.sources import SET_NAMES
+from vision.pretraining.loss_defaults import VISION
 from vision.pretraining.negative_free import NEGATIVE_FREE
-from vision.pretraining.small_crops import SMALLEST
 from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
 
 WITHOUT_TEMPERATURE = (*NEGATIVE_FREE, "byol", "dino")
 VISION_OBJECTIVES = (*OBJECTIVES, "queue", *WITHOUT_TEMPERATURE)
 WITH_FOLLOWER = ("queue", "byol", "dino")  # a second encoder follows the trained one by --key_momentum
+SMALLEST_CROP = 0.05  # share of an image's area; DINO's
 _OBJECTIVES_WITH = {"queue_size": ("queue",), "key_momentum": WITH_FOLLOWER, "small_crops": ("dino",)}
-
-# the paper's CIFAR row; Kukleva et al.'s swing over hundreds of epochs; and MACL's numbers for images, where those for
-# text would make the temperature negative
-VISION = LossDefaults("cosine", {"tau_min": 0.07, "tau_max": 0.2}, {"unit": "epoch"},
-                      {"tau_0": 0.1, "alpha": 0.5, "a_0": 0.0})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class VisionSettings:
     )
     out_dim: int = option(128, "Dimensions of the projector's output.", interval=f"[1, {LARGEST_OUT_DIM}]")
     image_size: int = option(
-        32, "Side of the crops, in pixels; they come from the middle squares of images.", interval="[1, 4096]"
+        32, "Side of the crops, in pixels; they come from the whole picture.", interval="[1, 4096]"
     )
     jitter: float = option(
         1.0, "Colour jitter, times 0.4 0.4 0.4 0.1; 2 is SimCLR's strength 1, which it uses on ImageNet."
@@ -80,11 +77,12 @@ class VisionSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
-        check_augmentation(self.image_size, self.jitter, self.min_scale)
-        if self.small_crops and not SMALLEST < self.min_scale <= 3 / 4:
+        RandomCrop(self.image_size, self.min_scale)
+        check_jitter(self.jitter)
+        if self.small_crops and self.min_scale <= SMALLEST_CROP:
             raise UserError(
-                f"--min_scale: small crops take areas from {SMALLEST} up to it, so it must lie in ({SMALLEST}, 0.75], "
-                f"got {self.min_scale}"
+                f"--min_scale: small crops take areas from {SMALLEST_CROP} up to it, so it must lie above that, got "
+                f"{self.min_scale}"
             )
 
 

@@ -19,7 +19,7 @@ from dystress_text.core.rows import at_least_fp32
 from dystress_text.errors import TrainingError
 from dystress_text.training.batches import Batch
 from dystress_text.training.embeddings import Embeddings
-from vision.data.images import ImageSet
+from vision.data.views import RandomViews
 from vision.resnet import ImageEncoder, save_encoder
 
 Evaluate = Callable[[ImageEncoder], Mapping[str, float]]
@@ -32,8 +32,7 @@ class PretrainTask:
 
     Args:
         encoder: on the device it trains on.
-        images: what it trains on.
-        augment: makes a view of uint8 images (n, 3, h, w); called twice a batch, on the device.
+        views: of the images that it trains on; two of each.
         objective: the loss.
         online: metrics of the encoder while it trains, or None.
         card: text for the saved folder's card.
@@ -43,8 +42,7 @@ class PretrainTask:
     """
 
     encoder: ImageEncoder
-    images: ImageSet
-    augment: nn.Module
+    views: RandomViews
     objective: nn.Module
     online: Evaluate | None = None
     card: str = ""
@@ -60,15 +58,12 @@ class PretrainTask:
         if isinstance(self.objective, ContrastiveLoss):
             self.objective.temperature.advance(epoch, run_fraction)
 
-    def load(self, indices: NDArray[np.int64]) -> Batch:
-        return {"images": self.images.batch(indices)}
+    def load(self, indices: NDArray[np.int64], step: int) -> Batch:
+        return self.views.load(indices, step)
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
-        return Embeddings(model(self._two_views(batch["images"])).chunk(2))  # each (n, dim)
-
-    def _two_views(self, images: Tensor) -> Tensor:
-        """(2 n, 3, size, size): the first view of each image, then the second of each."""
-        return torch.cat([self.augment(images), self.augment(images)])
+        views = torch.cat(self.views.on_device(batch))  # (2 n, 3, size, size), the first views of all images first
+        return Embeddings(model(views).chunk(2))  # each (n, dim)
 
     def loss(self, embeddings: Embeddings) -> Tensor:
         try:
@@ -144,5 +139,5 @@ class QueueTask(MomentumTask):
     """
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
-        query = model(self.augment(batch["images"]))
-        return Embeddings((query, self._follow(self.augment(batch["images"]))))
+        query, key = self.views.on_device(batch)
+        return Embeddings((model(query), self._follow(key)))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dystress_text.core.gather import Gather, LocalGather
 from dystress_text.core.rows import at_least_fp32
 from dystress_text.training.batches import Batch
 from dystress_text.training.embeddings import Embeddings
-from vision.pretraining.small_crops import SmallCrops
+from vision.data.views import RandomViews
 from vision.pretraining.task import MomentumTask
 from vision.resnet import mlp
 
@@ -54,12 +56,18 @@ class TeacherTask(MomentumTask):
 
     head: nn.Module
     head_in_teacher: bool
-    small_crops: SmallCrops | None = None
+    small_crops: RandomViews | None = None
 
     def __post_init__(self) -> None:
         self.headed = HeadedEncoder(self.encoder, self.head)
         super().__post_init__()
         self.model = self.headed
+
+    def load(self, indices: NDArray[np.int64], step: int) -> Batch:
+        batch, small = super().load(indices, step), self.small_crops
+        if small is None or "images" in batch:  # small images are cropped on the device
+            return batch
+        return {**batch, "small_crops": small.load(indices, step)["crops"]}  # decoded once more
 
     @property
     def followed(self) -> nn.Module:
@@ -69,11 +77,12 @@ class TeacherTask(MomentumTask):
         return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * run_fraction)) / 2
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
-        views, small = self._two_views(batch["images"]), self.small_crops
-        if small is None:
+        views = torch.cat(self.views.on_device(batch))
+        if self.small_crops is None:
             student = model(views).chunk(2)
         else:
-            student = model(views, small(batch["images"])).chunk(2 + small.count)
+            small = self.small_crops.on_device({"crops": batch["small_crops"]} if "small_crops" in batch else batch)
+            student = model(views, torch.cat(small)).chunk(2 + len(small))
         return Embeddings((*student, *self._follow(views).chunk(2)))  # each (n, the head's or the projector's width)
 
 

@@ -10,7 +10,8 @@ from PIL import Image, ImageEnhance, ImageFilter
 
 from dystress_text.errors import UserError
 from vision.data import augment
-from vision.data.augment import Crops, SimclrAugment, evaluation_transform
+from vision.data.augment import CropAndFlip, SimclrAugment, evaluation_transform
+from vision.data.crops import Crops, RandomCrop, crop_resize_flip, draw_boxes, draw_crops
 
 CPU = torch.device("cpu")
 ZERO, ONE = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
@@ -59,24 +60,24 @@ def test_crop_resize_and_flip(box, flip):
     image = image.resize((32, 32), Image.Resampling.BILINEAR)
     if flip:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    ours = augment.crop_resize_flip(tensor(picture()), crops(*box, flip), 32)
+    ours = crop_resize_flip(tensor(picture()), crops(*box, flip), 32)
     assert np.abs(pixels_of(ours) - np.asarray(image, dtype=float)).max() <= 1.01
 
 
 def test_the_whole_image_and_its_mirror_are_exact():
     images = tensor(picture())
-    whole = augment.crop_resize_flip(images, crops(0, 0, 32, 32), 32)
+    whole = crop_resize_flip(images, crops(0, 0, 32, 32), 32)
     torch.testing.assert_close(whole, images.float() / 255, rtol=0, atol=1e-5)
-    mirror = augment.crop_resize_flip(images, crops(0, 0, 32, 32, True), 32)
+    mirror = crop_resize_flip(images, crops(0, 0, 32, 32, True), 32)
     torch.testing.assert_close(mirror, images.float().flip(3) / 255, rtol=0, atol=1e-5)
 
 
 def test_samples_have_boxes_of_their_own():
     images = tensor(picture()).expand(2, -1, -1, -1)
     boxes = Crops(*(torch.tensor(v) for v in ([0.0, 8.0], [0.0, 4.0], [16.0, 20.0], [16.0, 10.0], [False, True])))
-    both = augment.crop_resize_flip(images, boxes, 32)
+    both = crop_resize_flip(images, boxes, 32)
     for row, box in enumerate([(0, 0, 16, 16, False), (8, 4, 20, 10, True)]):
-        torch.testing.assert_close(both[row : row + 1], augment.crop_resize_flip(images[:1], crops(*box), 32))
+        torch.testing.assert_close(both[row : row + 1], crop_resize_flip(images[:1], crops(*box), 32))
 
 
 @pytest.mark.parametrize("factor", [0.6, 1.0, 1.4])
@@ -114,7 +115,7 @@ def test_grayscale(monkeypatch):
     """Within 1 of 255 (Pillow rounds)."""
     monkeypatch.setattr(augment, "GRAY_RATE", 1.1)
     monkeypatch.setattr(augment, "draw_crops", lambda *_: crops(0, 0, 32, 32))
-    seen = pixels_of(SimclrAugment(32, ZERO, ONE, jitter=0.0)(tensor(picture())))
+    seen = pixels_of(SimclrAugment(RandomCrop(32), ZERO, ONE, jitter=0.0)(tensor(picture())))
     theirs = np.asarray(Image.fromarray(picture()).convert("L"), dtype=float)[..., None]
     assert np.abs(seen - theirs).max() <= 1.01
 
@@ -139,49 +140,64 @@ def test_blur_leaves_the_others_alone():
 # distributions; with so many samples a bound of 0.01 is five standard errors or more
 
 
-def drawn_by_the_rule(count, side, min_scale):
+def drawn_by_the_rule(count, height, width, low, high):
     """torchvision's RandomResizedCrop.get_params, as a loop."""
     chance = np.random.default_rng(1)
     boxes = []
     for _ in range(count):
         for _ in range(10):
-            area = side * side * chance.uniform(min_scale, 1)
+            area = height * width * chance.uniform(low, high)
             aspect = math.exp(chance.uniform(math.log(3 / 4), math.log(4 / 3)))
             w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-            if 0 < w <= side and 0 < h <= side:
-                boxes.append((chance.integers(0, side - w + 1), chance.integers(0, side - h + 1), w, h))
+            if 0 < w <= width and 0 < h <= height:
+                boxes.append((chance.integers(0, width - w + 1), chance.integers(0, height - h + 1), w, h))
                 break
         else:
-            boxes.append((0, 0, side, side))
+            h, w = min(height, round(width * 4 / 3)), min(width, round(height * 4 / 3))
+            boxes.append(((width - w) // 2, (height - h) // 2, w, h))
     return np.array(boxes).T
 
 
-@pytest.mark.parametrize("min_scale", [0.08, 0.2, 0.9])
-def test_crops_follow_torchvisions_rule(min_scale):
-    drawn = augment.draw_crops(100_000, 32, 32, min_scale, CPU)
-    ours = np.stack([v.numpy() for v in (drawn.left, drawn.top, drawn.width, drawn.height)])
-    theirs = drawn_by_the_rule(40_000, 32, min_scale)
+def on_the_device(height, width, crop):
+    drawn = draw_crops(100_000, height, width, crop, CPU)
+    assert abs(drawn.flip.float().mean() - 0.5) < 0.01
+    return np.stack([v.numpy() for v in (drawn.left, drawn.top, drawn.width, drawn.height)])
+
+
+def picture_by_picture(height, width, crop):
+    return np.array(draw_boxes(height, width, crop, 40_000, np.random.default_rng(2))).T
+
+
+@pytest.mark.parametrize("draw", [on_the_device, picture_by_picture])
+@pytest.mark.parametrize(
+    ("height", "width", "low", "high"), [(32, 32, 0.08, 1.0), (32, 32, 0.9, 1.0), (375, 500, 0.08, 1.0),
+                                         (60, 200, 0.2, 1.0), (375, 500, 0.05, 0.14)],
+)  # fmt: skip
+def test_crops_follow_torchvisions_rule(draw, height, width, low, high):
+    ours = draw(height, width, RandomCrop(16, low, high))
+    theirs = drawn_by_the_rule(40_000, height, width, low, high)
     assert (ours == ours.round()).all()
-    assert (ours[0] >= 0).all()
-    assert (ours[0] + ours[2] <= 32).all()
-    assert (ours[1] + ours[3] <= 32).all()
+    assert (ours[:2] >= 0).all()
+    assert (ours[0] + ours[2] <= width).all()
+    assert (ours[1] + ours[3] <= height).all()
     for measure in (
-        lambda b: b[2] * b[3] / 1024,  # area
+        lambda b: b[2] * b[3] / (height * width),  # area
         lambda b: np.log(b[2] / b[3]),  # aspect
-        lambda b: b[0] / 32,  # place
-        lambda b: b[1] / 32,
+        lambda b: b[0] / width,  # place
+        lambda b: b[1] / height,
     ):
         quantiles = np.linspace(0.02, 0.98, 25)
         assert np.abs(np.quantile(measure(ours), quantiles) - np.quantile(measure(theirs), quantiles)).max() < 0.035
         assert abs(measure(ours).mean() - measure(theirs).mean()) < 0.01
-    assert abs(drawn.flip.float().mean() - 0.5) < 0.01
 
 
 def test_crops_that_never_fit_are_the_middle():
-    wide = augment.draw_crops(1000, 10, 100, 1.0, CPU)  # a whole area of 10 to 1 has no allowed aspect
-    assert set(wide.width.tolist()) == {13.0}
-    assert set(wide.height.tolist()) == {10.0}
-    assert set(wide.left.tolist()) == {43.0}
+    crop = RandomCrop(8, 1.0)
+    wide = draw_crops(1000, 10, 100, crop, CPU)  # a whole area of 10 to 1 has no allowed aspect
+    assert set(zip(wide.left.tolist(), wide.top.tolist(), wide.width.tolist(), wide.height.tolist(), strict=True)) == {
+        (43, 0, 13, 10)
+    }
+    assert set(draw_boxes(10, 100, crop, 100, np.random.default_rng(0))) == {(43, 0, 13, 10)}
 
 
 @pytest.mark.parametrize("strength", [0.5, 1.0])
@@ -211,7 +227,7 @@ def test_blur_widths():
 
 def test_rates_in_whole_views():
     images = tensor(picture()).expand(6000, -1, -1, -1)
-    views = SimclrAugment(8, ZERO, ONE)(images)
+    views = SimclrAugment(RandomCrop(8), ZERO, ONE)(images)
     gray = (views.amax(1) - views.amin(1)).flatten(1).amax(1) < 1e-5
     assert abs(gray.float().mean() - 0.2) < 0.025
 
@@ -219,7 +235,7 @@ def test_rates_in_whole_views():
 def test_all_orders_of_jitter_occur(monkeypatch):
     seen = []
     monkeypatch.setattr(augment, "adjust", lambda views, operation, factor: (seen.append(operation), views)[1])
-    views = SimclrAugment(8, ZERO, ONE)
+    views = SimclrAugment(RandomCrop(8), ZERO, ONE)
     for _ in range(300):
         views(tensor(picture()))
     assert len({tuple(seen[i : i + 4]) for i in range(0, len(seen), 4)}) == 24
@@ -231,7 +247,7 @@ def test_all_orders_of_jitter_occur(monkeypatch):
 @pytest.mark.parametrize("blur", [False, True])
 def test_views(blur):
     images = torch.randint(0, 256, (16, 3, 40, 30), dtype=torch.uint8)
-    module = SimclrAugment(24, (0.4, 0.5, 0.6), (0.2, 0.3, 0.4), blur=blur)
+    module = SimclrAugment(RandomCrop(24), (0.4, 0.5, 0.6), (0.2, 0.3, 0.4), blur=blur)
     torch.manual_seed(5)
     views, state = module(images), torch.get_rng_state()
     others = module(images)
@@ -249,19 +265,33 @@ def test_views(blur):
     assert len({tuple(view.flatten()[:50].tolist()) for view in same}) == 8
 
 
+def test_views_of_crops_are_flipped_and_coloured_as_others():
+    crops = torch.randint(0, 256, (400, 3, 8, 8), dtype=torch.uint8)
+    plain = CropAndFlip(RandomCrop(8), ZERO, ONE)
+    views = plain.of_crops(crops) * 255
+    flipped = (views - crops.flip(3)).abs().amax((1, 2, 3)) < 0.01
+    kept = (views - crops).abs().amax((1, 2, 3)) < 0.01
+    assert (flipped ^ kept).all()
+    assert 140 < flipped.sum() < 260
+    gray = SimclrAugment(RandomCrop(8), ZERO, ONE, jitter=0.0).of_crops(crops)
+    assert 40 < ((gray.amax(1) - gray.amin(1)).flatten(1).amax(1) < 1e-5).sum() < 130
+    whole = SimclrAugment(RandomCrop(8, 1.0), (0.5,) * 3, (0.25,) * 3).of_crops(crops)
+    assert whole.is_contiguous(memory_format=torch.channels_last)
+
+
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("make", "named"),
     [
-        ({"size": 0}, "--image_size"),
-        ({"jitter": -1.0}, "--jitter"),
-        ({"jitter": 3.0}, "--jitter"),
-        ({"min_scale": 0.0}, "--min_scale"),
-        ({"min_scale": 1.5}, "--min_scale"),
+        (lambda: RandomCrop(0), "--image_size"),
+        (lambda: RandomCrop(8, 0.0), "--min_scale"),
+        (lambda: RandomCrop(8, 1.5), "--min_scale"),
+        (lambda: SimclrAugment(RandomCrop(8), ZERO, ONE, jitter=-1.0), "--jitter"),
+        (lambda: SimclrAugment(RandomCrop(8), ZERO, ONE, jitter=3.0), "--jitter"),
     ],
 )
-def test_bad_options_are_named(options, named):
+def test_bad_options_are_named(make, named):
     with pytest.raises(UserError, match=named):
-        SimclrAugment(**({"size": 32, "mean": ZERO, "std": ONE} | options))
+        make()
 
 
 def test_evaluation_keeps_images_of_the_size():

@@ -17,13 +17,14 @@ from dystress_text.files.long_tail import LongTail, long_tail_indices, write_lon
 from dystress_text.files.prepared_data import Manifest, write_manifest
 from vision.data import loading as module
 from vision.data.images import KNOWN_MEAN_STD, ImageSet, mean_std
-from vision.data.loading import load_images, loaded_side
+from vision.data.loading import keeps_side, load_images
+from vision.data.pictures import PictureFiles
 
 
 def test_class_folders(tmp_path):
     write_folder(tmp_path, {"cat": [10, 20], "dog": [30]}, side=16)
     found = load_images(str(tmp_path))
-    assert (found.classes, found.size, found.files, found.variant) == (("cat", "dog"), 16, None, None)
+    assert (found.classes, found.size, found.pictures, found.variant) == (("cat", "dog"), 16, None, None)
     assert found.labels.tolist() == [0, 0, 1]
     assert found.images[:, 0, 0, 0].tolist() == [10, 20, 30]
     assert found.name == tmp_path.name
@@ -54,7 +55,7 @@ def test_files_that_are_passed_over_are_told(tmp_path):
 def test_at_most_a_thousand_files_are_measured(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(ImageSet, "image", lambda self, row: seen.append(row) or torch.zeros(3, 2, 2))
-    mean_std(ImageSet(None, [tmp_path] * 1999, None, (), "mine", None, 2))
+    mean_std(ImageSet(None, PictureFiles([tmp_path] * 1999), None, (), "mine", None, 2))
     assert len(seen) == 1000
 
 
@@ -65,24 +66,32 @@ def test_images_without_labels(tmp_path):
     assert found.subset([0]).labels is None
 
 
-def test_larger_sets_stay_files(tmp_path, monkeypatch):
+def test_larger_pictures_stay_as_they_are(tmp_path):
     write_folder(tmp_path, {"a": [10, 20], "b": [30]}, side=120)
-    monkeypatch.setattr(module, "MEMORY", 1000)
     found = load_images(str(tmp_path))
     assert (found.images, found.size, len(found)) == (None, 256, 3)
     assert found.image(1).shape == (3, 256, 256)
     assert found.image(1)[0, 0, 0] == 20
-    assert [path.parent.name for path in found.subset([2, 0]).files] == ["b", "a"]
+    part = found.subset([2, 0])
+    assert [part.pictures.content(row).parent.name for row in range(2)] == ["b", "a"]
     assert load_images(str(tmp_path), size=32).size == 32
+    assert load_images(str(tmp_path), view=32).size == 37
+
+
+def test_many_small_images_stay_as_they_are(tmp_path, monkeypatch):
+    write_folder(tmp_path, {"a": [10, 20], "b": [30]}, side=16)
+    monkeypatch.setattr(module, "MEMORY", 1000)
+    found = load_images(str(tmp_path))
+    assert (found.images, found.size, found.image(2)[0, 0, 0]) == (None, 16, 30)
 
 
 @pytest.mark.parametrize(
-    ("own", "view", "side"),
-    [(32, 32, 32), (64, 64, 64), (24, 48, 24), (64, 32, 64), (96, 32, 37), (240, 32, 37), (240, 224, 256),
-     (256, 224, 256), (120, 96, 110), (32, 224, 32)],
+    ("own", "view", "small"),
+    [(32, 32, True), (64, 64, True), (24, 48, True), (64, 32, True), (96, 32, False), (240, 32, False),
+     (240, 224, False), (120, 96, False), (32, 224, True)],
 )  # fmt: skip
-def test_the_side_that_images_are_loaded_at(own, view, side):
-    assert loaded_side(own, view) == side
+def test_which_images_are_small(own, view, small):
+    assert keeps_side(own, view) == small
 
 
 def test_one_small_image_does_not_reduce_the_others(tmp_path):
@@ -200,10 +209,10 @@ def test_corrupt_files_of_larger_sets(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MEMORY", 10)
     found = load_images(str(tmp_path))
     with pytest.raises(DataError, match=r"1\.png"):
-        found.image(found.files.index(broken))
+        found.image(found.pictures.paths.index(broken))
     with pytest.warns(UserWarning, match="1 of 5"):
         found = load_images(str(tmp_path), skip_corrupt=True)
-    assert broken not in found.files
+    assert broken not in found.pictures.paths
     assert found.corrupt == 1
     assert found.labels.tolist() == [0, 0, 1, 1]
 
@@ -253,7 +262,7 @@ def test_what_is_not_there_is_named(tmp_path):
         load_images(str(tmp_path / "rows"), "test")
 
 
-def test_bad_parquet_is_named(tmp_path, monkeypatch):
+def test_bad_parquet_is_named(tmp_path):
     path = tmp_path / "train-0.parquet"
     path.write_bytes(b"PAR1 nothing")
     with pytest.raises(DataError, match=r"train-0\.parquet is damaged"):
@@ -266,10 +275,6 @@ def test_bad_parquet_is_named(tmp_path, monkeypatch):
         load_images(str(tmp_path))
     pq.write_table(pa.table({"img": [{"bytes": encoded(1)}] * 2, "label": [0, -1]}), path)
     with pytest.raises(DataError, match="without a class"):
-        load_images(str(tmp_path))
-    write_parquet(path, [1, 2], [0, 1])
-    monkeypatch.setattr(module, "MEMORY", 10)
-    with pytest.raises(UserError, match=r"--image_size: .* parquet files are decoded into memory"):
         load_images(str(tmp_path))
 
 

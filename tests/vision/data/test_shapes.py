@@ -16,7 +16,7 @@ def test_what_it_holds(split):
     assert shapes.images.shape == (50, 3, shapes.size, shapes.size)
     assert shapes.images.dtype == torch.uint8
     assert torch.bincount(shapes.labels).tolist() == [5] * 10
-    assert (len(shapes.classes), shapes.name, shapes.variant, shapes.files) == (10, "shapes", None, None)
+    assert (len(shapes.classes), shapes.name, shapes.variant, shapes.pictures) == (10, "shapes", None, None)
     spread = shapes.images.float().std((1, 2, 3))
     assert spread.min() > 5  # every picture shows something
 

@@ -2,9 +2,10 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from dystress_text.errors import UserError
-from vision.evaluation.fine_tuning import NAMED_WEIGHTS, check_class_weights, classification_loss, parse_class_weights
+from vision.evaluation.fine_tuning import NAMED_WEIGHTS, classification_loss, parse_class_weights, weights_of
 
 
 def softmax(row):
@@ -12,60 +13,93 @@ def softmax(row):
     return [value / sum(e) for value in e]
 
 
-def test_the_loss_of_several_classes_is_the_weighted_mean():
+def shared_loss(class_weights, classes, logits, labels):
+    return classification_loss(logits, labels, weights_of(class_weights, classes).double()).item()
+
+
+def test_the_loss_of_several_classes_is_the_weighted_mean_whatever_their_order():
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(20, 4, generator=generator, dtype=torch.float64)
-    labels = torch.randint(4, (20,), generator=generator)
-    weights = NAMED_WEIGHTS["chaoyang"]
-    total = sum(
-        weights[c] * -math.log(softmax(row)[c]) for row, c in zip(logits.tolist(), labels.tolist(), strict=True)
-    )
-    truth = total / sum(weights[c] for c in labels.tolist())
-    mine = classification_loss(logits, labels, torch.tensor(weights, dtype=torch.float64))
-    assert mine.item() == pytest.approx(truth, rel=1e-12)
+    names = [
+        ("normal", "serrated", "adenocarcinoma", "adenoma")[i] for i in torch.randint(4, (20,), generator=generator)
+    ]
+    logits = [dict.fromkeys(NAMED_WEIGHTS["chaoyang"], 0.0) for _ in names]
+    for row in logits:
+        row.update({name: torch.randn((), generator=generator).item() for name in row})
+    weights = {"normal": 1.264, "serrated": 1.667, "adenocarcinoma": 1.0, "adenoma": 2.114}
+    total = 0.0
+    for row, name in zip(logits, names, strict=True):
+        share = dict(zip(row, softmax(list(row.values())), strict=True))[name]
+        total += weights[name] * -math.log(share)
+    truth = total / sum(weights[name] for name in names)
+    for classes in (sorted(weights), list(weights)):  # as folders, and as the data set's files number them
+        table = torch.tensor([[row[name] for name in classes] for row in logits], dtype=torch.float64)
+        labels = torch.tensor([classes.index(name) for name in names])
+        found = shared_loss(parse_class_weights(["chaoyang"]), classes, table, labels)
+        assert found == pytest.approx(truth, rel=1e-7)  # the weights are float32
 
 
-def test_the_loss_of_two_classes_weighs_the_second():
-    logits = torch.tensor([[0.3], [-1.2], [2.0]], dtype=torch.float64)
+@pytest.mark.parametrize("positive", [1, 0])
+def test_of_two_classes_the_named_one_is_weighed_whichever_comes_first(positive):
+    classes = ("HP", "SSA") if positive else ("SSA", "hyperplastic")
+    logits = torch.tensor([[0.3], [-1.2], [2.0]], dtype=torch.float64)  # of the second class
     labels = torch.tensor([1, 1, 0])
     p = [1 / (1 + math.exp(-value)) for value in logits.flatten().tolist()]
-    truth = (-2.45 * math.log(p[0]) - 2.45 * math.log(p[1]) - math.log(1 - p[2])) / 3
-    mine = classification_loss(logits, labels, torch.tensor(NAMED_WEIGHTS["mhist"], dtype=torch.float64))
-    assert mine.item() == pytest.approx(truth, rel=1e-12)
+    weigh = {0: 2.45, 1: 1.0} if positive == 0 else {0: 1.0, 1: 2.45}
+    truth = -(weigh[1] * math.log(p[0]) + weigh[1] * math.log(p[1]) + weigh[0] * math.log(1 - p[2])) / 3
+    assert shared_loss(parse_class_weights(["mhist"]), classes, logits, labels) == pytest.approx(truth, rel=1e-7)
+    if positive:  # and it is torch's pos_weight
+        theirs = F.binary_cross_entropy_with_logits(
+            logits[:, 0], labels.double(), pos_weight=torch.tensor(2.45, dtype=torch.float64)
+        )
+        assert theirs.item() == pytest.approx(truth, rel=1e-12)
 
 
 def test_weights_of_one_change_nothing():
     logits, labels = torch.randn(9, 3), torch.arange(9) % 3
-    assert classification_loss(logits, labels, torch.ones(3)) == classification_loss(logits, labels)
+    ones = weights_of({}, ("a", "b", "c"))
+    torch.testing.assert_close(classification_loss(logits, labels, ones), F.cross_entropy(logits, labels))
+    torch.testing.assert_close(
+        classification_loss(logits[:, :1], labels % 2, ones[:2]),
+        F.binary_cross_entropy_with_logits(logits[:, 0], (labels % 2).float()),
+    )
 
 
-def test_weights_by_name_and_by_number():
-    assert parse_class_weights(["mura"]) == (0.7097,)
-    assert parse_class_weights(["isic2016"]) == (4.24,)
-    assert parse_class_weights(["mhist"]) == (2.45,)
-    assert parse_class_weights(["chaoyang"]) == (1.264, 1.667, 1.0, 2.114)
-    assert parse_class_weights(["1", "2.5", "0.5"]) == (1.0, 2.5, 0.5)
-    assert parse_class_weights([]) == ()
-    check_class_weights((), ("a", "b", "c"))
-    check_class_weights((1.0, 2.5, 0.5), ("a", "b", "c"))
-    check_class_weights((2.45,), ("benign", "malignant"))
+def test_words_are_weights_by_class():
+    assert parse_class_weights(["mura"]) == {"positive": 0.7097}
+    assert parse_class_weights(["isic2016"]) == {"malignant": 4.24}
+    assert parse_class_weights(["mhist"]) == {"SSA": 2.45}
+    assert parse_class_weights(["b=1", "great white=2.5", "x=y=0.5"]) == {"b": 1.0, "great white": 2.5, "x=y": 0.5}
+    assert parse_class_weights([]) == {}
+    assert weights_of({"c": 3.0, "a": 0.5}, ("a", "b", "c")).tolist() == [0.5, 1.0, 3.0]
+
+
+def test_chaoyangs_weights_are_those_of_its_published_counts():
+    counts = {"normal": 1111, "serrated": 842, "adenocarcinoma": 1404, "adenoma": 664}  # its README, and its labels
+    for name, weight in NAMED_WEIGHTS["chaoyang"].items():
+        assert weight == pytest.approx(max(counts.values()) / counts[name], abs=5e-4)
 
 
 @pytest.mark.parametrize(
-    ("weights", "classes", "message"),
+    ("words", "message"),
     [
-        ((1.0, 2.0), ("a", "b", "c"), "got 2 numbers, but these classes need 3, one for each of a, b, c$"),
-        ((1.0, 2.0), ("a", "b"), "got 2 numbers, but these classes need one, that of the positive class 'b'$"),
-        ((1.0, 0.0, 1.0), ("a", "b", "c"), "must be above 0, got 1 0 1$"),
-        ((float("nan"),), ("a", "b"), "must be above 0, got nan$"),
-        ((1.0,), tuple(map(str, range(12))), "need 12, one for each of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ...$"),
+        (["lots"], "'lots' is neither CLASS=WEIGHT nor one of mura, isic2016, mhist, chaoyang$"),
+        (["4.24"], "'4.24' is neither CLASS=WEIGHT nor one of"),
+        (["a=1", "mhist"], "'mhist' is neither"),
+        (["a="], "'a=' is neither"),
+        (["=2"], "'=2' is neither"),
+        (["a=1", "a=2"], "'a' is named twice$"),
+        (["a=0"], "must be above 0, got a=0$"),
+        (["a=nan"], "must be above 0, got a=nan$"),
+        (["a=inf"], "must be above 0, got a=inf$"),
     ],
 )
-def test_weights_that_do_not_fit(weights, classes, message):
-    with pytest.raises(UserError, match=f"^--class_weights: .*{message}"):
-        check_class_weights(weights, classes)
+def test_words_that_are_no_weights(words, message):
+    with pytest.raises(UserError, match=f"^--class_weights: {message}"):
+        parse_class_weights(words)
 
 
-def test_words_that_are_no_weights():
-    with pytest.raises(UserError, match="--class_weights: 'lots' is neither numbers nor one of mura, isic2016"):
-        parse_class_weights(["lots"])
+def test_a_class_that_is_not_there():
+    with pytest.raises(UserError, match=r"^--class_weights: no class 'ssa'; known are HP, SSA$"):
+        weights_of({"ssa": 2.0}, ("HP", "SSA"))
+    with pytest.raises(UserError, match=r"no class 'x'; known are 0, 1, 2, .*, 19, \.\.\. \(1,000 in all\)$"):
+        weights_of({"x": 2.0}, tuple(map(str, range(1000))))

@@ -47,7 +47,7 @@ def fails(capsys, *arguments):
 def test_everything_of_two_encoders(model, data, tmp_path, capsys):
     state = torch.get_rng_state()
     output, plot = tmp_path / "results.json", tmp_path / "similarities.png"
-    flags = ["--dataset=colours", "--k=5", "--probe_epochs=3", "--transfer_epochs=1", "--class_weights", "1", "2", "1"]
+    flags = ["--dataset=colours", "--k=5", "--probe_epochs=3", "--transfer_epochs=1", "--class_weights", "c=1.5", "a=2"]
     tasks = ["--tasks", "knn", "linear", "geometry", "transfer"]
     assert main([f"--model={model}", *flags, *tasks, "--compare", f"--plot={plot}", f"--output={output}"]) == 0
     assert torch.equal(torch.get_rng_state(), state)
@@ -56,6 +56,7 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys):
     assert list(record["results"]) == ["untrained", str(model)]
     assert set(record["versions"]) >= {"python", "torch", "transformers", "scikit-learn"}
     assert record["settings"]["l2_k"] == [1, 10]
+    assert record["settings"]["class_weights"] == {"c": 1.5, "a": 2.0}
     assert (record["data"]["train_images"], record["data"]["test_images"]) == (48, 21)
     assert record["encoders"][str(model)]["input"]["image_size"] == 16
     assert record["encoders"]["untrained"] == record["encoders"][str(model)]
@@ -82,12 +83,13 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys):
     assert f"{mine['linear']['top1']:.2f}" in printed
 
 
-@pytest.mark.parametrize(("side", "expected"), [(96, (1.0, False, 0.2)), (112, (2.0, True, 0.08))])
+@pytest.mark.parametrize(("side", "expected"), [(96, (1.0, False, 0.08)), (112, (2.0, True, 0.08))])
 def test_views_of_geometry_are_those_of_the_recipes(side, expected):
     train, test = colour_images(4, size=side), colour_images(4, size=side)
     taken = ImageInput(side, 1.0, (0.5,) * 3, (0.25,) * 3)
-    augment = Subject(tiny_encoder(), loading.Splits(train, test, side, taken.mean, taken.std), taken).augment
-    assert (augment.jitter, augment.blur, augment.min_scale) == expected
+    views = Subject(tiny_encoder(), loading.Splits(train, test, side, taken.mean, taken.std), taken).two_views
+    assert (views.augment.jitter, views.augment.blur, views.augment.crop.min_scale) == expected
+    assert (views.count, len(views.images)) == (2, 4)
 
 
 def test_a_second_run_gives_the_same_figures(model, data, tmp_path):
@@ -133,11 +135,11 @@ def test_what_cannot_be_is_one_line(model, data, tmp_path, capsys):
     base = [f"--model={model}", "--dataset=colours", f"--output={tmp_path / 'r.json'}"]
     assert "--k: 200 neighbours of a bank of 48 images; give 1 to 48" in fails(capsys, *base)
     assert "--l2_k: 49 neighbours of a bank of 48" in fails(capsys, *base, "--k=5", "--l2_k", 1, 49)
-    assert "--class_weights: got 4 numbers" in fails(
+    assert "--class_weights: no class 'normal'; known are a, b, c" in fails(
         capsys, *base, "--tasks", "transfer", "--class_weights", "chaoyang"
     )
     transfer = [*base, "--tasks", "transfer"]
-    assert "neither numbers nor one of" in fails(capsys, *transfer, "--class_weights", "lots")
+    assert "neither CLASS=WEIGHT nor one of" in fails(capsys, *transfer, "--class_weights", "lots")
     for rate in ("nan", "inf", "0"):
         assert f"--transfer_lr: must be above 0, got {rate}" in fails(capsys, *transfer, f"--transfer_lr={rate}")
         assert "--knn_temperature: must be above 0" in fails(capsys, *base, f"--knn_temperature={rate}")
@@ -153,7 +155,7 @@ def test_what_cannot_be_is_one_line(model, data, tmp_path, capsys):
     ("task", "option"),
     [("linear", ["--k=5"]), ("linear", ["--knn_temperature=0.2"]), ("linear", ["--l2_k", "1", "5"]),
      ("linear", ["--l2_weights=uniform"]), ("knn", ["--probe_epochs=3"]), ("knn", ["--plot=x.png"]),
-     ("knn", ["--class_weights", "1", "2"]), ("knn", ["--transfer_epochs=3"]), ("knn", ["--transfer_lr=1"])],
+     ("knn", ["--class_weights", "a=2"]), ("knn", ["--transfer_epochs=3"]), ("knn", ["--transfer_lr=1"])],
 )  # fmt: skip
 def test_an_option_of_another_task_is_refused(task, option, model, capsys):
     name = option[0].split("=")[0]

@@ -8,6 +8,7 @@ from PIL import Image
 
 from dystress_text.errors import DataError, UserError
 from vision.data.images import ImageSet
+from vision.data.pictures import PictureFiles
 from vision.evaluation.features import evaluating, image_features, seeded
 
 
@@ -68,7 +69,7 @@ def as_files(images, folder):
     for i, pixels in enumerate(images.images):
         files.append(folder / f"{i}.png")
         Image.fromarray(pixels.permute(1, 2, 0).numpy().astype(np.uint8)).save(files[-1])
-    return ImageSet(None, files, images.labels, images.classes, images.name, None, images.size)
+    return ImageSet(None, PictureFiles(files), images.labels, images.classes, images.name, None, images.size)
 
 
 def test_files_come_in_order_like_images_in_memory(tmp_path):
@@ -84,6 +85,7 @@ def test_files_come_in_order_like_images_in_memory(tmp_path):
 
 def test_a_damaged_file_is_named(tmp_path):
     files = as_files(colour_images(11), tmp_path)
-    files.files[7].write_bytes(files.files[7].read_bytes()[:100])
+    damaged = files.pictures.content(7)
+    damaged.write_bytes(damaged.read_bytes()[:100])
     with pytest.raises(DataError, match=r"7\.png"):
         image_features(tiny_encoder(), files, as_float, 2)

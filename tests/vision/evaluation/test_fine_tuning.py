@@ -11,6 +11,18 @@ from dystress_text.errors import TrainingError, UserError
 from vision.evaluation.features import evaluating
 from vision.evaluation.fine_tuning import Classifier, FineTuningRecipe, fine_tune, score_classifier
 
+
+class Whole:
+    """Views that are the images themselves."""
+
+    def __init__(self, images):
+        self.images = images
+
+    def batches(self, batch_size, device, step, order):
+        for rows in torch.split(order, batch_size):
+            yield rows, [as_float(self.images.images[rows])]
+
+
 SHORT = FineTuningRecipe(epochs=4, batch_size=16)
 
 
@@ -24,15 +36,15 @@ def test_the_recipe_is_the_papers():
     assert [FineTuningRecipe(epochs=5).rate(epoch, 3) for epoch in range(5)] == pytest.approx([0.1] * 3 + [0.01, 0.001])
 
 
-@pytest.mark.parametrize(("classes", "weights"), [(3, (1.0, 3.0, 0.5)), (2, (2.45,))])
+@pytest.mark.parametrize(("classes", "weights"), [(3, {"b": 3.0, "c": 0.5}), (2, {"b": 2.45}), (2, {"a": 2.45})])
 def test_a_step_is_plain_gradient_descent_on_the_weighted_loss(classes, weights):
     encoder, train = tiny_encoder(), colour_images(12, classes)
     recipe = FineTuningRecipe(epochs=1, batch_size=12)
-    model, loss = fine_tune(encoder, train, as_float, weights, recipe, seed=5)
+    model, loss = fine_tune(encoder, Whole(train), weights, recipe, seed=5)
 
     truth = Classifier(encoder, classes, seed=5).train()
     log_odds = truth(as_float(train.images)).double()
-    each = torch.tensor(weights)[train.labels] if classes == 3 else torch.where(train.labels == 1, weights[0], 1.0)
+    each = torch.tensor([weights.get("abc"[label], 1.0) for label in train.labels.tolist()])
     if classes == 2:
         log_odds = torch.cat([torch.zeros_like(log_odds), log_odds], 1)
     terms = -log_odds.log_softmax(1)[torch.arange(12), train.labels] * each
@@ -47,7 +59,7 @@ def test_a_step_is_plain_gradient_descent_on_the_weighted_loss(classes, weights)
 @pytest.mark.parametrize("classes", [2, 3])
 def test_it_learns_and_its_figures_are_scikit_learns(classes):
     train, test = colour_images(60, classes), colour_images(31, classes, seed=1)
-    model, loss = fine_tune(tiny_encoder(), train, as_float, (), FineTuningRecipe(8, 8, learning_rate=0.05))
+    model, loss = fine_tune(tiny_encoder(), Whole(train), {}, FineTuningRecipe(8, 8, learning_rate=0.05))
     found = score_classifier(model, test, as_float, loss, batch_size=7)
     assert found.accuracy.top1 > 90
     with evaluating(model), torch.no_grad():
@@ -59,13 +71,14 @@ def test_it_learns_and_its_figures_are_scikit_learns(classes):
         predicted = (logits[:, 0] > 0).long()
         assert found.balanced_accuracy == pytest.approx(100 * balanced_accuracy_score(test.labels, predicted))
         assert found.auc == pytest.approx(100 * roc_auc_score(test.labels, logits[:, 0]))
+        assert found.auc == pytest.approx(100 * roc_auc_score(1 - test.labels, -logits[:, 0]))  # the other class's
 
 
 def test_the_encoder_and_the_random_state_stay_and_the_seed_decides():
     encoder, train = tiny_encoder(), colour_images(33)  # the last step of an epoch would be of one image
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     state = torch.get_rng_state()
-    models = [fine_tune(encoder, train, as_float, (), SHORT, seed)[0] for seed in (1, 1, 2)]
+    models = [fine_tune(encoder, Whole(train), {}, SHORT, seed)[0] for seed in (1, 1, 2)]
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(tensor, before[name]) for name, tensor in encoder.state_dict().items())
     weights = [model.layer.weight for model in models]
@@ -79,11 +92,9 @@ def test_the_encoder_and_the_random_state_stay_and_the_seed_decides():
 
 def test_errors_are_one_line():
     encoder, train = tiny_encoder(), colour_images(12)
-    with pytest.raises(
-        UserError, match="--class_weights: got 2 numbers, but these classes need 3, one for each of a, b"
-    ):
-        fine_tune(encoder, train, as_float, (1.0, 2.0), SHORT)
+    with pytest.raises(UserError, match=r"--class_weights: no class 'd'; known are a, b, c$"):
+        fine_tune(encoder, Whole(train), {"d": 2.0}, SHORT)
     with pytest.raises(UserError, match="at least two images a step"):
-        fine_tune(encoder, train, as_float, (), replace(SHORT, batch_size=1))
+        fine_tune(encoder, Whole(train), {}, replace(SHORT, batch_size=1))
     with pytest.raises(TrainingError, match=r"fine-tuning diverged in epoch \d: .*; lower --transfer_lr"):
-        fine_tune(encoder, train, as_float, (), FineTuningRecipe(epochs=4, batch_size=4, learning_rate=1e30))
+        fine_tune(encoder, Whole(train), {}, FineTuningRecipe(epochs=4, batch_size=4, learning_rate=1e30))

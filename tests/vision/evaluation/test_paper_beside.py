@@ -13,8 +13,8 @@ from vision.data import loading
 from vision.evaluate import main
 from vision.evaluation.paper import TABLES, figures_of, results_of, row_of
 from vision.evaluation.table import page_tables
+from vision.pretraining.loss_defaults import VISION
 from vision.pretraining.run import paper_row
-from vision.pretraining.settings import VISION
 from vision.resnet import save_encoder
 
 CIFAR, GEOMETRY = (row_of(t, "DySTreSS") for t in ("cifar10n100_bal_bs128_sgd0p1_200eps", "unifalginmentmetrics"))
@@ -107,7 +107,9 @@ def test_every_row_is_as_wide_as_its_table():
             assert shown == sum(value is not None for value in values)
     with pytest.raises(KeyError):
         row_of("monotony", "DCL")
-    assert results_of(row_of("in1k_bal_bs256_lars_100eps", "MACL"), "imagenet1k") == {"linear": {"top1": 64.3}}
+    assert results_of(row_of("in1k_bal_bs256_lars_100eps", "MACL"), "imagenet1k") == {
+        "linear": {"top1": 64.3, "probe": "augmented"}
+    }
 
 
 def test_the_pages_table(tmp_path):

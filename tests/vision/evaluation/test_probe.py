@@ -1,21 +1,28 @@
 """The linear probe: against scikit-learn on real features, and its schedule against a loop by hand."""
 
 import math
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
-from encoder_cases import tiny_encoder
+from encoder_cases import colour_images, tiny_encoder
+from PIL import Image
 from sklearn.linear_model import LogisticRegression
 
 from dystress_text.errors import UserError
 from vision.data.augment import evaluation_transform
 from vision.data.images import mean_std
+from vision.data.loading import Splits, load_images
 from vision.data.shapes import make_shapes
 from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.features import image_features
-from vision.evaluation.probe import linear_probe
+from vision.evaluation.measures import Subject, linear
+from vision.evaluation.probe import augmented_probe, linear_probe
+from vision.resnet import ImageInput
 
 
 def clouds(n, m, dim=16, classes=4, seed=0):
@@ -95,6 +102,78 @@ def test_it_can_be_repeated_and_draws_nothing_from_the_caller():
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(linear_probe(x, y, queries, 4, epochs=2, batch_size=32, seed=1), first)
     assert not torch.equal(linear_probe(x, y, queries, 4, epochs=2, batch_size=32, seed=2), first)
+
+
+class Clouds:
+    """Views that are features, other ones each epoch."""
+
+    def __init__(self, x, y):
+        self.x, self.images = x, SimpleNamespace(labels=y, classes=("a", "b", "c", "d"))
+
+    def at(self, epoch):
+        return self.x + epoch / 10
+
+    def batches(self, batch_size, device, step, order):
+        for rows in torch.split(order, batch_size):
+            yield rows, [self.at(step)[rows]]
+
+
+class Same(torch.nn.Module):
+    """An encoder that passes on what it gets, and notes the mode that it was in."""
+
+    modes: ClassVar = []
+
+    def features(self, x):
+        self.modes.append(self.training)
+        return x
+
+
+def test_the_augmented_probe_is_the_formula_on_each_epochs_views():
+    """fp64 NumPy on the features as they are; what does not fill a batch is left out."""
+    x, y, queries, _ = clouds(170, 40)
+    views = Clouds(x, y)
+    mine = augmented_probe(Same().train(), views, queries, epochs=5, batch_size=32, seed=3)
+    assert not any(Same.modes)
+    weight, velocity = np.zeros((4, 17)), np.zeros((4, 17))
+    generator = torch.Generator().manual_seed(3)
+    step = 0
+    for epoch in range(5):
+        order = torch.randperm(170, generator=generator).numpy()
+        seen = np.hstack([views.at(epoch).double().numpy(), np.ones((170, 1))])
+        for start in range(0, 160, 32):
+            rows = order[start : start + 32]
+            logits = seen[rows] @ weight.T
+            p = np.exp(logits - logits.max(1, keepdims=True))
+            p /= p.sum(1, keepdims=True)
+            p[np.arange(32), y.numpy()[rows]] -= 1
+            velocity = 0.9 * velocity + p.T @ seen[rows] / 32
+            weight -= 0.1 * 32 / 256 * 0.5 * (1 + math.cos(math.pi * step / 25)) * velocity
+            step += 1
+    expected = np.hstack([queries.double().numpy(), np.ones((40, 1))]) @ weight.T
+    assert mine.numpy() == pytest.approx(expected, abs=1e-4)
+
+
+def test_pictures_have_the_published_probe_and_small_images_the_fast_one(tmp_path):
+    """Red against blue, of an untrained network; the views are crops of whole pictures."""
+    splits = []
+    for k, (split, count) in enumerate((("train", 24), ("test", 10))):
+        images = colour_images(count, 2, seed=k, size=100)
+        for row, (pixels, label) in enumerate(zip(images.images, images.labels.tolist(), strict=True)):
+            place = tmp_path / split / str(label)
+            place.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(place / f"{row}.png")
+        splits.append(load_images(str(tmp_path), split, size=None if split == "train" else 100, view=88))
+    encoder, taken = tiny_encoder(), ImageInput(88, 0.875, (0.5,) * 3, (0.25,) * 3)
+    pictures = Subject(encoder, Splits(*splits, 88, taken.mean, taken.std), taken, batch_size=8)
+    state = torch.get_rng_state()
+    found = [linear(pictures, 30, None) for _ in range(2)]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert found[0] == found[1]
+    assert (found[0].probe, linear(pictures, 2, "fixed").probe) == ("augmented", "fixed")
+    assert found[0].top1 > 90
+    small = colour_images(12, 2)
+    images = Subject(encoder, Splits(small, small, 16, taken.mean, taken.std), replace(taken, image_size=16))
+    assert (linear(images, 2, None).probe, linear(images, 2, "augmented").probe) == ("fixed", "augmented")
 
 
 def test_one_class_is_refused():

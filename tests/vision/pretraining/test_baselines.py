@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import reset_accelerator
-from encoder_cases import colour_images
+from encoder_cases import colour_images, tiny_encoder
 from vision_cases import ONE_PROCESS
 
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.training.embeddings import Embeddings
-from vision.data.augment import SimclrAugment
-from vision.pretraining.build_task import encoder_of, objective_of, task_of
+from vision.data.crops import RandomCrop
+from vision.data.views import RandomViews
+from vision.pretraining.build_task import objective_of, task_of
 from vision.pretraining.negative_free import NEGATIVE_FREE, ZeroCLLoss
 from vision.pretraining.run import check_batch
 from vision.pretraining.settings import WITHOUT_TEMPERATURE
@@ -49,14 +50,17 @@ def test_dino_trains_with_small_crops(tmp_path):
     assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3]
 
 
-def test_the_augmentation_is_where_the_encoder_is():
-    settings = parse(["--preset=quickstart", "--objective=dino", "--small_crops=2", "--min_scale=0.3"])
+def test_small_crops_are_made_where_the_encoder_is_and_begin_where_the_large_ones_end():
+    settings = parse(["--preset=imagenet100-400-dino", "--seed=3"])
     elsewhere = SimpleNamespace(**{**vars(ONE_PROCESS), "device": torch.device("meta"), "autocast": torch.no_grad})
-    encoder = encoder_of(settings.vision, elsewhere)
-    encoder.input = ImageInput(24, 1.0, (0.5,) * 3, (0.25,) * 3)
-    augment = SimclrAugment(24, (0.5,) * 3, (0.25,) * 3)
-    task = task_of(settings, encoder, colour_images(4), augment, objective_of(settings, elsewhere), None, elsewhere)
-    assert task.augment.mean.device == task.small_crops.whole.mean.device == elsewhere.device
+    encoder = tiny_encoder()
+    encoder.input = ImageInput(224, 1.0, (0.5,) * 3, (0.25,) * 3)
+    views = RandomViews(colour_images(4), None, seed=3)
+    small = task_of(settings, encoder, views, objective_of(settings, elsewhere), None, elsewhere).small_crops
+    assert small.augment.crop == RandomCrop(96, 0.05, 0.14)
+    assert (small.count, small.augment.jitter, small.augment.blur) == (6, 2.0, True)
+    assert small.augment.mean.device == elsewhere.device
+    assert small.seed != views.seed
 
 
 OF_A_TEMPERATURE = [
@@ -79,8 +83,8 @@ def test_options_of_a_temperature_are_refused():
      (["--objective=byol", "--queue_size=9"], "--queue_size: objective 'byol' has none; queue does"),
      (["--objective=byol", "--small_crops=2"], "--small_crops: objective 'byol' has none; dino does"),
      (["--objective=dino", "--small_crop_size=48"], "--small_crop_size: has no effect without --small_crops"),
-     (["--objective=dino", "--small_crops=2", "--min_scale=0.8"],
-      r"--min_scale: small crops take areas from 0.05 up to it, so it must lie in \(0.05, 0.75\], got 0.8")],
+     (["--objective=dino", "--small_crops=2", "--min_scale=0.05"],
+      "--min_scale: small crops take areas from 0.05 up to it, so it must lie above that, got 0.05")],
 )  # fmt: skip
 def test_options_of_other_objectives_are_refused(flags, message):
     with pytest.raises(UserError, match=f"^{message}$"):

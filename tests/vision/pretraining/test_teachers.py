@@ -8,10 +8,12 @@ import torch
 from encoder_cases import as_float, colour_images, tiny_encoder
 from PIL import Image
 from processes import in_threads
-from torch import nn
 
 from dystress_text.training.embeddings import Embeddings
-from vision.pretraining.small_crops import SmallCrops, draw_small_crops
+from vision.data.augment import SimclrAugment
+from vision.data.crops import RandomCrop
+from vision.data.loading import load_images
+from vision.data.views import RandomViews
 from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask, predictor
 from vision.resnet import load_encoder
 
@@ -158,21 +160,18 @@ def test_other_shapes_are_refused():
 # ---- the task -------------------------------------------------------------------------------------------------------
 
 
-class Halves(nn.Module):
-    """Views without chance: bright, dark, bright, ..."""
+class Halves(RandomViews):
+    """Views without chance: bright and dark."""
 
-    dark = True
-
-    def forward(self, images):
-        self.dark = not self.dark
-        return as_float(images) * (0.5 if self.dark else 1.0)
+    def on_device(self, batch):
+        return [as_float(batch["images"]), as_float(batch["images"]) * 0.5]
 
 
 def make_task(kind):
     encoder = tiny_encoder()
     head, objective = (predictor(16), BYOLLoss()) if kind == "byol" else (Prototypes(16, 24), DINOLoss(24))
     return TeacherTask(
-        encoder, colour_images(12), Halves(), objective, momentum=0.9, autocast=torch.no_grad,
+        encoder, Halves(colour_images(12), None), objective, momentum=0.9, autocast=torch.no_grad,
         head=head, head_in_teacher=kind == "dino",
     )  # fmt: skip
 
@@ -180,9 +179,9 @@ def make_task(kind):
 @pytest.mark.parametrize("kind", ["byol", "dino"])
 def test_student_and_teacher_see_both_views_and_the_student_alone_learns(kind):
     task = make_task(kind)
-    batch = task.load(torch.arange(6).numpy())
+    batch = task.load(torch.arange(6).numpy(), 0)
     s1, s2, t1, t2 = task.embed(task.model, batch).views
-    views = torch.cat([as_float(task.images.images[:6]), 0.5 * as_float(task.images.images[:6])])
+    views = torch.cat([as_float(task.views.images.images[:6]), 0.5 * as_float(task.views.images.images[:6])])
     teacher = task.key_encoder(views)
     torch.testing.assert_close(torch.cat([t1, t2]), teacher)
     assert s1.shape == s2.shape == t1.shape == (6, 16 if kind == "byol" else 24)
@@ -194,49 +193,45 @@ def test_student_and_teacher_see_both_views_and_the_student_alone_learns(kind):
     assert ("head.weight" in own) == (kind == "dino")
 
 
+def small_views(images, count=3, size=8):
+    return RandomViews(images, SimclrAugment(RandomCrop(size, 0.05, 0.3), (0.5,) * 3, (0.25,) * 3), count, seed=2**32)
+
+
 def test_small_crops_go_through_the_student_beside_the_large_ones():
     task = make_task("dino")
-    task.small_crops = SmallCrops(3, 8, 0.5, (0.5,) * 3, (0.25,) * 3)
-    batch = task.load(torch.arange(6).numpy())
+    task.small_crops = small_views(task.views.images)
+    batch = task.load(torch.arange(6).numpy(), 0)
+    assert list(batch) == ["images"]
     torch.manual_seed(4)
     views = task.embed(task.model, batch).views
     assert [tuple(z.shape) for z in views] == [(6, 24)] * 7
     torch.manual_seed(4)
-    large = torch.cat([as_float(task.images.images[:6]), 0.5 * as_float(task.images.images[:6])])
-    students = torch.cat([task.encoder(large), task.encoder(task.small_crops(batch["images"]))])
+    large, small = torch.cat(task.views.on_device(batch)), torch.cat(task.small_crops.on_device(batch))
+    assert (large.shape, small.shape) == ((12, 3, 16, 16), (18, 3, 8, 8))
+    students = torch.cat([task.encoder(large), task.encoder(small)])
     torch.testing.assert_close(torch.cat(views[:5]), task.head(students))
     torch.testing.assert_close(torch.cat(views[5:]), task.key_encoder(large))
     task.loss(Embeddings(views)).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in task.model.parameters())
 
 
-def test_small_crops_are_small_parts_of_the_images():
-    torch.manual_seed(0)
-    crops = draw_small_crops(20_000, 256, 256, 0.14, torch.device("cpu"))
-    area, aspect = crops.width * crops.height / 256**2, crops.width / crops.height
-    assert 0.048 < area.min() < 0.052
-    assert 0.138 < area.max() < 0.142
-    assert area.mean() == pytest.approx((0.05 + 0.14) / 2, abs=1e-3)  # uniform
-    assert aspect.log().mean() == pytest.approx(0, abs=5e-3)
-    assert 0.72 < aspect.min() < aspect.max() < 1.38
-    for start, length in ((crops.left, crops.width), (crops.top, crops.height)):
-        assert start.min() == 0
-        assert (start + length).max() == 256
-    assert crops.flip.float().mean() == pytest.approx(0.5, abs=0.02)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_small_crop_is_pillows(seed):
-    """Of a grey image and without jitter, but for flips and a level of rounding."""
-    gray = colour_images(1, size=32).images[:, :1].expand(-1, 3, -1, -1)
-    torch.manual_seed(seed)
-    crops = draw_small_crops(1, 32, 32, 0.3, torch.device("cpu"))
-    box = tuple(int(v) for v in (crops.left, crops.top, crops.left + crops.width, crops.top + crops.height))
-    picture = Image.fromarray(gray[0].permute(1, 2, 0).numpy()).crop(box).resize((24, 24), Image.Resampling.BILINEAR)
-    expected = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float()
-    torch.manual_seed(seed)
-    (view,) = 255 * SmallCrops(1, 24, 0.3, (0.0,) * 3, (1.0,) * 3, jitter=0.0)(gray)
-    assert min((view - expected).abs().max(), (view.flip(2) - expected).abs().max()) <= 1.01
+def test_small_crops_of_pictures_come_from_the_whole_picture(tmp_path):
+    for seed in (0, 1):
+        pixels = np.random.default_rng(seed).integers(0, 255, (200, 300, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{seed}.png")
+    images = load_images(str(tmp_path), "train", None, None, False, 112)
+    assert images.pictures is not None
+    augment = SimclrAugment(RandomCrop(112, 0.3), (0.5,) * 3, (0.25,) * 3)
+    task = TeacherTask(
+        tiny_encoder(), RandomViews(images, augment), DINOLoss(24), momentum=0.9, autocast=torch.no_grad,
+        head=Prototypes(16, 24), head_in_teacher=True, small_crops=small_views(images, 2, 48),
+    )  # fmt: skip
+    rows = np.zeros(2, np.int64)
+    batch, again, later = task.load(rows, 7), task.load(rows, 7), task.load(rows, 8)
+    assert (batch["crops"].shape, batch["small_crops"].shape) == ((2, 2, 3, 112, 112), (2, 2, 3, 48, 48))
+    assert torch.equal(batch["small_crops"], again["small_crops"])  # a resumed run sees the same
+    assert not torch.equal(batch["small_crops"], later["small_crops"])
+    assert [tuple(z.shape) for z in task.embed(task.model, batch).views] == [(2, 24)] * 6
 
 
 @pytest.mark.parametrize("kind", ["byol", "dino"])
@@ -256,7 +251,7 @@ def test_the_teachers_momentum_rises_to_one(kind):
 @pytest.mark.parametrize("kind", ["byol", "dino"])
 def test_what_a_checkpoint_holds_is_the_teacher_and_the_centre(kind):
     task, other = make_task(kind), make_task(kind)
-    task.loss(task.embed(task.model, task.load(torch.arange(6).numpy())))
+    task.loss(task.embed(task.model, task.load(torch.arange(6).numpy(), 0)))
     with torch.no_grad():
         for p in task.key_encoder.parameters():
             p.mul_(2)

@@ -10,6 +10,7 @@ from vision_cases import ONE_PROCESS
 
 from dystress_text.training.settings import EngineSettings
 from vision.data.augment import SimclrAugment, draw_jitter
+from vision.data.crops import RandomCrop
 from vision.data.loading import SMALL
 from vision.data.sources import SET_NAMES
 from vision.evaluation.paper import told
@@ -94,7 +95,9 @@ def test_crops_are_simclrs_and_so_is_colour_jitter_at_imagenet_scale(parsed):
         smallest = {"quickstart": 0.2, "imagenet100-400-dino": 0.14}.get(name, 0.08)
         expected = (2.0, True, smallest) if large else (1.0, False, smallest)
         assert (vision.jitter, vision.blur, vision.min_scale) == expected, name
-        SimclrAugment(vision.image_size, (0.5,) * 3, (0.25,) * 3, vision.jitter, vision.blur, vision.min_scale)
+        SimclrAugment(
+            RandomCrop(vision.image_size, vision.min_scale), (0.5,) * 3, (0.25,) * 3, vision.jitter, vision.blur
+        )
     for jitter, expected in ((2.0, (0.8, 0.8, 0.8, 0.2)), (1.0, (0.4, 0.4, 0.4, 0.1))):
         factors = draw_jitter(100_000, jitter, torch.device("cpu"))
         spread = (factors.amax(1) - torch.tensor([1.0, 1.0, 1.0, 0.0])).tolist()

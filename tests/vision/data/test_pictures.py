@@ -1,0 +1,185 @@
+"""Pictures that stay encoded: crops of the whole picture, parquet files of any size, damage in a large set."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from vision_cases import write_folder, write_parquet
+
+from dystress_text.errors import DataError
+from vision.data import loading, parquet
+from vision.data.augment import CropAndFlip
+from vision.data.crops import RandomCrop, draw_boxes
+from vision.data.decoding import check, decode_crops
+from vision.data.images import ImageSet
+from vision.data.loading import load_images
+from vision.data.pictures import PictureFiles
+from vision.data.views import RandomViews
+
+CROP = RandomCrop(224)
+
+
+def photo(height=375, width=500, seed=0, kind="JPEG", mode="RGB"):
+    """Smooth colours with noise, as the content of a file."""
+    chance = np.random.default_rng(seed)
+    coarse = chance.integers(0, 256, (height // 25, width // 25, 3), dtype=np.uint8)
+    image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+    image = Image.fromarray(np.clip(np.asarray(image) + chance.normal(0, 8, (height, width, 3)), 0, 255).astype("u1"))
+    stream = io.BytesIO()
+    image.convert(mode).save(stream, kind, quality=90)
+    return stream.getvalue()
+
+
+def photos(folder, count=6):
+    paths = [folder / f"{i}.jpg" for i in range(count)]
+    for i, path in enumerate(paths):
+        path.write_bytes(photo(120 + 10 * i, 160, seed=i))
+    return ImageSet(None, PictureFiles(paths), torch.arange(count) % 2, ("a", "b"), "photos", None, 256)
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("JPEG", "RGB"), ("JPEG", "L"), ("PNG", "RGBA"), ("JPEG", "CMYK")])
+def test_crops_equal_pillows_box_by_box(kind, mode):
+    content = photo(kind=kind, mode=mode)
+    boxes = draw_boxes(375, 500, CROP, 20, np.random.default_rng(3))
+    boxes += [(0, 0, 500, 375), (499, 374, 1, 1), (100, 50, 224, 224)]
+    asked = []
+    found = decode_crops(content, 224, lambda height, width: asked.append((height, width)) or boxes)
+    assert asked == [(375, 500)]
+    whole = Image.open(io.BytesIO(content)).convert("RGB")
+    for crop, (left, top, width, height) in zip(found, boxes, strict=True):
+        box = (left, top, left + width, top + height)
+        theirs = np.asarray(whole.resize((224, 224), Image.Resampling.BILINEAR, box=box))
+        assert np.array_equal(crop.permute(1, 2, 0), theirs)
+        # cropping first, as torchvision does, differs where the filter reaches over the edge of the box
+        inner = np.asarray(whole.crop(box).resize((224, 224), Image.Resampling.BILINEAR))[8:-8, 8:-8]
+        assert width < 20 or np.abs(inner.astype(int) - theirs[8:-8, 8:-8]).max() <= 2
+
+
+def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
+    images = photos(tmp_path)
+    crop = RandomCrop(32)
+    whole = images.crops(np.arange(6), crop, 2, (1, 5))
+    assert whole.shape == (6, 2, 3, 32, 32)
+    assert torch.equal(images.crops(np.array([4, 0]), crop, 2, (1, 5)), whole[[4, 0]])
+    for key in ((1, 6), (2, 5)):
+        other = images.crops(np.arange(6), crop, 2, key)
+        assert (other != whole).flatten(1).any(1).all()
+    assert (whole[:, 0] != whole[:, 1]).flatten(1).any(1).all()
+    boxes = draw_boxes(160, 160, crop, 2, np.random.default_rng([1, 5, 4]))
+    assert torch.equal(whole[4], decode_crops(images.pictures.content(4), 32, lambda *_: boxes))
+
+
+def test_most_crops_are_not_enlarged_as_in_simclr():
+    """28 % of SimCLR's crops of a picture of 500 x 375 have a smaller area than 224 x 224; of 256 x 256, 87 %."""
+    shares = []
+    for height, width in ((375, 500), (256, 256)):
+        boxes = np.array(draw_boxes(height, width, CROP, 20_000, np.random.default_rng(0)))
+        shares.append((boxes[:, 2] * boxes[:, 3] < 224**2).mean())
+    assert shares == pytest.approx([0.28, 0.87], abs=0.02)
+
+
+def test_a_batch_of_views_follows_the_order(tmp_path):
+    views = RandomViews(photos(tmp_path), CropAndFlip(RandomCrop(16), (0.5,) * 3, (0.25,) * 3), 2, seed=3)
+    order = torch.tensor([5, 1, 0, 2])
+    batches = list(views.batches(3, torch.device("cpu"), 1, order))
+    assert [rows.tolist() for rows, _ in batches] == [[5, 1, 0], [2]]
+    assert [[view.shape for view in seen] for _, seen in batches] == [[(3, 3, 16, 16)] * 2, [(1, 3, 16, 16)] * 2]
+    crops = views.images.crops(order.numpy(), views.augment.crop, 2, (3, 1))
+    for k in range(2):
+        seen = torch.cat([found[k] for _, found in batches]) * 0.25 + 0.5
+        for view, crop in zip(seen, crops[:, k] / 255, strict=True):
+            assert min((view - crop).abs().max(), (view - crop.flip(2)).abs().max()) < 1e-5
+
+
+# parquet files
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Three files of the hub's layout, of pictures of other grays, with class names."""
+    for k in range(3):
+        place = tmp_path / "shards" / f"train-0000{k}-of-00003.parquet"
+        write_parquet(place, [50 * k + i for i in range(4)], [0, 1, 1, 0], ["tick", "tock"], side=100)
+    return tmp_path / "shards"
+
+
+@pytest.mark.parametrize("memory", [parquet.MEMORY, 10])
+def test_parquet_files_of_any_size(memory, shards, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(parquet, "MEMORY", memory)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    found = load_images(str(shards))
+    assert (found.images, len(found), found.classes) == (None, 12, ("tick", "tock"))
+    assert found.labels.tolist() == [0, 1, 1, 0] * 3
+    assert [int(found.image(row)[0, 0, 0]) for row in range(12)] == [50 * k + i for k in range(3) for i in range(4)]
+    part = found.subset([11, 5, 0]).subset([1, 2])
+    assert part.batch(np.array([1, 0]))[:, 0, 0, 0].tolist() == [0, 51]
+    assert part.pictures.origin(0).endswith("train-00001-of-00003.parquet, row 1")
+    assert part.checksum() != found.checksum() == load_images(str(shards)).checksum()
+    assert ("are copied once to" in capsys.readouterr().out) == (memory == 10)
+    assert (tmp_path / "cache").is_dir() == (memory == 10)
+
+
+def test_a_damaged_row_is_named(shards):
+    table = pq.read_table(shards / "train-00001-of-00003.parquet")
+    rows = table["img"].to_pylist()
+    rows[2]["bytes"] = rows[2]["bytes"][:60]
+    pq.write_table(table.set_column(0, "img", pa.array(rows)), shards / "train-00001-of-00003.parquet")
+    found = load_images(str(shards))
+    with pytest.raises(DataError, match=r"train-00001-of-00003\.parquet, row 2 cannot be decoded"):
+        found.batch(np.arange(12))
+    with pytest.warns(UserWarning, match="1 of 12 images of shards are corrupt and left out"):
+        assert (len(load_images(str(shards), skip_corrupt=True)), found.corrupt) == (11, 0)
+
+
+def test_a_shard_of_another_shape_is_one_line(shards):
+    odd = shards / "train-00002-of-00003.parquet"
+    pq.write_table(pa.table({"image": [{"bytes": b"x"}], "label": [0]}), odd)
+    with pytest.raises(DataError, match=r"00002.* has columns of other names than .*00000.*: 'image' and 'label', not"):
+        load_images(str(shards))
+    pq.write_table(pa.table({"img": ["a.png"], "label": [0]}), odd)
+    with pytest.raises(DataError, match=r"00002.*: column 'img' is of type string; it needs a field 'bytes'"):
+        load_images(str(shards))
+    pq.write_table(pa.table({"img": [{"bytes": None, "path": "a.png"}], "label": [0]}), odd)
+    with pytest.raises(DataError, match=r"00002-of-00003\.parquet, row 0 has no image"):
+        load_images(str(shards))
+    pq.write_table(pa.table({"img": [{"bytes": b"x", "path": None}], "label": ["tick"]}), odd)
+    with pytest.raises(DataError, match=r"shards is damaged or of another layout|without a class") as caught:
+        load_images(str(shards))
+    assert "\n" not in str(caught.value)
+
+
+# damage
+
+
+@pytest.mark.parametrize("part", [0.05, 0.3, 0.6, 0.9, 0.99])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_truncated_picture_is_found_at_reduced_size(part, kind):
+    content = photo(kind=kind)
+    check(content)
+    with pytest.raises(DataError, match=r"cannot be decoded"):
+        check(content[: int(part * len(content))])
+
+
+def test_only_so_many_corrupt_pictures_are_left_out(tmp_path, monkeypatch):
+    write_folder(tmp_path, {"a": list(range(30)), "b": list(range(30))}, side=100)
+    monkeypatch.setattr(loading, "_CHUNK", 7)
+    for k in range(11):
+        path = tmp_path / "a" / f"{k}.png"
+        path.write_bytes(path.read_bytes()[:50])
+        if k < 10:
+            with pytest.warns(UserWarning, match=rf"{k + 1} of 60 images .* left out; the first: .*a/0\.png"):
+                found = load_images(str(tmp_path), skip_corrupt=True)
+            assert (len(found), found.corrupt, len(found.labels)) == (59 - k, k + 1, 59 - k)
+    with pytest.raises(DataError, match=r"11 of 60 .*--skip_corrupt leaves out at most 1% or 10. The first: .*0\.png"):
+        load_images(str(tmp_path), skip_corrupt=True)
+
+
+def test_sets_of_another_seed_see_other_crops(tmp_path):
+    views = RandomViews(photos(tmp_path), CropAndFlip(RandomCrop(16), (0.5,) * 3, (0.25,) * 3), 1, seed=3)
+    one, other = (replace(views, seed=seed).load(np.arange(3), 0)["crops"] for seed in (3, 4))
+    assert not torch.equal(one, other)

@@ -1,0 +1,123 @@
+"""Random resized crops, drawn on the device for a batch of images of one size, and one by one for whole pictures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dystress_text.errors import UserError
+from vision.data.decoding import Box
+
+ASPECT = (3 / 4, 4 / 3)
+FLIP_RATE = 0.5
+_ATTEMPTS = 10
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """What torchvision's ``RandomResizedCrop`` is told.
+
+    Attributes:
+        size: side of the crops, in pixels.
+        min_scale: smallest share of the image's area that a crop takes; SimCLR's.
+        max_scale: the largest.
+
+    Raises:
+        UserError: a size or scale out of range.
+    """
+
+    size: int
+    min_scale: float = 0.08
+    max_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise UserError(f"--image_size: the side of an image must be at least 1 pixel, got {self.size}")
+        if not 0 < self.min_scale <= self.max_scale <= 1:
+            raise UserError(f"--min_scale: must lie in (0, {self.max_scale:g}], got {self.min_scale}")
+
+
+def draw_boxes(height: int, width: int, crop: RandomCrop, count: int, random: np.random.Generator) -> list[Box]:
+    """Crops of one picture, by the rule of :func:`draw_crops`."""
+    return [_draw_box(height, width, crop, random) for _ in range(count)]
+
+
+def _draw_box(height: int, width: int, crop: RandomCrop, random: np.random.Generator) -> Box:
+    areas = height * width * random.uniform(crop.min_scale, crop.max_scale, _ATTEMPTS)
+    aspects = np.exp(random.uniform(math.log(ASPECT[0]), math.log(ASPECT[1]), _ATTEMPTS))
+    widths, heights = np.sqrt(areas * aspects).round(), np.sqrt(areas / aspects).round()
+    fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
+    if not fits.any():
+        w, h = _largest(height, width)
+        return (width - w) // 2, (height - h) // 2, w, h
+    first = int(fits.argmax())
+    w, h = int(widths[first]), int(heights[first])
+    return int(random.integers(width - w + 1)), int(random.integers(height - h + 1)), w, h
+
+
+def _largest(height: int, width: int) -> tuple[int, int]:
+    """Width and height of the largest box with an allowed aspect."""
+    return min(width, round(height * ASPECT[1])), min(height, round(width / ASPECT[0]))
+
+
+@dataclass(frozen=True)
+class Crops:
+    """Boxes of whole pixels within images, and which are mirrored; all (n,)."""
+
+    left: Tensor
+    top: Tensor
+    width: Tensor
+    height: Tensor
+    flip: Tensor
+
+
+def draw_crops(count: int, height: int, width: int, crop: RandomCrop, device: torch.device) -> Crops:
+    """Crops of torchvision's ``RandomResizedCrop``, and flips.
+
+    The area is uniform in [min_scale, max_scale] of the image's, the aspect log-uniform in [3/4, 4/3]. Both are drawn
+    again while the box does not fit; after ten times it is the largest box in the middle that has an allowed aspect.
+    """
+    low, high = crop.min_scale, crop.max_scale
+    area = height * width * (low + (high - low) * torch.rand(count, _ATTEMPTS, device=device))
+    low, high = math.log(ASPECT[0]), math.log(ASPECT[1])
+    aspect = torch.exp(low + (high - low) * torch.rand(count, _ATTEMPTS, device=device))
+    widths, heights = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
+    fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
+    first = fits.to(torch.uint8).argmax(1, keepdim=True)  # 0 where none fits
+    some = fits.any(1)
+    largest = _largest(height, width)
+    w = torch.where(some, widths.gather(1, first).squeeze(1), float(largest[0]))
+    h = torch.where(some, heights.gather(1, first).squeeze(1), float(largest[1]))
+    place = torch.rand(3, count, device=device)
+    left = torch.where(some, ((width - w + 1) * place[0]).floor(), (width - largest[0]) // 2)
+    top = torch.where(some, ((height - h + 1) * place[1]).floor(), (height - largest[1]) // 2)
+    # a number just below 1, times a whole number, may round up to it
+    left, top = torch.minimum(left, width - w), torch.minimum(top, height - h)
+    return Crops(left, top, w, h, place[2] < FLIP_RATE)
+
+
+def crop_resize_flip(images: Tensor, crops: Crops, size: int) -> Tensor:
+    """Crop, resize (bilinear) and mirror, uint8 (n, 3, h, w) -> (n, 3, size, size) in [0, 1].
+
+    There is no filter against aliasing, as views are mostly enlarged. A crop of more than twice their side would alias.
+    """
+    height, width = images.shape[-2:]
+    steps = (torch.arange(size, device=images.device) + 0.5) / size  # (size,) middles of the view's pixels
+    mirrored = torch.where(crops.flip[:, None], 1 - steps, steps)  # (n, size)
+    x = _places(crops.left, crops.width, mirrored, width)
+    y = _places(crops.top, crops.height, steps[None], height)
+    grid = torch.stack((x[:, None, :].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)), dim=3)
+    return F.grid_sample(images.float() / 255, grid, "bilinear", "border", align_corners=False)
+
+
+def _places(start: Tensor, length: Tensor, steps: Tensor, side: int) -> Tensor:
+    """Places of the view's pixels in the image, clamped to the crop's outer pixels; -1 and 1 are the image's edges."""
+    start, length = start[:, None], length[:, None]
+    middles = (steps * length).clamp(min=0.5)
+    middles = start + torch.minimum(middles, length - 0.5)
+    return middles * (2 / side) - 1

@@ -1,0 +1,76 @@
+"""Random views of an image set: small images are cropped on the device, pictures while they are decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dystress_text.training.batches import Batch, load_ahead
+from vision.data.augment import CropAndFlip
+from vision.data.images import ImageSet
+
+
+@dataclass(frozen=True, eq=False)
+class RandomViews:
+    """Random views of the images of a set.
+
+    A picture is decoded once for all its views, and each is a crop of the whole picture at its own resolution. The
+    crops depend on the seed, the step and the image alone, so a resumed run sees the same. What is drawn on the device,
+    such as flips and colours, comes from torch's generator.
+
+    Attributes:
+        images: the set.
+        augment: makes the views.
+        count: views of each image.
+        seed: of the crops of pictures.
+    """
+
+    images: ImageSet
+    augment: CropAndFlip
+    count: int = 2
+    seed: int = 0
+
+    def load(self, rows: NDArray[np.int64], step: int) -> Batch:
+        """What :meth:`on_device` needs of the images at ``rows``, on the CPU.
+
+        Args:
+            rows: b of them.
+            step: another step gives other crops of the same picture.
+
+        Raises:
+            DataError: a picture is damaged.
+        """
+        if self.images.pictures is None:
+            return {"images": self.images.batch(rows)}
+        return {"crops": self.images.crops(rows, self.augment.crop, self.count, (self.seed, step))}
+
+    def on_device(self, batch: Batch) -> list[Tensor]:
+        """The views of a batch from :meth:`load`, on its device: ``count`` times (b, 3, size, size), normalised."""
+        if "images" in batch:
+            return [self.augment(batch["images"]) for _ in range(self.count)]
+        return [self.augment.of_crops(crops) for crops in batch["crops"].unbind(1)]
+
+    def batches(
+        self, batch_size: int, device: torch.device, step: int, order: Tensor | None = None
+    ) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        """Batches of rows (b,) on the CPU and their views on the device, loaded ahead by a thread.
+
+        Args:
+            batch_size: images a batch; the last one may have fewer.
+            device: where the views go.
+            step: as for :meth:`load`.
+            order: rows to take, in order; None for all, in the order of the set.
+
+        Raises:
+            DataError: while iterating, at the batch with a damaged picture.
+        """
+        order = torch.arange(len(self.images)) if order is None else order
+        split = torch.split(order, batch_size)
+        loaded = load_ahead(lambda rows: self.load(rows, step), (rows.numpy() for rows in split), device)
+        for rows, batch in zip(split, loaded, strict=True):
+            yield rows, self.on_device(batch)
