@@ -66,7 +66,7 @@ def main() -> None:
 
         ways: dict[str, Callable[[], object]] = {
             "middle square, two crops on the device": squares,
-            "whole picture, two crops by Pillow": lambda: images.crops(rows, CROP, 2, (0, 0)),
+            "whole picture, two crops by Pillow": lambda: images.crops(rows, [(CROP, 2)], (0, 0)),
             "the middle square alone, without crops": lambda: images.batch(rows),
             "the decoding alone": lambda: [np.asarray(Image.open(io.BytesIO(path.read_bytes()))) for path in paths],
         }

@@ -134,20 +134,25 @@ def test_help_is_the_only_other_end(parser, capsys):
 
 def loss_options():
     number = st.one_of(st.none(), st.floats(), st.sampled_from((0.0, 1e-320, 1e308, 0.05, -0.4)))
-    numbers = {n: number for n, v in vars(LossSettings()).items() if v is None and n not in ("temperature", "unit")}
+    numbers = {
+        n: number for n, v in vars(LossSettings()).items() if v is None and n not in ("temperature", "unit", "rows")
+    }
     names = st.sampled_from(
         (None, "constant", "cosine", "shifted_cosine", "one_sided_cosine", "linear", "exponential", "monotonic_cosine",
          "even_ode", "scheduled", "alignment_adaptive", "x")
     )  # fmt: skip
     objective = st.sampled_from(("infonce", "ntxent", "dcl", "dclw", "macl"))
     unit = st.sampled_from((None, "run", "epoch", "x"))
-    return st.fixed_dictionaries({"objective": objective}, optional={"temperature": names, "unit": unit, **numbers})
+    rows = st.sampled_from((None, "infonce", "ntxent", "x"))
+    return st.fixed_dictionaries(
+        {"objective": objective}, optional={"temperature": names, "unit": unit, "rows": rows, **numbers}
+    )
 
 
 @inputs(400)
 @given(loss_options())
 def test_every_number_of_a_temperature(options):
-    accepted(build_objective, LossSettings(**options), TEXT)
+    accepted(lambda: build_objective(LossSettings(**options), TEXT))
 
 
 def settings_file(folder, content):

@@ -69,30 +69,27 @@ def decode_square(source: bytes | Path, size: int, origin: str = "an image") -> 
 
 
 def decode_crops(
-    source: bytes | Path, size: int, draw: Callable[[int, int], Sequence[Box]], origin: str = "an image"
-) -> Tensor:
+    source: bytes | Path, draw: Callable[[int, int], Sequence[tuple[Box, int]]], origin: str = "an image"
+) -> list[Tensor]:
     """Crops of the whole picture, each resized to a square (bilinear, filtered); the picture is decoded once.
 
     Args:
         source: content of a file, or its path.
-        size: side of the crops.
-        draw: gives the boxes for a picture of this height and width.
+        draw: gives boxes, and the side of the square that each becomes, for a picture of this height and width.
         origin: name of the content in errors.
 
     Returns:
-        uint8 (crops, 3, size, size).
+        uint8 (3, side, side), for each box.
 
     Raises:
         DataError: as :func:`decode`.
     """
     with _opened(source, origin) as image:
         rgb = _rgb(image)
-    return torch.stack(
-        [
-            _to_tensor(rgb.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + width, top + height)))
-            for left, top, width, height in draw(rgb.height, rgb.width)
-        ]
-    )
+    return [
+        _to_tensor(rgb.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + width, top + height)))
+        for (left, top, width, height), size in draw(rgb.height, rgb.width)
+    ]
 
 
 def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int]:

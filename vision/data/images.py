@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from dystress_text.files.image_sets import IMAGE_SETS, known_images
 from dystress_text.training.batches import Batch, load_ahead
 from vision.data.crops import RandomCrop, draw_boxes
-from vision.data.decoding import decode_crops, decode_square
+from vision.data.decoding import Box, decode_crops, decode_square
 from vision.data.pictures import Pictures
 
 Triple = tuple[float, float, float]
@@ -115,15 +115,16 @@ class ImageSet:
         """
         if self.images is not None:
             return self.images[torch.from_numpy(rows)]
-        return _decoded(self.image, rows)
+        return torch.stack(list(_decoders().map(self.image, rows.tolist())))
 
-    def crops(self, rows: NDArray[np.int64], crop: RandomCrop, count: int, key: tuple[int, ...]) -> Tensor:
-        """Random crops of the whole pictures at ``rows``, uint8 (b, count, 3, crop.size, crop.size) on the CPU.
+    def crops(
+        self, rows: NDArray[np.int64], kinds: Sequence[tuple[RandomCrop, int]], key: tuple[int, ...]
+    ) -> list[Tensor]:
+        """Random crops of the whole pictures at ``rows``: for each kind, uint8 (b, count, 3, size, size) on the CPU.
 
         Args:
             rows: b of them.
-            crop: size and scale of the crops.
-            count: crops of each picture, which is decoded once.
+            kinds: size and scale of crops, and how many of them; a picture is decoded once for all.
             key: seeds the draws, together with the row: the same key gives the same crops, in any batch and process.
 
         Raises:
@@ -132,11 +133,18 @@ class ImageSet:
         pictures = self.pictures
         assert pictures is not None
 
-        def crops_of(row: int) -> Tensor:
-            draw = partial(draw_boxes, crop=crop, count=count, random=np.random.default_rng([*key, row]))
-            return decode_crops(pictures.content(row), crop.size, draw, pictures.origin(row))
+        def crops_of(row: int) -> list[Tensor]:
+            random = np.random.default_rng([*key, row])
 
-        return _decoded(crops_of, rows)
+            def draw(height: int, width: int) -> list[tuple[Box, int]]:
+                return [
+                    (box, crop.size) for crop, count in kinds for box in draw_boxes(height, width, crop, count, random)
+                ]
+
+            return decode_crops(pictures.content(row), draw, pictures.origin(row))
+
+        found = zip(*_decoders().map(crops_of, rows.tolist()), strict=True)  # by crop, of all pictures
+        return [torch.stack([torch.stack(next(found)) for _ in range(count)], dim=1) for _, count in kinds]
 
     def batches(
         self, batch_size: int, device: torch.device | str = "cpu", order: Tensor | None = None
@@ -157,10 +165,6 @@ class ImageSet:
 
         order = torch.arange(len(self)) if order is None else order
         return load_ahead(load, (rows.numpy() for rows in torch.split(order, batch_size)), torch.device(device))
-
-
-def _decoded(decode: Callable[[int], Tensor], rows: NDArray[np.int64]) -> Tensor:
-    return torch.stack(list(_decoders().map(decode, rows.tolist())))
 
 
 @lru_cache

@@ -28,12 +28,19 @@ class RandomViews:
         augment: makes the views.
         count: views of each image.
         seed: of the crops of pictures.
+        others: further kinds of views, such as smaller ones, and how many of them.
     """
 
     images: ImageSet
     augment: CropAndFlip
     count: int = 2
     seed: int = 0
+    others: tuple[tuple[CropAndFlip, int], ...] = ()
+
+    @property
+    def kinds(self) -> tuple[tuple[CropAndFlip, int], ...]:
+        """What makes views, and how many of them; in the order of the views."""
+        return (self.augment, self.count), *self.others
 
     def load(self, rows: NDArray[np.int64], step: int) -> Batch:
         """What :meth:`on_device` needs of the images at ``rows``, on the CPU.
@@ -47,13 +54,15 @@ class RandomViews:
         """
         if self.images.pictures is None:
             return {"images": self.images.batch(rows)}
-        return {"crops": self.images.crops(rows, self.augment.crop, self.count, (self.seed, step))}
+        wanted = [(augment.crop, count) for augment, count in self.kinds]
+        return {f"crops{k}": crops for k, crops in enumerate(self.images.crops(rows, wanted, (self.seed, step)))}
 
     def on_device(self, batch: Batch) -> list[Tensor]:
-        """The views of a batch from :meth:`load`, on its device: ``count`` times (b, 3, size, size), normalised."""
+        """The views of a batch from :meth:`load`, on its device: each (b, 3, size, size), normalised."""
         if "images" in batch:
-            return [self.augment(batch["images"]) for _ in range(self.count)]
-        return [self.augment.of_crops(crops) for crops in batch["crops"].unbind(1)]
+            return [augment(batch["images"]) for augment, count in self.kinds for _ in range(count)]
+        by_kind = zip(self.kinds, batch.values(), strict=True)
+        return [augment.of_crops(view) for (augment, _), crops in by_kind for view in crops.unbind(1)]
 
     def batches(
         self, batch_size: int, device: torch.device, step: int, order: Tensor | None = None

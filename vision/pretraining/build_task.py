@@ -11,14 +11,11 @@ from dystress_text.core.objectives import ContrastiveLoss, QueueInfoNCELoss
 from dystress_text.errors import UserError
 from dystress_text.training.accelerator import gather_of
 from dystress_text.training.build_loss import build_objective, build_temperature
-from vision.data.augment import SimclrAugment
-from vision.data.crops import RandomCrop
-from vision.data.images import ImageSet
 from vision.data.views import RandomViews
 from vision.pretraining.batchnorm import synchronise
 from vision.pretraining.loss_defaults import VISION
 from vision.pretraining.negative_free import NEGATIVE_FREE
-from vision.pretraining.settings import SMALLEST_CROP, WITH_FOLLOWER, PretrainSettings, VisionSettings
+from vision.pretraining.settings import WITH_FOLLOWER, PretrainSettings, VisionSettings
 from vision.pretraining.task import Evaluate, PretrainTask, QueueTask
 from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask, predictor
 from vision.resnet import ImageEncoder, build_encoder
@@ -99,20 +96,7 @@ def task_of(
         return QueueTask(**common)
     head = predictor(vision.out_dim) if name == "byol" else Prototypes(vision.out_dim)
     _prepare(head, vision, accelerator)
-    small = _small_crops(settings, encoder, views.images, accelerator) if vision.small_crops else None
-    return TeacherTask(**common, head=head, head_in_teacher=name == "dino", small_crops=small)
-
-
-def _small_crops(
-    settings: PretrainSettings, encoder: ImageEncoder, images: ImageSet, accelerator: Accelerator
-) -> RandomViews:
-    """DINO's small views, with the colours and the normalisation of the large ones."""
-    vision = settings.vision
-    assert encoder.input is not None  # set by the run
-    crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
-    augment = SimclrAugment(crop, encoder.input.mean, encoder.input.std, vision.jitter, vision.blur)
-    seed = settings.engine.seed + 2**32  # no run's own, so that they are not the large crops made smaller
-    return RandomViews(images, augment.to(accelerator.device), vision.small_crops, seed)
+    return TeacherTask(**common, head=head, head_in_teacher=name == "dino")
 
 
 def _prepare(module: nn.Module, vision: VisionSettings, accelerator: Accelerator) -> None:

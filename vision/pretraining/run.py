@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -39,6 +40,7 @@ from vision.pretraining.loss_defaults import VISION
 from vision.pretraining.optimizers import make_optimizer
 from vision.pretraining.presets import PRESETS
 from vision.pretraining.settings import (
+    SMALLEST_CROP,
     WITHOUT_TEMPERATURE,
     PretrainSettings,
     VisionEngineSettings,
@@ -201,10 +203,19 @@ def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publi
     knn = _online_knn(vision, images, encoder.input)
     check_metric(engine, None if knn is None else knn.metric)
     augment = SimclrAugment(RandomCrop(vision.image_size, vision.min_scale), mean, std, vision.jitter, vision.blur)
-    views = RandomViews(images, augment.to(accelerator.device), seed=engine.seed)
+    views = RandomViews(images, augment.to(accelerator.device), 2, engine.seed, small_views(vision, augment))
     task = task_of(settings, encoder, views, objective, knn, accelerator)
     optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=batch)
     return VisionRun(settings, task, optimizer, publish, accelerator)
+
+
+def small_views(vision: VisionSettings, augment: SimclrAugment) -> tuple[tuple[SimclrAugment, int], ...]:
+    """DINO's small crops, coloured as the others, with areas up to where the large ones begin."""
+    if not vision.small_crops:
+        return ()
+    small = copy.deepcopy(augment)
+    small.crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
+    return ((small, vision.small_crops),)
 
 
 def _online_knn(vision: VisionSettings, images: ImageSet, image_input: ImageInput) -> OnlineKnn | None:

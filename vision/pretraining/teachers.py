@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dystress_text.core.gather import Gather, LocalGather
 from dystress_text.core.rows import at_least_fp32
 from dystress_text.training.batches import Batch
 from dystress_text.training.embeddings import Embeddings
-from vision.data.views import RandomViews
 from vision.pretraining.task import MomentumTask
 from vision.resnet import mlp
 
@@ -42,7 +39,7 @@ class HeadedEncoder(nn.Module):
 
 @dataclass(eq=False, kw_only=True)
 class TeacherTask(MomentumTask):
-    """A student with a further head, and a teacher that sees the same two views and takes no gradient.
+    """A student with a further head, and a teacher that sees the first two views alone and takes no gradient.
 
     The teacher's momentum rises from the given one to 1 over the run, along half a cosine (Grill et al., 2020). Both
     views go through a network in one pass, so they share batch statistics.
@@ -50,24 +47,16 @@ class TeacherTask(MomentumTask):
     Args:
         head: of the student, after the encoder.
         head_in_teacher: whether the teacher has it too (DINO's prototypes) or not (BYOL's predictor).
-        small_crops: further views for the student alone; None for none.
         **others: as for :class:`MomentumTask`; the objective takes the views of the student, then of the teacher.
     """
 
     head: nn.Module
     head_in_teacher: bool
-    small_crops: RandomViews | None = None
 
     def __post_init__(self) -> None:
         self.headed = HeadedEncoder(self.encoder, self.head)
         super().__post_init__()
         self.model = self.headed
-
-    def load(self, indices: NDArray[np.int64], step: int) -> Batch:
-        batch, small = super().load(indices, step), self.small_crops
-        if small is None or "images" in batch:  # small images are cropped on the device
-            return batch
-        return {**batch, "small_crops": small.load(indices, step)["crops"]}  # decoded once more
 
     @property
     def followed(self) -> nn.Module:
@@ -77,13 +66,10 @@ class TeacherTask(MomentumTask):
         return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * run_fraction)) / 2
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
-        views = torch.cat(self.views.on_device(batch))
-        if self.small_crops is None:
-            student = model(views).chunk(2)
-        else:
-            small = self.small_crops.on_device({"crops": batch["small_crops"]} if "small_crops" in batch else batch)
-            student = model(views, torch.cat(small)).chunk(2 + len(small))
-        return Embeddings((*student, *self._follow(views).chunk(2)))  # each (n, the head's or the projector's width)
+        views = self.views.on_device(batch)
+        large, small = torch.cat(views[:2]), views[2:]
+        student = (model(large, torch.cat(small)) if small else model(large)).chunk(len(views))
+        return Embeddings((*student, *self._follow(large).chunk(2)))  # each (n, the head's or the projector's width)
 
 
 def predictor(dim: int) -> nn.Module:

@@ -48,7 +48,7 @@ def test_crops_equal_pillows_box_by_box(kind, mode):
     boxes = draw_boxes(375, 500, CROP, 20, np.random.default_rng(3))
     boxes += [(0, 0, 500, 375), (499, 374, 1, 1), (100, 50, 224, 224)]
     asked = []
-    found = decode_crops(content, 224, lambda height, width: asked.append((height, width)) or boxes)
+    found = decode_crops(content, lambda height, width: asked.append((height, width)) or [(box, 224) for box in boxes])
     assert asked == [(375, 500)]
     whole = Image.open(io.BytesIO(content)).convert("RGB")
     for crop, (left, top, width, height) in zip(found, boxes, strict=True):
@@ -63,15 +63,16 @@ def test_crops_equal_pillows_box_by_box(kind, mode):
 def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
     images = photos(tmp_path)
     crop = RandomCrop(32)
-    whole = images.crops(np.arange(6), crop, 2, (1, 5))
+    whole = images.crops(np.arange(6), [(crop, 2)], (1, 5))[0]
     assert whole.shape == (6, 2, 3, 32, 32)
-    assert torch.equal(images.crops(np.array([4, 0]), crop, 2, (1, 5)), whole[[4, 0]])
+    assert torch.equal(images.crops(np.array([4, 0]), [(crop, 2)], (1, 5))[0], whole[[4, 0]])
     for key in ((1, 6), (2, 5)):
-        other = images.crops(np.arange(6), crop, 2, key)
+        other = images.crops(np.arange(6), [(crop, 2)], key)[0]
         assert (other != whole).flatten(1).any(1).all()
     assert (whole[:, 0] != whole[:, 1]).flatten(1).any(1).all()
     boxes = draw_boxes(160, 160, crop, 2, np.random.default_rng([1, 5, 4]))
-    assert torch.equal(whole[4], decode_crops(images.pictures.content(4), 32, lambda *_: boxes))
+    sized = [(box, 32) for box in boxes]
+    assert torch.equal(whole[4], torch.stack(decode_crops(images.pictures.content(4), lambda *_: sized)))
 
 
 def test_most_crops_are_not_enlarged_as_in_simclr():
@@ -89,11 +90,28 @@ def test_a_batch_of_views_follows_the_order(tmp_path):
     batches = list(views.batches(3, torch.device("cpu"), 1, order))
     assert [rows.tolist() for rows, _ in batches] == [[5, 1, 0], [2]]
     assert [[view.shape for view in seen] for _, seen in batches] == [[(3, 3, 16, 16)] * 2, [(1, 3, 16, 16)] * 2]
-    crops = views.images.crops(order.numpy(), views.augment.crop, 2, (3, 1))
+    crops = views.images.crops(order.numpy(), [(views.augment.crop, 2)], (3, 1))[0]
     for k in range(2):
         seen = torch.cat([found[k] for _, found in batches]) * 0.25 + 0.5
         for view, crop in zip(seen, crops[:, k] / 255, strict=True):
             assert min((view - crop).abs().max(), (view - crop.flip(2)).abs().max()) < 1e-5
+
+
+def test_kinds_of_views_share_a_decoding(tmp_path, monkeypatch):
+    large, small = (CropAndFlip(RandomCrop(side, *scale), (0.5,) * 3, (0.25,) * 3)
+                    for side, scale in ((16, (0.14, 1.0)), (8, (0.05, 0.14))))  # fmt: skip
+    views = RandomViews(photos(tmp_path), large, 2, 3, ((small, 4),))
+    opened = []
+    monkeypatch.setattr("vision.data.decoding.Image.open", lambda *a, real=Image.open: opened.append(a) or real(*a))
+    batch = views.load(np.array([2, 5, 1]), 0)
+    assert len(opened) == 3
+    assert [tuple(crops.shape) for crops in batch.values()] == [(3, 2, 3, 16, 16), (3, 4, 3, 8, 8)]
+    seen = views.on_device(batch)
+    assert [tuple(view.shape) for view in seen] == [(3, 3, 16, 16)] * 2 + [(3, 3, 8, 8)] * 4
+    plain = replace(views, others=()).load(np.array([2, 5, 1]), 0)
+    assert torch.equal(plain["crops0"], batch["crops0"])
+    of_small_images = views.on_device({"images": torch.zeros(5, 3, 20, 20, dtype=torch.uint8)})
+    assert [tuple(view.shape) for view in of_small_images] == [(5, 3, 16, 16)] * 2 + [(5, 3, 8, 8)] * 4
 
 
 # parquet files
@@ -181,5 +199,5 @@ def test_only_so_many_corrupt_pictures_are_left_out(tmp_path, monkeypatch):
 
 def test_sets_of_another_seed_see_other_crops(tmp_path):
     views = RandomViews(photos(tmp_path), CropAndFlip(RandomCrop(16), (0.5,) * 3, (0.25,) * 3), 1, seed=3)
-    one, other = (replace(views, seed=seed).load(np.arange(3), 0)["crops"] for seed in (3, 4))
+    one, other = (replace(views, seed=seed).load(np.arange(3), 0)["crops0"] for seed in (3, 4))
     assert not torch.equal(one, other)

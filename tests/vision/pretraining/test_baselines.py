@@ -2,24 +2,22 @@
 
 import json
 from itertools import product
-from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import reset_accelerator
-from encoder_cases import colour_images, tiny_encoder
 from vision_cases import ONE_PROCESS
 
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.training.embeddings import Embeddings
+from vision.data.augment import SimclrAugment
 from vision.data.crops import RandomCrop
-from vision.data.views import RandomViews
-from vision.pretraining.build_task import objective_of, task_of
+from vision.pretraining.build_task import objective_of
 from vision.pretraining.negative_free import NEGATIVE_FREE, ZeroCLLoss
-from vision.pretraining.run import check_batch
+from vision.pretraining.run import check_batch, small_views
 from vision.pretraining.settings import WITHOUT_TEMPERATURE
 from vision.pretraining.task import PretrainTask
-from vision.resnet import ImageInput, load_encoder
+from vision.resnet import load_encoder
 from vision.train import main, parse
 
 SHORT = ["--preset", "quickstart", "--max_steps=24", "--max_train_samples=320", "--train_batch_size=32",
@@ -50,17 +48,14 @@ def test_dino_trains_with_small_crops(tmp_path):
     assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3]
 
 
-def test_small_crops_are_made_where_the_encoder_is_and_begin_where_the_large_ones_end():
-    settings = parse(["--preset=imagenet100-400-dino", "--seed=3"])
-    elsewhere = SimpleNamespace(**{**vars(ONE_PROCESS), "device": torch.device("meta"), "autocast": torch.no_grad})
-    encoder = tiny_encoder()
-    encoder.input = ImageInput(224, 1.0, (0.5,) * 3, (0.25,) * 3)
-    views = RandomViews(colour_images(4), None, seed=3)
-    small = task_of(settings, encoder, views, objective_of(settings, elsewhere), None, elsewhere).small_crops
-    assert small.augment.crop == RandomCrop(96, 0.05, 0.14)
-    assert (small.count, small.augment.jitter, small.augment.blur) == (6, 2.0, True)
-    assert small.augment.mean.device == elsewhere.device
-    assert small.seed != views.seed
+def test_small_crops_are_made_where_the_large_ones_are_and_begin_where_those_end():
+    settings = parse(["--preset=imagenet100-400-dino"]).vision
+    large = SimclrAugment(RandomCrop(224, 0.14), (0.5,) * 3, (0.25,) * 3, settings.jitter, settings.blur)
+    ((small, count),) = small_views(settings, large.to("meta"))
+    assert (small.crop, count) == (RandomCrop(96, 0.05, 0.14), 6)
+    assert (small.jitter, small.blur, small.mean.device.type) == (2.0, True, "meta")
+    assert large.crop.size == 224
+    assert small_views(parse(["--preset=imagenet100"]).vision, large) == ()
 
 
 OF_A_TEMPERATURE = [

@@ -97,10 +97,10 @@ def test_pictures_are_cropped_as_they_are_decoded(folder):
     task = make_task()
     task = PretrainTask(task.model, replace(task.views, images=pictures), task.objective)
     batch = task.load(np.array([3, 0]), 7)
-    assert batch["crops"].shape == (2, 2, 3, 16, 16)
-    assert not torch.equal(batch["crops"][:, 0], batch["crops"][:, 1])
-    assert torch.equal(task.load(np.array([0, 3, 1]), 7)["crops"][:2], batch["crops"].flip(0))  # in any batch
-    assert not torch.equal(task.load(np.array([3, 0]), 8)["crops"], batch["crops"])
+    assert batch["crops0"].shape == (2, 2, 3, 16, 16)
+    assert not torch.equal(batch["crops0"][:, 0], batch["crops0"][:, 1])
+    assert torch.equal(task.load(np.array([0, 3, 1]), 7)["crops0"][:2], batch["crops0"].flip(0))  # in any batch
+    assert not torch.equal(task.load(np.array([3, 0]), 8)["crops0"], batch["crops0"])
     assert task.embed(task.model, batch).views[0].shape == (2, 16)
 
 

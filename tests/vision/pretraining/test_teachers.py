@@ -2,17 +2,12 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from encoder_cases import as_float, colour_images, tiny_encoder
-from PIL import Image
 from processes import in_threads
 
 from dystress_text.training.embeddings import Embeddings
-from vision.data.augment import SimclrAugment
-from vision.data.crops import RandomCrop
-from vision.data.loading import load_images
 from vision.data.views import RandomViews
 from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask, predictor
 from vision.resnet import load_encoder
@@ -161,17 +156,18 @@ def test_other_shapes_are_refused():
 
 
 class Halves(RandomViews):
-    """Views without chance: bright and dark."""
+    """Views without chance: bright and dark, and small ones that are the middle of the image."""
 
     def on_device(self, batch):
-        return [as_float(batch["images"]), as_float(batch["images"]) * 0.5]
+        images = as_float(batch["images"])
+        return [images, images * 0.5, *[images[..., 4:12, 4:12] * k / 4 for k in range(self.others)]]
 
 
-def make_task(kind):
+def make_task(kind, small=0):
     encoder = tiny_encoder()
     head, objective = (predictor(16), BYOLLoss()) if kind == "byol" else (Prototypes(16, 24), DINOLoss(24))
     return TeacherTask(
-        encoder, Halves(colour_images(12), None), objective, momentum=0.9, autocast=torch.no_grad,
+        encoder, Halves(colour_images(12), None, others=small), objective, momentum=0.9, autocast=torch.no_grad,
         head=head, head_in_teacher=kind == "dino",
     )  # fmt: skip
 
@@ -193,45 +189,18 @@ def test_student_and_teacher_see_both_views_and_the_student_alone_learns(kind):
     assert ("head.weight" in own) == (kind == "dino")
 
 
-def small_views(images, count=3, size=8):
-    return RandomViews(images, SimclrAugment(RandomCrop(size, 0.05, 0.3), (0.5,) * 3, (0.25,) * 3), count, seed=2**32)
-
-
 def test_small_crops_go_through_the_student_beside_the_large_ones():
-    task = make_task("dino")
-    task.small_crops = small_views(task.views.images)
+    task = make_task("dino", small=3)
     batch = task.load(torch.arange(6).numpy(), 0)
-    assert list(batch) == ["images"]
-    torch.manual_seed(4)
     views = task.embed(task.model, batch).views
     assert [tuple(z.shape) for z in views] == [(6, 24)] * 7
-    torch.manual_seed(4)
-    large, small = torch.cat(task.views.on_device(batch)), torch.cat(task.small_crops.on_device(batch))
-    assert (large.shape, small.shape) == ((12, 3, 16, 16), (18, 3, 8, 8))
+    seen = task.views.on_device(batch)
+    large, small = torch.cat(seen[:2]), torch.cat(seen[2:])
     students = torch.cat([task.encoder(large), task.encoder(small)])
     torch.testing.assert_close(torch.cat(views[:5]), task.head(students))
     torch.testing.assert_close(torch.cat(views[5:]), task.key_encoder(large))
     task.loss(Embeddings(views)).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in task.model.parameters())
-
-
-def test_small_crops_of_pictures_come_from_the_whole_picture(tmp_path):
-    for seed in (0, 1):
-        pixels = np.random.default_rng(seed).integers(0, 255, (200, 300, 3), np.uint8)
-        Image.fromarray(pixels).save(tmp_path / f"{seed}.png")
-    images = load_images(str(tmp_path), "train", None, None, False, 112)
-    assert images.pictures is not None
-    augment = SimclrAugment(RandomCrop(112, 0.3), (0.5,) * 3, (0.25,) * 3)
-    task = TeacherTask(
-        tiny_encoder(), RandomViews(images, augment), DINOLoss(24), momentum=0.9, autocast=torch.no_grad,
-        head=Prototypes(16, 24), head_in_teacher=True, small_crops=small_views(images, 2, 48),
-    )  # fmt: skip
-    rows = np.zeros(2, np.int64)
-    batch, again, later = task.load(rows, 7), task.load(rows, 7), task.load(rows, 8)
-    assert (batch["crops"].shape, batch["small_crops"].shape) == ((2, 2, 3, 112, 112), (2, 2, 3, 48, 48))
-    assert torch.equal(batch["small_crops"], again["small_crops"])  # a resumed run sees the same
-    assert not torch.equal(batch["small_crops"], later["small_crops"])
-    assert [tuple(z.shape) for z in task.embed(task.model, batch).views] == [(2, 24)] * 6
 
 
 @pytest.mark.parametrize("kind", ["byol", "dino"])

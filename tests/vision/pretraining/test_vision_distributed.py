@@ -16,6 +16,7 @@ from dystress_text.core.gather import LocalGather
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.trainer import Trainer
+from vision.data.views import RandomViews
 from vision.pretraining.batchnorm import CpuSyncBatchNorm, synchronise
 from vision.pretraining.negative_free import NEGATIVE_FREE
 from vision.pretraining.optimizers import make_optimizer
@@ -28,15 +29,12 @@ STEPS, BATCH, IMAGES = 6, 8, 21  # two batches an epoch, and 5 images that sit i
 WITHOUT_NEGATIVES = ("w_mse", "arb", "byol", "dino")  # test_negative_free has all, in threads
 
 
-class TurningViews(nn.Module):
-    """Views without chance: as they are, upside down, as they are, ..."""
+class TurningViews(RandomViews):
+    """Views without chance: as they are, and upside down."""
 
-    turned = True
-
-    def forward(self, images):
-        self.turned = not self.turned
-        images = images.double() / 255 - 0.5
-        return images.flip(2) if self.turned else images
+    def on_device(self, batch):
+        images = batch["images"].double() / 255 - 0.5
+        return [images, images.flip(2)]
 
 
 class InHalves(nn.Module):
@@ -89,20 +87,20 @@ def train(folder, kind="views", sync=False, halves=False, steps=STEPS):
     images = colour_images(IMAGES)
     if kind == "views":
         objective = NTXentLoss(CosineTemperature(0.1, 0.2), gather=gather)
-        task = Views(encoder, images, TurningViews(), objective)
+        task = Views(encoder, TurningViews(images, None), objective)
     elif kind in NEGATIVE_FREE:
-        task = Views(encoder, images, TurningViews(), NEGATIVE_FREE[kind](gather=gather))
+        task = Views(encoder, TurningViews(images, None), NEGATIVE_FREE[kind](gather=gather))
     elif kind in ("byol", "dino"):
         objective = BYOLLoss() if kind == "byol" else DINOLoss(24, gather=gather).double()
         task = Teacher(
-            encoder, images, TurningViews(), objective, momentum=0.9, autocast=accelerator.autocast,
+            encoder, TurningViews(images, None), objective, momentum=0.9, autocast=accelerator.autocast,
             head=head, head_in_teacher=kind == "dino",
         )  # fmt: skip
     else:
         objective = QueueInfoNCELoss(CosineTemperature(0.1, 0.2), 24, 16, gather=gather).double()
         torch.manual_seed(3)
         objective.queue.copy_(F.normalize(torch.randn(objective.queue.shape, dtype=torch.float64), dim=-1))
-        task = Queue(encoder, images, TurningViews(), objective, momentum=0.9, autocast=accelerator.autocast)
+        task = Queue(encoder, TurningViews(images, None), objective, momentum=0.9, autocast=accelerator.autocast)
     if halves:
         task.model = InHalves(encoder)
     vision = VisionSettings(optimizer="sgd")
