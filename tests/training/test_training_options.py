@@ -39,7 +39,11 @@ def repeated(tmp_path, flags):
     """Options of a run on sentences of which some stand twice, with the mask."""
     file = tmp_path / "repeated.txt"
     file.write_text("\n".join(SENTENCES))
-    return [*(flag for flag in flags if not flag.startswith("--train_file")), f"--train_file={file}", "--mask_duplicates"]
+    return [
+        *(flag for flag in flags if not flag.startswith("--train_file")),
+        f"--train_file={file}",
+        "--mask_duplicates",
+    ]
 
 
 @pytest.mark.parametrize(("objective", "each", "chunk"), [("infonce", 2, ()), ("ntxent", 8, ("--grad_cache_chunk=3",))])
