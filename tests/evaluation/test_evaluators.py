@@ -136,6 +136,20 @@ def test_names_of_metrics(data_dir, own):
         best("my_pairs_spearman", *both)
     with pytest.raises(UserError, match="evaluates nothing"):
         best("avg", "none")
+    for simcse in ("stsb_spearman", "avg_sts", "mini_sts_spearman"):
+        assert best(f"eval_{simcse}", *both) == best(simcse, *both)
+    with pytest.raises(UserError, match="no 'eval_sickr_spearman'; known"):
+        best("eval_sickr_spearman", *both)
+
+
+def test_simcses_names_of_transfer_metrics():
+    class Transfer:
+        name, best_metrics = "transfer", ("avg_transfer_dev", "mr_dev_accuracy", "eval_own")
+
+    best = Evaluation([Transfer()]).best_metric
+    assert best("eval_avg_transfer") == best("avg_transfer") == "avg_transfer_dev"
+    assert best("eval_MR") == best("MR") == "mr_dev_accuracy"
+    assert best("eval_own") == "eval_own"
 
 
 def test_an_evaluator_that_draws_numbers_does_not_move_the_run():
