@@ -295,8 +295,8 @@ BREAKS: tuple[Break, ...] = (
     Break("byol-momentum", "(1 + math.cos(math.pi * run_fraction)) / 2", "1.0", ("test_teachers.py",)),
     Break(
         "augment-crop-scale",
-        "(min_scale + (1 - min_scale) * torch.rand(",
-        "(min_scale * torch.rand(",
+        "height * width * (low + (high - low) * torch.rand(",
+        "height * width * (low * torch.rand(",
         ("test_augment.py",),
     ),
     Break("probe-schedule", "rate * (1 + math.cos(math.pi * step / steps)) / 2", "rate", ("test_probe.py",)),
@@ -306,6 +306,9 @@ BREAKS: tuple[Break, ...] = (
         "F.cross_entropy(logits, labels)",
         ("test_class_weights.py",),
     ),
+    Break("macl-rows", 'both_views=settings.rows == "ntxent"', "both_views=False", ("test_macl_rows.py",)),
+    Break("dino-own-crop", "for j, s in enumerate(student) if i != j", "for s in student", ("test_teachers.py",)),
+    Break("paper-image-data-set", "if data == name_of(dataset) and", "if", ("test_paper_beside.py",)),
     Break("preset-image-value", '"weight_decay": 5e-4', '"weight_decay": 1e-4', ("test_vision_presets.py",)),
 )
 
