@@ -47,11 +47,30 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
     except (ValueError, RuntimeError, OSError) as error:
         raise UserError(f"accelerate cannot start here: {' '.join(str(error).split())}") from error
     check_launch(accelerator, settings)
+    set_kernels(settings.deterministic)
     if settings.mixed_precision == AUTO_FP16 and precision != "fp16":
         accelerator.print(
             f"precision {precision}: the fp16 of SimCSE's scripts needs CUDA and no other word from the launcher"
         )
     return accelerator
+
+
+def set_kernels(deterministic: bool) -> None:
+    """Choose what torch may compute with on a GPU, for this process.
+
+    Some of cuDNN's kernels for attention round the dropout rate (pytorch#174245), so attention leaves cuDNN alone.
+    Convolutions are timed once for each shape and the fastest kernel is taken, which is not always the same one.
+
+    Args:
+        deterministic: take the same kernels each time, and refuse operations that have no such kernel.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cudnn.benchmark = not deterministic
+    # nothing here reads such memory
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
+    torch.use_deterministic_algorithms(deterministic)
 
 
 def resolve_precision(name: str) -> str:

@@ -123,7 +123,9 @@ class VICRegLoss(NegativeFreeLoss):
         for z in (z1, z2):
             hinge = F.relu(1 - (z.var(dim=0) + 1e-4).sqrt())  # (dim,)
             loss = loss + self.variance * hinge.mean()
-            loss = loss + self.covariance * _off_diagonal_squares(z.T.cov()) / z.shape[1]
+            centred = z - z.mean(dim=0)
+            covariance = centred.T @ centred / (len(z) - 1)  # torch.cov waits for the device
+            loss = loss + self.covariance * _off_diagonal_squares(covariance) / z.shape[1]
         return loss
 
 
