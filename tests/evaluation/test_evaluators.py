@@ -19,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 
 from dystress_text import train as program
 from dystress_text.errors import UserError
-from dystress_text.evaluation.catalogue import EVAL_SETS, eval_pairs
+from dystress_text.evaluation.catalogue import EVAL_SETS, choose_transfer, eval_pairs
 from dystress_text.evaluation.evaluators import Evaluation, build_evaluation, random_state_kept
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.arguments import parse
@@ -140,6 +140,11 @@ def test_names_of_metrics(data_dir, own):
         assert best(f"eval_{simcse}", *both) == best(simcse, *both)
     with pytest.raises(UserError, match="no 'eval_sickr_spearman'; known"):
         best("eval_sickr_spearman", *both)
+
+
+def test_a_task_of_senteval_that_is_left_out_is_refused_with_the_reason():
+    with pytest.raises(UserError, match="--eval_transfer: SICKEntailment is not evaluated: no table"):
+        choose_transfer(["MR", "SICKEntailment"])
 
 
 def test_simcses_names_of_transfer_metrics():
