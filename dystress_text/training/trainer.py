@@ -31,6 +31,7 @@ from dystress_text.core.temperature import TemperatureError
 from dystress_text.errors import Interrupted, TrainingError
 from dystress_text.training.accelerator import (
     Agreement,
+    device_failure,
     global_batch_size,
     is_lost_process,
     on_main_process,
@@ -141,6 +142,12 @@ class Trainer:
         except TemperatureError as error:
             raise TrainingError(f"--alpha, --a_0: {error}") from error
         except RuntimeError as error:
+            reason = device_failure(error, self.accelerator.device)
+            if reason is not None:
+                raise TrainingError(
+                    f"after step {self.state.step} of {self.total_steps}, batch of {self.order.batch_size}: {reason}. "
+                    f"{self._saved_model()}; complete checkpoints stay as they are"
+                ) from error
             if self.accelerator.num_processes > 1 and is_lost_process(error):
                 raise TrainingError(
                     f"another process of this run is gone after step {self.state.step} of {self.total_steps}; its last "
