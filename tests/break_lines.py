@@ -299,6 +299,42 @@ BREAKS: tuple[Break, ...] = (
         "height * width * (low * torch.rand(",
         ("test_augment.py",),
     ),
+    Break(
+        "picture-crop-key",
+        "np.random.default_rng([*key, row])",
+        "np.random.default_rng(key[:1])",
+        ("test_pictures.py", "test_pretrain.py"),
+    ),
+    Break(
+        "picture-crop-box",
+        "box=(left, top, left + width, top + height)))",
+        "box=(0, 0, width, height)))",
+        ("test_pictures.py",),
+    ),
+    Break(
+        "probe-in-training-mode",
+        "    with evaluating(encoder):\n        shown",
+        "    if True:\n        shown",
+        ("test_probe.py",),
+    ),
+    Break(
+        "lars-resumed",
+        'case "step":  # some',
+        'case "steps":  # some',
+        ("test_pretrain.py",),
+    ),
+    Break(
+        "checkpoint-device",
+        '"device": accelerator.device.type,',
+        "",
+        ("test_devices.py",),
+    ),
+    Break(
+        "augmentation-device",
+        "augment.to(accelerator.device), 2, engine.seed",
+        "augment, 2, engine.seed",
+        ("test_meta_device_vision.py",),
+    ),
     Break("probe-schedule", "rate * (1 + math.cos(math.pi * step / steps)) / 2", "rate", ("test_probe.py",)),
     Break(
         "class-weights",
