@@ -7,10 +7,9 @@ one. It is dropped after training (SimCSE's ``--mlp_only_train``) or kept in the
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.encoders.lora import merged, save_adapter
+from dystress_text.encoders.native_layout import write_native
 from dystress_text.encoders.packed import Packing, can_pack, packed_states
 from dystress_text.encoders.pooling import AVERAGED, POOLERS, mean_layer, mean_token, pool
 from dystress_text.encoders.pretrained import Pretrained, load_pretrained, pooler_dense, readable
@@ -218,50 +218,12 @@ class SentenceEncoder(nn.Module):
         A head that is not kept is not saved, and the length limit is that of the encoder. Adapters are merged. Old
         files are replaced when all new files are complete.
         """
-        from sentence_transformers import SentenceTransformer  # slow to import
-        from sentence_transformers.sentence_transformer.modules import (
-            Dense,
-            Normalize,
-            Pooling,
-            Transformer,
-            WeightedLayerPooling,
-        )
-
-        config = self.transformer.config
-        with tempfile.TemporaryDirectory() as staging:
-            plain = merged(self._adapted[0]) if self._adapted else self.transformer
-            plain.save_pretrained(staging)
-            tokenizer.save_pretrained(staging)
-            layers = AVERAGED.get(self.pooler_type, ())
-            transformer = Transformer(
-                staging,
-                max_seq_length=length_limit(tokenizer, self.transformer),
-                config_kwargs={"output_hidden_states": True} if len(layers) > 1 else None,
-            )
-        modules: list[Any] = [transformer]
-        if len(layers) > 1:
-            # further training must not change these weights, which define the pooler
-            parameter = nn.Parameter(layer_weights(layers, config.num_hidden_layers), requires_grad=False)
-            modules.append(WeightedLayerPooling(config.hidden_size, config.num_hidden_layers, 0, parameter))
-        modules.append(Pooling(config.hidden_size, "mean" if layers else "cls"))
-        if self.keep_head:
-            weight, bias = (parameter.detach().cpu() for parameter in self.head_dense.parameters())
-            modules.append(
-                Dense(len(bias), len(bias), activation_function=nn.Tanh(), init_weight=weight, init_bias=bias)
-            )
-        if self.normalize:
-            modules.append(Normalize())
+        plain = merged(self._adapted[0]) if self._adapted else self.transformer
+        limit, dense = length_limit(tokenizer, self.transformer), self.head_dense if self.keep_head else None
         with replaced_files(folder) as complete:
-            SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine").save(str(complete))
+            write_native(complete, plain, tokenizer, limit, self.pooler_type, dense, self.normalize)
             for adapted in self._adapted if self._keep_adapter else ():
                 save_adapter(adapted, complete / ADAPTER)
-
-
-def layer_weights(averaged: Sequence[int], layers: int) -> Tensor:
-    """Weights of the embedding layer and the other layers, (layers + 1,): 1 for averaged layers, else 0."""
-    weights = torch.zeros(layers + 1)
-    weights[list(averaged)] = 1.0
-    return weights
 
 
 def length_limit(tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> int:
