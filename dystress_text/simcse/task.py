@@ -6,6 +6,7 @@ sentences of a row: anchor, positive and hard negatives, each encoded once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +22,7 @@ from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.evaluation.evaluators import Evaluation
 from dystress_text.simcse.corpus import TokenizedCorpus
 from dystress_text.training.batches import Batch
+from dystress_text.training.best_model import copied_to_cpu
 from dystress_text.training.distributed import is_sharded
 from dystress_text.training.embeddings import Embeddings
 
@@ -142,6 +144,7 @@ class SimcseTask:
         assert isinstance(vectors, Tensor)
         return vectors
 
-    def save(self, folder: Path) -> None:
+    def snapshot(self) -> Callable[[Path], None]:
         self.objective.temperature.keep()
-        self.model.save(folder, self.tokenizer)
+        model = copied_to_cpu(self.model)
+        return lambda folder: model.save(folder, self.tokenizer)
