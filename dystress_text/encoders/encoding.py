@@ -1,11 +1,10 @@
-"""Evaluation's sentences while training: token ids that are kept, how sentences share a batch, and the precision."""
+"""Evaluation's sentences while training: token ids that are kept, and how sentences share a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
@@ -37,7 +36,7 @@ class TokenizedOnce:
             self._ids.update(zip(part, map(torch.tensor, ids), strict=True))
         return [self._ids[sentence] for sentence in sentences]
 
-    def padded(self, ids: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def padded(self, ids: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Ids and mask of a batch, both (n, longest)."""
         pad, side = self.tokenizer.pad_token_id, self.tokenizer.padding_side
         mask = [torch.ones_like(one) for one in ids]
@@ -59,10 +58,3 @@ def by_tokens(lengths: Sequence[int], most: int = TOKENS_A_BATCH) -> list[list[i
         else:
             batches.append([i])
     return batches
-
-
-def evaluation_dtype(accelerator: Accelerator) -> torch.dtype:
-    """The precision of evaluations while training: on an accelerator the run's, on a CPU always fp32."""
-    if accelerator.device.type == "cpu":
-        return torch.float32
-    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision, torch.float32)

@@ -18,7 +18,6 @@ from transformers import PreTrainedTokenizerBase
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.registry import Temperature
 from dystress_text.encoders.encoder import SentenceEncoder, check_length, check_views
-from dystress_text.encoders.encoding import evaluation_dtype
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
 from dystress_text.encoders.saved_model import load_saved
@@ -45,7 +44,7 @@ from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.simcse.start import Start, load_start
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.training_text import training_text
-from dystress_text.training.accelerator import describe, gather_of, global_batch_size
+from dystress_text.training.accelerator import describe, evaluation_dtype, gather_of, global_batch_size
 from dystress_text.training.build_loss import build_temperature, learned_end_points, learned_group
 from dystress_text.training.distributed import check_whole
 from dystress_text.training.paper_row import entry_of, settings_of, trained_with

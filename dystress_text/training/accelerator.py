@@ -190,11 +190,11 @@ def seed_process(seed: int, rank: int) -> None:
     set_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
 
 
-def evaluation_dtype(accelerator: Accelerator) -> torch.dtype | None:
-    """What evaluation while training computes products in: the run's precision, but fp32 (None) on a CPU."""
+def evaluation_dtype(accelerator: Accelerator) -> torch.dtype:
+    """The precision of evaluations while training: on an accelerator the run's, on a CPU always fp32."""
     if accelerator.device.type == "cpu":
-        return None
-    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision)
+        return torch.float32
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision, torch.float32)
 
 
 class Agreement:

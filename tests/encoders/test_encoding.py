@@ -13,7 +13,7 @@ from trainer_cases import make_task
 
 from dystress_text.encoders import encoder as encoders
 from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.encoding import TOKENS_A_BATCH, TokenizedOnce, by_tokens, evaluation_dtype
+from dystress_text.encoders.encoding import TOKENS_A_BATCH, TokenizedOnce, by_tokens
 from dystress_text.encoders.saved_model import load_saved
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.evaluation.evaluators import Evaluation, StsEvaluator, transfer_evaluator
@@ -21,6 +21,7 @@ from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import _figures, score_vectors
 from dystress_text.simcse import run as text_run
 from dystress_text.train import main
+from dystress_text.training.accelerator import evaluation_dtype
 
 SENTENCES = [*make_sentences(150, seed=3), "cat", " ".join(["dog"] * 100)]  # the last one is beyond the 40 positions
 

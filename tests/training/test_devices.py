@@ -149,4 +149,4 @@ def test_a_package_that_is_not_installed_ends_no_run():
     found = versions("no-such-package")
     assert found["no-such-package"] == "not installed"
     assert found["python"] == sys.version.split()[0]
-    assert module.evaluation_dtype(make_accelerator(EngineSettings())) is None  # fp32 on a CPU
+    assert module.evaluation_dtype(make_accelerator(EngineSettings())) == torch.float32  # on a CPU

@@ -50,7 +50,7 @@ def image_features(
     transform: Transform,
     batch_size: int = 256,
     normalise: bool = False,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Features of all images, in evaluation mode.
 
@@ -60,7 +60,7 @@ def image_features(
         transform: of a batch; see :func:`vision.data.augment.evaluation_transform`. Only it may draw random numbers.
         batch_size: images at a time.
         normalise: scale features to length 1.
-        dtype: of the products, by autocast; None for fp32.
+        dtype: of the products, by autocast.
 
     Returns:
         (n, feature_dim) in fp32, on the encoder's device.
@@ -98,10 +98,10 @@ def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int = 2
 
 
 @torch.no_grad()
-def _features(encoder: ImageEncoder, inputs: Iterable[Tensor], dtype: torch.dtype | None = None) -> list[Tensor]:
+def _features(encoder: ImageEncoder, inputs: Iterable[Tensor], dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """Features of each batch of inputs."""
     device = next(encoder.parameters()).device
-    with evaluating(encoder), torch.autocast(device.type, dtype, enabled=dtype is not None):
+    with evaluating(encoder), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
         found = [encoder.features(batch).float() for batch in inputs]
     if not torch.stack([features.isfinite().all() for features in found]).all():  # one read for all
         raise UserError("--model: the encoder gives features with NaN or infinite entries, so no score can be computed")

@@ -22,14 +22,14 @@ class OnlineKnn:
         queries: labelled test images.
         transform: of uint8 images to what the encoder takes.
         k: neighbours.
-        dtype: of the encoder's products; None for fp32.
+        dtype: of the encoder's products.
     """
 
     bank: ImageSet
     queries: ImageSet
     transform: Transform
     k: int
-    dtype: torch.dtype | None = None
+    dtype: torch.dtype = torch.float32
 
     @property
     def metric(self) -> str:
