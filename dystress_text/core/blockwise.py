@@ -26,12 +26,30 @@ from dystress_text.core.rows import NOTHING, Ids, Pairs, Rows, positive_similari
 BLOCKWISE_ENTRIES = 2**24  # 4,096 pairs of InfoNCE, 64 MiB in fp32
 SYMMETRIC_ENTRIES = 2**22  # of a symmetric matrix, where half of it is computed: 1,024 pairs of NT-Xent
 CPU_BLOCK = 512  # rows and columns of a block; its copies fit into the CPU's cache
-DEVICE_BLOCK = 4096  # large enough to fill an accelerator, 64 MiB a copy
+DEVICE_BLOCK = 4096  # of other accelerators: large enough to fill one, 64 MiB a copy in fp32
+CUDA_BLOCKS = (16_384, 8_192, 4_096, 2_048)  # the largest one whose copies take at most this share of the memory
+CUDA_SHARE = 1 / 16
+COPIES = 12  # of a block, at most, exist at a time
 
 
 def blockwise_pays(pairs: Pairs) -> bool:
     """Whether the blockwise form takes less time than the plain one (measured on a CPU), or memory begins to matter."""
     return pairs.entries > (SYMMETRIC_ENTRIES if pairs.symmetric else BLOCKWISE_ENTRIES)
+
+
+def block_size(device: torch.device, itemsize: int = 4) -> int:
+    """Rows and columns of a block; all copies of one take at most 1/16 of a CUDA device's memory.
+
+    Args:
+        device: of the similarities.
+        itemsize: bytes of a similarity.
+    """
+    if device.type == "cpu":
+        return CPU_BLOCK
+    if device.type != "cuda":
+        return DEVICE_BLOCK
+    room = CUDA_SHARE * torch.cuda.get_device_properties(device).total_memory / (COPIES * itemsize)
+    return next((block for block in CUDA_BLOCKS if block**2 <= room), CUDA_BLOCKS[-1])
 
 
 def blockwise_rows(
@@ -63,7 +81,7 @@ def blockwise_rows(
         special_amounts=pairs.anchors.new_tensor(amounts).expand(len(pairs.anchors), -1),
         ids=pairs.ids,
         symmetric=pairs.symmetric,
-        block=block or (CPU_BLOCK if pairs.anchors.device.type == "cpu" else DEVICE_BLOCK),
+        block=block or block_size(pairs.anchors.device, pairs.anchors.element_size()),
     )
     parameters = [parameter for parameter in temperature.parameters() if parameter.requires_grad]
     similarity, negatives = _BlockwiseRows.apply(  # type: ignore[no-untyped-call]

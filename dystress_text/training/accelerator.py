@@ -51,6 +51,7 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
         raise UserError(f"accelerate cannot start here: {' '.join(str(error).split())}") from error
     check_launch(accelerator, settings)
     set_kernels(settings.deterministic)
+    set_tf32(accelerator, settings.tf32)
     if settings.mixed_precision == AUTO_FP16 and precision != "fp16":
         accelerator.print(
             f"precision {precision}: the fp16 of SimCSE's scripts needs CUDA and no other word from the launcher"
@@ -74,6 +75,14 @@ def set_kernels(deterministic: bool) -> None:
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
     torch.use_deterministic_algorithms(deterministic)
+
+
+def set_tf32(accelerator: Accelerator, allowed: bool) -> None:
+    """Choose whether products of fp32 matrices on a CUDA device may use TF32, for this process."""
+    if accelerator.device.type == "cuda" and torch.cuda.is_tf32_supported():
+        torch.set_float32_matmul_precision("high" if allowed else "highest")
+    elif allowed:
+        accelerator.print(f"--tf32 has no effect: this device ({accelerator.device.type}) has no TF32")
 
 
 def resolve_precision(name: str) -> str:

@@ -48,7 +48,7 @@ def as_before(options: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any
         known: the names of the options of today.
     """
     rows = "infonce" if options.get("objective") == "macl" else None
-    younger = {"rows": rows, "small_crops": 0, "small_crop_size": 96, "deterministic": False}
+    younger = {"rows": rows, "small_crops": 0, "small_crop_size": 96, "deterministic": False, "tf32": False}
     return {**{name: value for name, value in younger.items() if name in known}, **options}
 
 

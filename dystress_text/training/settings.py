@@ -124,6 +124,11 @@ class EngineSettings:
         "On a GPU: the same kernels each time, so that runs and resumed runs are equal bit by bit; slower. On the CPU "
         "they are anyway.",
     )
+    tf32: bool = option(
+        False,
+        "On a GPU: products of fp32 matrices in TF32, with 10 of the 23 bits; those of the loss, and with "
+        "mixed_precision no all of them.",
+    )
     evaluation_strategy: str | None = option(
         None,
         "steps: evaluate every eval_steps, the default; epoch: after each epoch; no: not before the end. "

@@ -3,6 +3,8 @@
 import copy
 import subprocess
 import sys
+import weakref
+from types import SimpleNamespace
 
 import pytest
 import spec_formulas as spec
@@ -10,6 +12,7 @@ import torch
 from core_cases import OBJECTIVES, TEMPERATURES, VARIANTS, logits_of, macl, macl_on_both_views
 from gather_cases import losses_of_ranks
 from processes import ThreadGather
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dystress_text.core import (
     AlignmentAdaptiveTemperature,
@@ -27,6 +30,7 @@ from dystress_text.core.rows import Pairs, both_view_pairs, first_view_pairs, pl
 
 FLAGS = pytest.mark.parametrize("detach", [True, False], ids=["detached", "in the graph"])
 LIMITS = {torch.float64: 1e-10, torch.float32: 1e-5}
+DOUBLE = torch.float64
 BLOCK = 4  # of the tests: sizes below, at and above it, and no multiples of it
 SIZES = [(3, 4), (4, 5), (9, 6)]
 # the three ways through the backward: by hand, by autograd, and by autograd with the temperature's own parameters
@@ -48,6 +52,25 @@ class LearnableTemperature(Temperature):
     def forward(self, similarity):
         base, slope = self.base.to(similarity.dtype), self.slope.to(similarity.dtype)
         return base + slope[0] * similarity + slope[1] * similarity.square()
+
+
+class LiveBlocks(TorchDispatchMode):
+    """The most memory that floating-point tensors of a block's size take at a time, in blocks."""
+
+    def __init__(self, entries):
+        super().__init__()
+        self.entries, self.live, self.most = entries, {}, 0.0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(tensor, torch.Tensor) and tensor.numel() == self.entries:
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in self.live:
+                    self.live[storage.data_ptr()] = storage.nbytes()
+                    weakref.finalize(storage, self.live.pop, storage.data_ptr(), None)
+                self.most = max(self.most, sum(self.live.values()) / (4 * self.entries))
+        return result
 
 
 def make_temperature(name):
@@ -155,6 +178,43 @@ def test_blockwise_is_plain_with_a_temperature_that_has_state(temperature):
 def test_blockwise_is_plain_in_fp32(builder, block, monkeypatch):
     monkeypatch.setattr(blockwise, "CPU_BLOCK", block)
     compare_forms(builder, "learnable", False, draw(builder, 70, 24, torch.float32), torch.float32)
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_results_do_not_depend_on_the_block(builder, monkeypatch):
+    """One block of all rows, one for each row, and sizes between, also across the sizes of a GPU's blocks."""
+    views, found = draw(builder, 9, 6), []
+    for block in (1, 2, 5, 18, *blockwise.CUDA_BLOCKS):
+        monkeypatch.setattr(blockwise, "CPU_BLOCK", block)
+        found.append(value_and_gradients(BUILDERS[builder](make_temperature("shifted"), blockwise=True), views, DOUBLE))
+    for others in found[1:]:
+        assert_equal(zip(others, found[0], strict=True), DOUBLE)
+
+
+@pytest.mark.parametrize(
+    ("gib", "itemsize", "expected"),
+    [(140, 4, 8_192), (80, 4, 8_192), (80, 8, 4_096), (24, 4, 4_096), (8, 4, 2_048), (2, 4, 2_048), (288, 4, 16_384)],
+)
+def test_blocks_of_a_gpu_follow_its_memory(gib, itemsize, expected, monkeypatch):
+    properties = SimpleNamespace(total_memory=gib * 2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert blockwise.block_size(torch.device("cuda", 0), itemsize) == expected
+    if gib >= 8:
+        assert blockwise.COPIES * itemsize * expected**2 <= gib * 2**30 / 16
+    assert blockwise.block_size(torch.device("cpu")) == BLOCK
+    assert blockwise.block_size(torch.device("xpu")) == blockwise.DEVICE_BLOCK == 4096
+
+
+@pytest.mark.parametrize(("temperature", "detach"), [("constant", True), ("shifted", True), ("shifted", False)])
+@pytest.mark.parametrize("builder", ["InfoNCE", "NT-Xent", "duplicates, NT-Xent"])
+def test_the_copies_of_a_block_are_as_many_as_stated(builder, temperature, detach, monkeypatch):
+    """Most bytes of block-sized tensors at a time, by the sizes and the lives of all results of torch."""
+    monkeypatch.setattr(blockwise, "CPU_BLOCK", 64)
+    views = draw(builder, 128, 2, torch.float32)
+    loss = BUILDERS[builder](make_temperature(temperature), detach_temperature=detach, blockwise=True)
+    with LiveBlocks(64 * 64) as live:
+        loss(*views).backward()
+    assert 3 <= live.most <= blockwise.COPIES, live.most
 
 
 @pytest.mark.parametrize("builder", [*OBJECTIVES, "hard negatives", "duplicates, NT-Xent"])
