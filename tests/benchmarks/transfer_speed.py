@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--share", type=int, default=20, help="train every so manieth literal fit (default 20)")
     parser.add_argument("--repeats", type=int, default=3, help="of the batched form (default 3)")
     parser.add_argument("--tasks", nargs="+", help="of the seven; default all")
+    parser.add_argument("--dim", type=int, default=DIM, help="of the vectors (default 768)")
     options = parser.parse_args()
     share: int = options.share
     recipe = RECIPES["test"]
@@ -71,7 +72,7 @@ def main() -> None:
         if options.tasks and task.name not in options.tasks:
             continue
         rows = sum(count for split, count in task.counts.items() if split != "test")
-        x, y = make_vectors(rows, task.classes, 2 * DIM if task.name == "MRPC" else DIM)
+        x, y = make_vectors(rows, task.classes, options.dim * (2 if task.name == "MRPC" else 1))
         subsets = choosing_fits(task, y)
         grid = np.tile(np.array(L2_VALUES), (len(subsets), 1))
         pairs = [(s, k) for s in range(len(subsets)) for k in range(len(L2_VALUES))]
