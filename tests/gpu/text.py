@@ -24,7 +24,7 @@ from unittest import mock
 
 import torch
 from programs import call, device_name, here, lines_of, report, wait
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType  # its public place, torch.autograd, does not declare it
 from torch.profiler import ProfilerActivity, profile
 from training_speed import LENGTH, RATE, random_bert
 
@@ -93,7 +93,7 @@ def profile_steps(options: argparse.Namespace, model: str, folder: Path) -> dict
 
 def summary(profiler: profile, seconds: float, steps: int) -> dict[str, Any]:
     """Launches and waits a step, the busy share, and the longest kernels; of the CPU's operations without a GPU."""
-    events = list(profiler.events() or [])
+    events = list(profiler.events() or [])  # type: ignore[no-untyped-call]
     kernels = [event for event in events if event.device_type == DeviceType.CUDA]
     names = collections.Counter(event.name for event in events if event.device_type == DeviceType.CPU)
     longest: collections.Counter[str] = collections.Counter()
@@ -112,8 +112,8 @@ def summary(profiler: profile, seconds: float, steps: int) -> dict[str, Any]:
         "busy_share": busy_seconds([(e.time_range.start, e.time_range.end) for e in kernels]) / seconds,
         "longest": rows,
     }  # fmt: skip
-    for row in rows:
-        print(f"{row['ms_a_step']:9.3f} ms {row['calls_a_step']:7.1f} x  {row['name'][:90]}")
+    for name, us in longest.most_common(LONGEST):
+        print(f"{us / 1000 / steps:9.3f} ms {calls[name] / steps:7.1f} x  {name[:90]}")
     print(", ".join(f"{key} {value:.4g}" for key, value in result.items() if isinstance(value, float)))
     return result
 
