@@ -295,9 +295,45 @@ BREAKS: tuple[Break, ...] = (
     Break("byol-momentum", "(1 + math.cos(math.pi * run_fraction)) / 2", "1.0", ("test_teachers.py",)),
     Break(
         "augment-crop-scale",
-        "(min_scale + (1 - min_scale) * torch.rand(",
-        "(min_scale * torch.rand(",
+        "height * width * (low + (high - low) * torch.rand(",
+        "height * width * (low * torch.rand(",
         ("test_augment.py",),
+    ),
+    Break(
+        "picture-crop-key",
+        "np.random.default_rng([*key, row])",
+        "np.random.default_rng(key[:1])",
+        ("test_pictures.py", "test_pretrain.py"),
+    ),
+    Break(
+        "picture-crop-box",
+        "box=(left, top, left + width, top + height)))",
+        "box=(0, 0, width, height)))",
+        ("test_pictures.py",),
+    ),
+    Break(
+        "probe-in-training-mode",
+        "    with evaluating(encoder):\n        shown",
+        "    if True:\n        shown",
+        ("test_probe.py",),
+    ),
+    Break(
+        "lars-resumed",
+        'case "step":  # some',
+        'case "steps":  # some',
+        ("test_pretrain.py",),
+    ),
+    Break(
+        "checkpoint-device",
+        '"device": accelerator.device.type,',
+        "",
+        ("test_devices.py",),
+    ),
+    Break(
+        "augmentation-device",
+        "augment.to(accelerator.device), 2, engine.seed",
+        "augment, 2, engine.seed",
+        ("test_meta_device_vision.py",),
     ),
     Break("probe-schedule", "rate * (1 + math.cos(math.pi * step / steps)) / 2", "rate", ("test_probe.py",)),
     Break(
@@ -306,6 +342,9 @@ BREAKS: tuple[Break, ...] = (
         "F.cross_entropy(logits, labels)",
         ("test_class_weights.py",),
     ),
+    Break("macl-rows", 'both_views=settings.rows == "ntxent"', "both_views=False", ("test_macl_rows.py",)),
+    Break("dino-own-crop", "for j, s in enumerate(student) if i != j", "for s in student", ("test_teachers.py",)),
+    Break("paper-image-data-set", "if data == name_of(dataset) and", "if", ("test_paper_beside.py",)),
     Break("preset-image-value", '"weight_decay": 5e-4', '"weight_decay": 1e-4', ("test_vision_presets.py",)),
 )
 

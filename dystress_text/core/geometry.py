@@ -51,7 +51,7 @@ def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
     total = torch.zeros((), dtype=torch.float64, device=x.device)
     for start, block in _blocks(z):
         distance = (square[start : start + len(block), None] + square - 2 * block @ z.T).clamp(min=0)  # (block, n)
-        distance[torch.arange(len(block)), torch.arange(start, start + len(block))] = torch.inf  # leave out i = j
+        distance[:, start : start + len(block)].fill_diagonal_(torch.inf)  # leave out i = j
         total += torch.exp(-t * distance).sum(dtype=torch.float64)
     return torch.log(total / (len(x) * (len(x) - 1)))
 

@@ -7,10 +7,9 @@ one. It is dropped after training (SimCSE's ``--mlp_only_train``) or kept in the
 from __future__ import annotations
 
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dystress_text.cli.progress import progress_bar
+from dystress_text.encoders.encoding import SENTENCES_A_BATCH, TokenizedOnce, by_sentences, by_tokens
 from dystress_text.encoders.lora import merged, save_adapter
+from dystress_text.encoders.native_layout import write_native
 from dystress_text.encoders.packed import Packing, can_pack, packed_states
 from dystress_text.encoders.pooling import AVERAGED, POOLERS, mean_layer, mean_token, pool
 from dystress_text.encoders.pretrained import Pretrained, load_pretrained, pooler_dense, readable
@@ -166,7 +167,6 @@ class SentenceEncoder(nn.Module):
         states: Sequence[Tensor] = output.hidden_states if all_layers else (output.last_hidden_state,)
         return states
 
-    @torch.no_grad()
     def encode(
         self,
         sentences: Sequence[str],
@@ -189,28 +189,62 @@ class SentenceEncoder(nn.Module):
         Returns:
             (n, dim) fp32 on the CPU; with ``poolers`` one such tensor for each name.
         """
-        wanted = tuple(poolers or (self.pooler_type,))
-        device = next(self.parameters()).device
-        limit = length_limit(tokenizer, self.transformer)
-        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
-        vectors = {name: torch.empty(len(sentences), self.transformer.config.hidden_size) for name in wanted}
-        was_training = self.training
-        self.eval()
-        try:
-            for start in progress_bar(range(0, len(order), batch_size), progress, desc="encoding", unit=" batches"):
-                rows = order[start : start + batch_size]
+        limit, batches = length_limit(tokenizer, self.transformer), by_sentences(sentences, batch_size)
+
+        def tokenized() -> Iterator[tuple[Tensor, Tensor]]:
+            for rows in progress_bar(batches, progress, desc="encoding", unit=" batches"):
                 batch = tokenizer(
                     [sentences[i] for i in rows], padding=True, truncation=True, max_length=limit, return_tensors="pt"
-                ).to(device)
-                mask = batch["attention_mask"]
+                )
+                yield batch["input_ids"], batch["attention_mask"]
+
+        vectors = {name: found.cpu() for name, found in self._encode(tokenized(), batches, poolers, dtype).items()}
+        return vectors if poolers is not None else vectors[self.pooler_type]
+
+    def encode_again(
+        self, sentences: Sequence[str], tokenized: TokenizedOnce, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """What :meth:`encode` gives, for sentences that are encoded again and again.
+
+        On a CPU the vectors are those of :meth:`encode` bit for bit. On an accelerator batches have
+        :data:`~dystress_text.encoders.encoding.TOKENS_A_BATCH` tokens, and nothing is copied from the device.
+
+        Returns:
+            (n, dim) fp32 on the encoder's device.
+        """
+        ids = tokenized(sentences)
+        on_cpu = next(self.parameters()).device.type == "cpu"
+        batches = by_sentences(sentences, SENTENCES_A_BATCH) if on_cpu else by_tokens([len(one) for one in ids])
+        padded = (tokenized.padded([ids[i] for i in rows]) for rows in batches)
+        return self._encode(padded, batches, None, dtype)[self.pooler_type]
+
+    @torch.no_grad()
+    def _encode(
+        self,
+        padded: Iterable[tuple[Tensor, Tensor]],
+        batches: Sequence[Sequence[int]],
+        poolers: Sequence[str] | None,
+        dtype: torch.dtype,
+    ) -> dict[str, Tensor]:
+        """Vectors (n, dim) by pooler on the encoder's device, from ids and mask of each batch and its places."""
+        wanted = tuple(poolers or (self.pooler_type,))
+        device, n, dim = next(self.parameters()).device, sum(map(len, batches)), self.transformer.config.hidden_size
+        vectors = {name: torch.empty(n, dim, device=device) for name in wanted}  # in the order of the batches
+        was_training, done = self.training, 0
+        self.eval()
+        try:
+            for batch in padded:
+                ids, mask = (tensor.to(device) for tensor in batch)
                 with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-                    states = self._hidden_states(batch["input_ids"], mask, all_layers=poolers is not None)
+                    states = self._hidden_states(ids, mask, all_layers=poolers is not None)
                 for name in wanted:
                     pooled = pool(states, mask, name).float()
-                    vectors[name][rows] = (pooled if poolers is not None else self._apply_head(pooled)).cpu()
+                    vectors[name][done : done + len(ids)] = pooled if poolers is not None else self._apply_head(pooled)
+                done += len(ids)
         finally:
             self.train(was_training)
-        return vectors if poolers is not None else vectors[self.pooler_type]
+        places = torch.tensor([i for rows in batches for i in rows], dtype=torch.int64).argsort().to(device)
+        return {name: found[places] for name, found in vectors.items()}
 
     def save(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
         """Write a native sentence-transformers model whose vectors are those of :meth:`encode`.
@@ -218,50 +252,12 @@ class SentenceEncoder(nn.Module):
         A head that is not kept is not saved, and the length limit is that of the encoder. Adapters are merged. Old
         files are replaced when all new files are complete.
         """
-        from sentence_transformers import SentenceTransformer  # slow to import
-        from sentence_transformers.sentence_transformer.modules import (
-            Dense,
-            Normalize,
-            Pooling,
-            Transformer,
-            WeightedLayerPooling,
-        )
-
-        config = self.transformer.config
-        with tempfile.TemporaryDirectory() as staging:
-            plain = merged(self._adapted[0]) if self._adapted else self.transformer
-            plain.save_pretrained(staging)
-            tokenizer.save_pretrained(staging)
-            layers = AVERAGED.get(self.pooler_type, ())
-            transformer = Transformer(
-                staging,
-                max_seq_length=length_limit(tokenizer, self.transformer),
-                config_kwargs={"output_hidden_states": True} if len(layers) > 1 else None,
-            )
-        modules: list[Any] = [transformer]
-        if len(layers) > 1:
-            # further training must not change these weights, which define the pooler
-            parameter = nn.Parameter(layer_weights(layers, config.num_hidden_layers), requires_grad=False)
-            modules.append(WeightedLayerPooling(config.hidden_size, config.num_hidden_layers, 0, parameter))
-        modules.append(Pooling(config.hidden_size, "mean" if layers else "cls"))
-        if self.keep_head:
-            weight, bias = (parameter.detach().cpu() for parameter in self.head_dense.parameters())
-            modules.append(
-                Dense(len(bias), len(bias), activation_function=nn.Tanh(), init_weight=weight, init_bias=bias)
-            )
-        if self.normalize:
-            modules.append(Normalize())
+        plain = merged(self._adapted[0]) if self._adapted else self.transformer
+        limit, dense = length_limit(tokenizer, self.transformer), self.head_dense if self.keep_head else None
         with replaced_files(folder) as complete:
-            SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine").save(str(complete))
+            write_native(complete, plain, tokenizer, limit, self.pooler_type, dense, self.normalize)
             for adapted in self._adapted if self._keep_adapter else ():
                 save_adapter(adapted, complete / ADAPTER)
-
-
-def layer_weights(averaged: Sequence[int], layers: int) -> Tensor:
-    """Weights of the embedding layer and the other layers, (layers + 1,): 1 for averaged layers, else 0."""
-    weights = torch.zeros(layers + 1)
-    weights[list(averaged)] = 1.0
-    return weights
 
 
 def length_limit(tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> int:

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.encoders.encoder import SentenceEncoder, layer_weights
-from dystress_text.encoders.pooling import AVERAGED
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.pooling import AVERAGED, layer_weights
 from dystress_text.encoders.saved_model import MODULES
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 # poolers that average over the tokens, with the layers that they average before; the others take the first token
@@ -42,3 +43,10 @@ def mean_token(states: Tensor, attention_mask: Tensor) -> Tensor:
     """Mean of each row's tokens, (n, length, dim) and (n, length) -> (n, dim)."""
     mask = attention_mask.unsqueeze(-1).to(states.dtype)  # (n, length, 1)
     return (states * mask).sum(1) / mask.sum(1)
+
+
+def layer_weights(averaged: Sequence[int], layers: int) -> Tensor:
+    """Weights of the embedding layer and the other layers, (layers + 1,): 1 for averaged layers, else 0."""
+    weights = torch.zeros(layers + 1)
+    weights[list(averaged)] = 1.0
+    return weights

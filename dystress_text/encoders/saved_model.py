@@ -14,8 +14,8 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
-from dystress_text.encoders.encoder import SentenceEncoder, build_encoder, layer_weights
-from dystress_text.encoders.pooling import AVERAGED
+from dystress_text.encoders.encoder import SentenceEncoder, build_encoder
+from dystress_text.encoders.pooling import AVERAGED, layer_weights
 from dystress_text.encoders.pretrained import load_pretrained, readable
 from dystress_text.errors import UserError, reason_of
 from dystress_text.files.hub import hub_reachable

@@ -265,7 +265,7 @@ class _Lockstep:
 def initial_layer(dim: int, classes: int) -> nn.Linear:
     """The layer that every fit starts from; the caller's random state stays as it is."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
+        torch.default_generator.manual_seed(SEED)  # torch.manual_seed would reseed the GPU too, and so dropout
         return nn.Linear(dim, classes)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 from torch import Tensor, nn
@@ -65,25 +64,31 @@ class EncodedOnce:
         self.encode = encode
         self.cache = cache
         self._has_new = False
-        self._vectors: dict[bytes, NDArray[np.float32]] = _read_cache(cache) if cache is not None else {}
+        self._rows: dict[bytes, int] = {}  # of each sentence in the vectors
+        self._vectors: Tensor | None = None  # (distinct sentences, dim)
+        if cache is not None:
+            self._rows, self._vectors = _read_cache(cache)
 
     def __call__(self, sentences: Sequence[str]) -> Tensor:
-        """Vectors of sentences: (n, dim), fp32, on the CPU."""
+        """Vectors of sentences: (n, dim), fp32, on the device of the encoder's vectors."""
         keys = [hashlib.blake2b(sentence.encode(), digest_size=16).digest() for sentence in sentences]
-        new = {key: s for key, s in zip(keys, sentences, strict=True) if key not in self._vectors}
+        new = {key: s for key, s in zip(keys, sentences, strict=True) if key not in self._rows}
         if new:
-            self._vectors.update(zip(new, self.encode(list(new.values())).float().cpu().numpy(), strict=True))
+            vectors = self.encode(list(new.values())).float()
+            self._vectors = vectors if self._vectors is None else torch.cat([self._vectors, vectors])
+            self._rows.update(zip(new, range(len(self._rows), len(self._vectors)), strict=True))
             self._has_new = True
-        return torch.from_numpy(np.stack([self._vectors[key] for key in keys]))
+        assert self._vectors is not None
+        return self._vectors[torch.tensor([self._rows[key] for key in keys], device=self._vectors.device)]
 
     def save(self) -> None:
         """Write the cache file, if there is one and it lacks vectors."""
-        if self.cache is None or not self._has_new:
+        if self.cache is None or not self._has_new or self._vectors is None:
             return
         self.cache.parent.mkdir(parents=True, exist_ok=True)
-        keys = np.frombuffer(b"".join(self._vectors), dtype=np.uint8).reshape(-1, 16)
+        keys = np.frombuffer(b"".join(self._rows), dtype=np.uint8).reshape(-1, 16)
         with whole_file(self.cache, "wb") as file:
-            file.write(save({"keys": keys, "vectors": np.stack(list(self._vectors.values()))}))
+            file.write(save({"keys": keys, "vectors": self._vectors.cpu().numpy()}))
 
 
 def refusing_useless(encode: Embed) -> Embed:
@@ -104,15 +109,20 @@ def refusing_useless(encode: Embed) -> Embed:
     return checked
 
 
-def _read_cache(file: Path) -> dict[bytes, NDArray[np.float32]]:
+def _read_cache(file: Path) -> tuple[dict[bytes, int], Tensor | None]:
+    """The row of each sentence, by its key, and the vectors; nothing where there is no cache."""
     if not file.is_file():
-        return {}
+        return {}, None
     try:
         tensors = load_file(file)
-        return dict(zip((key.tobytes() for key in tensors["keys"]), tensors["vectors"], strict=True))
+        vectors = torch.from_numpy(tensors["vectors"])
+        rows = dict(zip((key.tobytes() for key in tensors["keys"]), range(len(vectors)), strict=True))
+        if vectors.ndim != 2 or vectors.dtype != torch.float32 or len(rows) != len(vectors):
+            raise ValueError("it does not hold one vector a sentence")
+        return rows, vectors
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         warnings.warn(f"the cache {file} is damaged and will be rewritten: {error}", stacklevel=2)
-        return {}
+        return {}, None
 
 
 def load_model(

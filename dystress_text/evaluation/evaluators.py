@@ -99,7 +99,7 @@ class TransferEvaluator:
         from dystress_text.evaluation.transfer import dev_accuracy  # scikit-learn is slow to import
 
         metrics = {
-            _dev_accuracy_of(task): dev_accuracy(task, splits, embed)
+            _dev_accuracy_of(task): dev_accuracy(task, splits, lambda texts: embed(texts).cpu())
             for task, splits in zip(self.tasks, self.splits, strict=True)
         }
         return metrics | {TRANSFER_AVERAGE: sum(metrics.values()) / len(metrics)} if len(metrics) > 1 else metrics

@@ -101,15 +101,18 @@ def evaluate_sts(pairs: StsPairs, embed: Embed) -> StsResult:
 
 
 def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
-    """Score the vectors of ``pairs.sentences``, (distinct sentences, dim)."""
+    """Score the vectors of ``pairs.sentences``, (distinct sentences, dim), on their device; only figures leave it."""
+    cosines, aligned, uniform = _figures(pairs, vectors)
+    return StsResult(spearman(cosines.cpu().numpy(), pairs.scores), float(aligned), float(uniform))
+
+
+def _figures(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cosines (pairs,), alignment and uniformity, on the vectors' device."""
     units = unit_vectors(vectors)
     first, second = _vectors_of_pairs(pairs, units)
-    positive = torch.from_numpy(pairs.scores > pairs.positive_above)
-    return StsResult(
-        spearman=spearman(positive_similarity(first, second).numpy(), pairs.scores),
-        alignment=float(alignment(first[positive], second[positive])) if positive.any() else float("nan"),
-        uniformity=float(uniformity(units)),
-    )
+    positive = torch.from_numpy(np.flatnonzero(pairs.scores > pairs.positive_above)).to(vectors.device)
+    aligned = alignment(first[positive], second[positive]) if len(positive) else torch.tensor(torch.nan)
+    return positive_similarity(first, second), aligned, uniformity(units)
 
 
 def pair_similarities(pairs: StsPairs, vectors: Tensor) -> PairSimilarities:
@@ -159,7 +162,10 @@ def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed) -> StsTaskResul
 def _vectors_of_pairs(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor]:
     """The vectors of both sentences of each pair, (pairs, dim), from those of ``pairs.sentences``."""
     row = {sentence: i for i, sentence in enumerate(pairs.sentences)}
-    return vectors[[row[s] for s in pairs.first]], vectors[[row[s] for s in pairs.second]]
+    first, second = (
+        torch.tensor([row[s] for s in side], device=vectors.device) for side in (pairs.first, pairs.second)
+    )
+    return vectors[first], vectors[second]
 
 
 def _cosines(pairs: StsPairs, embed: Embed) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
@@ -259,7 +259,14 @@ def sha256_of(path: Path) -> str:
 def versions(*more: str) -> dict[str, str]:
     """Versions of Python, of the packages that every run uses, and of some more packages."""
     packages = ("dystress-text", "torch", "transformers", "accelerate", *more)
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+    return {"python": platform.python_version(), **{name: _version_of(name) for name in packages}}
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # imported from a folder, or another distribution of the same module
+        return "not installed"
 
 
 def _aside(final: Path) -> Path:

@@ -24,6 +24,7 @@ from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import objective_of
 from dystress_text.simcse.presets import PRESETS, TABLES
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
+from dystress_text.training.checkpoints import as_before
 from dystress_text.training.presets import find_preset
 from dystress_text.training.run_folder import RECORD, evaluation_file, read_json, read_record
 
@@ -72,7 +73,8 @@ class PlannedRun:
         record = read_record(self.folder)
         if "trained" not in record:
             return "begun"
-        then, now = record.get("settings", {}), json.loads(json.dumps(parse(self.options).options()))
+        now = json.loads(json.dumps(parse(self.options).options()))
+        then = as_before(record.get("settings", {}), now)
         changed = [name for name in now if name not in FREE and then.get(name) != now[name]]
         if changed:
             differences = "; ".join(f"{name} was {then.get(name)}, is {now[name]}" for name in changed)

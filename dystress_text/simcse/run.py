@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import Tensor
@@ -42,7 +44,7 @@ from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.simcse.start import Start, load_start
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.training_text import training_text
-from dystress_text.training.accelerator import describe, gather_of, global_batch_size
+from dystress_text.training.accelerator import describe, evaluation_dtype, gather_of, global_batch_size
 from dystress_text.training.build_loss import build_temperature, learned_end_points, learned_group
 from dystress_text.training.distributed import check_whole
 from dystress_text.training.paper_row import entry_of, settings_of, trained_with
@@ -125,7 +127,7 @@ class TextRun:
             return
         vectors = vectors_by_pooler(dev, model, self.task.tokenizer)
         if self.start.has_head:
-            vectors[model.pooler_type] = self.task.encode(dev.sentences)
+            vectors[model.pooler_type] = _encode(model, self.task.tokenizer, dev.sentences)
         self.record["untrained"] = untrained(dev, vectors)
         before = pair_similarities(dev, vectors[model.pooler_type]).histograms()
         self.record["similarities"] = {"set": dev.name, "before": before}
@@ -140,11 +142,14 @@ class TextRun:
             "duplicate_pairs": int(task.objective.duplicates) if task.mask_duplicates else None,
             **learned_end_points(task.objective.temperature),
         }
-        if dev is not None:
-            best, _ = load_saved(output)
-            vectors = best.to(self.accelerator.device).encode(dev.sentences, task.tokenizer)
-            assert isinstance(vectors, Tensor)
-            self.record["similarities"]["after"] = pair_similarities(dev, vectors).histograms()
+        reduced = self.evaluation.evaluators and task.evaluation_dtype != torch.float32
+        if dev is not None or reduced:
+            best = load_saved(output)[0].to(self.accelerator.device)
+            encode = partial(_encode, best, task.tokenizer)
+            if reduced:  # the record's figures are those of the saved model in fp32
+                self.record["trained"] = self.evaluation(encode)
+            if dev is not None:
+                self.record["similarities"]["after"] = pair_similarities(dev, encode(dev.sentences)).histograms()
         if self.settings.evaluation.has_several:
             self.record["evaluators"] = self.evaluation.record()
         published = self.publish(output, self.record, task.objective)
@@ -207,7 +212,7 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
         )
     task = SimcseTask(
         start.model, start.tokenizer, corpus, objective, evaluation, text.packing, text.mask_duplicates, masking,
-        text.mlm_weight,
+        text.mlm_weight, evaluation_dtype(accelerator),
     )  # fmt: skip
     data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(start.tokenizer, text.max_seq_length)}"
     if settings.evaluation.eval_file is not None:
@@ -260,6 +265,12 @@ def model_path(name: str) -> str:
     """A model's path. The embedded model is found from any working directory, and by its name in older records."""
     folder, _, inner = name.rpartition("embedded/")
     return str(EMBEDDED / inner) if folder in ("dystress_text/", "data/") and not Path(name).exists() else name
+
+
+def _encode(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]) -> Tensor:
+    vectors = model.encode(sentences, tokenizer)
+    assert isinstance(vectors, Tensor)
+    return vectors
 
 
 def vectors_by_pooler(dev: StsPairs, model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> dict[str, Tensor]:

@@ -6,21 +6,25 @@ sentences of a row: anchor, positive and hard negatives, each encoded once.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.encoder import SentenceEncoder, length_limit
+from dystress_text.encoders.encoding import TokenizedOnce
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.evaluation.evaluators import Evaluation
 from dystress_text.simcse.corpus import TokenizedCorpus
 from dystress_text.training.batches import Batch
+from dystress_text.training.best_model import copied_to_cpu
 from dystress_text.training.distributed import is_sharded
 from dystress_text.training.embeddings import Embeddings
 
@@ -54,6 +58,7 @@ class SimcseTask:
         masking: hides tokens for an additional masked-language-model loss, whose head the encoder must have; None
             for no such loss.
         mlm_weight: of that loss.
+        evaluation_dtype: of the forward pass in evaluations while training.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class SimcseTask:
         mask_duplicates: bool = True,
         masking: TokenMasking | None = None,
         mlm_weight: float = 0.1,
+        evaluation_dtype: torch.dtype = torch.float32,
     ) -> None:
         self.model = model
         self.packing = packing and model.can_pack
@@ -77,6 +83,8 @@ class SimcseTask:
         self.mask_duplicates = mask_duplicates
         self.masking = masking
         self.mlm_weight = mlm_weight
+        self.evaluation_dtype = evaluation_dtype
+        self._tokenized = TokenizedOnce(tokenizer, length_limit(tokenizer, model.transformer))
         self.positions = 0
         self.tokens = 0
 
@@ -136,12 +144,11 @@ class SimcseTask:
     def evaluate(self) -> dict[str, float]:
         return {} if self.evaluation is None else self.evaluation(self.encode)
 
-    def encode(self, sentences: Any) -> Tensor:
-        """Vectors of sentences for evaluation."""
-        vectors = self.model.encode(sentences, self.tokenizer)
-        assert isinstance(vectors, Tensor)
-        return vectors
+    def encode(self, sentences: Sequence[str]) -> Tensor:
+        """Vectors of sentences for evaluation while training, (n, dim), on the model's device."""
+        return self.model.encode_again(sentences, self._tokenized, self.evaluation_dtype)
 
-    def save(self, folder: Path) -> None:
+    def snapshot(self) -> Callable[[Path], None]:
         self.objective.temperature.keep()
-        self.model.save(folder, self.tokenizer)
+        model = copied_to_cpu(self.model)
+        return lambda folder: model.save(folder, self.tokenizer)

@@ -37,6 +37,9 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
     precision = resolve_precision(settings.mixed_precision)
     if precision == "fp16" and not torch.accelerator.is_available():
         raise UserError("--mixed_precision: fp16 needs an accelerator device; use bf16 or no on a CPU")
+    if precision == "bf16" and _on_cuda() and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise UserError("--mixed_precision: this GPU has no bf16; use fp16 or no")
+    check_processes()
     try:
         accelerator = Accelerator(
             mixed_precision=precision,
@@ -47,11 +50,30 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
     except (ValueError, RuntimeError, OSError) as error:
         raise UserError(f"accelerate cannot start here: {' '.join(str(error).split())}") from error
     check_launch(accelerator, settings)
+    set_kernels(settings.deterministic)
     if settings.mixed_precision == AUTO_FP16 and precision != "fp16":
         accelerator.print(
             f"precision {precision}: the fp16 of SimCSE's scripts needs CUDA and no other word from the launcher"
         )
     return accelerator
+
+
+def set_kernels(deterministic: bool) -> None:
+    """Choose what torch may compute with on a GPU, for this process.
+
+    Some of cuDNN's kernels for attention round the dropout rate (pytorch#174245), so attention leaves cuDNN alone.
+    Convolutions are timed once for each shape and the fastest kernel is taken, which is not always the same one.
+
+    Args:
+        deterministic: take the same kernels each time, and refuse operations that have no such kernel.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cudnn.benchmark = not deterministic
+    # nothing here reads such memory
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
+    torch.use_deterministic_algorithms(deterministic)
 
 
 def resolve_precision(name: str) -> str:
@@ -69,12 +91,44 @@ def resolve_precision(name: str) -> str:
         raise UserError(f"ACCELERATE_MIXED_PRECISION: {requested!r} is not supported here; use no, bf16 or fp16")
     if requested not in ("", "no"):  # "no" is the launcher's default, so it counts as not set
         return requested
-    use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1", "yes")
-    if torch.cuda.is_available() and not use_cpu:
+    if _on_cuda():
         fast = name == "auto" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if fast else "fp16"
     tiles = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # private functions of torch; without them fp32
     return "bf16" if any(getattr(torch.cpu, name, bool)() for name in tiles) else "no"
+
+
+def _on_cuda() -> bool:
+    """Whether a run goes to a CUDA device."""
+    use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1", "yes")
+    return torch.cuda.is_available() and not use_cpu
+
+
+def check_processes() -> None:
+    """Refuse more processes on this machine than it has GPUs; two on one GPU wait for each other for ever.
+
+    Raises:
+        UserError: there are more.
+    """
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if _on_cuda() and here > torch.cuda.device_count():
+        raise UserError(
+            f"accelerate launch --num_processes: {here} processes on this machine, which shows them "
+            f"{torch.cuda.device_count()} GPU; each needs one of its own"
+        )
+
+
+def device_failure(error: BaseException, device: torch.device) -> str | None:
+    """What happened to the device, if the error is one of the device's; None for others."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return (
+            f"the device is out of memory, with {peak_memory(device) / 1e9:.1f} GB in use at most: lower "
+            "--train_batch_size or, without batch normalisation, give --grad_cache_chunk, which takes the memory of a "
+            "part of the batch"
+        )
+    if isinstance(error, torch.AcceleratorError):
+        return f"the device has failed ({' '.join(str(error).split())[:200]})"
+    return None
 
 
 def global_batch_size(settings: EngineSettings, world_size: int) -> int:
@@ -134,6 +188,13 @@ def describe(accelerator: Accelerator) -> str:
 def seed_process(seed: int, rank: int) -> None:
     """Give each process its own random seed, for dropout and augmentation."""
     set_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
+
+
+def evaluation_dtype(accelerator: Accelerator) -> torch.dtype:
+    """The precision of evaluations while training: on an accelerator the run's, on a CPU always fp32."""
+    if accelerator.device.type == "cpu":
+        return torch.float32
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision, torch.float32)
 
 
 class Agreement:

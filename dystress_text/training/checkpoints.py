@@ -26,6 +26,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from dystress_text.errors import UserError
 from dystress_text.files.whole import damage_of, seal, write_json
 from dystress_text.training.accelerator import on_main_process
+from dystress_text.training.random_states import random_states
 from dystress_text.training.run_folder import STAGING, checkpoint_folders
 
 _STATE, _TASK = "training_state.json", "task.safetensors"
@@ -47,7 +48,7 @@ def as_before(options: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any
         known: the names of the options of today.
     """
     rows = "infonce" if options.get("objective") == "macl" else None
-    younger = {"rows": rows, "small_crops": 0, "small_crop_size": 96}
+    younger = {"rows": rows, "small_crops": 0, "small_crop_size": 96, "deterministic": False}
     return {**{name: value for name, value in younger.items() if name in known}, **options}
 
 
@@ -152,6 +153,7 @@ class SavedState:
             stored = _read(folder)
             now = json.loads(json.dumps(self.identity))
             state, then = TrainingState(**stored["state"]), as_before(stored["identity"], now)
+            then = {"device": now["device"], **then}  # older checkpoints do not say
             changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
             if not changed and not 0 < state.step <= last_step:
                 raise ValueError(f"step {state.step} of {last_step}")
@@ -182,13 +184,21 @@ class SavedState:
             if type(self.accelerator.step) is not int or not 0 <= self.accelerator.step < 2**63:
                 raise ValueError("the number of batches is negative or not an integer")
             self.task.load_state_dict(load_file(folder / _TASK))
-            # accelerate only warns about a random state that it cannot read
-            drawn = load(folder / f"random_states_{self.accelerator.process_index}.pkl")["torch_manual_seed"]
-            if not torch.equal(torch.get_rng_state(), drawn):
-                raise ValueError("the random state was not loaded")
+            self._check_random_states(folder)
         except Exception as error:  # the libraries raise many kinds
             reason = " ".join(str(error).split())
             raise UserError(f"--resume_from_checkpoint: {folder} cannot be loaded: {reason}") from error
+
+    def _check_random_states(self, folder: Path) -> None:
+        """Check that they were loaded; accelerate only warns about what it cannot read."""
+        device = self.accelerator.device
+        stored = load(folder / f"random_states_{self.accelerator.process_index}.pkl")
+        drawn = [stored["torch_manual_seed"]]
+        if device.type != "cpu":
+            drawn.append(stored[f"torch_{device.type}_manual_seed"][device.index or 0])
+        for of_run, of_checkpoint in zip(random_states(device), drawn, strict=True):
+            if not torch.equal(of_run, of_checkpoint):
+                raise ValueError("the random state was not loaded")
 
     def _load_schedule(self, stored: Mapping[str, Any]) -> None:
         """Check and load the schedule's state; all of it except the step follows from the settings."""
@@ -257,6 +267,7 @@ def identity_of(options: Mapping[str, Any], accelerator: Accelerator, data_id: s
         data_id: identifies the training data's content.
     """
     return {name: value for name, value in options.items() if name not in FREE_OPTIONS} | {
+        "device": accelerator.device.type,
         "mixed_precision": accelerator.mixed_precision,
         "number of processes": accelerator.num_processes,
         "training data": data_id,

@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from dystress_text.errors import UserError
 from dystress_text.training.batches import Batch
 from dystress_text.training.embeddings import Embeddings, concatenated
+from dystress_text.training.random_states import random_states, restore_random_states
 
 
 class Embedder(Protocol):
@@ -60,7 +61,7 @@ def backward_in_chunks(task: Embedder, model: nn.Module, chunks: Sequence[Batch]
         if tensor.requires_grad
     ]
     for i, (batch, *gradient) in enumerate(zip(chunks, *gradients, strict=True)):
-        _set_random_state(states[i], accelerator.device)
+        restore_random_states(states[i], accelerator.device)
         last = i + 1 == len(chunks)
         with nullcontext() if last else accelerator.no_sync(model):
             embeddings = [x for x in task.embed(model, batch).tensors() if x.is_floating_point()]
@@ -75,20 +76,9 @@ def _embed_without_graph(
     """The embeddings of each chunk, and the random state before each chunk."""
     cache, states = [], []
     for batch in chunks:
-        states.append(_get_random_state(device))
+        states.append(random_states(device))
         cache.append(task.embed(model, batch))
     return cache, states
-
-
-def _get_random_state(device: torch.device) -> list[Tensor]:
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
-
-
-def _set_random_state(states: list[Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states[0])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(states[1], device)
 
 
 def _gradient(view: Tensor) -> Tensor:

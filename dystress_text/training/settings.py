@@ -119,6 +119,11 @@ class EngineSettings:
         "no is fp32, also under a launcher without a precision.",
         choices=["auto", AUTO_FP16, "no", "bf16", "fp16"],
     )
+    deterministic: bool = option(
+        False,
+        "On a GPU: the same kernels each time, so that runs and resumed runs are equal bit by bit; slower. On the CPU "
+        "they are anyway.",
+    )
     evaluation_strategy: str | None = option(
         None,
         "steps: evaluate every eval_steps, the default; epoch: after each epoch; no: not before the end. "

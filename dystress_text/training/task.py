@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,8 +41,11 @@ class Task(Protocol):
     def evaluate(self) -> Mapping[str, float]:
         """Metrics of ``model``, by name. Must not change the random state."""
 
-    def save(self, folder: Path) -> None:
-        """Write ``model`` in the form that users load."""
+    def snapshot(self) -> Callable[[Path], None]:
+        """Copy ``model`` in memory; what comes back writes the copy to a folder, in the form that users load.
+
+        The writing runs in a thread beside training, so it must not draw random numbers.
+        """
 
 
 @dataclass(frozen=True)

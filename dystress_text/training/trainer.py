@@ -12,7 +12,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,6 +31,7 @@ from dystress_text.core.temperature import TemperatureError
 from dystress_text.errors import Interrupted, TrainingError
 from dystress_text.training.accelerator import (
     Agreement,
+    device_failure,
     global_batch_size,
     is_lost_process,
     on_main_process,
@@ -38,7 +39,7 @@ from dystress_text.training.accelerator import (
     seed_process,
 )
 from dystress_text.training.batches import Batch, BatchOrder, load_ahead
-from dystress_text.training.best_model import check_finite, is_best, note_best
+from dystress_text.training.best_model import ModelWriter, check_finite, is_best, note_best
 from dystress_text.training.checkpoints import SavedState, TrainingState, identity_of, remove_old
 from dystress_text.training.distributed import check_whole, collect_weights, network_to_train, tell_deepspeed
 from dystress_text.training.gradient_cache import backward_in_chunks, check_no_batch_statistics
@@ -118,6 +119,7 @@ class Trainer:
         identity = identity_of(self.options, accelerator, data_id)
         self._saved = SavedState(self.folder, accelerator, self.optimizer, self.scheduler, task.state, identity)
         self._checkpointed = self._saved.find(self.total_steps) if settings.resume_from_checkpoint else None
+        self._writer = ModelWriter(self.folder)
         self._agree = Agreement(accelerator)
         self._losses = PendingLosses(settings.gradient_accumulation_steps, accelerator.scaler is not None)
 
@@ -141,6 +143,12 @@ class Trainer:
         except TemperatureError as error:
             raise TrainingError(f"--alpha, --a_0: {error}") from error
         except RuntimeError as error:
+            reason = device_failure(error, self.accelerator.device)
+            if reason is not None:
+                raise TrainingError(
+                    f"after step {self.state.step} of {self.total_steps}, batch of {self.order.batch_size}: {reason}. "
+                    f"{self._saved_model()}; complete checkpoints stay as they are"
+                ) from error
             if self.accelerator.num_processes > 1 and is_lost_process(error):
                 raise TrainingError(
                     f"another process of this run is gone after step {self.state.step} of {self.total_steps}; its last "
@@ -152,6 +160,7 @@ class Trainer:
         if self._checkpointed is not None:
             folder, self.state = self._checkpointed
             self._saved.load(folder)
+            self._writer.written = self.state.best_step
             with self._writing():
                 on_main_process(self.accelerator, self._shorten_logs)
         settings, state, main = self.settings, self.state, self.accelerator.is_main_process
@@ -166,6 +175,7 @@ class Trainer:
                 state.step += 1
                 self._after_step(stop, bar)
                 bar.update()
+        self._finish_writing()
         return TrainingSummary(
             steps=self.total_steps,
             seconds=state.train_seconds,
@@ -212,6 +222,7 @@ class Trainer:
         The objects of distributed training must be freed before the group. Otherwise the interpreter runs gloo's
         destructor while gloo still frees the tensors of a finished call, and the destructor waits for ever.
         """
+        self._writer.close()
         self.model = self.task.model
         self.accelerator.free_memory()
         gc.collect()
@@ -290,9 +301,11 @@ class Trainer:
         )
 
     def _saved_model(self) -> str:
-        if self.state.best_step is None:
+        with suppress(Exception):  # the model before is then the one that is there
+            self._writer.finish()
+        if self._writer.written is None:
             return "This run has saved no model"
-        return f"The model of step {self.state.best_step} is in {self.folder}"
+        return f"The model of step {self._writer.written} is in {self.folder}"
 
     def _log_losses(self) -> str:
         """Log the mean loss since the last log line, and return a short text with it."""
@@ -308,13 +321,15 @@ class Trainer:
         on_main_process(self.accelerator, self._evaluate_and_keep)
 
     def _evaluate_and_keep(self) -> None:
+        with self._writing():
+            self._writer.finish()  # so that a failed write stops the run here
         metrics = dict(self.task.evaluate())
         if metrics:
             self._log(metrics)
         if is_best(self.state, metrics, self.best_metric):
             check_finite(self.task.model, self.state.step)
             with self._writing():
-                self.task.save(self.folder)
+                self._writer.start(self.task.snapshot(), self.state.step)
             note_best(self.state, metrics, self.best_metric)
 
     def _log(self, values: Mapping[str, float]) -> None:
@@ -339,7 +354,13 @@ class Trainer:
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
+    def _finish_writing(self) -> None:
+        """Wait until the best model is in the run's folder; all processes call this."""
+        with self._writing():
+            on_main_process(self.accelerator, self._writer.finish)
+
     def _checkpoint(self) -> None:
+        self._finish_writing()  # so that a resumed run finds the model that the checkpoint names
         with self._writing():
             self._saved.write(checkpoint_folder(self.folder, self.state.step), self.state)
         if self.accelerator.is_main_process:

@@ -1,10 +1,12 @@
 """Poolers, dropout views, the head, and the saved sentence-transformers model."""
 
+import json
 import shutil
 
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, BertModel
 
@@ -91,6 +93,36 @@ def test_saved_model_gives_the_vectors_of_evaluation(family, pooler, tmp_path, t
     assert loaded.similarity_fn_name == "cosine"
     assert AutoModel.from_pretrained(tmp_path).config.hidden_size == 16
     assert not any("head" in name for name in loaded.state_dict())
+
+
+# what sentence-transformers and transformers add when they load a model
+ADDED_BY_LOADING = {"use_cache", "is_local", "local_files_only"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("pooler", ["cls", "avg", "avg_first_last"])
+def test_the_saved_folder_is_the_one_that_sentence_transformers_writes(family, pooler, tmp_path, tokenizer):
+    """Files, settings and tensors; and neither saving nor copying draws a random number."""
+    encoder = SentenceEncoder(build_transformer(family), pooler, True, keep_head=True, normalize=pooler == "avg")
+    encoder.encode(make_sentences(3), tokenizer)  # which leaves its truncation and padding in the tokenizer
+    before = torch.get_rng_state()
+    encoder.save(tmp_path / "ours", tokenizer)
+    assert torch.equal(before, torch.get_rng_state())
+    SentenceTransformer(str(tmp_path / "ours"), device="cpu").save(str(tmp_path / "theirs"), create_model_card=False)
+    names = {file.relative_to(tmp_path / "theirs") for file in (tmp_path / "theirs").rglob("*") if file.is_file()}
+    assert {file.relative_to(tmp_path / "ours") for file in (tmp_path / "ours").rglob("*") if file.is_file()} == names
+    for name in names:
+        ours, theirs = tmp_path / "ours" / name, tmp_path / "theirs" / name
+        if name.suffix == ".json":
+            one, other = json.loads(ours.read_text()), json.loads(theirs.read_text())
+            for content in (one, other) if isinstance(one, dict) else ():
+                for key in ADDED_BY_LOADING:
+                    content.pop(key, None)
+            assert one == other, name
+        else:
+            one, other = load_file(ours), load_file(theirs)
+            assert one.keys() == other.keys(), name
+            assert all(torch.equal(one[key], other[key]) for key in one), name
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -186,7 +186,7 @@ def test_a_gradient_step_is_pefts_own(tiny_bert, corpus, tokenizer):
     rows = np.array([3, 1, 4, 15])
     ours = load_start(str(tiny_bert), TextSettings(lora_rank=2, dropout=0.0, mlp_head=False)).model.train()
     task = SimcseTask(ours, tokenizer, corpus, lambda a, b, ids: (a * b).sum())
-    task.loss(task.embed(ours, task.load(rows))).backward()
+    task.loss(task.embed(ours, task.load(rows, 0))).backward()
     plain = AutoModel.from_pretrained(tiny_bert, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     plain = get_peft_model(plain, LoraConfig(r=2, lora_alpha=4))
     own = {name: p for name, p in ours.transformer.named_parameters() if ".lora_" in name}
@@ -194,7 +194,7 @@ def test_a_gradient_step_is_pefts_own(tiny_bert, corpus, tokenizer):
         for name, parameter in plain.base_model.model.named_parameters():
             if name in own:
                 parameter.copy_(own[name])
-    loaded = task.load(rows)
+    loaded = task.load(rows, 0)
     mask = loaded["attention_mask"]
     ids = torch.zeros_like(mask).masked_scatter(mask.bool(), loaded["token_ids"])
     vectors = plain.train()(ids, attention_mask=mask).last_hidden_state[:, 0]

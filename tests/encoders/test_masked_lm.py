@@ -56,7 +56,7 @@ def test_the_loss_is_that_of_transformers(checkpoint, text_file, packing):
     folder, model = checkpoint
     task = task_of(folder, text_file, packing)
     assert task.packing == packing
-    batch = task.load(ROWS)
+    batch = task.load(ROWS, 0)
     mask = batch["attention_mask"]
     wanted = torch.full_like(batch["token_ids"], -100)
     wanted[batch["masked_places"]] = batch["masked_tokens"]
@@ -73,7 +73,7 @@ def test_encoder_and_head_learn_from_it_and_share_the_embeddings(checkpoint, tex
     task = task_of(checkpoint[0], text_file, packing=True, weight=1.0)
     table = task.model.transformer.get_input_embeddings().weight
     assert any(p is table for p in task.model.lm_head.parameters())
-    batch = task.load(ROWS)
+    batch = task.load(ROWS, 0)
     embeddings = task.embed(task.model, batch)
     (embeddings.masked_losses.sum() / embeddings.masked_counts).backward()
     for name, parameter in task.model.named_parameters():

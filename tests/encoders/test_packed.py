@@ -144,5 +144,5 @@ def test_other_encoders_take_their_own_way(tokenizer, corpus):
         encoder = SentenceEncoder(build_transformer(family), "cls").eval()
         assert not encoder.can_pack
         task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT))
-        first, second = task.embed(encoder, task.load(torch.arange(5).numpy())).views
+        first, second = task.embed(encoder, task.load(torch.arange(5).numpy(), 0)).views
         torch.testing.assert_close(first, second)

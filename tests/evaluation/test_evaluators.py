@@ -19,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 
 from dystress_text import train as program
 from dystress_text.errors import UserError
-from dystress_text.evaluation.catalogue import EVAL_SETS, eval_pairs
+from dystress_text.evaluation.catalogue import EVAL_SETS, choose_transfer, eval_pairs
 from dystress_text.evaluation.evaluators import Evaluation, build_evaluation, random_state_kept
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.arguments import parse
@@ -136,6 +136,25 @@ def test_names_of_metrics(data_dir, own):
         best("my_pairs_spearman", *both)
     with pytest.raises(UserError, match="evaluates nothing"):
         best("avg", "none")
+    for simcse in ("stsb_spearman", "avg_sts", "mini_sts_spearman"):
+        assert best(f"eval_{simcse}", *both) == best(simcse, *both)
+    with pytest.raises(UserError, match="no 'eval_sickr_spearman'; known"):
+        best("eval_sickr_spearman", *both)
+
+
+def test_a_task_of_senteval_that_is_left_out_is_refused_with_the_reason():
+    with pytest.raises(UserError, match="--eval_transfer: SICKEntailment is not evaluated: no table"):
+        choose_transfer(["MR", "SICKEntailment"])
+
+
+def test_simcses_names_of_transfer_metrics():
+    class Transfer:
+        name, best_metrics = "transfer", ("avg_transfer_dev", "mr_dev_accuracy", "eval_own")
+
+    best = Evaluation([Transfer()]).best_metric
+    assert best("eval_avg_transfer") == best("avg_transfer") == "avg_transfer_dev"
+    assert best("eval_MR") == best("MR") == "mr_dev_accuracy"
+    assert best("eval_own") == "eval_own"
 
 
 def test_an_evaluator_that_draws_numbers_does_not_move_the_run():

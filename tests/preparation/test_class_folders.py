@@ -112,7 +112,7 @@ def test_each_image_lies_in_its_class(tmp_path, root, name):
     assert verify(name, root) == []
     assert variant_of(root / name) == "toy"
     for split in ("train", "test"):  # and this is what the programs read
-        images = find_images(str(root / name), split)
+        images = find_images(name, split, str(root))
         assert images.classes == tuple(sorted(LABELLED_SETS[name].classes))
         named = [f"{split}/{images.classes[label]}" for label in images.labels]
         assert named == [file.read_text() for file in images.pictures.paths]

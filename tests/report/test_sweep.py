@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from dystress_text.errors import UserError
 from dystress_text.report import sweep as program
 from dystress_text.report.sweep import Evaluation, PlannedRun, evaluation_of, plan
 from dystress_text.simcse.presets import TABLES
@@ -211,6 +212,13 @@ def test_what_cannot_be_is_refused_before_anything_runs(argv, message, tmp_path,
 
 def test_without_tasks_nothing_is_evaluated():
     assert evaluation_of(make_parser().parse_args(["--tasks", "none"])).tasks == ()
+
+
+def test_tasks_may_have_sentevals_names():
+    given = ["--tasks", "STSBenchmark", "MR", "SICKRelatedness", "STS-B"]
+    assert evaluation_of(make_parser().parse_args(given)).tasks == ("STS-B", "MR", "SICK-R")
+    with pytest.raises(UserError, match="--tasks: SICKEntailment is not evaluated"):
+        evaluation_of(make_parser().parse_args(["--tasks", "SICKEntailment"]))
 
 
 # ---- the real programs ---------------------------------------------------------------------------------------------

@@ -1,20 +1,28 @@
 """Every option of SimCSE's programs: in the migration table, and taken or refused as it says there."""
 
+import json
 import re
 
 import pytest
 import yaml
+from conftest import make_sentences
+from sentence_transformers import SentenceTransformer
+from simcse_cases import SENTENCES, by_hand, close, simcse_folder
 
+from dystress_text import demo
+from dystress_text.encoders.encoder import load_encoder
 from dystress_text.errors import UserError
+from dystress_text.evaluation.catalogue import choose
 from dystress_text.files.places import CHECKOUT
 from dystress_text.senteval import main as evaluate
 from dystress_text.senteval import make_parser
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.flags import REPLACED
+from dystress_text.train import main
 
 PAGE = (CHECKOUT / "docs" / "from-simcse.md").read_text(encoding="utf-8")
 
-# SimCSE's train.py, and TrainingArguments of the transformers (4.2.1) that it pins
+# SimCSE's train.py, and all of TrainingArguments of the transformers (4.2.1) that it pins
 OWN = [
     "model_name_or_path",
     "model_type",
@@ -47,7 +55,6 @@ TRAINING_ARGUMENTS = [
     "do_train",
     "do_eval",
     "do_predict",
-    "model_parallel",
     "evaluation_strategy",
     "prediction_loss_only",
     "per_device_train_batch_size",
@@ -96,10 +103,6 @@ TRAINING_ARGUMENTS = [
     "deepspeed",
     "label_smoothing_factor",
     "adafactor",
-    "group_by_length",
-    "report_to",
-    "ddp_find_unused_parameters",
-    "dataloader_pin_memory",
 ]
 TAKEN = {  # with a value that SimCSE would take too
     "model_name_or_path": "bert-base-uncased", "temp": "0.05", "pooler_type": "cls", "hard_negative_weight": "0",
@@ -109,7 +112,7 @@ TAKEN = {  # with a value that SimCSE would take too
     "gradient_accumulation_steps": "2", "learning_rate": "3e-5", "weight_decay": "0.0", "max_grad_norm": "1.0",
     "num_train_epochs": "1", "max_steps": "-1", "lr_scheduler_type": "linear", "logging_steps": "500",
     "save_steps": "500", "save_total_limit": "3", "seed": "42", "fp16": "", "eval_steps": "125",
-    "load_best_model_at_end": "", "metric_for_best_model": "stsb_spearman", "report_to": "none",
+    "load_best_model_at_end": "", "metric_for_best_model": "stsb_spearman",
 }  # fmt: skip
 
 
@@ -121,7 +124,7 @@ def section(title):
 
 @pytest.mark.parametrize("option", [*OWN, *TRAINING_ARGUMENTS])
 def test_each_option_of_training_is_in_the_table_and_does_what_it_says(option):
-    (row,) = [line for line in section("train.py") if re.search(rf"`--{option}\b( steps)?`", line.split(" | ")[0])]
+    (row,) = [line for line in section("train.py") if re.search(rf"`(--)?{option}`", line.split(" | ")[0])]
     answer = row.split(" | ")[1]
     if option in TAKEN:
         assert answer.startswith(("the same", "taken"))
@@ -140,8 +143,50 @@ def test_each_option_of_training_is_in_the_table_and_does_what_it_says(option):
             parse([f"--{option}=1"])
 
 
-def test_nothing_else_is_refused_by_name():
-    assert {f"--{name}" for name in [*OWN, *TRAINING_ARGUMENTS] if name not in TAKEN} == set(REPLACED)
+NEGATED = {"no_use_fast_tokenizer", "no_remove_unused_columns"}  # on a command line of 4.2.1, of those that are on
+
+
+def test_nothing_else_is_refused_by_name_or_in_the_table():
+    options = {*OWN, *TRAINING_ARGUMENTS}
+    assert {f"--{name}" for name in (options - set(TAKEN)) | NEGATED} == set(REPLACED)
+    named = {name for line in section("train.py") for name in re.findall(r"`(?:--)?(\w+)`", line.split(" | ")[0])}
+    assert named == options | NEGATED
+
+
+DEFAULTS = {  # of SimCSE's train.py with TrainingArguments of 4.2.1, and here
+    "num_train_epochs": (3, 1), "learning_rate": (5e-5, 3e-5), "per_device_train_batch_size": (8, 64),
+    "evaluation_strategy": ("no", "steps"), "eval_steps": (500, 125), "logging_steps": (500, 10),
+    "save_steps": (500, 0), "save_total_limit": ("all", 2), "temp": (0.05, "a profile"),
+    "mlp_only_train": ("off", "on, with `--supervised` off"), "metric_for_best_model": ("none", "STS-B dev"),
+    "fp16": ("off", "on with CUDA"), "output_dir": ("none", "out"),
+}  # fmt: skip
+
+
+def test_the_table_of_defaults_is_the_programs():
+    rows = {line.split("`")[1].removeprefix("--"): line.strip("| ").split(" | ") for line in section("Defaults")}
+    assert rows.keys() == DEFAULTS.keys()
+    settings = parse([]).options()
+    for name, (theirs, ours) in DEFAULTS.items():
+        first, second = ([*re.findall(r"\de-\d|[\d.]+", cell), *cell.split()] for cell in rows[name][1:])
+        if isinstance(theirs, str):
+            assert rows[name][1].startswith(theirs)
+        else:
+            assert theirs in map(_number, first)
+        if isinstance(ours, str):
+            assert rows[name][2].strip("`").startswith(ours)
+        else:
+            given = settings["train_batch_size" if name == "per_device_train_batch_size" else name]
+            assert ours == given
+            assert ours in map(_number, second)
+    assert (settings["evaluation_strategy"], settings["temp"], settings["mlp_only_train"]) == (None, None, None)
+    assert (settings["eval_set"], settings["mixed_precision"]) == ("stsb_dev", "auto_fp16")
+
+
+def _number(word):
+    try:
+        return float(word)
+    except ValueError:
+        return None
 
 
 def test_its_command_line_runs_as_it_is():
@@ -152,9 +197,48 @@ def test_its_command_line_runs_as_it_is():
     assert settings.loss.temp == 0.05
 
 
-def test_flags_may_have_a_value():
-    assert parse(["--fp16", "True", "--do_train", "True"]).engine.mixed_precision == "fp16"
-    assert parse(["--fp16", "False", "--do_eval", "False"]).engine.mixed_precision == "auto"
+@pytest.mark.parametrize("value", ["True", "true", "yes", "1", "t"])
+def test_flags_may_have_a_value(value):
+    for on in (["--fp16", value, "--do_train", value], [f"--fp16={value}", f"--load_best_model_at_end={value}"]):
+        assert parse(on).engine.mixed_precision == "fp16"
+    assert parse(["--eval_transfer", value]).evaluation.eval_transfer == ["all"]
+
+
+@pytest.mark.parametrize("value", ["False", "false", "no", "0", "F"])
+def test_flags_that_are_off_are_off_or_refused(value):
+    for off in (["--fp16", value], [f"--fp16={value}"]):
+        assert parse(off).engine.mixed_precision == "no"
+    assert parse(["--eval_transfer", value]).evaluation.eval_transfer is None
+    for flag, instead in (
+        ("--do_train", "python eval/senteval.py --model NAME"),
+        ("--do_eval", "--eval_set none"),
+        ("--load_best_model_at_end", "--evaluation_strategy no"),
+    ):
+        for off in ([flag, value], [f"{flag}={value}"]):
+            with pytest.raises(UserError, match=f"{flag} {value}: this option .*{instead}"):
+                parse(off)
+
+
+@pytest.mark.parametrize("words", [["--fp16=maybe"], ["--fp16", "maybe"], ["--evaluation_strategy", "sometimes"]])
+def test_another_value_is_one_line(words, capsys):
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words[0].split("=")[0] in line
+
+
+def test_names_of_tasks_after_eval_transfer_stay():
+    assert parse(["--eval_transfer", "MR", "TREC", "--fp16"]).evaluation.eval_transfer == ["MR", "TREC"]
+
+
+def test_a_run_by_its_words(flags, tmp_path, capsys):
+    """Half an epoch, evaluated by epoch, chosen by SimCSE's name of the metric."""
+    words = ["--max_steps=-1", "--num_train_epochs", "0.5", "--evaluation_strategy", "epoch", "--do_train", "--do_eval"]
+    assert main([*flags, *words, "--metric_for_best_model", "eval_stsb_spearman", "--load_best_model_at_end"]) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["steps"] == 13  # of 25
+    assert record["settings"]["metric_for_best_model"] == "sts_b_dev_spearman"
+    assert main([*flags, *words, "--do_train", "False", "--overwrite_output_dir"]) == 2
+    assert "--do_train False: this option of SimCSE is not available: this program trains" in capsys.readouterr().err
 
 
 def test_a_file_of_its_options_is_read(tmp_path):
@@ -176,7 +260,8 @@ def test_what_the_table_names_for_evaluation_is_taken():
             r"`(?:python eval/senteval.py )?(--(?:model|pooler_type|tasks|mode) [^`]*)`", line.split(" | ")[1]
         ):
             words = command.replace(",", "").split()
-            make_parser().parse_args([*([] if "--model" in words else ["--model", "out"]), *words])
+            options = make_parser().parse_args([*([] if "--model" in words else ["--model", "out"]), *words])
+            choose("senteval", options.tasks)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +283,7 @@ def test_evaluation_says_what_its_options_are_called_here(capsys, words, instead
     "name",
     [
         "SimCSE(",
+        "pooler=",
         "device=",
         "encode(",
         "return_numpy",
@@ -219,3 +305,62 @@ def test_evaluation_says_what_its_options_are_called_here(capsys, words, instead
 )
 def test_each_part_of_the_tool_is_in_the_table(name):
     assert any(name in line.split(" | ")[0] for line in section("tool.py"))
+
+
+def test_the_tools_words_do_what_the_table_says(tiny_bert, tmp_path):
+    from dystress_text.search import SentenceIndex
+
+    encoder, tokenizer = load_encoder(str(tiny_bert), "cls")
+    encoder.save(tmp_path / "out", tokenizer)
+    model = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    sentences = make_sentences(12)
+    words = {"device": "cpu", "convert_to_numpy": True, "normalize_embeddings": True, "batch_size": 4}
+    vectors = model.encode(sentences, **words)
+    assert vectors.shape == (12, 16)
+    assert model.similarity(model.encode(sentences), model.encode(sentences[:3])).shape == (12, 3)
+    index = SentenceIndex.build(model, sentences[:10])
+    index = index.add(sentences[10:])
+    found = index.search(sentences, top_k=5, threshold=0.6)
+    cosines = vectors @ vectors.T
+    for matches, row in zip(found, cosines, strict=True):
+        assert [match.score for match in matches] == pytest.approx(sorted(row[row >= 0.6])[::-1][:5], abs=1e-5)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_the_pages_code_makes_both_models_of_a_checkpoint(raw, tmp_path, monkeypatch):
+    transformer, mlp = simcse_folder(tmp_path / "checkpoint", raw=raw)
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(code.replace("princeton-nlp/sup-simcse-bert-base-uncased", str(tmp_path / "checkpoint")), {})
+    for folder, expected in (("out", by_hand(transformer, mlp)), ("out-unsup", by_hand(transformer))):
+        close(SentenceTransformer(folder, device="cpu").encode(SENTENCES, convert_to_tensor=True), expected)
+
+
+DEMO = [
+    "model_name_or_path",
+    "device",
+    "sentences_dir",
+    "example_query",
+    "example_sentences",
+    "port",
+    "ip",
+    "load_light",
+]
+
+
+def test_each_option_of_the_demo_is_in_the_table(capsys):
+    rows = section("demo/flaskdemo.py")
+    named = [name for line in rows for name in re.findall(r"--(\w+)", line.split(" | ")[0])]
+    assert sorted(named) == sorted(DEMO)
+    ours = {name for line in rows for name in re.findall(r"`--(\w+)", line.split(" | ")[1])}
+    with pytest.raises(SystemExit):
+        demo.main(["--help"])
+    told = capsys.readouterr().out
+    assert ours == {"file", "index", "port"}
+    assert all(f"--{name} " in told for name in ours)
+    assert demo.make_parser().parse_args(["out", "--file", "DIR/FILE", "--port", "8888"]).port == 8888
+
+
+def test_the_conversions_option_is_in_the_table():
+    (row,) = section("simcse_to_huggingface.py")
+    assert row.startswith("| `--path FOLDER` | not needed")

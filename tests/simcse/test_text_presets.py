@@ -11,13 +11,15 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import torch
 
 from dystress_text.core.objectives import InfoNCELoss, MACLLoss
+from dystress_text.core.temperature import ConstantTemperature
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.paper import ROWS
-from dystress_text.simcse.presets import CONTROLS, PRESETS, STS_ROWS, TABLES
+from dystress_text.simcse.presets import CONTROLS, PRESETS, SIMCSE_MODELS, STS_ROWS, TABLES
 from dystress_text.simcse.run import paper_row
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.training.build_loss import build_objective, build_temperature
@@ -91,6 +93,56 @@ def test_simcses_models_have_their_recipes(name):
     assert (text.supervised, engine.num_train_epochs) == ((True, 3) if supervised else (False, 1))
     assert repr(objective(name).temperature) == "ConstantTemperature(tau=0.05)"
     assert (text.pooler_type, text.max_seq_length, text.mask_duplicates) == ("cls", 32, False)
+
+
+SCRIPTS = {  # what run_unsup_example.sh and run_sup_example.sh set, and defaults of 4.2.1 that they leave
+    "max_seq_length": 32, "eval_steps": 125, "pooler_type": "cls", "lr_scheduler_type": "linear", "warmup_ratio": 0.0,
+    "weight_decay": 0.0, "gradient_accumulation_steps": 1, "seed": 42, "eval_set": "stsb_dev", "do_mlm": False,
+    "mask_duplicates": False, "mixed_precision": "auto_fp16", "bidirectional": False, "hard_negative_weight": 0.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["paper", *STS_ROWS, *SIMCSE_MODELS])
+def test_presets_set_what_its_scripts_set(name):
+    options = parse([f"--preset={name}"]).options()
+    assert {option: options[option] for option in SCRIPTS} == SCRIPTS
+    assert not {"mlp_only_train", "mlp_head", "dropout"} & set(PRESETS[name].settings)  # as SimCSE by default
+    if name in ("paper", *STS_ROWS, "unsupervised-bert-base", "supervised-bert-base"):  # one line each
+        supervised = name.startswith("supervised")
+        recipe = ("bert-base-uncased", 512, 5e-5, 3, 4.0) if supervised else ("bert-base-uncased", 64, 3e-5, 1, 1.0)
+        names = ("model_name_or_path", "train_batch_size", "learning_rate", "num_train_epochs", "max_grad_norm")
+        assert tuple(options[option] for option in names) == recipe
+
+
+def gradient(z, loss):
+    """Of a loss of views (3, n, dim)."""
+    z = z.clone().requires_grad_()
+    loss(z).backward()
+    return z.grad
+
+
+def test_four_processes_of_simcse_send_a_quarter_of_our_gradient():
+    """Each has a loss of all rows and keeps the gradient of its own; DDP averages. Clipped at 1, ours is at 4."""
+    views = torch.randn(3, 8, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def simcse(z):
+        unit = z / z.norm(dim=-1, keepdim=True)
+        logits = unit[0] @ torch.cat([unit[1], unit[2]]).T / 0.05
+        return torch.nn.functional.cross_entropy(logits, torch.arange(8))
+
+    def of_rank(z, rank):
+        own = torch.arange(8) // 2 == rank
+        return simcse(torch.where(own[None, :, None], z, z.detach()))
+
+    averaged = sum(gradient(views, lambda z, r=rank: of_rank(z, r)) for rank in range(4)) / 4
+    ours = gradient(views, lambda z: InfoNCELoss(ConstantTemperature(0.05))(*z))
+    torch.testing.assert_close(averaged, ours / 4, rtol=1e-10, atol=1e-14)
+
+    def clipped(gradient, most):
+        return gradient * min(1, most / float(gradient.norm()))
+
+    ours *= 40 / ours.norm()
+    torch.testing.assert_close(clipped(ours / 4, 1.0), clipped(ours, 4.0) / 4)
 
 
 def test_macl_is_the_reweighting_with_the_adaptive_temperature():

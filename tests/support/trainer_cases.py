@@ -17,7 +17,7 @@ from dystress_text.training.trainer import Trainer
 
 
 class ScriptedTask(SimcseTask):
-    """A real task whose evaluations return given values; remembers the steps at which it was saved."""
+    """A real task whose evaluations return given values; counts how often it was saved."""
 
     scores = iter(())
     saved = 0
@@ -25,8 +25,9 @@ class ScriptedTask(SimcseTask):
     def evaluate(self):
         return {"score": next(self.scores)} if self.scores else {}
 
-    def save(self, folder):
+    def snapshot(self):
         self.saved += 1
+        return lambda folder: None
 
 
 def make_task(corpus, dropout=0.0, temperature=None, pooler="cls"):

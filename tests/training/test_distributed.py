@@ -37,6 +37,7 @@ from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.train import main
 from dystress_text.training.accelerator import make_accelerator
+from dystress_text.training.best_model import copied_to_cpu
 from dystress_text.training.distributed import check_launch, tell_deepspeed
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.similarity_log import similarity_log_of
@@ -65,8 +66,9 @@ class Task(SimcseTask):
     def evaluate(self):
         return {"norm": float(self.encode(["the cat sat", "a dog ran"]).norm())}
 
-    def save(self, folder):
-        torch.save(self.model.state_dict(), folder / "weights.pt")
+    def snapshot(self):
+        weights = copied_to_cpu(self.model).state_dict()
+        return lambda folder: torch.save(weights, folder / "weights.pt")
 
 
 def make_task(corpus, objective, world_size, rank):

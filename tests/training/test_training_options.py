@@ -118,7 +118,7 @@ def test_it_is_recorded_as_the_kept_model_had_it(corpus, tmp_path):
         task, scores = make_task(corpus), iter([3.0, 2.0, 1.0])
         task.objective = build_objective(loss, TEXT)
         task.evaluate = lambda scores=scores: {"score": next(scores)}
-        task.save = lambda folder, task=task: SimcseTask.save(task, folder)
+        task.snapshot = lambda task=task: SimcseTask.snapshot(task)
         group = learned_group(task.objective, loss)
         trainer = Trainer(task, len(corpus), engine, make_accelerator(engine), extra_group=group)
         assert trainer.fit().best_step == 1

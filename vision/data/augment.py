@@ -4,7 +4,7 @@ Crop, bilinear resize and flip are one ``grid_sample``, clamped to each sample's
 at whole pixels, resizing and flipping. Colours are changed by kornia's operations, which are torchvision's and Pillow's
 (hue in fewer passes). Their parameters are drawn here, as kornia's modules spend more time on drawing and checks than
 on CIFAR's pixels (tests/benchmarks/augmentation.py). Each sample has its parameters; the order of the four colour
-operations is the same for a batch, as in kornia. Random numbers come from torch's generator of the images' device; the
+operations is the same for a batch of views. Random numbers come from torch's generator of the images' device; the
 order comes from the CPU's.
 """
 
@@ -21,7 +21,7 @@ from kornia.enhance import (
     adjust_contrast_with_mean_subtraction,
     adjust_saturation_with_gray_subtraction,
 )
-from kornia.filters import gaussian_blur2d
+from kornia.filters import filter2d_separable, get_gaussian_kernel1d
 from torch import Tensor, nn
 
 from dystress_text.errors import UserError
@@ -55,21 +55,35 @@ class CropAndFlip(nn.Module):
         self.register_buffer("std", _channels(std), persistent=False)
 
     @torch.no_grad()
-    def forward(self, images: Tensor) -> Tensor:
-        """One view of each image, uint8 (n, 3, h, w) -> float32 (n, 3, size, size), normalised, channels_last."""
-        count, _, height, width = images.shape
-        views = crop_resize_flip(images, draw_crops(count, height, width, self.crop, images.device), self.crop.size)
-        return _normalised(self.recoloured(views), self.mean, self.std)
+    def forward(self, images: Tensor, count: int = 1) -> Tensor:
+        """Views of images, uint8 (n, 3, h, w) -> float32 (count n, 3, size, size), normalised, channels_last.
+
+        Args:
+            images: n of them.
+            count: views of each; the first view of all images comes first.
+        """
+        images = images.repeat(count, 1, 1, 1)
+        number, _, height, width = images.shape
+        views = crop_resize_flip(images, draw_crops(number, height, width, self.crop, images.device), self.crop.size)
+        return _normalised(self.recoloured(views, count), self.mean, self.std)
 
     @torch.no_grad()
     def of_crops(self, crops: Tensor) -> Tensor:
-        """Views of images that are cropped already, uint8 (n, 3, size, size); returns what :meth:`forward` does."""
+        """Views of images that are cropped already.
+
+        Args:
+            crops: (n, count, 3, size, size) uint8.
+
+        Returns:
+            What :meth:`forward` does, (count n, 3, size, size).
+        """
+        count, crops = crops.shape[1], crops.transpose(0, 1).flatten(0, 1)
         flip = _column(_draw(len(crops), crops) < FLIP_RATE)
         views = torch.where(flip, crops.flip(3), crops) / 255
-        return _normalised(self.recoloured(views), self.mean, self.std)
+        return _normalised(self.recoloured(views, count), self.mean, self.std)
 
-    def recoloured(self, views: Tensor) -> Tensor:
-        """The views as they are; (n, 3, size, size) in [0, 1]."""
+    def recoloured(self, views: Tensor, count: int) -> Tensor:
+        """The views as they are; (count n, 3, size, size) in [0, 1]."""
         return views
 
 
@@ -94,17 +108,23 @@ class SimclrAugment(CropAndFlip):
         check_jitter(jitter)
         self.jitter, self.blur = jitter, blur
 
-    def recoloured(self, views: Tensor) -> Tensor:
-        """The views with other colours; (n, 3, size, size) in [0, 1]."""
-        count = len(views)
-        factors = draw_jitter(count, self.jitter, views.device)
-        for operation in torch.randperm(4).tolist():
-            views = adjust(views, operation, factors[operation])
-        gray = _column(_draw(count, views) < GRAY_RATE)
+    def recoloured(self, views: Tensor, count: int) -> Tensor:
+        """The views with other colours; (count n, 3, size, size) in [0, 1]."""
+        factors = draw_jitter(len(views), self.jitter, views.device)
+        parts = zip(views.chunk(count), factors.chunk(count, dim=1), strict=True)
+        views = torch.cat([_jittered(part, of_part) for part, of_part in parts])
+        gray = _column(_draw(len(views), views) < GRAY_RATE)
         views = torch.where(gray, rgb_to_grayscale(views), views)
         if not self.blur:
             return views
-        return blur(views, draw_sigma(count, views.device), kernel_of(self.crop.size))
+        return blur(views, draw_sigma(len(views), views.device), kernel_of(self.crop.size))
+
+
+def _jittered(views: Tensor, factors: Tensor) -> Tensor:
+    """The four operations in an order of these views, (n, 3, h, w) and (4, n)."""
+    for operation in torch.randperm(4).tolist():
+        views = adjust(views, operation, factors[operation])
+    return views
 
 
 def check_jitter(jitter: float) -> None:
@@ -177,8 +197,9 @@ def kernel_of(size: int) -> int:
 
 
 def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
-    """Gaussian blur, (n, 3, h, w) and (n,)."""
-    blurred: Tensor = gaussian_blur2d(images, (kernel, kernel), sigma[:, None].expand(-1, 2), "reflect")
+    """Gaussian blur, (n, 3, h, w) and (n,); kornia's ``gaussian_blur2d`` without its check, which reads the widths."""
+    weights = get_gaussian_kernel1d(kernel, sigma[:, None])
+    blurred: Tensor = filter2d_separable(images, weights, weights, "reflect")
     return blurred
 
 

@@ -52,7 +52,7 @@ class Source:
 
 
 def find_images(name_or_path: str, split: str, data_dir: str | None = None) -> Source:
-    """The images of a prepared set, an image folder or a folder of parquet files.
+    """The images of a set by its name, or of a folder of images or of parquet files.
 
     Raises:
         UserError: an unknown name or split, or data that have not been prepared.
@@ -65,6 +65,8 @@ def find_images(name_or_path: str, split: str, data_dir: str | None = None) -> S
         find = _long_tailed if known.long_tailed else _prepared
         return find(known, split, data_root(data_dir))
     path = Path(name_or_path)
+    if not path.is_dir():  # the name of a set that data/prepare.py has sorted into class folders?
+        path = data_root(data_dir) / name_or_path
     if not path.is_dir():
         raise UserError(
             f"{OPTION}: {name_or_path!r} is neither a folder nor a known data set; known are "

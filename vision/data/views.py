@@ -60,9 +60,10 @@ class RandomViews:
     def on_device(self, batch: Batch) -> list[Tensor]:
         """The views of a batch from :meth:`load`, on its device: each (b, 3, size, size), normalised."""
         if "images" in batch:
-            return [augment(batch["images"]) for augment, count in self.kinds for _ in range(count)]
-        by_kind = zip(self.kinds, batch.values(), strict=True)
-        return [augment.of_crops(view) for (augment, _), crops in by_kind for view in crops.unbind(1)]
+            views = [augment(batch["images"], count) for augment, count in self.kinds]
+        else:
+            views = [augment.of_crops(crops) for (augment, _), crops in zip(self.kinds, batch.values(), strict=True)]
+        return [view for of_kind, (_, count) in zip(views, self.kinds, strict=True) for view in of_kind.chunk(count)]
 
     def batches(
         self, batch_size: int, device: torch.device, step: int, order: Tensor | None = None

@@ -44,32 +44,36 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-@torch.no_grad()
 def image_features(
     encoder: ImageEncoder,
     images: ImageSet,
     transform: Transform,
     batch_size: int = 256,
     normalise: bool = False,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Features of all images, in fp32 and evaluation mode.
+    """Features of all images, in evaluation mode.
 
     Args:
         encoder: on the device that computes.
-        images: n of them.
+        images: n of them. A set in memory is copied to that device as a whole.
         transform: of a batch; see :func:`vision.data.augment.evaluation_transform`. Only it may draw random numbers.
         batch_size: images at a time.
         normalise: scale features to length 1.
+        dtype: of the products, by autocast.
 
     Returns:
-        (n, feature_dim), on the encoder's device.
+        (n, feature_dim) in fp32, on the encoder's device.
 
     Raises:
         UserError: a feature is not finite.
     """
     device = next(encoder.parameters()).device
-    inputs = (transform(batch["images"]) for batch in images.batches(batch_size, device))
-    features = torch.cat(list(_features(encoder, inputs)))
+    if images.images is not None:
+        batches: Iterable[Tensor] = torch.split(images.images.to(device), batch_size)
+    else:
+        batches = (batch["images"] for batch in images.batches(batch_size, device))
+    features = torch.cat(_features(encoder, map(transform, batches), dtype))
     return unit_vectors(features) if normalise else features
 
 
@@ -93,14 +97,12 @@ def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int = 2
     return [torch.cat(parts) for parts in zip(*batches, strict=True)]
 
 
-def _features(encoder: ImageEncoder, inputs: Iterable[Tensor]) -> Iterator[Tensor]:
+@torch.no_grad()
+def _features(encoder: ImageEncoder, inputs: Iterable[Tensor], dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """Features of each batch of inputs."""
     device = next(encoder.parameters()).device
-    with evaluating(encoder), torch.autocast(device.type, enabled=False):
-        for batch in inputs:
-            features = encoder.features(batch).float()
-            if not features.isfinite().all():
-                raise UserError(
-                    "--model: the encoder gives features with NaN or infinite entries, so no score can be computed"
-                )
-            yield features
+    with evaluating(encoder), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        found = [encoder.features(batch).float() for batch in inputs]
+    if not torch.stack([features.isfinite().all() for features in found]).all():  # one read for all
+        raise UserError("--model: the encoder gives features with NaN or infinite entries, so no score can be computed")
+    return found

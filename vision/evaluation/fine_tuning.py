@@ -77,7 +77,7 @@ class Classifier(nn.Module):
         self.encoder = copy.deepcopy(encoder)
         self.encoder.projector = nn.Identity()
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPU too
             self.layer = nn.Linear(encoder.feature_dim, 1 if classes == 2 else classes)
         self.to(next(encoder.parameters()).device)
 

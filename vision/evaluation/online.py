@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from vision.data.images import ImageSet
 from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.features import Transform, image_features
@@ -20,12 +22,14 @@ class OnlineKnn:
         queries: labelled test images.
         transform: of uint8 images to what the encoder takes.
         k: neighbours.
+        dtype: of the encoder's products.
     """
 
     bank: ImageSet
     queries: ImageSet
     transform: Transform
     k: int
+    dtype: torch.dtype = torch.float32
 
     @property
     def metric(self) -> str:
@@ -33,7 +37,9 @@ class OnlineKnn:
         return f"knn{self.k}"
 
     def __call__(self, encoder: ImageEncoder) -> dict[str, float]:
-        bank, queries = (image_features(encoder, images, self.transform) for images in (self.bank, self.queries))
+        bank, queries = (
+            image_features(encoder, images, self.transform, dtype=self.dtype) for images in (self.bank, self.queries)
+        )
         assert self.bank.labels is not None
         assert self.queries.labels is not None
         labels = self.bank.labels.to(bank.device)

@@ -175,11 +175,11 @@ def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
         UserError: a folder does not hold an encoder.
     """
     with torch.random.fork_rng(devices=[]):  # weights are drawn before they are read
-        torch.manual_seed(settings.seed)
+        torch.default_generator.manual_seed(settings.seed)
         model = load_encoder(settings.model)
         if settings.compare is None:
             return {settings.model: model}
-        torch.manual_seed(settings.seed)
+        torch.default_generator.manual_seed(settings.seed)
         if settings.compare == UNTRAINED:
             untrained = build_encoder(**asdict(model.description))
             untrained.input = model.input

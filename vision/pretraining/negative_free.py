@@ -123,7 +123,7 @@ class VICRegLoss(NegativeFreeLoss):
         for z in (z1, z2):
             hinge = F.relu(1 - (z.var(dim=0) + 1e-4).sqrt())  # (dim,)
             loss = loss + self.variance * hinge.mean()
-            loss = loss + self.covariance * _off_diagonal_squares(z.T.cov()) / z.shape[1]
+            loss = loss + self.covariance * _off_diagonal_squares(_covariance(z)) / z.shape[1]
         return loss
 
 
@@ -169,7 +169,7 @@ class WhiteningMSELoss(NegativeFreeLoss):
 
     def _white(self, z: Tensor) -> Tensor:
         """Unit vectors (rows, dim) of whitened rows."""
-        covariance = z.T.cov()  # (dim, dim)
+        covariance = _covariance(z)  # (dim, dim)
         scale = covariance.diagonal().mean() + torch.finfo(z.dtype).eps
         identity = torch.eye(len(covariance), dtype=z.dtype, device=z.device)
         factor = torch.linalg.cholesky((1 - self.shrinkage) * covariance + self.shrinkage * scale * identity)
@@ -306,6 +306,12 @@ def _whitening(x: Tensor, shrinkage: float) -> Tensor:
     # exact eigenvalues are at least the shrinkage; rounding may leave one below
     root: Tensor = (vectors * values.clamp_min(shrinkage).rsqrt().unsqueeze(-2)) @ vectors.mT
     return root
+
+
+def _covariance(z: Tensor) -> Tensor:
+    """Of the columns, (n, dim) -> (dim, dim). ``torch.cov`` is the same, but waits for the device."""
+    centred = z - z.mean(dim=0)
+    return centred.T @ centred / (len(z) - 1)
 
 
 def _off_diagonal_squares(matrix: Tensor) -> Tensor:

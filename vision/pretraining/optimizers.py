@@ -25,14 +25,15 @@ def make_optimizer(
     """The optimiser that the settings name.
 
     SGD decays all weights, as in the CIFAR recipes. LARS and AdamW do not decay biases and normalisation layers, and
-    LARS adapts the rate of matrices and kernels only (You et al., 2017).
+    LARS adapts the rate of matrices and kernels only (You et al., 2017). With fp16, LARS waits for the device in each
+    step, to see whether a gradient overflowed; the others check that on the device.
     """
     rate = scaled_rate(engine, vision, batch_size)
     groups = parameter_groups(network, engine.weight_decay)
     match vision.optimizer:
         case "sgd":
             trainable = [p for p in network.parameters() if p.requires_grad]
-            return torch.optim.SGD(trainable, lr=rate, momentum=0.9, weight_decay=engine.weight_decay)
+            return torch.optim.SGD(trainable, lr=rate, momentum=0.9, weight_decay=engine.weight_decay, fused=True)
         case "lars":
             return LARS(groups, lr=rate, momentum=0.9)
         case _:

@@ -19,7 +19,7 @@ from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
 from dystress_text.files.whole import versions
-from dystress_text.training.accelerator import describe, global_batch_size
+from dystress_text.training.accelerator import describe, evaluation_dtype, global_batch_size
 from dystress_text.training.build_loss import build_temperature, learned_end_points, learned_group
 from dystress_text.training.paper_row import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import IMAGE_PROGRAM, write_record
@@ -200,7 +200,7 @@ def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publi
     mean, std = mean_std(images)
     encoder.input = ImageInput(vision.image_size, crop_of(images.size, vision.image_size), mean, std)
     images = images.sample(vision.max_train_samples, engine.seed)
-    knn = _online_knn(vision, images, encoder.input)
+    knn = _online_knn(vision, images, encoder.input, accelerator)
     check_metric(engine, None if knn is None else knn.metric)
     augment = SimclrAugment(RandomCrop(vision.image_size, vision.min_scale), mean, std, vision.jitter, vision.blur)
     views = RandomViews(images, augment.to(accelerator.device), 2, engine.seed, small_views(vision, augment))
@@ -218,7 +218,9 @@ def small_views(vision: VisionSettings, augment: SimclrAugment) -> tuple[tuple[S
     return ((small, vision.small_crops),)
 
 
-def _online_knn(vision: VisionSettings, images: ImageSet, image_input: ImageInput) -> OnlineKnn | None:
+def _online_knn(
+    vision: VisionSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
+) -> OnlineKnn | None:
     """The evaluation while training; None without labels or a test split."""
     if vision.knn_k == 0 or images.labels is None:
         return None
@@ -230,7 +232,7 @@ def _online_knn(vision: VisionSettings, images: ImageSet, image_input: ImageInpu
         return None
     if vision.knn_k > len(images):
         raise UserError(f"--knn_k: {vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation")
-    return OnlineKnn(images, queries, transform_of(image_input), vision.knn_k)
+    return OnlineKnn(images, queries, transform_of(image_input), vision.knn_k, evaluation_dtype(accelerator))
 
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:

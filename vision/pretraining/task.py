@@ -18,6 +18,7 @@ from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.rows import at_least_fp32
 from dystress_text.errors import TrainingError
 from dystress_text.training.batches import Batch
+from dystress_text.training.best_model import copied_to_cpu
 from dystress_text.training.embeddings import Embeddings
 from vision.data.views import RandomViews
 from vision.resnet import ImageEncoder, save_encoder
@@ -76,10 +77,11 @@ class PretrainTask:
     def evaluate(self) -> Mapping[str, float]:
         return {} if self.online is None else self.online(self.encoder)
 
-    def save(self, folder: Path) -> None:
+    def snapshot(self) -> Callable[[Path], None]:
         if isinstance(self.objective, ContrastiveLoss):
             self.objective.temperature.keep()
-        save_encoder(self.encoder, folder, self.card)
+        encoder = copied_to_cpu(self.encoder)
+        return lambda folder: save_encoder(encoder, folder, self.card)
 
 
 @dataclass(eq=False, kw_only=True)

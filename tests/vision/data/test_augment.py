@@ -268,14 +268,14 @@ def test_views(blur):
 def test_views_of_crops_are_flipped_and_coloured_as_others():
     crops = torch.randint(0, 256, (400, 3, 8, 8), dtype=torch.uint8)
     plain = CropAndFlip(RandomCrop(8), ZERO, ONE)
-    views = plain.of_crops(crops) * 255
+    views = plain.of_crops(crops[:, None]) * 255
     flipped = (views - crops.flip(3)).abs().amax((1, 2, 3)) < 0.01
     kept = (views - crops).abs().amax((1, 2, 3)) < 0.01
     assert (flipped ^ kept).all()
     assert 140 < flipped.sum() < 260
-    gray = SimclrAugment(RandomCrop(8), ZERO, ONE, jitter=0.0).of_crops(crops)
+    gray = SimclrAugment(RandomCrop(8), ZERO, ONE, jitter=0.0).of_crops(crops[:, None])
     assert 40 < ((gray.amax(1) - gray.amin(1)).flatten(1).amax(1) < 1e-5).sum() < 130
-    whole = SimclrAugment(RandomCrop(8, 1.0), (0.5,) * 3, (0.25,) * 3).of_crops(crops)
+    whole = SimclrAugment(RandomCrop(8, 1.0), (0.5,) * 3, (0.25,) * 3).of_crops(crops[:, None])
     assert whole.is_contiguous(memory_format=torch.channels_last)
 
 

@@ -232,6 +232,6 @@ def test_what_a_checkpoint_holds_is_the_teacher_and_the_centre(kind):
 
 def test_the_encoder_is_saved_without_its_head(tmp_path):
     task = make_task("byol")
-    task.save(tmp_path)
+    task.snapshot()(tmp_path)
     for name, own in load_encoder(tmp_path).state_dict().items():
         assert torch.equal(own, task.encoder.state_dict()[name])

@@ -14,6 +14,7 @@ from torch import nn
 from dystress_text.core import CosineTemperature, NTXentLoss, ProcessGather, QueueInfoNCELoss
 from dystress_text.core.gather import LocalGather
 from dystress_text.training.accelerator import make_accelerator
+from dystress_text.training.best_model import copied_to_cpu
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.trainer import Trainer
 from vision.data.views import RandomViews
@@ -54,8 +55,9 @@ class Unsaved:
     def evaluate(self):
         return {}
 
-    def save(self, folder):
-        torch.save(self.model.state_dict(), folder / "weights.pt")
+    def snapshot(self):
+        weights = copied_to_cpu(self.model).state_dict()
+        return lambda folder: torch.save(weights, folder / "weights.pt")
 
 
 class Views(Unsaved, PretrainTask):

@@ -1,0 +1,59 @@
+"""A training step whose tensors are all on the meta device: it fails where devices mix, or where the host reads one."""
+
+import contextlib
+
+import numpy as np
+import torch
+
+from dystress_text.training.gradient_cache import backward_in_chunks
+
+META = torch.device("meta")
+
+
+class MetaAccelerator:
+    """What gradient caching asks of an accelerator; the random state is the CPU's, as meta has none."""
+
+    device = torch.device("cpu")
+
+    @staticmethod
+    def backward(loss):
+        loss.backward()
+
+    @staticmethod
+    def no_sync(model):
+        return torch.enable_grad()
+
+
+def to_meta(task):
+    """Move what the trainer's device holds; a run builds it there."""
+    task.model.to(META)
+    task.state.to(META)
+
+
+def step(task, batch_size, make_optimizer, extra_group=None, similarity_log=None, chunk=None):
+    """What the trainer does in a step, on the meta device; returns the loss."""
+    optimizer = make_optimizer(task.model)
+    if extra_group is not None:
+        optimizer.add_param_group(extra_group)
+    task.begin_step(0.0, 0.0)
+    rows = np.arange(batch_size)
+    parts = np.split(rows, range(chunk, batch_size, chunk)) if chunk else [rows]
+    chunks = [{name: tensor.to(META) for name, tensor in task.load(part, 0).items()} for part in parts]
+    task.model.train()
+    if chunk:
+        loss = backward_in_chunks(task, task.model, chunks, MetaAccelerator())
+    else:
+        loss = task.loss(task.embed(task.model, chunks[0]))
+        loss.backward()
+    torch.nn.utils.clip_grad_norm_(task.model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    if similarity_log is not None:
+        similarity_log.end_step()
+    return loss
+
+
+def leave_autocast_out(monkeypatch):
+    """torch's autocast does not know the meta device; the code under test names it in fp32 too."""
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device_type=None: False)
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())

@@ -1,0 +1,79 @@
+"""A step of a text run with every tensor on the meta device, for want of a GPU."""
+
+import pytest
+import torch
+from meta_cases import META, leave_autocast_out, step, to_meta
+
+from dystress_text.simcse.arguments import parse
+from dystress_text.simcse.run import build_text_run
+from dystress_text.training.accelerator import make_accelerator
+
+WITH_MASK = "--model_name_or_path=dystress_text/embedded/bert-mini-wiki"  # a tokenizer with a mask token
+SUPERVISED = "premise,hypothesis,negative\n" + "the cat sat,the cat is on the mat,a dog ran\n" * 20
+
+
+@pytest.fixture(autouse=True)
+def _left_out(monkeypatch):
+    leave_autocast_out(monkeypatch)
+    # without packing, transformers reads once a forward pass whether a batch has padding, to do without a mask
+    monkeypatch.setattr("transformers.masking_utils._ignore_bidirectional_mask_sdpa", lambda *_: False)
+
+
+def meta_run(flags):
+    settings = parse(flags)
+    run = build_text_run(settings, make_accelerator(settings.engine), lambda *_: None)
+    to_meta(run.task)
+    return run
+
+
+def adamw(network):
+    return torch.optim.AdamW([p for p in network.parameters() if p.requires_grad])
+
+
+def take_step(run):
+    group = run.learned_temperature
+    if group is not None:  # its parameters were moved
+        group = {**group, "params": list(run.task.objective.temperature.parameters())}
+    return step(run.task, 8, adamw, group, run.similarity_log, run.settings.engine.grad_cache_chunk)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--objective=infonce"],
+        ["--objective=infonce", "--packing=no"],
+        ["--objective=infonce", "--bidirectional"],
+        ["--objective=infonce", "--grad_cache_chunk=3"],
+        ["--objective=infonce", "--do_mlm", WITH_MASK],
+        ["--objective=infonce", "--do_mlm", "--packing=no", WITH_MASK],
+        ["--objective=infonce", "--pooler_type=avg_first_last"],
+        ["--objective=infonce", "--mask_duplicates", "--log_similarity"],
+        ["--objective=infonce", "--temperature=scheduled"],
+        ["--objective=infonce", "--learn_temperature"],
+        ["--objective=infonce", "--lora_rank=2"],
+        ["--objective=ntxent"],
+        ["--objective=dcl"],
+        ["--objective=dclw", "--log_similarity"],
+    ],
+)
+def test_a_step_without_supervision(more, tiny_run, tmp_path):
+    run = meta_run([*tiny_run, f"--output_dir={tmp_path / 'out'}", "--train_batch_size=8", *more])
+    assert take_step(run).device == META
+
+
+@pytest.mark.parametrize("more", [[], ["--hard_negative_weight=0.5"], ["--packing=no"], ["--objective=dcl"]])
+def test_a_supervised_step(more, tiny_run, tmp_path):
+    file = tmp_path / "pairs.csv"
+    file.write_text(SUPERVISED)
+    flags = [flag for flag in tiny_run if not flag.startswith("--train_file")]
+    out = f"--output_dir={tmp_path / 'out'}"
+    run = meta_run([*flags, f"--train_file={file}", "--supervised", "--train_batch_size=8", out, *more])
+    assert take_step(run).device == META
+
+
+def test_the_alignment_adaptive_temperature_reads_the_device_once_a_step(tiny_run, tmp_path):
+    """MACL's check that its temperature is positive; the one exception."""
+    out = f"--output_dir={tmp_path / 'out'}"
+    run = meta_run([*tiny_run, out, "--train_batch_size=8", "--objective=macl"])
+    with pytest.raises(RuntimeError, match="meta"):
+        take_step(run)

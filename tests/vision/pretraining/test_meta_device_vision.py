@@ -1,0 +1,75 @@
+"""A step of pre-training with every tensor on the meta device, augmentation included, for want of a GPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from meta_cases import META, leave_autocast_out, step, to_meta
+
+from dystress_text.training.accelerator import make_accelerator
+from vision.pretraining.run import build_vision_run
+from vision.pretraining.settings import WITHOUT_TEMPERATURE
+from vision.train import parse
+
+SHORT = ["--preset=quickstart", "--max_train_samples=64", "--train_batch_size=16", "--out_dim=8", "--knn_k=0"]
+
+
+@pytest.fixture(autouse=True)
+def _left_out(monkeypatch):
+    leave_autocast_out(monkeypatch)
+
+
+def meta_run(*flags):
+    """A run whose encoder, objective and views were moved; the images stay on the CPU."""
+    settings = parse([*SHORT, *flags])
+    run = build_vision_run(settings, make_accelerator(settings.engine), lambda *_: None)
+    to_meta(run.task)
+    views = run.task.views
+    run.task.views = replace(
+        views, augment=views.augment.to(META), others=tuple((a.to(META), n) for a, n in views.others)
+    )
+    return run
+
+
+def sgd(run):
+    """torch's fused optimisers do not know the meta device."""
+
+    def make(network):
+        if run.settings.vision.optimizer == "lars":
+            return run.make_optimizer(network)
+        return torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
+
+    return make
+
+
+@pytest.mark.parametrize("objective", ["ntxent", "infonce", "dcl", "dclw", "queue", *WITHOUT_TEMPERATURE])
+def test_a_step(objective, tmp_path):
+    run = meta_run(f"--objective={objective}", f"--output_dir={tmp_path / 'out'}", "--blur=true")
+    assert step(run.task, 16, sgd(run), similarity_log=run.similarity_log).device == META
+
+
+@pytest.mark.parametrize("more", [
+    ["--objective=dino", "--small_crops=2", "--small_crop_size=12", "--min_scale=0.3"],
+    ["--log_similarity"], ["--temperature=scheduled"], ["--optimizer=lars"],
+])  # fmt: skip
+def test_a_step_with_options(more, tmp_path):
+    run = meta_run(f"--output_dir={tmp_path / 'out'}", *more)
+    assert step(run.task, 16, sgd(run), similarity_log=run.similarity_log).device == META
+
+
+def test_it_fails_where_the_augmentation_stays_on_the_cpu(tmp_path):
+    run = meta_run(f"--output_dir={tmp_path / 'out'}")
+    run.task.views.augment.to_empty(device="cpu")
+    with pytest.raises(RuntimeError, match="device"):
+        step(run.task, 16, sgd(run))
+
+
+def test_the_run_puts_the_augmentation_where_the_encoder_is(tmp_path):
+    settings = parse([*SHORT, f"--output_dir={tmp_path / 'out'}"])
+    accelerator = make_accelerator(settings.engine)
+    accelerator.state.device = META
+    try:
+        run = build_vision_run(settings, accelerator, lambda *_: None)
+        assert run.task.views.augment.mean.device == next(run.task.encoder.parameters()).device == META
+    finally:
+        accelerator.state.device = torch.device("cpu")
