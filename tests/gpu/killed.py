@@ -1,4 +1,4 @@
-"""A run that is killed with SIGKILL after its first checkpoint and resumed ends as one that was left alone.
+"""A run that is killed with SIGKILL after its first checkpoint and resumed ends as one that was left alone, bit by bit.
 
 python tests/gpu/killed.py text --corpus sentences.txt
 python tests/gpu/killed.py images
@@ -64,7 +64,13 @@ def main() -> int:
     if options.kind == "text":
         program, words = "dystress_text/train.py", [*TEXT, "--train_file", str(options.corpus)]
     words = [*words, "--max_steps", str(options.steps), "--save_steps", str(options.save_steps)]
-    words += ["--train_batch_size", str(options.batch), "--logging_steps", str(options.save_steps // 2)]
+    words += [
+        "--train_batch_size",
+        str(options.batch),
+        "--logging_steps",
+        str(options.save_steps // 2),
+        "--deterministic",
+    ]
     with tempfile.TemporaryDirectory() as folder:
         whole, killed = Path(folder) / "whole", Path(folder) / "killed"
         command = [sys.executable, program, *words, "--output_dir"]

@@ -146,7 +146,7 @@ def run_item(command: list[str], limit: float, env: dict[str, str]) -> dict[str,
     start = time.monotonic()
     process = subprocess.Popen(
         command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-        start_new_session=True,
+        process_group=0,
     )  # fmt: skip
     status = "out of time"
     try:

@@ -29,7 +29,8 @@ from torch.profiler import ProfilerActivity, profile
 from training_speed import LENGTH, RATE, random_bert
 
 from dystress_text import train
-from dystress_text.encoders.encoder import load_encoder
+from dystress_text.encoders.encoder import length_limit, load_encoder
+from dystress_text.encoders.encoding import TokenizedOnce
 from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.task import SimcseTask
@@ -39,7 +40,9 @@ from dystress_text.training.run_folder import read_record
 from dystress_text.training.settings import EngineSettings, LossSettings
 from dystress_text.training.trainer import Trainer
 
+SAVING = ("_evaluate", "_checkpoint", "_finish_writing")  # of the trainer; the first one evaluates as well
 LONGEST = 15  # kernels in the table
+AGAIN = "by tokens, tokenised before"  # as evaluations while training do it
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch")
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
@@ -83,8 +86,8 @@ def profile_steps(options: argparse.Namespace, model: str, folder: Path) -> dict
             profiler.stop()
             return {}
 
-        def save(self, folder: Path) -> None:
-            """Saving is not a step."""
+        def snapshot(self) -> Callable[[Path], None]:
+            return lambda folder: None  # saving is not a step
 
     task = Profiled(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT))
     Trainer(task, len(corpus), settings, make_accelerator(settings)).fit()
@@ -162,6 +165,7 @@ def real_run(options: argparse.Namespace, model: str, folder: Path) -> dict[str,
         watch.on(Trainer, "fit"),
         watch.on(Trainer, "_evaluate"),
         watch.on(Trainer, "_checkpoint"),
+        watch.on(Trainer, "_finish_writing"),
         watch.on(SimcseTask, "evaluate"),
     ):
         error = call(train.main, words)
@@ -171,7 +175,7 @@ def real_run(options: argparse.Namespace, model: str, folder: Path) -> dict[str,
     evaluation = seconds["fit/_evaluate/evaluate"]
     split = {
         "whole": whole, "training": float(record["train_seconds"]), "evaluation": evaluation,
-        "saving": seconds["fit/_evaluate"] - evaluation + seconds.get("fit/_checkpoint", 0.0),
+        "saving": sum(seconds.get(f"fit/{name}", 0.0) for name in SAVING) - evaluation,
         "before and after": whole - seconds["fit"],
     }  # fmt: skip
     print(", ".join(f"{name} {value:.2f} s" for name, value in split.items()))
@@ -184,13 +188,17 @@ def encode(options: argparse.Namespace, model: str, folder: Path) -> dict[str, A
     encoder, tokenizer = load_encoder(model, "cls")
     encoder.to(here())
     sentences = lines_of(options.corpus, options.sentences)
+    tokenized = TokenizedOnce(tokenizer, length_limit(tokenizer, encoder.transformer))
     rows = []
     for dtype in (torch.float32, torch.bfloat16):
-        for size in options.sizes:
+        for size in (*options.sizes, AGAIN):
             taken = []
             for turn in range(4):  # the first one loads kernels
                 start = time.perf_counter()
-                encoder.encode(sentences, tokenizer, size, dtype=dtype)
+                if size == AGAIN:
+                    encoder.encode_again(sentences, tokenized, dtype)
+                else:
+                    encoder.encode(sentences, tokenizer, size, dtype=dtype)
                 wait(here())
                 if turn:
                     taken.append(time.perf_counter() - start)
