@@ -19,6 +19,7 @@ from collections.abc import Callable
 import kornia.augmentation as K
 import numpy as np
 import torch
+from devices import wait
 from PIL import Image, ImageEnhance
 from torch import Tensor
 
@@ -71,10 +72,10 @@ def measure(ways: dict[str, Callable[[], object]], repeats: int, device: torch.d
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for turn in range(repeats + 2):
         for name, run in ways.items():
-            _wait(device)
+            wait(device)
             start, used = time.perf_counter(), time.process_time()
             run()
-            _wait(device)
+            wait(device)
             if turn >= 2:  # the first ones warm up
                 times[name].append((time.perf_counter() - start, time.process_time() - used))
     return {

@@ -3,7 +3,8 @@
     python tests/benchmarks/compute_path.py --corpus sentences.txt [--model FOLDER] [--repeats 20] [--compile]
 
 Steps of unsupervised SimCSE (both views in one pass, backward, clipping, optimiser) on the same batches in turn. With
-``--compile`` the packed pass under torch.compile is a contestant too; its first call is timed apart.
+``--compile`` the packed pass under torch.compile is a contestant too; its first call is timed apart. Runs on an
+accelerator where there is one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 import transformers
+from devices import here, moved, wait
 from torch import Tensor
 from training_speed import LENGTH, random_bert
 
@@ -76,20 +78,23 @@ def main() -> None:
         encoder, tokenizer = load_encoder(options.model or random_bert(Path(folder)), options.pooler_type, True)
         corpus = load_corpus(TextFile(options.corpus), tokenizer, LENGTH, 20_000, cache_dir=folder, progress=False)
         order = BatchOrder(len(corpus), 64, 42).epoch(0)[: options.repeats + 2]
-        batches = [corpus.batch(rows) for rows in order]
-    encoder.train()
+        device = here()
+        batches = [moved(corpus.batch(rows), device) for rows in order]
+    encoder.to(device).train()
     optimizer = torch.optim.AdamW(parameter_groups(encoder, 0.0), lr=1e-5, fused=True)
     objective = build_objective(LossSettings(), TEXT)
 
     def step(forward: Forward, batch: Batch, pack: bool) -> float:
+        wait(device)
         start = time.perf_counter()
         ids, mask = batch["token_ids"].repeat(2), batch["attention_mask"].repeat(2, 1)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16):
             vectors = forward(ids, mask, pack)
         objective(*vectors.chunk(2)).backward()
         torch.nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        wait(device)
         return time.perf_counter() - start
 
     parts = ["cheap dropout masks", "first token alone in the last layer", "one conversion for the products"]
@@ -102,7 +107,8 @@ def main() -> None:
             f"{name:52} {1000 * statistics.median(values):8.1f} {statistics.median(ratios):6.2f}   "
             f"{min(ratios):.2f} to {max(ratios):.2f}"
         )
-    print(json.dumps({"seconds": seconds, "threads": torch.get_num_threads(), "torch": torch.__version__}))
+    about = {"device": device.type, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    print(json.dumps({"seconds": seconds, **about}))
 
 
 def measure(

@@ -4,6 +4,7 @@
 
 Trains the embedded encoder on the quickstart's corpus, alternately through the engine and through a bare loop over the
 same batches in the same precision, and prints the medians and their ratio. Losses and batches are the same in both.
+Runs on an accelerator where there is one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 
 import torch
 import transformers
+from devices import here, moved, wait
 
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.files.places import embedded
@@ -55,17 +57,21 @@ def through_the_engine(task: SimcseTask, steps: int) -> float:
 
 def bare(task: SimcseTask, steps: int) -> float:
     """Milliseconds a step of a bare loop."""
-    model = task.model.train()
+    device = here()
+    model = task.model.to(device).train()
     optimizer = torch.optim.AdamW(parameter_groups(model, 0.0), lr=RATE, fused=True)
     batches = [task.load(rows, 0) for rows in BatchOrder(len(task.corpus), BATCH, 42).epoch(0)[:steps]]
+    wait(device)
     start = time.perf_counter()
-    for batch in batches:
-        with torch.autocast("cpu", torch.bfloat16):
+    for loaded in batches:
+        batch = moved(loaded, device)
+        with torch.autocast(device.type, torch.bfloat16):
             embeddings = task.embed(model, batch)
         task.loss(embeddings).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+    wait(device)
     return 1000 * (time.perf_counter() - start) / steps
 
 

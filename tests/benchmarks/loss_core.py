@@ -1,10 +1,11 @@
 """Forward and backward of a loss: plain, blockwise and the paper's pseudocode; time and peak memory.
 
-    python tests/benchmarks/loss_core.py [--sizes 64 1024 ...] [--repeats 5] [--dim 768] [--threads 1] [--tf32]
+    python tests/benchmarks/loss_core.py [--sizes 64 1024 ...] [--repeats 5] [--dim 768] [--threads 1] [--tf32 both]
 
 Runs on a CUDA device when there is one. Prints a Markdown table and, on the last line, a JSON record. Every measurement
-is a process of its own: one for the peak memory of each contestant (resident memory, or the CUDA allocator's, at its
-peak less before the loss) and one for the times, in which all contestants take turns. Times are medians of forward and
+is a process of its own, or all are one with ``--one_process``: one for the peak memory of each contestant (resident
+memory, or the CUDA allocator's, at its peak less before the loss; a CPU needs the processes for it) and one for the
+times, in which all contestants take turns. Times are medians of forward and
 backward together. A contestant that memory cannot hold is "does not fit", by trying or by scaling its peak at the size
 before. Where one turn of all contestants takes minutes, there are fewer turns than asked for.
 """
@@ -26,6 +27,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from devices import device_name, wait
 from torch import Tensor
 
 from dystress_text import ConstantTemperature, CosineTemperature, InfoNCELoss, NTXentLoss
@@ -38,7 +40,10 @@ TEMPERATURES = {"constant": (TAU_MIN, TAU_MIN), "cosine": (TAU_MIN, TAU_MAX)}
 FORMS = ["plain", "blockwise", "pseudocode"]
 TURN_SECONDS = 0.05  # a turn repeats a loss until it takes as long
 ALL_TURNS_SECONDS = 600  # about as long the turns of one table row may take together
-TOLERANCE = 1e-4  # of the losses' values, relative
+TOLERANCE = {False: 1e-4, True: 5e-3}  # of the losses' values, relative, by TF32
+COLUMNS = (
+    "objective", "pairs", "temperature", "form", "ms", "of plain", "of constant", "peak extra MB", "of plain", "turns",
+)  # fmt: skip
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -91,12 +96,6 @@ def step(loss: Loss, views: list[Tensor]) -> float:
     value = loss(views[0], views[1])
     value.backward()  # type: ignore[no-untyped-call]
     return float(value.detach())  # waits for the device
-
-
-def wait(device: torch.device) -> None:
-    """Until the device is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 # ---- a measurement, in a process of its own ------------------------------------------------------------------------
@@ -178,17 +177,32 @@ def measure(job: dict[str, Any]) -> dict[str, float]:
     return measure_times(losses, job["size"], job["dim"], device, job["turns"])
 
 
-def in_a_process(job: dict[str, Any]) -> dict[str, float] | None:
-    """The result of a job; None where memory could not hold it."""
+def result_of(job: dict[str, Any]) -> dict[str, float] | None:
+    """The result of a job, in a process of its own or in this one; None where memory could not hold it."""
+    if job["one_process"]:
+        try:
+            return measure(job)
+        except (RuntimeError, MemoryError) as error:
+            if "memory" not in str(error):
+                raise
+            report_failure(job, str(error).splitlines()[0])
+            return None
+        finally:
+            torch.cuda.empty_cache()
     child = subprocess.run([sys.executable, __file__, "--job", json.dumps(job)], capture_output=True, text=True)
     if child.returncode == 0:
         result: dict[str, float] = json.loads(child.stdout.splitlines()[-1])
         return result
     if child.returncode < 0 or "memory" in child.stderr or "MemoryError" in child.stderr:
         reason = (child.stderr.splitlines() or [f"killed by signal {-child.returncode}"])[-1]
-        print(f"{job['objective']}, {job['size']}, {', '.join(job['contestants'])}: {reason}", file=sys.stderr)
+        report_failure(job, reason)
         return None
     raise SystemExit(f"{job}\n{child.stderr}")
+
+
+def report_failure(job: dict[str, Any], reason: str) -> None:
+    """Say what did not fit."""
+    print(f"{job['objective']}, {job['size']}, {', '.join(job['contestants'])}: {reason}", file=sys.stderr)
 
 
 # ---- the table -----------------------------------------------------------------------------------------------------
@@ -207,16 +221,16 @@ def measure_size(
         name = f"{temperature} {form}"
         smaller, peak = before.get(name, (size, 0.0))
         predicted = peak * (size / smaller) ** (1 if form == "blockwise" else 2)
-        result = None if predicted > room else in_a_process(common | {"contestants": [name], "turns": 0})
+        result = None if predicted > room else result_of(common | {"contestants": [name], "turns": 0})
         before[name] = size, math.inf if result is None else result["peak"]
         if result is not None:
             results[name] = result
     for temperature in TEMPERATURES:
         values = [result["loss"] for name, result in results.items() if name.startswith(temperature)]
-        if values and max(values) - min(values) > TOLERANCE * abs(values[0]):
+        if values and max(values) - min(values) > TOLERANCE[common["tf32"]] * abs(values[0]):
             raise SystemExit(f"{common}: the losses differ: {values}")
     turns = max(1, min(turns, int(ALL_TURNS_SECONDS / sum(result["seconds"] for result in results.values()))))
-    times = in_a_process(common | {"contestants": list(results), "turns": turns}) or {}
+    times = result_of(common | {"contestants": list(results), "turns": turns}) or {}
     for name, result in results.items():
         result["seconds"] = times.get(name, math.nan)
         result["turns"] = turns
@@ -256,33 +270,31 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="turns of each contestant (default 5)")
     parser.add_argument("--dim", type=int, default=768, help="dimensions (default 768)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads")
-    parser.add_argument("--tf32", action="store_true", help="TF32 matrix products on a CUDA device")
+    parser.add_argument("--tf32", choices=["no", "yes", "both"], default="no", help="TF32 matrix products, on CUDA")
+    parser.add_argument("--one_process", action="store_true", help="measure all in this process")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job is not None:
         print(json.dumps(measure(json.loads(options.job))))
         return
-    cuda = torch.cuda.is_available()
-    settings = {
-        "device": torch.cuda.get_device_name() if cuda else "cpu",
-        "threads": options.threads,
-        "tf32": cuda and options.tf32,
-        "dim": options.dim,
-        "torch": torch.__version__,
-    }
-    print(", ".join(f"{key} {value}" for key, value in settings.items()), end="; fp32, forward + backward\n\n")
-    print("| objective | pairs | temperature | form | ms | of plain | of constant | peak extra MB | of plain | turns |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
-    room = available_bytes(torch.device("cuda" if cuda else "cpu"))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    about = {"device": device_name(device), "threads": options.threads, "dim": options.dim, "torch": torch.__version__}
+    print(", ".join(f"{key} {value}" for key, value in about.items()), end="; fp32, forward + backward\n\n")
+    room = available_bytes(device)
     record = []
-    for objective in OBJECTIVES:
-        before: dict[str, tuple[int, float]] = {}
-        for size in sorted(options.sizes):
-            common = {key: settings[key] for key in ("threads", "tf32", "dim")} | {"objective": objective, "size": size}
-            results = measure_size(common, options.repeats, room, before)
-            print_rows(objective, size, results)
-            record.append({"objective": objective, "size": size, "results": results})
-    print(f"\n{to_json(settings | {'rows': record})}")
+    for tf32 in {"no": [False], "yes": [True], "both": [False, True]}[options.tf32]:
+        print(f"TF32 {'on' if tf32 else 'off'}\n")
+        print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+        common = {"threads": options.threads, "dim": options.dim, "tf32": tf32, "one_process": options.one_process}
+        for objective in OBJECTIVES:
+            before: dict[str, tuple[int, float]] = {}
+            for size in sorted(options.sizes):
+                job = common | {"objective": objective, "size": size}
+                results = measure_size(job, options.repeats, room, before)
+                print_rows(objective, size, results)
+                record.append({"objective": objective, "size": size, "tf32": tf32, "results": results})
+        print()
+    print(to_json(about | {"rows": record}))
 
 
 if __name__ == "__main__":

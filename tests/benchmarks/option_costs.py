@@ -4,7 +4,7 @@
 
 All steps encode 96 sequences of the same text with the embedded encoder, in bf16: 48 sentences twice, or 32 rows of
 three sentences (``supervised``); ``do_mlm`` encodes its 48 masked sentences on top. Contestants take turns; the time is
-the processor's, of one thread, and the ratio that of one turn.
+the processor's, of one thread, or by the clock on an accelerator, and the ratio that of one turn.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from devices import here, moved, wait
 
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.encoders.masked_lm import TokenMasking, load_lm_head
@@ -41,25 +42,28 @@ def contestant(corpus_file: str, option: str) -> Callable[[int, int], float]:
     if option == "supervised":
         corpus = TokenizedCorpus(corpus.tokens, corpus.offsets, corpus.report, columns=3)
     loss = LossSettings(learn_temperature=option == "learn_temperature")
-    objective = build_objective(loss, TEXT, bidirectional=option == "bidirectional")
+    device = here()
+    objective = build_objective(loss, TEXT, bidirectional=option == "bidirectional").to(device)
     masking = None
     if option == "do_mlm":
         encoder.lm_head = load_lm_head(MODEL, encoder.transformer)
         masking = TokenMasking(tokenizer)
     task = SimcseTask(
-        encoder.train(), tokenizer, corpus, objective, None, True, option != "mask_duplicates no", masking
+        encoder.to(device).train(), tokenizer, corpus, objective, None, True, option != "mask_duplicates no", masking
     )
     watch = SimilarityLog(objective, 0.4) if option == "log_similarity" else None
     beside = learned_group(objective, loss)
     groups = parameter_groups(encoder, 0.0) + ([] if beside is None else [beside])
     optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=True)
     rows = SEQUENCES // max(2, corpus.columns)
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
 
     def train(first: int, steps: int) -> float:
-        start = time.process_time()
+        wait(device)
+        start = clock()
         for step in range(first, first + steps):
-            batch = task.load(np.arange(step * rows, (step + 1) * rows), step)
-            with torch.autocast("cpu", torch.bfloat16):
+            batch = moved(task.load(np.arange(step * rows, (step + 1) * rows), step), device)
+            with torch.autocast(device.type, torch.bfloat16):
                 embeddings = task.embed(encoder, batch)
             task.loss(embeddings).backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
@@ -67,7 +71,8 @@ def contestant(corpus_file: str, option: str) -> Callable[[int, int], float]:
             optimizer.zero_grad()
             if watch is not None:
                 watch.end_step()
-        return time.process_time() - start
+        wait(device)
+        return clock() - start
 
     return train
 

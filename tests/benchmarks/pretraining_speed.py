@@ -19,6 +19,7 @@ import time
 import numpy as np
 import torch
 from augmentation import MEAN, SIDE, STD, pillow_view
+from devices import device_name, here, wait
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -77,8 +78,7 @@ def ours(images: Tensor, architecture: str, batch: int, precision: str) -> float
 def common(images: Tensor, architecture: str, batch: int, precision: str) -> float:
     """Seconds of the common way."""
     keep_freed_memory(False)
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-    assert device is not None
+    device = here()
     encoder = build_encoder(architecture).to(device).train()
     encoder.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     loss = NTXentLoss(CosineTemperature(0.07, 0.2))
@@ -98,8 +98,7 @@ def common(images: Tensor, architecture: str, batch: int, precision: str) -> flo
         loss(*embeddings.float().chunk(2)).backward()
         optimizer.step()
         optimizer.zero_grad()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    wait(device)
     return time.perf_counter() - start
 
 
@@ -126,7 +125,8 @@ def main() -> None:
     for name, values in seconds.items():
         print(f"{name:14} {len(images) / statistics.median(values):8.1f} images/s")
     print(f"ratio: median {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
-    print(json.dumps({"seconds": seconds, "images": len(images), "torch": torch.__version__}))
+    about = {"device": device_name(here()), "images": len(images), "torch": torch.__version__}
+    print(json.dumps({"seconds": seconds, **about}))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ this package's engine, by sentence-transformers' trainer with MultipleNegativesR
 itself, and by a bare loop: transformers' model as it comes, both views in one forward pass, backward, clipping, step.
 The first tokenisation is counted (the bare loop has none); loading the model is not. Without ``--model``, a BERT of
 ``--layers`` and ``--width`` (6 and 384; BERT-base has 12 and 768) with random weights is built around the embedded
-tokenizer. Runs on a CUDA device where there is one.
+tokenizer; ``--vocabulary 30522`` gives its table of words BERT's size. Runs on an accelerator where there is one, after
+a few batches of each contestant that load its kernels.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import torch
 import transformers
 from datasets import Dataset
 from datasets.utils import logging as datasets_logging
+from devices import device_name, here, wait
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
@@ -51,13 +53,14 @@ from dystress_text.training.settings import EngineSettings, LossSettings
 from dystress_text.training.trainer import Trainer
 
 RATE, LENGTH = 3e-5, 32
+WARM = 5  # batches of each contestant before the first turn, on an accelerator
 
 
-def random_bert(folder: Path, layers: int = 6, width: int = 384) -> str:
+def random_bert(folder: Path, layers: int = 6, width: int = 384, vocabulary: int | None = None) -> str:
     """A BERT with random weights, heads of 32 dimensions (64 from a width of 768 on), and the embedded tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(str(embedded("bert-mini-wiki")))
     config = BertConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=vocabulary or len(tokenizer),
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=width // (64 if width >= 768 else 32),
@@ -117,8 +120,7 @@ def theirs(model: str, sentences: list[str], batch: int, precision: str) -> floa
 def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
     """Seconds of a bare loop over batches that lie ready."""
     encoder, tokenizer = load_encoder(model, "cls")
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-    assert device is not None
+    device = here()
     encoder.to(device).train()
     objective = build_objective(LossSettings(), TEXT)
     optimizer = torch.optim.AdamW(parameter_groups(encoder, 0.0), lr=RATE, fused=True)
@@ -137,8 +139,7 @@ def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
         torch.nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    wait(device)
     return time.perf_counter() - start
 
 
@@ -156,6 +157,7 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=384)
+    parser.add_argument("--vocabulary", type=int, help="rows of the table of words; default the tokenizer's")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--repeats", type=int, default=5)
@@ -169,11 +171,14 @@ def main() -> None:
         sentences = list(islice(read_sentences(stream, CorpusReport()), options.steps * options.batch))
     seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     with tempfile.TemporaryDirectory() as folder:
-        model = options.model or random_bert(Path(folder), options.layers, options.width)
-        for _ in range(options.repeats):
+        model = options.model or random_bert(Path(folder), options.layers, options.width, options.vocabulary)
+        turns = [(sentences[: WARM * options.batch], False)] * (here().type != "cpu")
+        for texts, counted in [*turns, *[(sentences, True)] * options.repeats]:
             for name, contestant in CONTESTANTS.items():
                 with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-                    seconds[name].append(contestant(model, sentences, options.batch, options.precision))
+                    took = contestant(model, texts, options.batch, options.precision)
+                if counted:
+                    seconds[name].append(took)
     rates = {name: len(sentences) / statistics.median(values) for name, values in seconds.items()}
     encoder = Path(options.model).name if options.model else f"{options.layers} layers x {options.width}"
     print(
@@ -189,6 +194,7 @@ def main() -> None:
             {
                 "seconds": seconds,
                 "sentences": len(sentences),
+                "device": device_name(here()),
                 "python": platform.python_version(),
                 "torch": torch.__version__,
                 "transformers": transformers.__version__,
