@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from dystress_text.files.whole import versions
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.train import main
 from dystress_text.training import accelerator as module
-from dystress_text.training.accelerator import check_processes, make_accelerator
+from dystress_text.training.accelerator import check_processes, make_accelerator, set_tf32
 from dystress_text.training.checkpoints import SavedState, identity_of
 from dystress_text.training.settings import EngineSettings
 
@@ -150,3 +151,17 @@ def test_a_package_that_is_not_installed_ends_no_run():
     assert found["no-such-package"] == "not installed"
     assert found["python"] == sys.version.split()[0]
     assert module.evaluation_dtype(make_accelerator(EngineSettings())) == torch.float32  # on a CPU
+
+
+@pytest.mark.parametrize(("device", "known", "allowed", "expected"), [
+    ("cuda", True, True, ["high"]), ("cuda", True, False, ["highest"]), ("cuda", False, True, []),
+    ("cuda", False, False, []), ("cpu", True, True, []), ("cpu", True, False, []),
+])  # fmt: skip
+def test_tf32_is_for_gpus_that_have_it_and_others_say_so(device, known, allowed, expected, monkeypatch):
+    chosen, said = [], []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
+    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: known)
+    set_tf32(SimpleNamespace(device=torch.device(device), print=said.append), allowed)
+    assert chosen == expected
+    nothing = f"--tf32 has no effect: this device ({device}) has no TF32"
+    assert said == ([nothing] if allowed and not expected else [])
