@@ -134,7 +134,7 @@ def test_both_ways_learn_the_same_on_real_sentences(tmp_path):
         torch.nn.init.normal_(encoder.head[0].weight, std=0.02)
         task = SimcseTask(encoder, tokenizer, sentences, build_objective(LossSettings(), TEXT), packing=packing)
         output = tmp_path / str(packing)
-        run(task, sentences, output, max_steps=20, learning_rate=3e-5, train_batch_size=64, logging_steps=1)
+        run(task, sentences, output, max_steps=8, learning_rate=3e-5, train_batch_size=64, logging_steps=1)
         curves.append(torch.tensor(log_of(output, "loss")))
     torch.testing.assert_close(*curves, rtol=0, atol=1e-4)
 
