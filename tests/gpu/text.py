@@ -97,7 +97,7 @@ def profile_steps(options: argparse.Namespace, model: str, folder: Path) -> dict
 def summary(profiler: profile, seconds: float, steps: int) -> dict[str, Any]:
     """Launches and waits a step, the busy share, and the longest kernels; of the CPU's operations without a GPU."""
     events = list(profiler.events() or [])  # type: ignore[no-untyped-call]
-    kernels = [event for event in events if event.device_type == DeviceType.CUDA]
+    kernels = [e for e in events if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
     names = collections.Counter(event.name for event in events if event.device_type == DeviceType.CPU)
     longest: collections.Counter[str] = collections.Counter()
     calls: collections.Counter[str] = collections.Counter()
