@@ -37,7 +37,7 @@ class TokenizedOnce:
             self._ids.update(zip(part, map(torch.tensor, ids), strict=True))
         return [self._ids[sentence] for sentence in sentences]
 
-    def padded(self, ids: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def padded(self, ids: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Ids and mask of a batch, both (n, longest)."""
         pad, side = self.tokenizer.pad_token_id, self.tokenizer.padding_side
         mask = [torch.ones_like(one) for one in ids]
