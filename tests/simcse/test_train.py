@@ -390,8 +390,8 @@ def test_a_failure_of_the_main_process_ends_all(flags, tmp_path):
     script.write_text(
         "import os, pathlib, sys\n"
         "from dystress_text import train\nfrom dystress_text.simcse import task as simcse\n"
-        "def broken(self, folder):\n    raise OSError('no space left')\n"
-        "simcse.SimcseTask.save = broken\n"
+        "def broken(self):\n    raise OSError('no space left')\n"
+        "simcse.SimcseTask.snapshot = broken\n"
         "try:\n    train.train(train.parse(sys.argv[1:]))\n"
         "except Exception as error:\n"
         "    cause = pathlib.Path(__file__).with_name('rank' + os.environ['RANK'])\n"
