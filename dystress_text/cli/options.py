@@ -82,8 +82,10 @@ def default_of(entry: Field[Any]) -> Any:
     return entry.default if entry.default_factory is MISSING else entry.default_factory()
 
 
-def lies_in(value: float, interval: str) -> bool:
-    """Whether a number lies in an interval such as ``[0, 1)``; NaN lies in none."""
+def lies_in(value: object, interval: str) -> bool:
+    """Whether a number lies in an interval such as ``[0, 1)``; NaN lies in none, nor does what is not a number."""
+    if not isinstance(value, int | float):  # argparse makes a list of ``--option=--``
+        return False
     low, high = (_number(end) for end in interval[1:-1].split(","))
     above = low <= value if interval[0] == "[" else low < value
     return above and (value <= high if interval[-1] == "]" else value < high)

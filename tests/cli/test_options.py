@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dystress_text.cli.options import check_options, option
+from dystress_text.cli.options import check_options, lies_in, option
 from dystress_text.errors import UserError
 
 
@@ -38,3 +38,9 @@ def test_settings_that_fit_are_taken(given):
 def test_settings_that_do_not_fit_name_the_option(given, message):
     with pytest.raises(UserError, match=message):
         check_options(Settings(**given))
+
+
+@pytest.mark.parametrize("value", [[], "0.5", None])
+def test_what_is_not_a_number_lies_in_no_interval(value):
+    """argparse of Python 3.11 makes an empty list of ``--dropout=--``."""
+    assert not lies_in(value, "[0, 2]")
