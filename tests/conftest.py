@@ -1,5 +1,6 @@
 """Small models and texts that the tests share. Nothing is downloaded."""
 
+import json
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -8,6 +9,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a process on each core: one thread ea
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -173,6 +175,16 @@ def reset_accelerator() -> None:
     """Accelerate keeps its state for the life of the process; tests want one each."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
+
+
+@pytest.fixture(scope="session")
+def paper_tables() -> dict[str, Any]:
+    """The paper's tables, from beside the checkout."""
+    file = SHARED / "paper_tables.json"
+    if not file.is_file():
+        pytest.skip("no ../shared/paper_tables.json")
+    tables: dict[str, Any] = json.loads(file.read_text())
+    return tables
 
 
 @pytest.fixture(autouse=True)

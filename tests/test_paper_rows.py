@@ -1,26 +1,16 @@
 """The program that compares the paper's rows with presets and figures: every row is there, and a wrong one is seen."""
 
 import copy
-import json
 
 import paper_rows
 import pytest
-from conftest import SHARED
 
 from vision.evaluation import paper
 
 
 @pytest.fixture(scope="module")
-def tables():
-    file = SHARED / "paper_tables.json"
-    if not file.is_file():
-        pytest.skip("no ../shared/paper_tables.json")
-    return json.loads(file.read_text())
-
-
-@pytest.fixture(scope="module")
-def rows(tables):
-    return paper_rows.compare(tables)
+def rows(paper_tables):
+    return paper_rows.compare(paper_tables)
 
 
 def test_every_row_has_a_preset_the_papers_hyper_parameters_and_its_figures(rows):
@@ -30,12 +20,12 @@ def test_every_row_has_a_preset_the_papers_hyper_parameters_and_its_figures(rows
     assert "97 of 97 rows have a preset or a written reason" in lines
 
 
-def test_no_figure_of_ours_is_not_the_papers(tables):
+def test_no_figure_of_ours_is_not_the_papers(paper_tables):
     """The other way round: the paper's tables have all that stands here."""
     ours = sum(value is not None for table in paper.TABLES.values() for row in table.rows.values() for value in row)
     theirs = sum(
         value is not None
-        for key, table in tables.items()
+        for key, table in paper_tables.items()
         if key in paper_rows.IMAGES
         for row in table["rows"]
         for column, value in zip(table["columns"], row["values"], strict=True)
@@ -51,8 +41,8 @@ def test_no_figure_of_ours_is_not_the_papers(tables):
      ("stsresall/sts", 7, {"settings": {"shift": -0.3}}, "row DySTreSS* 0.05/0.07: {'shift': -0.4} in --preset"),
      ("transfer", 2, {"settings": {"positive_weight": 4.25, "lr": 1.0}}, "row ISIC2016: (50, 128, [30, 40], 1.0, ")],
 )  # fmt: skip
-def test_a_wrong_row_is_seen(table, row, change, said, tables):
-    other = copy.deepcopy(tables)
+def test_a_wrong_row_is_seen(table, row, change, said, paper_tables):
+    other = copy.deepcopy(paper_tables)
     other[table]["rows"][row] |= change
     problems = [problem for found in paper_rows.compare(other) for problem in found.problems()]
     assert len(problems) == 1

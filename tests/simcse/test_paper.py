@@ -1,9 +1,6 @@
 """The paper's figures, carried in the project, are those of its table."""
 
-import json
-
 import pytest
-from conftest import SHARED
 
 from dystress_text.evaluation.catalogue import GROUPS, TASKS, average
 from dystress_text.simcse.paper import ROWS
@@ -11,25 +8,17 @@ from dystress_text.simcse.paper import ROWS
 MISPRINTED = {"MACL (repro.)": 75.45, "DySTreSS 0.03/0.05": 75.46, "DySTreSS* 0.03/0.05": 75.97}
 
 
-@pytest.fixture(scope="module")
-def tables():
-    file = SHARED / "paper_tables.json"
-    if not file.is_file():
-        pytest.skip("no ../shared/paper_tables.json")
-    return json.loads(file.read_text())
-
-
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_figure_and_printed_average_is_the_papers(tables, group):
-    table = tables[f"stsresall/{group}"]
+def test_every_figure_and_printed_average_is_the_papers(paper_tables, group):
+    table = paper_tables[f"stsresall/{group}"]
     assert [name.replace("-", "") for name in TASKS[group]] == table["columns"][:7]
     half = list(GROUPS).index(group)
     ours = [(row.name, [*row.figures(group).values(), row.printed[half]]) for row in ROWS]
     assert ours == [(row["name"], row["values"]) for row in table["rows"]]
 
 
-def test_the_rows_settings_are_the_papers(tables):
-    for row, paper in zip(ROWS, tables["stsresall/sts"]["rows"], strict=True):
+def test_the_rows_settings_are_the_papers(paper_tables):
+    for row, paper in zip(ROWS, paper_tables["stsresall/sts"]["rows"], strict=True):
         said = {"temp" if name == "tau" else name: value for name, value in paper["settings"].items()}
         ours = {name: row.loss.get(name) for name in said}
         assert ours == said, row.name
