@@ -342,7 +342,7 @@ def test_bad_input_is_one_line_and_writes_nothing(flags, wrong, words, tmp_path,
     assert main(arguments) == 2
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()
-    assert line.startswith("train.py: error: ")
+    assert line.startswith("dystress train: error: ")
     assert all(word in line for word in words), line
     assert not (tmp_path / "out").exists()
 
@@ -439,4 +439,4 @@ def test_a_reader_that_leaves_is_one_line():
         ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     finally:
         os.close(writing)
-    assert (ended.returncode, ended.stderr) == (141, "train.py: stopped: the reader of its output has ended\n")
+    assert (ended.returncode, ended.stderr) == (141, "dystress train: stopped: the reader of its output has ended\n")
