@@ -46,6 +46,7 @@ def ended(finished, flags, tmp_path):
     return [*flags, "--save_steps=4"]
 
 
+@pytest.mark.usefixtures("with_pictures")
 def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, capsys):
     assert main(flags) == 0
     out = tmp_path / "out"

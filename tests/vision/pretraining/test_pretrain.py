@@ -121,6 +121,7 @@ def test_the_key_encoder_follows_by_its_momentum_and_takes_no_gradient():
 
 # dcl and dclw are built as ntxent is; macl has a temperature with a state
 @pytest.mark.parametrize("objective", ["ntxent", "queue", "macl", slow("dcl"), slow("dclw")])
+@pytest.mark.usefixtures("with_pictures")
 def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsys):
     flags = ["--objective", objective, "--max_steps", "3", "--log_similarity"]
     flags += ["--queue_size", "16"] if objective == "queue" else []
