@@ -130,17 +130,21 @@ def with_hub(address: str, home: Path, **more: str) -> Iterator[None]:
     import huggingface_hub.constants
     import huggingface_hub.hf_api
 
+    from dystress_text.files.hub import hub_reachable
+
     read = (huggingface_hub.constants, datasets.config)
     before = [dict(vars(module)) for module in read]
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (hub_environment(address, home) | more).items():
             patch.setenv(name, value)
         patch.setattr(huggingface_hub.hf_api.api, "endpoint", address)
+        hub_reachable.cache_clear()
         try:
             for module in read:
                 importlib.reload(module)
             yield
         finally:
+            hub_reachable.cache_clear()
             for module, values in zip(read, before, strict=True):
                 vars(module).update(values)
 
