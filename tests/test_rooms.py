@@ -59,9 +59,14 @@ def test_vision_loads_nothing_of_text():
     assert of_rooms.isdisjoint({"encoders", "evaluation", "simcse", "preparation", "export", "search", "programs"})
 
 
+def test_the_package_alone_is_light():
+    assert rooms.loaded(TREE, "dystress_text") - TREE.keys() <= sys.stdlib_module_names
+
+
 def test_programs_start_without_extras():
     assert len(PROGRAMS) > 10
-    assert rooms.loaded(TREE, *PROGRAMS).isdisjoint(EXTRAS | EXTRAS_OF_VISION)
+    programs = rooms.loaded(TREE, *PROGRAMS, "vision.pretraining.presets")  # which dystress_text.presets starts
+    assert programs.isdisjoint(EXTRAS | EXTRAS_OF_VISION)
     assert "torch" in rooms.loaded(TREE, "dystress_text.train")
 
 
