@@ -62,8 +62,9 @@ def _process(rank, world_size, port, work, *arguments):
     )  # fmt: skip
     torch.set_num_threads(1)
     work(*arguments)
-    dist.barrier()
-    dist.destroy_process_group()
+    if dist.is_initialized():  # a program leaves its group by itself
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def free_port():
