@@ -38,6 +38,9 @@ from dystress_text.simcse.corpus import TextFile, TokenizedCorpus, load_corpus
 # The background jobs of a script ignore Ctrl-C, and every program that they start does.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+LIMIT, SLOW_LIMIT = 300, 900  # seconds of a test; the machine may be busy
+LONGEST = ()
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 VOCABULARY = """a the cat dog bird fish man woman child sat ran flew swam ate saw on under over near mat tree river
@@ -163,9 +166,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first, so that no process of tests is left with one of them when the others have ended."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every test has an end; the longest begin first, so that no process is left with one when the others are done."""
+    for item in items:
+        slow = item.get_closest_marker("slow") is not None
+        if config.pluginmanager.hasplugin("timeout") and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SLOW_LIMIT if slow else LIMIT))
+    items.sort(key=lambda item: LONGEST.index(item.originalname) if item.originalname in LONGEST else len(LONGEST))
 
 
 @pytest.fixture(autouse=True, scope="session")

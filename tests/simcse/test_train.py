@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences, reset_accelerator
-from processes import forkserver
+from processes import forkserver, spawn
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import ModernBertModel
