@@ -67,7 +67,7 @@ def test_a_program_shows_its_help():
     """One of those that hand on to the package, in a process of its own."""
     done = subprocess.run([sys.executable, "data/prepare.py", "--help"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("usage: prepare.py")
+    assert done.stdout.startswith("usage: dystress prepare")
 
 
 def test_importing_the_package_is_light():

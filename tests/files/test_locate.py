@@ -9,6 +9,7 @@ from hub_server import hub_server, with_hub, without_network
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import eval_pairs
+from dystress_text.files import places
 from dystress_text.files.places import data_root
 from dystress_text.simcse.training_text import wiki1m
 
@@ -69,6 +70,16 @@ def test_no_hub_is_said_at_once(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="Three ways on"):
             wiki1m()
         assert time.monotonic() - begin < 10  # huggingface_hub itself tries for half a minute
+
+
+def test_without_a_checkout_data_lie_in_the_users_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "CHECKOUT", None)
+    monkeypatch.delenv("DYSTRESS_DATA", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert data_root() == tmp_path / "dystress-text"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_root() == tmp_path / ".local" / "share" / "dystress-text"
 
 
 def test_prepared_data_come_first(tmp_path, monkeypatch):

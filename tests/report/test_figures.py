@@ -307,4 +307,4 @@ def test_a_folder_that_is_no_run_is_one_line(tmp_path, capsys, content, words):
 def test_without_matplotlib_the_install_command_is_said(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("dystress_text.cli.extras.find_spec", lambda name: None)
     error = error_of(capsys, "ode", "--output", tmp_path / "ode.png")
-    assert "a figure needs matplotlib: pip install" in error
+    assert "a figure needs matplotlib: pip install 'dystress-text[plots]'" in error
