@@ -112,7 +112,7 @@ def run_item(command, limit, env):
 LEFT_OUT = {"speed-base", "killed-images"}  # they run what speed-small and killed-text do
 
 
-@pytest.mark.slow
+@pytest.mark.slow(60)
 def test_all_parts_run_small_on_the_cpu(tmp_path, monkeypatch):
     items = {item.name: n for n, items in kit.PARTS.items() for item in items if item.name not in LEFT_OUT}
     monkeypatch.setattr(kit, "run_item", run_item)

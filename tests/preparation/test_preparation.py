@@ -427,7 +427,7 @@ def test_without_a_network_the_local_way_is_named(root, tmp_path, capsys):
 # ---- real files -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_real_copies_are_prepared_and_marked(shared, root, capsys):
     arguments = ["senteval", "wiki1m", "cifar10", f"--from={shared / 'data'}", f"--data_dir={root}"]
     assert main(arguments) == 0

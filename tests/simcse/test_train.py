@@ -410,7 +410,7 @@ def test_a_failure_of_the_main_process_ends_all(flags, tmp_path):
     assert said[1] == f"the main process failed: {said[0]}"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_two_processes_train_as_one(flags, tmp_path, tiny_bert):
     """The same global batches, losses and weights, up to the order of sums; dropout off."""
     shared = [*flags, "--dropout=0", "--logging_steps=1"]

@@ -72,7 +72,7 @@ def timed(flags, out, errors):
     return first, time.monotonic() - begin
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_runs_that_are_killed_end_as_if_nothing_had_happened(flags, tmp_path):
     errors = tmp_path / "errors"
     timed(flags, tmp_path / "warm", errors)
@@ -226,7 +226,7 @@ def test_workers_do_not_outlive_their_launcher(flags, tmp_path):
 TORCHRUN = ("torch.distributed.run", "--nproc_per_node=2")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_one_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
     arguments = with_output(flags, tmp_path / "out", *ENDLESS)
     process = launched(arguments, *TORCHRUN, f"--master_port={free_port()}", "--monitor-interval=300")
@@ -243,7 +243,7 @@ def test_one_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
     assert "Traceback" not in said
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_several_processes_stop_together(flags, tmp_path):
     """One of them alone is told to stop."""
     arguments = with_output(flags, tmp_path / "out", *ENDLESS[:1])

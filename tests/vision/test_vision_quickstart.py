@@ -9,7 +9,7 @@ from vision.evaluate import main as evaluate
 from vision.train import main
 
 
-@pytest.mark.slow
+@pytest.mark.slow(40)
 def test_the_quickstart_gains_fifteen_points(tmp_path):
     output = str(tmp_path / "out")
     assert main(["--preset", "quickstart", "--seed", "1", "--output_dir", output]) == 0
@@ -22,7 +22,7 @@ def test_the_quickstart_gains_fifteen_points(tmp_path):
     assert found["20-NN"]["top1"] == pytest.approx(record["trained"]["knn20"], abs=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_a_short_run_on_real_images_raises_their_knn_accuracy(tmp_path):
     folder = SHARED / "data" / "cifar10_jpeg"
     if not folder.is_dir():
