@@ -1,9 +1,11 @@
 """Evaluate sentence vectors under SentEval's protocol: 7 STS and 7 transfer tasks.
 
-    python eval/senteval.py --model out/
-    python eval/senteval.py --model out/ --suite mini                      # small sets that come with the checkout
-    python eval/senteval.py --model bert-base-uncased --pooler_type avg --tasks sts MR TREC --compare
-    python eval/senteval.py --model princeton-nlp/sup-simcse-bert-base-uncased --pooler_type pooler
+    dystress senteval --model out/
+    dystress senteval --model out/ --suite mini        # small sets that come with the package
+    dystress senteval --model bert-base-uncased --pooler_type avg --tasks sts MR TREC --compare
+    dystress senteval --model princeton-nlp/sup-simcse-bert-base-uncased --pooler_type pooler
+
+``python eval/senteval.py`` is the same in a checkout.
 
 STS figures are Spearman's correlation x 100 over all pairs of a task ("all"), transfer figures accuracy x 100. A task
 whose files are missing or damaged is marked, no average is then given, and the exit code is 1.
@@ -36,13 +38,13 @@ SIMCSE_OPTIONS = {
     "--pooler": "--pooler_type, and its cls is pooler",
     "--task_set": "--tasks sts, transfer or all",
     "--mode=fasttest": "--mode fast",
-    "--mode=dev": "train.py --eval_set stsb_dev sickr_dev --eval_transfer",
+    "--mode=dev": "dystress train --eval_set stsb_dev sickr_dev --eval_transfer",
 }
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The program's options."""
-    parser = OneLineParser("senteval.py", __doc__)
+    parser = OneLineParser("dystress senteval", __doc__)
     for option in fields(SentEvalSettings):
         default = {} if option.default is MISSING else {"default": option.default}
         parser.add_argument(f"--{option.name}", **default, **option.metadata)
@@ -76,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(leave_report(Path(settings.model), write=write_text_report))
         return not results.missing
 
-    return exit_code("senteval.py", work, "interrupted; the result file holds what was finished")
+    return exit_code("dystress senteval", work, "interrupted; the result file holds what was finished")
 
 
 if __name__ == "__main__":

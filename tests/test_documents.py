@@ -1,11 +1,11 @@
 """The documents: every command is run or marked, every snippet runs as printed, every option and link exists.
 
-- Blocks under ``<!-- needs: gpu, hub, hours or browser -->`` are not run. Their commands go through the real parser of their
-  program, settings and their checks included; of the benchmarks the file and the names of its options are checked.
-- All other commands are run by ``test_the_documents_as_a_story`` (slow): in one folder, in the order of the documents, with
-  the small encoder and two steps. What it changes in a command is in ``SHORTER``. They go through the parser too.
-- Installs: the README's are those of ``.ci/run``; here they name ``constraints.txt``.
-- Python: snippets without a model run here, the others in the story; ``data/README.md``'s runs in
+- Blocks under ``<!-- needs: gpu, hub, hours or browser -->`` are not run. Their commands go through the real parser of
+  their program, settings and their checks included; of a benchmark the file and the names of its options are checked.
+- ``test_the_documents_as_a_story`` (slow) runs all other commands: in one folder, in the order of the documents, with
+  the small encoder and two steps. ``SHORTER`` says what it adds to a command. They go through the parser too.
+- Installs: .ci/run runs the README's. Here they name ``constraints.txt``.
+- Python: snippets without a model run here, the others in the story, that of ``data/README.md`` in
   ``tests/preparation/test_class_folders.py``. Of marked ones only the imports run.
 """
 
@@ -19,14 +19,11 @@ from accelerate.commands.launch import launch_command_parser
 from conftest import reset_accelerator
 from documents import DOCUMENTS, NEEDS, ROOT, Command, blocks, commands, is_install
 
-from dystress_text import demo, figures, presets, senteval, sweep, train
+from dystress_text import __main__ as dystress
+from dystress_text import sweep
 from dystress_text.core import registry
 from dystress_text.evaluation.run import SentEvalSettings
-from dystress_text.export import __main__ as export
 from dystress_text.files.places import EMBEDDED
-from dystress_text.preparation import __main__ as preparation
-from dystress_text.report import __main__ as report
-from dystress_text.search import __main__ as search
 from dystress_text.simcse.arguments import parse
 from vision import evaluate
 from vision import export as export_images
@@ -35,16 +32,7 @@ from vision.evaluation.settings import EvaluationSettings, add_options
 
 BLOCKS = blocks()
 COMMANDS = list(commands())
-PROGRAMS = {
-    "train": train.main,
-    "senteval": senteval.main,
-    "prepare": preparation.main,
-    "export": export.main,
-    "report": report.main,
-    "demo": demo.main,
-    "sweep": sweep.main,
-    "search": search.main,
-    "figures": figures.main,
+IMAGES = {
     "vision/train.py": pretrain.main,
     "vision/evaluate.py": evaluate.main,
     "vision/export.py": export_images.main,
@@ -66,16 +54,12 @@ def parse_evaluate(words):
     EvaluationSettings(**vars(parser.parse_args(words)))
 
 
-PARSERS = {
+PARSERS = {  # those that do more than the program's make_parser
     "train": parse,
-    "senteval": lambda words: SentEvalSettings(**vars(senteval.make_parser().parse_args(words))),
-    "prepare": lambda words: preparation.make_parser().parse_args(words),
-    "export": lambda words: export.make_parser().parse_args(words),
-    "report": lambda words: report.make_parser().parse_args(words),
-    "demo": lambda words: demo.make_parser().parse_args(words),
+    "senteval": lambda words: SentEvalSettings(**vars(dystress.program("senteval").make_parser().parse_args(words))),
     "sweep": parse_sweep,
-    "search": lambda words: search.make_parser().parse_args(words),
-    "figures": lambda words: figures.make_parser().parse_intermixed_args(words),
+    "figures": lambda words: dystress.program("figures").make_parser().parse_intermixed_args(words),
+    "completion": lambda words: dystress.completion_parser().parse_args(words),
     "vision/train.py": pretrain.parse,
     "vision/evaluate.py": parse_evaluate,
     "vision/export.py": lambda words: export_images.make_parser().parse_args(words),
@@ -88,10 +72,10 @@ def check(command: Command) -> None:
         options = [word for word in command.words if word.startswith("--")]
         source = (ROOT / command.program).read_text()
         assert [option for option in options if f'"{option}"' not in source] == [], command
-    elif command.program == "presets":
-        assert not command.words
-    else:
+    elif command.program in PARSERS:
         PARSERS[command.program](list(command.words))
+    else:
+        dystress.program(command.program).make_parser().parse_args(command.words)
 
 
 def test_every_command_is_one_that_its_program_takes(tmp_path, monkeypatch):
@@ -111,7 +95,7 @@ def test_marks_are_known():
 
 
 def test_every_page_is_in_the_navigation():
-    assert {file for file in (ROOT / "docs").glob("*.md")} <= set(DOCUMENTS)
+    assert set((ROOT / "docs").glob("*.md")) <= set(DOCUMENTS)
 
 
 def test_commands_install_the_tested_set():
@@ -185,7 +169,8 @@ def test_the_documents_as_a_story(tmp_path, monkeypatch, capsys):
                 continue
             done.add((command.program, words))
             capsys.readouterr()
-            code = presets.main() if command.program == "presets" else PROGRAMS[command.program](list(words))
+            main = IMAGES.get(command.program) or (lambda rest, name=command.program: dystress.main([name, *rest]))
+            code = main(list(words))
             assert code == 0, f"{block.document}: {command.program} {' '.join(words)}\n{capsys.readouterr().err}"
             reset_accelerator()
     assert len(done) >= 25
@@ -208,17 +193,15 @@ def test_snippets_without_a_model_run_as_printed(monkeypatch):
             run_snippet("\n".join(line for line in block.text.splitlines() if re.match("from|import", line)))
 
 
-def help_of(main, words, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main([*words, "--help"])
-    assert ended.value.code == 0
-    return capsys.readouterr().out
-
-
 def test_options_that_the_documents_name_exist(capsys):
     """But for docs/from-simcse.md, where those of SimCSE's programs stand; its own test takes them one by one."""
-    asked = [(main, []) for main in PROGRAMS.values()] + [(search.main, [name]) for name in ("build", "add", "query")]
-    known = "".join(help_of(main, words, capsys) for main, words in asked)
+    mains = [*IMAGES.values(), *(dystress.program(name).main for name in dystress.COMMANDS)]
+    search = dystress.program("search").main
+    asked = [(main, []) for main in mains] + [(search, [name]) for name in ("build", "add", "query")]
+    for main, words in asked:
+        with pytest.raises(SystemExit):
+            main([*words, "--help"])
+    known = capsys.readouterr().out
     known += " ".join(launch_command_parser()._option_string_actions)  # its help shows those of one kind of launch
     benchmarks = [*ROOT.glob("tests/benchmarks/*.py"), ROOT / "tests/gpu/kit.py", ROOT / "tests/consumers/check.py"]
     known += "".join(file.read_text() for file in benchmarks)
@@ -253,7 +236,7 @@ def test_a_program_shows_its_help():
     """One of those that hand on to the package, in a process of its own."""
     done = subprocess.run([sys.executable, "data/prepare.py", "--help"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("usage: prepare.py")
+    assert done.stdout.startswith("usage: dystress prepare")
 
 
 def test_importing_the_package_is_light():

@@ -30,13 +30,13 @@ def notes_of(compared: Comparisons) -> list[str]:
     notes += _notes_on_seeds(compared)
     if compared.resamples and any(run.pairs for run in runs):
         notes.append("Intervals over sentence pairs are for the models at hand: they hold for no other seed.")
-    if not any(compared.pairs()):
+    if len(compared.configurations) > 1 and not any(compared.pairs()):
         notes.append(
             "No configuration with a constant temperature is among these runs: nothing is tested; --baseline names "
             "another baseline."
         )
     left = [run.folder.name for run in runs if len(run.figures) == 1]
-    if left:
+    if 0 < len(left) < len(runs):  # the others' figures stand in tables without them
         notes.append(f"Not evaluated: {', '.join(left)}.")
     if compared.unfinished:
         notes.append(f"Not finished and left out: {', '.join(compared.unfinished)}.")

@@ -205,7 +205,7 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
         raise Interrupted(
             stopped, f"stopped by {signal.Signals(stopped).name}: {counts}; the same line goes on from there"
         )
-    tables = f"; python -m dystress_text.report {shlex.quote(str(options.output_dir))} makes the tables"
+    tables = f"; dystress report {shlex.quote(str(options.output_dir))} makes the tables"
     print(counts + (tables if "done" in states else ""))
     return states.count("done") == len(runs)
 

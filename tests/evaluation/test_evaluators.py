@@ -191,7 +191,7 @@ BAD = [
     (["--eval_set", "stsb_dev", "stsb_dev"], ["--eval_set", "each once"]),
     (["--eval_set", "stsb_dev", "none"], ["--eval_set", "none alone"]),
     (["--eval_set="], ["--eval_set", "nothing"]),
-    (["--eval_set", "stsb_dev", "sts13"], ["--eval_set", "no sts13", "data/prepare.py senteval"]),
+    (["--eval_set", "stsb_dev", "sts13"], ["--eval_set", "no sts13", "dystress prepare senteval"]),
     (["--eval_set", "stsb_dev", "sts99"], ["--eval_set", "'sts99'", "sickr_dev"]),
     (["--eval_file", "/no/such.csv"], ["--eval_file", "/no/such.csv"]),
     (["--eval_file", "{own}", "{own}"], ["--eval_file", "my_pairs_spearman", "rename"]),
@@ -205,7 +205,7 @@ BAD = [
     (["--eval_columns", "a", "b", "c"], ["--eval_columns", "--eval_file"]),
     (["--eval_score_range", "0", "5"], ["--eval_score_range", "--eval_file"]),
     (["--eval_transfer", "MR", "MARS"], ["--eval_transfer", "'MARS'", "MRPC"]),
-    (["--eval_transfer", "MR"], ["--eval_transfer", "no files of MR", "data/prepare.py senteval"]),
+    (["--eval_transfer", "MR"], ["--eval_transfer", "no files of MR", "dystress prepare senteval"]),
     (["--eval_transfer"], ["--eval_transfer", "MR, CR, SUBJ, MPQA, SST2, TREC, MRPC"]),
 ]  # fmt: skip
 
@@ -214,7 +214,7 @@ BAD = [
 def test_bad_evaluations_are_one_line_and_write_nothing(flags, own, wrong, words, tmp_path, capsys):
     assert main([*flags, *(word.format(own=own) for word in wrong)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("train.py: error: ")
+    assert line.startswith("dystress train: error: ")
     assert all(word in line for word in words), line
     assert not (tmp_path / "out").exists()
 

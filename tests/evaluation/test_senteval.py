@@ -208,7 +208,7 @@ BAD = [
 def test_bad_input_is_one_line(arguments, wrong, words, capsys):
     assert main([*arguments, *wrong]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("senteval.py: error: ")
+    assert line.startswith("dystress senteval: error: ")
     assert all(word in line for word in words), line
 
 

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from upload_server import upload_server
 
+from dystress_text.cli import extras
 from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
 from dystress_text.export import copies as program
 from dystress_text.export.__main__ import main
@@ -47,7 +48,7 @@ def model(tmp_path_factory):
 
 def one_line(capsys):
     error = capsys.readouterr().err.strip()
-    assert error.startswith("export.py: error: ")
+    assert error.startswith("dystress export: error: ")
     assert "\n" not in error
     return error
 
@@ -168,8 +169,8 @@ def test_folders_that_are_no_model_of_ours(model, tmp_path, capsys):
         return folder
 
     (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", "is not a model of dystress_text/train.py")
-    refused(tmp_path / "nowhere", "is not a model of dystress_text/train.py")
+    refused(tmp_path / "empty", "is not a model of dystress train")
+    refused(tmp_path / "nowhere", "is not a model of dystress train")
     (tmp_path / "vision").mkdir()
     (tmp_path / "vision" / "config.json").write_text('{"model_type": "resnet"}')
     (tmp_path / "vision" / "projector.safetensors").touch()
@@ -227,11 +228,11 @@ def test_options_that_are_none(flags, said, model, tmp_path, capsys):
 
 
 def test_a_missing_extra_names_its_install(model, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(program, "find_spec", lambda name: None if name == "onnxscript" else name)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "onnxscript" else name)
     assert main([str(model), "--to", "onnx", "--output", str(tmp_path / "copy")]) == 2
     error = one_line(capsys)
-    assert "not installed: onnxscript" in error
-    assert "pip install -c constraints.txt -e '.[onnx]'" in error
+    assert "--to onnx needs onnxscript: " in error
+    assert "pip install 'dystress-text[onnx]'" in error
 
 
 def push(model, copy, address, home, *flags, token="hf_secret"):
@@ -265,7 +266,7 @@ def test_an_upload_that_fails_is_one_line(model, tmp_path):
     with upload_server(status=403) as (address, _, files, _):
         done = push(model, tmp_path / "copy", address, tmp_path / "home", "--push_to_hub", "someone/model")
     assert done.returncode == 2
-    assert re.fullmatch(r"export.py: error: --push_to_hub: .*\n", done.stderr)
+    assert re.fullmatch(r"dystress export: error: --push_to_hub: .*\n", done.stderr)
     assert "The copy is in" in done.stderr
     assert files == {}
     assert (tmp_path / "copy" / "model.safetensors").exists()

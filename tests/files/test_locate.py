@@ -13,6 +13,7 @@ import pytest
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import eval_pairs
+from dystress_text.files import places
 from dystress_text.files.places import data_root
 from dystress_text.simcse.training_text import wiki1m
 
@@ -109,6 +110,16 @@ def test_a_bad_archive_is_one_line(hub, tmp_path, content, words):
 
 def test_no_hub_is_said_at_once(tmp_path):
     assert "Three ways on" in ask("wiki1m()", tmp_path, "http://no-such-host.invalid")
+
+
+def test_without_a_checkout_data_lie_in_the_users_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "CHECKOUT", None)
+    monkeypatch.delenv("DYSTRESS_DATA", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert data_root() == tmp_path / "dystress-text"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_root() == tmp_path / ".local" / "share" / "dystress-text"
 
 
 def test_prepared_data_come_first(tmp_path, monkeypatch):

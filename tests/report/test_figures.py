@@ -310,4 +310,4 @@ def test_without_matplotlib_the_install_command_is_said(tmp_path):
         env={"PYTHONPATH": f"{tmp_path}:{root}", "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 2
-    assert done.stderr == "figures: error: a figure needs matplotlib: pip install -c constraints.txt -e '.[plots]'\n"
+    assert done.stderr == "dystress figures: error: a figure needs matplotlib: pip install 'dystress-text[plots]'\n"

@@ -205,7 +205,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(argv, message, tmp_path,
     monkeypatch.chdir(tmp_path)
     assert main(argv) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"sweep: error: {message}")
+    assert error.startswith(f"dystress sweep: error: {message}")
     assert error.count("\n") == 1
     assert os.listdir(tmp_path) == []
 

@@ -445,12 +445,11 @@ def test_approximate_search_of_few_sentences():
 
 def test_without_usearch(index, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "usearch", None)
-    monkeypatch.setitem(sys.modules, "usearch.index", None)
-    with pytest.raises(UserError, match="pip install usearch"):
+    with pytest.raises(UserError, match=r"pip install 'dystress-text\[search\]'"):
         index.approximate()
     arguments = ["build", "--model", "none", "--file", "none", "--index", str(tmp_path / "idx"), "--approximate"]
     assert main(arguments) == 2
-    assert "pip install usearch" in capsys.readouterr().err
+    assert "pip install 'dystress-text[search]'" in capsys.readouterr().err
 
 
 # the program
@@ -521,7 +520,7 @@ def test_what_the_program_refuses(saved, text_file, tiny_bert, tmp_path, capsys)
         assert run(*arguments) == 2
         error = capsys.readouterr().err.splitlines()
         assert message in error[-1]
-        assert error[-1].startswith("search: error: ")
+        assert error[-1].startswith("dystress search: error: ")
         assert len([line for line in error if "error" in line]) == 1
     assert not (tmp_path / "idx").exists()
 

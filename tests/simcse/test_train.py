@@ -122,6 +122,19 @@ def test_a_refused_resume_changes_nothing(ended, tmp_path, capsys):
     assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == files
 
 
+def test_auto_begins_in_an_empty_folder_and_goes_on_in_a_runs(flags, tmp_path, capsys):
+    repeated = [*flags, "--save_steps=4", "--resume_from_checkpoint", "auto"]
+    (tmp_path / "out").mkdir()
+    assert main(repeated) == 0
+    assert "no checkpoint yet: from the start" in capsys.readouterr().out
+    assert main(repeated) == 0
+    assert "going on after step 4" in capsys.readouterr().out
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("not a run")
+    assert main([*repeated, f"--output_dir={tmp_path / 'mine'}"]) == 2
+    assert "holds no run of this program" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("damage", ["torn log", "no log"])
 def test_what_a_kill_leaves_of_the_log_does_not_matter(ended, tmp_path, damage):
     log = tmp_path / "out" / "metrics.jsonl"
@@ -331,6 +344,7 @@ BAD = [
     (["--report_to=nowhere"], ["--report_to", "nowhere"]),
     (["/no/such.yaml"], ["/no/such.yaml"]),
     (["--resume_from_checkpoint"], ["--resume_from_checkpoint", "no run"]),
+    (["--resume_from_checkpoint=out/checkpoint-4"], ["--resume_from_checkpoint", "yes, no or auto"]),
     (["--overwrite_output_dir", "--resume_from_checkpoint"], ["--overwrite_output_dir", "--resume_from_checkpoint"]),
 ]
 
@@ -342,7 +356,7 @@ def test_bad_input_is_one_line_and_writes_nothing(flags, wrong, words, tmp_path,
     assert main(arguments) == 2
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()
-    assert line.startswith("train.py: error: ")
+    assert line.startswith("dystress train: error: ")
     assert all(word in line for word in words), line
     assert not (tmp_path / "out").exists()
 
@@ -439,4 +453,4 @@ def test_a_reader_that_leaves_is_one_line():
         ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     finally:
         os.close(writing)
-    assert (ended.returncode, ended.stderr) == (141, "train.py: stopped: the reader of its output has ended\n")
+    assert (ended.returncode, ended.stderr) == (141, "dystress train: stopped: the reader of its output has ended\n")

@@ -1,7 +1,7 @@
 """The commands and snippets of the documents, as the tests read them.
 
-A comment before a block, ``<!-- needs: gpu, hub -->``, says why no test runs it: ``gpu``, ``hub`` (downloads), ``hours``
-(more than a test may take), ``browser`` (serves a page until Ctrl-C). All other blocks are run.
+A comment before a block, ``<!-- needs: gpu, hub -->``, says why no test runs it: ``gpu``, ``hub`` (downloads),
+``hours`` (more than a test may take), ``browser`` (serves a page until Ctrl-C). All other blocks are run.
 """
 
 from __future__ import annotations

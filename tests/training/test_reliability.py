@@ -132,7 +132,7 @@ def test_a_signal_saves_and_the_run_goes_on_from_there(number, code, flags, tmp_
     step = int(checkpoint.name.removeprefix("checkpoint-"))
     said = errors.read_text().splitlines()[-1]
     assert said == (
-        f"train.py: stopped by {number.name} after step {step} of 24; --resume_from_checkpoint goes on from there"
+        f"dystress train: stopped by {number.name} after step {step} of 24; --resume_from_checkpoint goes on from there"
     )
     assert finish(start([*endless, "--resume_from_checkpoint"], errors)) == 0, errors.read_text()
     assert f"going on after step {step}" in errors.read_text()
@@ -238,7 +238,7 @@ def test_one_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
         wait_for(lambda: other.status() == psutil.STATUS_ZOMBIE)  # by itself: the launcher looks every five minutes
         process.kill()
         said = process.stdout.read()
-    assert "train.py: error: another process of this run is gone after step" in said
+    assert "dystress train: error: another process of this run is gone after step" in said
     assert "Traceback" not in said
 
 
@@ -290,7 +290,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(room, flags, tmp
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("train.py: error: ")
+    assert last.startswith("dystress train: error: ")
     assert "cannot write" in last
     assert str(out) in last
     for path, content in before.items():
