@@ -86,7 +86,7 @@ class RandomPairs:
 
     def said(self, rate: float) -> str:
         """A rate of :meth:`rates_of` in a few characters; with ``<`` where it is rarer than the pairs can tell."""
-        return f"{'<' if rate <= self.finest else ''}{rate:.1e}"
+        return f"{'<' if rate <= self.finest * (1 + 1e-9) else ''}{rate:.1e}"
 
     def table(self) -> list[tuple[str, float]]:
         """The rates of :data:`SHOWN` that the pairs can tell, in words, and their cosines."""
