@@ -486,7 +486,7 @@ def test_the_program(saved, text_file, tmp_path, capsys, monkeypatch):
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [r["query"] for r in records] == [lines[0], lines[9]]
     assert [r["matches"][0]["row"] for r in records] == [0, 9]
-    assert set(records[0]["matches"][0]) == {"sentence", "score", "row"}
+    assert set(records[0]["matches"][0]) == {"sentence", "score", "row", "false_alarm"}
 
 
 def test_what_the_program_refuses(saved, text_file, tiny_bert, tmp_path, capsys):
