@@ -88,7 +88,7 @@ def is_install(line: str) -> bool:
 
 def is_shell(line: str) -> bool:
     """Whether the shell does something with a line, so that it is no plain command."""
-    return bool(re.search(r"[$({;]|^done$|^hf ", re.sub(r'"[^"$]*"', "", line)))
+    return bool(re.search(r"[$({;]|^done$|^hf ", re.sub(r'"[^"$]*"| # .*', "", line)))
 
 
 def command_of(line: str, block: Block) -> Command:
