@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
+from hypothesis import settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
     BertConfig,
@@ -37,6 +38,10 @@ from dystress_text.simcse.corpus import TextFile, TokenizedCorpus, load_corpus
 
 # The background jobs of a script ignore Ctrl-C, and every program that they start does.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# a machine may be busy; a test with a budget of its own names it
+settings.register_profile("tests", max_examples=50, deadline=None)
+settings.load_profile("tests")
 
 LIMIT, SLOW_LIMIT = 300, 900  # seconds of a test; the machine may be busy
 

@@ -260,7 +260,7 @@ def test_a_terminated_run_leaves_nothing(tmp_path, root):
         pipe.write(TEXT)
         pipe.flush()
         process.terminate()
-        assert process.wait(timeout=30) == 143
+        assert process.wait(timeout=120) == 143
     assert left_behind(root) == []
 
 
