@@ -1,8 +1,8 @@
 """Measure which similarity a model gives to random pairs of sentences, so that its scores can be asked by their rate.
 
-    python -m dystress_text.calibrate --model out --file sentences.txt
-    python -m dystress_text.calibrate --model NAME --file sentences.txt --output folder    # a model of the hub
-    python -m dystress_text.calibrate --index idx    # an index that was built without; its own sentences
+    dystress calibrate --model out --file sentences.txt
+    dystress calibrate --model NAME --file sentences.txt --output folder    # a model of the hub
+    dystress calibrate --index idx    # an index that was built without; its own sentences
 
 Training does this at its end. It is worth doing again for another kind of text: the rates hold for sentences like those
 that were measured. The file holds one sentence a line (.gz, .xz and .bz2 too; - is standard input). The result,
@@ -26,6 +26,7 @@ from dystress_text.evaluation.random_pairs import (
     RandomPairs,
     random_pairs,
 )
+from dystress_text.search.__main__ import positive
 from dystress_text.search.loading import load_model, read_lines
 from dystress_text.search.sentence_index import calibrate_index
 from dystress_text.search.sentence_vectors import encoded
@@ -34,7 +35,7 @@ from dystress_text.training.run_folder import RANDOM_PAIRS
 
 def make_parser() -> argparse.ArgumentParser:
     """The program's options."""
-    parser = OneLineParser("calibrate", __doc__)
+    parser = OneLineParser("dystress calibrate", __doc__)
     add = parser.add_argument
     add("--model", help="sentence-transformers folder or name")
     add("--file", help="sentences, one a line; - is standard input")
@@ -46,14 +47,8 @@ def make_parser() -> argparse.ArgumentParser:
         default=MOST_SENTENCES,
         help=f"most sentences, drawn at random (default {MOST_SENTENCES:,})",
     )
-    add("--batch_size", type=_positive, default=64, help="sentences encoded at a time (default 64)")
+    add("--batch_size", type=positive, default=64, help="sentences encoded at a time (default 64)")
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a number from 1 is needed, got {text!r}")
-    return int(text)
 
 
 def _sentences(text: str) -> int:
@@ -119,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{rate:>16}  {cosine:10.3f}")
         return True
 
-    return exit_code("calibrate", work)
+    return exit_code("dystress calibrate", work)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A page on this machine that shows a trained model: type a sentence, see its neighbours and their temperature.
 
-    python -m dystress_text.demo out/
-    python -m dystress_text.demo out/ --index idx --port 8000
+    dystress demo out/
+    dystress demo out/ --index idx --port 8000
 
 ``out/`` is a run's folder; another sentence-transformers model works too, without a temperature. The page searches the
 sentences of --index (a saved index) or --file (one a line); without them STS-B dev if it is prepared, else the small
@@ -24,7 +24,7 @@ from dystress_text.search.demo_server import DemoServer
 
 def make_parser() -> argparse.ArgumentParser:
     """The program's options."""
-    parser = OneLineParser("demo", __doc__)
+    parser = OneLineParser("dystress demo", __doc__)
     parser.add_argument("model", help="a run's folder, or another sentence-transformers model")
     searched = parser.add_mutually_exclusive_group()
     searched.add_argument("--index", type=Path, help="saved index to search")
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             server.serve_forever()
         return True
 
-    return exit_code("demo", work, "ended")
+    return exit_code("dystress demo", work, "ended")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The paper's figures from this package's own temperatures, and the curves of training runs; needs the plots extra.
 
-python -m dystress_text.figures --list
-python -m dystress_text.figures profiles --output profiles.pdf            # .png, .svg or .pdf
-python -m dystress_text.figures training out_a/ out_b/ --output runs.png  # from each run's metrics.jsonl
-python -m dystress_text.figures accuracy-geometry out_*/                  # from evaluated runs, of images or of text
-python -m dystress_text.figures all --output figures/                     # all that need no run
+dystress figures --list
+dystress figures profiles --output profiles.pdf            # .png, .svg or .pdf
+dystress figures training out_a/ out_b/ --output runs.png  # from each run's metrics.jsonl
+dystress figures accuracy-geometry out_*/                  # from evaluated runs, of images or of text
+dystress figures all --output figures/                     # all that need no run
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dystress_text.report.figures import ACCURACIES, FIGURES, OF_RUNS, draw, dra
 
 def make_parser() -> OneLineParser:
     """The program's options."""
-    parser = OneLineParser("figures", __doc__)
+    parser = OneLineParser("dystress figures", __doc__)
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME", help=f"{', '.join(FIGURES)}, or all")
     add("runs", nargs="*", type=Path, metavar="RUN", help=f"runs, or folders of runs, for {', '.join(OF_RUNS)}")
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(map(str, files)))
         return True
 
-    return exit_code("figures", work)
+    return exit_code("dystress figures", work)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Evaluate sentence vectors under SentEval's protocol: 7 STS and 7 transfer tasks.
 
-    python eval/senteval.py --model out/
-    python eval/senteval.py --model out/ --suite mini                      # small sets that come with the checkout
-    python eval/senteval.py --model bert-base-uncased --pooler_type avg --tasks sts MR TREC --compare
-    python eval/senteval.py --model princeton-nlp/sup-simcse-bert-base-uncased --pooler_type pooler
+    dystress senteval --model out/
+    dystress senteval --model out/ --suite mini        # small sets that come with the package
+    dystress senteval --model bert-base-uncased --pooler_type avg --tasks sts MR TREC --compare
+    dystress senteval --model princeton-nlp/sup-simcse-bert-base-uncased --pooler_type pooler
+
+``python eval/senteval.py`` is the same in a checkout.
 
 STS figures are Spearman's correlation x 100 over all pairs of a task ("all"), transfer figures accuracy x 100. A task
 whose files are missing or damaged is marked, no average is then given, and the exit code is 1.
@@ -18,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import transformers
 
@@ -36,16 +39,27 @@ SIMCSE_OPTIONS = {
     "--pooler": "--pooler_type, and its cls is pooler",
     "--task_set": "--tasks sts, transfer or all",
     "--mode=fasttest": "--mode fast",
-    "--mode=dev": "train.py --eval_set stsb_dev sickr_dev --eval_transfer",
+    "--mode=dev": "dystress train --eval_set stsb_dev sickr_dev --eval_transfer",
+}
+# the options by group of the help
+GROUPS = {
+    "model": ("model", "pooler_type", "dtype", "batch_size", "cache"),
+    "tasks": ("tasks", "suite", "mode", "data_dir", "engine"),
+    "results": ("format", "compare", "geometry", "plot", "pairs", "output"),
 }
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The program's options."""
-    parser = OneLineParser("senteval.py", __doc__)
-    for option in fields(SentEvalSettings):
-        default = {} if option.default is MISSING else {"default": option.default}
-        parser.add_argument(f"--{option.name}", **default, **option.metadata)
+    parser = OneLineParser("dystress senteval", __doc__)
+    options = {option.name: option for option in fields(SentEvalSettings)}
+    for title, names in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            given: dict[str, Any] = dict(options[name].metadata)
+            if options[name].default is not MISSING:
+                given["default"] = options[name].default
+            group.add_argument(f"--{name}", **given)
     return parser
 
 
@@ -76,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(leave_report(Path(settings.model), write=write_text_report))
         return not results.missing
 
-    return exit_code("senteval.py", work, "interrupted; the result file holds what was finished")
+    return exit_code("dystress senteval", work, "interrupted; the result file holds what was finished")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Train and evaluate many configurations with several seeds, each run in its own process and folder.
 
-    python -m dystress_text.sweep --table sts --seeds 0 1 2                         # the paper's nine rows
-    python -m dystress_text.sweep --table sts controls --seeds 0 1 2 --tasks all    # and constants as their controls
-    python -m dystress_text.sweep --presets sts-macl paper --seeds 0 -- --max_steps 100
-    python -m dystress_text.sweep --temperature shifted_cosine --tau_min 0.03 0.05 --tau_max 0.05 0.07 --shift -0.4
+    dystress sweep --table sts --seeds 0 1 2                         # the paper's nine rows
+    dystress sweep --table sts controls --seeds 0 1 2 --tasks all    # and constants as their controls
+    dystress sweep --presets sts-macl paper --seeds 0 -- --max_steps 100
+    dystress sweep --temperature shifted_cosine --tau_min 0.03 0.05 --tau_max 0.05 0.07 --shift -0.4
 
 What follows -- goes to the training program. The same command again runs what is missing and resumes runs that
 stopped. A run that fails does not stop the others; its log is named, and the exit code is then 1.
@@ -24,16 +24,17 @@ from dystress_text.simcse.presets import TABLES
 
 def make_parser() -> OneLineParser:
     """The program's options."""
-    parser = OneLineParser("sweep", __doc__)
-    add = parser.add_argument
+    parser = OneLineParser("dystress sweep", __doc__)
+    add = parser.add_argument_group("what to train").add_argument
     add(
         "--table", nargs="+", default=[], choices=TABLES, help="sts: the rows of the paper's table; controls: constants"
     )
-    add("--presets", nargs="+", default=[], metavar="NAME", help="presets by name: python -m dystress_text.presets")
+    add("--presets", nargs="+", default=[], metavar="NAME", help="presets by name: dystress presets")
     add("--temperature", help="of a grid; its values are the next options, all combinations of them")
     for name in GRID:
         add(f"--{name}", nargs="+", default=[], type=float, metavar="VALUE", help="of the grid")
     add("--seeds", nargs="+", type=int, default=[0, 1, 2], help="of every configuration (default 0 1 2)")
+    add = parser.add_argument_group("how").add_argument
     add("--output_dir", type=Path, default=Path("sweep"), help="a folder for each run, and logs/ (default sweep)")
     add("--jobs", type=int, default=1, help="runs at once (default 1)")
     add("--tasks", nargs="+", default=["sts"], help="sts (default), transfer, all, names of tasks, or none")
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     transformers.utils.logging.set_verbosity_error()
     words = list(sys.argv[1:] if argv is None else argv)
     cut = words.index("--") if "--" in words else len(words)
-    return exit_code("sweep", lambda: sweep(make_parser().parse_args(words[:cut]), words[cut + 1 :]))
+    return exit_code("dystress sweep", lambda: sweep(make_parser().parse_args(words[:cut]), words[cut + 1 :]))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Fine-tune an encoder with SimCSE, unsupervised or supervised, and a similarity-dependent temperature.
 
-    accelerate launch dystress_text/train.py                          # the paper's run: BERT-base, Wiki1M, STS-B dev
-    python dystress_text/train.py --preset quickstart                 # no network, no GPU
-    accelerate launch dystress_text/train.py --train_file mine.txt    # own sentences, one per line
-    accelerate launch dystress_text/train.py --temp 0.05              # SimCSE's constant temperature
-    accelerate launch dystress_text/train.py --supervised --train_file triplets.csv
-    accelerate launch dystress_text/train.py settings.yaml --seed 1   # settings from a file; flags override them
+    dystress train                              # the paper's run: BERT-base, Wiki1M, STS-B dev
+    dystress train --preset quickstart          # no network, no GPU
+    dystress train --train_file mine.txt        # own sentences, one per line
+    dystress train --temp 0.05                  # SimCSE's constant temperature
+    dystress train --supervised --train_file triplets.csv
+    dystress train settings.yaml --seed 1       # settings from a file; flags override them
+    accelerate launch -m dystress_text.train    # on several GPUs or processes
+    accelerate launch dystress_text/train.py    # the same in a checkout
 
 The model is written to ``out/`` (``--output_dir``) in sentence-transformers' format.
 """
@@ -22,11 +24,12 @@ import transformers
 from accelerate import Accelerator
 
 from dystress_text.cli.command_line import exit_code
+from dystress_text.cli.options import SettingsParser
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.report.page import leave_report
 from dystress_text.report.text_page import write_text_report
-from dystress_text.simcse.arguments import parse
+from dystress_text.simcse import arguments
 from dystress_text.simcse.run import TextRun, build_text_run, model_path
 from dystress_text.simcse.settings import RunSettings
 from dystress_text.training.run import run
@@ -54,6 +57,11 @@ def train(settings: RunSettings) -> dict[str, Any]:
     return run(settings.engine, build)
 
 
+def make_parser() -> SettingsParser:
+    """The program's options; a preset's defaults are not among them."""
+    return arguments.make_parser(__doc__)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     transformers.utils.logging.set_verbosity_error()
@@ -61,10 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
 
     def work() -> bool:
-        train(parse(sys.argv[1:] if argv is None else argv, __doc__))
+        train(arguments.parse(sys.argv[1:] if argv is None else argv, __doc__))
         return True
 
-    return exit_code("train.py", work)
+    return exit_code("dystress train", work)
 
 
 if __name__ == "__main__":

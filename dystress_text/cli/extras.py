@@ -6,7 +6,12 @@ from importlib.util import find_spec
 
 from dystress_text.errors import UserError
 
-EXTRAS = {"plots": ("matplotlib", "jinja2"), "lora": ("peft",)}
+EXTRAS = {
+    "plots": ("matplotlib", "jinja2"),
+    "lora": ("peft",),
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "search": ("usearch",),
+}
 
 
 def require(extra: str, what: str) -> None:
@@ -21,4 +26,4 @@ def require(extra: str, what: str) -> None:
     """
     missing = [name for name in EXTRAS[extra] if find_spec(name) is None]
     if missing:
-        raise UserError(f"{what} needs {' and '.join(missing)}: pip install -c constraints.txt -e '.[{extra}]'")
+        raise UserError(f"{what} needs {' and '.join(missing)}: pip install 'dystress-text[{extra}]'")

@@ -66,7 +66,7 @@ def read_saved(folder: Path) -> SavedModel:
     """
     if not (folder / MODULES).is_file():
         raise UserError(
-            f"{str(folder)!r} is not a model of dystress_text/train.py: a folder with {MODULES} is needed"
+            f"{str(folder)!r} is not a model of dystress train: a folder with {MODULES} is needed"
             + (" (this one holds a vision model)" if (folder / "projector.safetensors").is_file() else "")
         )
     try:

@@ -279,7 +279,7 @@ def choose_transfer(names: Sequence[str], data_dir: str | Path | None = None) ->
     if missing:
         raise UserError(
             f"--eval_transfer: no files of {', '.join(task.name for task, _ in missing)} in {missing[0][1]}; prepare "
-            "them (python data/prepare.py senteval), or name tasks whose files are there"
+            "them (dystress prepare senteval), or name tasks whose files are there"
         )
     return chosen
 
@@ -312,15 +312,13 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs | None
         from_hub = published_file(
             "senteval.tar",
             _stsb_dev_of,
-            f"no STS-B dev set: {missing} does not exist. Three ways on: prepare the data (python data/prepare.py "
+            f"no STS-B dev set: {missing} does not exist. Three ways on: prepare the data (dystress prepare "
             "stsb); --eval_set mini_sts or none; or --preset quickstart",
         )
         return read_sts_benchmark(from_hub, task.title)
     if name == "mini_sts":
         raise UserError(f"{missing} does not exist, although it is part of the package: install it again")
-    raise UserError(
-        f"--eval_set: no {name}: {missing} does not exist; prepare the data (python data/prepare.py senteval)"
-    )
+    raise UserError(f"--eval_set: no {name}: {missing} does not exist; prepare the data (dystress prepare senteval)")
 
 
 def _stsb_dev_of(archive: str) -> Path:

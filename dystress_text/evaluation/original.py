@@ -17,7 +17,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import SENTEVAL_NAMES, Task
 from dystress_text.evaluation.classifier import RECIPES, SEED
 from dystress_text.evaluation.sts import Embed
-from dystress_text.files.places import CHECKOUT, PACKAGE
+from dystress_text.files.places import PACKAGE
 
 NAMES = {ours: theirs for theirs, ours in SENTEVAL_NAMES.items()}  # the package's names, where they differ
 
@@ -35,7 +35,7 @@ def import_senteval() -> ModuleType:
         return known
     path = list(sys.path)
     sys.modules.pop("senteval", None)
-    sys.path[:] = [entry for entry in path if Path(entry or ".").resolve() not in (PACKAGE, CHECKOUT / "eval")]
+    sys.path[:] = [entry for entry in path if Path(entry or ".").resolve() not in (PACKAGE, PACKAGE.parent / "eval")]
     try:
         return importlib.import_module("senteval")
     except ImportError as error:

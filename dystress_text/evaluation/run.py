@@ -162,13 +162,14 @@ class SentEvalSettings:
         metadata={"help": "sts, transfer, all, or names of tasks, ours or SentEval's (default all)", "nargs": "+"},
     )
     suite: str = field(
-        default="senteval", metadata={"help": "senteval, or mini: small sets of the checkout", "choices": tuple(SUITES)}
+        default="senteval",
+        metadata={"help": "senteval, or mini: small sets that come with the package", "choices": tuple(SUITES)},
     )
     mode: str = field(
         default="test", metadata={"help": "test: the published figures; fast: fewer folds", "choices": tuple(RECIPES)}
     )
     data_dir: str | None = field(
-        default=None, metadata={"help": "where prepared data lie; default $DYSTRESS_DATA, else data/prepared"}
+        default=None, metadata={"help": "where prepared data lie; default: where dystress prepare puts them"}
     )
     dtype: str = field(
         default="fp32", metadata={"help": "of the encoder's forward pass (default fp32)", "choices": tuple(DTYPES)}
@@ -248,8 +249,8 @@ def run(
     folder = suite_folder(settings.suite, settings.data_dir)
     if not folder.is_dir():
         raise UserError(
-            f"no SentEval data: {folder} is not a folder; python data/prepare.py senteval gets them, --data_dir names "
-            "another place, and --suite mini comes with the checkout"
+            f"no SentEval data: {folder} is not a folder; dystress prepare senteval gets them, --data_dir names "
+            "another place, and --suite mini comes with the package"
         )
     if settings.engine == "original":
         import_senteval()

@@ -1,4 +1,4 @@
 """Copies of a model for other consumers, and the model card.
 
-May import: simcse and all rooms below it. Program: ``python -m dystress_text.export``.
+May import: simcse and all rooms below it. Program: ``dystress export``.
 """

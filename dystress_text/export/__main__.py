@@ -1,9 +1,9 @@
 """Make a copy of a trained model that other tools load.
 
-    python -m dystress_text.export out/ --to legacy    # sentence-transformers from 2.2 on
-    python -m dystress_text.export out/ --to hf        # transformers alone; the card spells the pooling out
-    python -m dystress_text.export out/ --to onnx      # ONNX Runtime; pooling is part of the graph
-    python -m dystress_text.export out/ --to native --push_to_hub NAME/MODEL
+    dystress export out/ --to legacy    # sentence-transformers from 2.2 on
+    dystress export out/ --to hf        # transformers alone; the card spells the pooling out
+    dystress export out/ --to onnx      # ONNX Runtime; pooling is part of the graph
+    dystress export out/ --to native --push_to_hub NAME/MODEL
 
 The copy lands in a folder of its own (``--output``, or ``out-legacy`` and so on) and is there only if its vectors, as
 the tool that it is for computes them, are those of the model (1e-4). ``native`` is the layout of the installed
@@ -27,7 +27,7 @@ from dystress_text.export.copies import PROBES, check_push, export, push
 
 def make_parser() -> argparse.ArgumentParser:
     """The program's options."""
-    parser = OneLineParser("export.py", __doc__)
+    parser = OneLineParser("dystress export", __doc__)
     add = parser.add_argument
     add("model", type=Path, help="folder of a trained model")
     add("--to", required=True, metavar="{" + ",".join(LAYOUTS) + "}", help="layout of the copy")
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(push(done.folder, options.push_to_hub, options.private), flush=True)
         return True
 
-    return exit_code("export.py", work)
+    return exit_code("dystress export", work)
 
 
 if __name__ == "__main__":

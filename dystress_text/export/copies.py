@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from dystress_text.cli.extras import require
 from dystress_text.encoders.encoder import SentenceEncoder, length_limit, load_encoder, pooler_encoder
 from dystress_text.encoders.legacy_layout import write_legacy, write_tokenizer
 from dystress_text.encoders.pooling import AVERAGED
@@ -33,7 +33,6 @@ from dystress_text.training.run_folder import RECORD
 TOLERANCE = 1e-4
 OPSET = 18  # torch's exporter writes this version without conversion
 ONNX_FILE = "model.onnx"
-ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _PROTOBUF_LIMIT = 2**31 - 2**20  # bytes of one file; larger weights go into a second file
 
 # the copy is checked on these: from one token to more than the longest input, in batches of odd sizes
@@ -83,11 +82,8 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
     output = output if output is not None else Path(f"{os.path.abspath(model)}-{to}")
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise UserError(f"--output: {str(output)!r} exists and is not an empty folder; nothing was written")
-    if to == "onnx" and (missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]):
-        raise UserError(
-            f"--to onnx: not installed: {', '.join(missing)}; from the checkout: pip install -c constraints.txt -e "
-            "'.[onnx]'"
-        )
+    if to == "onnx":
+        require("onnx", "--to onnx")
     saved = read_saved(model)
     record, random_pairs = _read_record(model), RandomPairs.load(model)
     encoder, tokenizer = load_saved(model)

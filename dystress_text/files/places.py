@@ -8,13 +8,20 @@ from pathlib import Path
 from dystress_text.errors import UserError
 
 PACKAGE = Path(__file__).resolve().parents[1]
-CHECKOUT = PACKAGE.parent
+CHECKOUT = PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else None  # None: installed from a wheel
 EMBEDDED = PACKAGE / "embedded"
 
 
 def data_root(data_dir: str | Path | None = None) -> Path:
-    """The folder of prepared data: the argument, else ``$DYSTRESS_DATA``, else ``data/prepared`` of the checkout."""
-    return Path(data_dir or os.environ.get("DYSTRESS_DATA") or CHECKOUT / "data" / "prepared")
+    """The folder of prepared data: the argument, else ``$DYSTRESS_DATA``, else ``data/prepared`` of the checkout.
+
+    Without a checkout it is ``dystress-text`` in ``$XDG_DATA_HOME``, else in ``~/.local/share``.
+    """
+    if named := data_dir or os.environ.get("DYSTRESS_DATA"):
+        return Path(named)
+    if CHECKOUT is not None:
+        return CHECKOUT / "data" / "prepared"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dystress-text"
 
 
 def embedded(path: str) -> Path:

@@ -26,7 +26,7 @@ def prepare(names: Sequence[str], request: preparation.Request) -> bool:
         try:
             manifest = preparation.prepare(name, request)
         except DataError as error:
-            print(f"prepare.py: error: {error}", file=sys.stderr, flush=True)
+            print(f"dystress prepare: error: {error}", file=sys.stderr, flush=True)
             successes.append(False)
             continue
         print(f"{name}: {_state(manifest)}, in {request.root / CATALOG[name].folder}")

@@ -152,5 +152,5 @@ def _base_of(spec: PublishedImages, root: Path) -> tuple[PublishedImages, Manife
     assert spec.chosen_from is not None
     manifest = read_manifest(root / spec.chosen_from)
     if manifest is None:
-        raise DataError(f"{spec.chosen_from} must be prepared first: python data/prepare.py {spec.chosen_from}")
+        raise DataError(f"{spec.chosen_from} must be prepared first: dystress prepare {spec.chosen_from}")
     return IMAGE_SETS[spec.chosen_from], manifest

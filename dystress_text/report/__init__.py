@@ -1,4 +1,4 @@
 """Finished runs, read and compared: statistics, tables, pages, curves, drawings; and the sweep that makes runs.
 
-May import: simcse and all rooms below it. Program: ``python -m dystress_text.report``.
+May import: simcse and all rooms below it. Program: ``dystress report``.
 """

@@ -1,10 +1,10 @@
 """Tables of a sweep: mean and deviation over seeds, the paper's figures, and tests against constant temperatures.
 
-    python -m dystress_text.report sweep/
-    python -m dystress_text.report sweep/ --format latex > tables.tex
-    python -m dystress_text.report sweep/ --format csv                        # every figure in one table
-    python -m dystress_text.report out_a/ out_b/ --baseline out_b             # single runs
-    python -m dystress_text.report out_a/ out_b/ --format html > compare.html # with curves, settings and similarities
+    dystress report sweep/
+    dystress report sweep/ --format latex > tables.tex
+    dystress report sweep/ --format csv                        # every figure in one table
+    dystress report out_a/ out_b/ --baseline out_b             # single runs
+    dystress report out_a/ out_b/ --format html > compare.html # with curves, settings and similarities
 
 Differences are paired by seed. Without --baseline a configuration is compared with the constant 0.05 (SimCSE) and the
 constant that equals its tau_max, where the folders hold these, else with every constant in them.
@@ -27,7 +27,7 @@ from dystress_text.report.text_page import page_of
 
 def make_parser() -> OneLineParser:
     """The program's options."""
-    parser = OneLineParser("report", __doc__)
+    parser = OneLineParser("dystress report", __doc__)
     add = parser.add_argument
     add("folders", nargs="+", type=Path, metavar="FOLDER", help="a sweep's folder, or a run's")
     add("--format", choices=FORMATS, default="text", help="of the tables (default text); html is a page")
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return True
 
-    return exit_code("report", work)
+    return exit_code("dystress report", work)
 
 
 def _report(compared: Comparisons, style: str) -> str:

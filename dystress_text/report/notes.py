@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dystress_text.report.groups import groups_of
 from dystress_text.report.runs import RunFigures, differing_otherwise
 from dystress_text.report.tables import Comparisons
 from dystress_text.simcse.presets import PRESETS
@@ -16,7 +17,7 @@ def notes_of(compared: Comparisons) -> list[str]:
     runs = compared.runs
     notes = [f"Setup: {_setup(runs[0])}."]
     away = not_the_papers(runs)
-    if away:
+    if away and any(group.paper(run) is not None for group in groups_of(runs) for run in runs):
         notes.append(
             f"Not the paper's setup ({', '.join(away)}): the lines 'ours - paper' say nothing about its claims."
         )
@@ -30,13 +31,13 @@ def notes_of(compared: Comparisons) -> list[str]:
     notes += _notes_on_seeds(compared)
     if compared.resamples and any(run.pairs for run in runs):
         notes.append("Intervals over sentence pairs are for the models at hand: they hold for no other seed.")
-    if not any(compared.pairs()):
+    if len(compared.configurations) > 1 and not any(compared.pairs()):
         notes.append(
             "No configuration with a constant temperature is among these runs: nothing is tested; --baseline names "
             "another baseline."
         )
     left = [run.folder.name for run in runs if len(run.figures) == 1]
-    if left:
+    if 0 < len(left) < len(runs):  # the others' figures stand in tables without them
         notes.append(f"Not evaluated: {', '.join(left)}.")
     if compared.unfinished:
         notes.append(f"Not finished and left out: {', '.join(compared.unfinished)}.")

@@ -225,7 +225,7 @@ def _read_images(run: FinishedRun, accuracy: str, geometry: bool) -> _Evaluated:
 
 
 def _read_text(run: FinishedRun, geometry: bool) -> _Evaluated:
-    command = f"python eval/senteval.py --model {shlex.quote(str(run.folder))} --tasks sts"
+    command = f"dystress senteval --model {shlex.quote(str(run.folder))} --tasks sts"
     suites = text_evaluations(run.folder)
     found = suites.get("senteval", suites.get("mini"))
     if found is None:

@@ -78,6 +78,7 @@ def render_page(runs: Sequence[RunHistory], tables: Sequence[tuple[str, Table]] 
     require("plots", "a page")
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    from dystress_text.report.drawings import metric_title
     from dystress_text.report.page_drawings import galleries
 
     several = len(runs) > 1
@@ -88,7 +89,7 @@ def render_page(runs: Sequence[RunHistory], tables: Sequence[tuple[str, Table]] 
     page = environment.get_template(REPORT).render(
         title=f"{len(runs)} runs" if several else runs[0].name,
         summary=[_summary(run, several) for run in runs],
-        tables=[("Before and after training", _results(runs)), *tables],
+        tables=[("Before and after training", _results(runs, metric_title)), *tables],
         galleries=galleries(runs),
         notes=notes,
         differing=_by_run(options, differing=True),
@@ -109,10 +110,10 @@ def _summary(run: RunHistory, named: bool) -> str:
     )
 
 
-def _results(runs: Sequence[RunHistory]) -> Table:
-    """Each metric of each run, for the untrained encoder and for the best model."""
+def _results(runs: Sequence[RunHistory], title: Callable[[str], str]) -> Table:
+    """Each metric of each run, for the untrained encoder and for the best model; ``title`` says it in words."""
     metrics = list(dict.fromkeys(metric for run in runs for metric in run.record["trained"]))
-    lines = [["", *metrics]]
+    lines = [["", *(title(metric).replace("\n", ", ").replace("$\\times$", "x") for metric in metrics)]]
     for run in runs:
         untrained = run.record.get("untrained") or {}
         untrained = untrained.get(run.record["settings"].get("pooler_type"), untrained)

@@ -36,8 +36,9 @@ def galleries(runs: Sequence[RunHistory]) -> list[tuple[str, Pictures]]:
     """The pictures of a page by heading; a gallery may be empty."""
     curves = [run.curves for run in runs]
     logged = [_similarity_curves(run) for run in runs if run.similarity_steps]
+    drawn = [name for name in metrics_of(curves) if any(len(run.metrics.get(name, [[]])[0]) > 1 for run in curves)]
     return [
-        ("Over training", _over_steps(curves, {metric: metric_title(metric) for metric in metrics_of(curves)})),
+        ("Over training", _over_steps(curves, {metric: metric_title(metric) for metric in drawn})),
         ("Similarities and temperature", [picture for run in runs for picture in _similarities(run, len(runs) > 1)]),
         ("What the temperature did to the pairs of each step", _over_steps(logged, _FIGURES if logged else {})),
     ]

@@ -1,10 +1,10 @@
 """Search in many sentences by the similarity of their vectors, with an index that is saved and loaded.
 
-    python -m dystress_text.search build --model out --file sentences.txt --index idx
-    python -m dystress_text.search add --model out --file more.txt --index idx
-    python -m dystress_text.search query --index idx --model out "A man plays a guitar." --top_k 5
-    python -m dystress_text.search query --index idx --model out --file questions.txt --json
-    python -m dystress_text.search query --index idx --model out "A man plays a guitar." --false_alarm 1e-4
+    dystress search build --model out --file sentences.txt --index idx
+    dystress search add --model out --file more.txt --index idx
+    dystress search query --index idx --model out "A man plays a guitar." --top_k 5
+    dystress search query --index idx --model out --file questions.txt --json
+    dystress search query --index idx --model out "A man plays a guitar." --false_alarm 1e-4
 
 The file holds one sentence a line in UTF-8 (.gz, .xz and .bz2 too; - is standard input) and is never held in memory.
 ``add`` puts sentences behind those of an index; the index stays as it was until the new one is complete. Search is
@@ -69,7 +69,7 @@ class _CommandParser(OneLineParser):
 
 def make_parser() -> argparse.ArgumentParser:
     """The program's options."""
-    parser = OneLineParser("search", __doc__)
+    parser = OneLineParser("dystress search", __doc__)
     commands = parser.add_subparsers(dest="command", required=True, parser_class=_CommandParser)
     build, add, query = (commands.add_parser(name) for name in ("build", "add", "query"))
     for command in (build, add, query):
@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         {"build": _build, "add": _add, "query": _query}[options.command](options)
         return True
 
-    return exit_code("search", work)
+    return exit_code("dystress search", work)
 
 
 if __name__ == "__main__":

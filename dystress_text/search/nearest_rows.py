@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dystress_text.cli.extras import require
 from dystress_text.errors import UserError
 from dystress_text.search.stored_vectors import Float32, Float64, RowNumbers, StoredVectors
 
 ROWS, QUERIES = 4096, 256  # of a block of exact search: its fp32 copy and its scores stay in the processor's cache
 RESCORED = 4096  # pairs of vectors multiplied in fp64 at a time
 OVERSAMPLING = 10  # candidates by Hamming distance for each match
-INSTALL = "pip install usearch"
 # metric and dtype of a graph; an int8 row's scale does not change its angle
 _GRAPHS = {"fp32": ("ip", "f16"), "fp16": ("ip", "f16"), "int8": ("cos", "i8"), "binary": ("hamming", "b1")}
 
@@ -201,8 +201,7 @@ def usearch() -> Any:
     Raises:
         UserError: it is not installed.
     """
-    try:
-        import usearch.index as module
-    except ImportError as error:
-        raise UserError(f"approximate search needs usearch, the `search` extra: {INSTALL}") from error
-    return module
+    require("search", "approximate search")
+    import usearch.index
+
+    return usearch.index

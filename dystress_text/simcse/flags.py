@@ -12,7 +12,7 @@ from dystress_text.errors import UserError
 
 # flags: what they are here when on and when off; a text says why that is refused
 FLAGS: dict[str, tuple[tuple[str, ...], tuple[str, ...] | str]] = {
-    "--do_train": ((), "this program trains; python eval/senteval.py --model NAME evaluates a model as it is"),
+    "--do_train": ((), "this program trains; dystress senteval --model NAME evaluates a model as it is"),
     "--do_eval": ((), "--eval_set none leaves evaluation out"),
     "--load_best_model_at_end": ((), "--evaluation_strategy no keeps the last model"),
     "--fp16": (("--mixed_precision", "fp16"), ("--mixed_precision", "no")),
@@ -43,7 +43,7 @@ REPLACED: dict[str, str] = {
     "--validation_split_percentage": "no training text is held out; --eval_set and --eval_file evaluate",
     "--preprocessing_num_workers": "the tokenizer uses all cores by itself",
     "--pad_to_max_length": "nothing is computed for padding; --packing no pads to the longest of the batch",
-    "--do_predict": "eval/senteval.py --model evaluates a trained model",
+    "--do_predict": "dystress senteval --model evaluates a trained model",
     "--prediction_loss_only": "--eval_set none leaves the metrics out",
     "--per_device_eval_batch_size": "evaluation takes 64 sentences at a time",
     "--per_gpu_train_batch_size": "use --per_device_train_batch_size",

@@ -1,6 +1,6 @@
 """The presets of text runs: the paper's rows, controls, SimCSE's models, and small runs.
 
-python -m dystress_text.presets    # lists them, in a checkout also those for images
+dystress presets    # lists them, in a checkout also those for images
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ PRESETS: dict[str, Preset] = {
             "train_file": "python-documentation",
             "eval_set": "mini_sts",
             "max_steps": 150,
-            "eval_steps": 0,
+            "eval_steps": 50,
             "held_out": 1500,
         },
     ),

@@ -105,7 +105,7 @@ class TextSettings:
     packing: bool = option(
         True, "Compute nothing for padding; no takes transformers' own forward pass: slower, with the same result."
     )
-    data_dir: str | None = option(None, "Folder of prepared data; default $DYSTRESS_DATA, else data/prepared.")
+    data_dir: str | None = option(None, "Folder of prepared data; default: where dystress prepare puts them.")
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -170,6 +170,6 @@ def wiki1m(data_dir: str | Path | None = None) -> Path:
     return published_file(
         WIKI1M,
         Path,
-        f"no training text: {prepared} does not exist. Three ways on: prepare the data (python data/prepare.py "
+        f"no training text: {prepared} does not exist. Three ways on: prepare the data (dystress prepare "
         "wiki1m); --train_file FILE with one sentence per line; or --preset quickstart, which needs no network",
     )

@@ -47,6 +47,16 @@ class _ListPresets(argparse.Action):
         parser.exit()
 
 
+def settings_parser(
+    groups: Sequence[Any], presets: Mapping[str, Preset], default_preset: str, prog: str, description: str | None = None
+) -> SettingsParser:
+    """The parser of :func:`parse_settings`, without the defaults of a preset."""
+    parser = SettingsParser(list(groups), prog=prog, description=description, formatter_class=_Help, allow_abbrev=False)
+    parser.add_argument("--preset", help=f"Settings by name; default {default_preset}. --list_presets shows all.")
+    parser.add_argument("--list_presets", action=_ListPresets, presets=presets)
+    return parser
+
+
 def parse_settings(
     argv: Sequence[str],
     groups: Sequence[Any],
@@ -71,15 +81,7 @@ def parse_settings(
     Raises:
         UserError: an unknown name or a value out of range.
     """
-    parser = SettingsParser(
-        list(groups),
-        prog=prog,
-        description=description,
-        formatter_class=_Help,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--preset", help=f"Settings by name; default {default_preset}. --list_presets shows all.")
-    parser.add_argument("--list_presets", action=_ListPresets, presets=presets)
+    parser = settings_parser(groups, presets, default_preset, prog, description)
     argv = flags_of_line(argv, groups)
     first_look = SettingsParser([], add_help=False, allow_abbrev=False)
     first_look.add_argument("--preset", default=default_preset)

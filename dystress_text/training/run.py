@@ -104,10 +104,10 @@ def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str
 
 
 def _begin(engine: EngineSettings, output: Path, built: Run, trainer: Trainer) -> None:
-    before = read_record(output) if engine.resume_from_checkpoint else {}
+    before = read_record(output) if engine.resumes else {}
     prepare_output(output, engine, built.record)
     built.begin(trainer, before)
-    if engine.resume_from_checkpoint:
+    if engine.resumes:
         first = trainer.first_step
         print(f"going on after step {first:,}" if first else "no checkpoint yet: from the start", flush=True)
     write_record(output, built.record)

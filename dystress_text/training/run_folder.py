@@ -46,8 +46,8 @@ def check_output(output: Path, engine: EngineSettings) -> None:
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"--output_dir: cannot write to {str(output)!r}: {str(existing)!r} is not a writable folder")
     occupied = output.is_dir() and any(output.iterdir())
-    if engine.resume_from_checkpoint:
-        if not _is_run(output):
+    if engine.resumes:
+        if not _is_run(output) and (occupied or engine.resume_from_checkpoint != "auto"):
             raise UserError(f"--resume_from_checkpoint: {str(output)!r} holds no run of this program")
     elif occupied and not engine.overwrite_output_dir:
         raise UserError(
@@ -68,7 +68,7 @@ def prepare_output(output: Path, engine: EngineSettings, record: Mapping[str, An
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
-        if engine.overwrite_output_dir or (engine.resume_from_checkpoint and not checkpoint_folders(output)):
+        if engine.overwrite_output_dir or (engine.resumes and not checkpoint_folders(output)):
             _remove_run(output)
         write_record(output, record)
     except OSError as error:

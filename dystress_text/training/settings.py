@@ -82,7 +82,13 @@ class EngineSettings:
 
     output_dir: str = option("out", "Folder for the model, the log and checkpoints.")
     overwrite_output_dir: bool = option(False, "Replace the run that output_dir holds.")
-    resume_from_checkpoint: bool = option(False, "Resume the run that output_dir holds.")
+    resume_from_checkpoint: str = option(
+        "no",
+        "Resume the run that output_dir holds; auto also begins one where the folder is absent or empty.",
+        nargs="?",
+        const="yes",
+        metavar="{yes,no,auto}",
+    )
     seed: int = option(42, "Seed of everything: initialisation, order, dropout.", interval="[0, 2^32)")
     num_train_epochs: float = option(1, "Passes over the data; 0.5 is half of one.", interval="(0, 2^32)")
     max_steps: int = option(-1, "Optimiser steps, instead of epochs if positive.")
@@ -160,5 +166,16 @@ class EngineSettings:
         check_options(self)
         if self.max_steps < 1 and self.max_steps != -1:
             raise UserError(f"--max_steps: must be at least 1, or -1 for whole epochs, got {self.max_steps}")
-        if self.overwrite_output_dir and self.resume_from_checkpoint:
+        asked = str(self.resume_from_checkpoint).lower()  # True and False too
+        object.__setattr__(self, "resume_from_checkpoint", {"true": "yes", "false": "no"}.get(asked, asked))
+        if self.resume_from_checkpoint not in ("yes", "no", "auto"):
+            raise UserError(
+                f"--resume_from_checkpoint: yes, no or auto, got {asked!r}; the run is the one in --output_dir"
+            )
+        if self.overwrite_output_dir and self.resumes:
             raise UserError("--overwrite_output_dir and --resume_from_checkpoint exclude each other")
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the run goes on from a checkpoint, if there is one."""
+        return self.resume_from_checkpoint != "no"

@@ -118,7 +118,7 @@ class Trainer:
         self.folder = Path(settings.output_dir)
         identity = identity_of(self.options, accelerator, data_id)
         self._saved = SavedState(self.folder, accelerator, self.optimizer, self.scheduler, task.state, identity)
-        self._checkpointed = self._saved.find(self.total_steps) if settings.resume_from_checkpoint else None
+        self._checkpointed = self._saved.find(self.total_steps) if settings.resumes else None
         self._writer = ModelWriter(self.folder)
         self._agree = Agreement(accelerator)
         self._losses = PendingLosses(settings.gradient_accumulation_steps, accelerator.scaler is not None)

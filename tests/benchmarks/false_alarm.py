@@ -65,7 +65,8 @@ def encoded(model: Path, name: str, sentences: list[str], cache: Path) -> Vector
         print(f"{place.name}: {time.process_time() - begun:.0f} s of processor time", file=sys.stderr, flush=True)
         np.save(place, vectors)
     vectors = np.load(place)
-    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    unit: Vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    return unit
 
 
 def cosines_of_pairs(vectors: Vectors, seed: int) -> NDArray[np.float32]:

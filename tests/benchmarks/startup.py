@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dystress_text.files.places import CHECKOUT, embedded
+from dystress_text.files.places import PACKAGE, embedded
 
 SENTENCES = [f"sentence number {i} of sixty-four" for i in range(64)]
 THEIRS = """
@@ -47,7 +47,7 @@ def main() -> None:
         text = Path(folder) / "sentences.txt"
         text.write_text("\n".join(SENTENCES))
         model, out = str(embedded("bert-mini-wiki")), str(Path(folder) / "out")
-        program = str(CHECKOUT / "dystress_text" / "train.py")
+        program = str(PACKAGE / "train.py")
         step = ["--model_name_or_path", model, "--train_file", str(text), "--eval_set", "none", "--max_steps", "1"]
         contestants = {
             "import torch": ["-c", "import torch"],

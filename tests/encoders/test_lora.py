@@ -230,7 +230,7 @@ def test_an_encoder_that_peft_does_not_know_wants_names():
 def test_without_peft_the_install_is_named(flags, capsys, monkeypatch):
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     assert main([*flags, "--lora_rank=2"]) == 2
-    assert "--lora_rank needs peft: pip install -c constraints.txt -e '.[lora]'" in capsys.readouterr().err
+    assert "--lora_rank needs peft: pip install 'dystress-text[lora]'" in capsys.readouterr().err
 
 
 def test_the_adapter_is_read_back_by_peft(tmp_path):

@@ -2,17 +2,14 @@
 
 import csv
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import make_sentences, reset_accelerator
-from processes import free_port
+from processes import spawn
 from safetensors.torch import load_file
 from scipy import stats
 from sentence_transformers import SentenceTransformer
@@ -191,7 +188,7 @@ BAD = [
     (["--eval_set", "stsb_dev", "stsb_dev"], ["--eval_set", "each once"]),
     (["--eval_set", "stsb_dev", "none"], ["--eval_set", "none alone"]),
     (["--eval_set="], ["--eval_set", "nothing"]),
-    (["--eval_set", "stsb_dev", "sts13"], ["--eval_set", "no sts13", "data/prepare.py senteval"]),
+    (["--eval_set", "stsb_dev", "sts13"], ["--eval_set", "no sts13", "dystress prepare senteval"]),
     (["--eval_set", "stsb_dev", "sts99"], ["--eval_set", "'sts99'", "sickr_dev"]),
     (["--eval_file", "/no/such.csv"], ["--eval_file", "/no/such.csv"]),
     (["--eval_file", "{own}", "{own}"], ["--eval_file", "my_pairs_spearman", "rename"]),
@@ -205,7 +202,7 @@ BAD = [
     (["--eval_columns", "a", "b", "c"], ["--eval_columns", "--eval_file"]),
     (["--eval_score_range", "0", "5"], ["--eval_score_range", "--eval_file"]),
     (["--eval_transfer", "MR", "MARS"], ["--eval_transfer", "'MARS'", "MRPC"]),
-    (["--eval_transfer", "MR"], ["--eval_transfer", "no files of MR", "data/prepare.py senteval"]),
+    (["--eval_transfer", "MR"], ["--eval_transfer", "no files of MR", "dystress prepare senteval"]),
     (["--eval_transfer"], ["--eval_transfer", "MR, CR, SUBJ, MPQA, SST2, TREC, MRPC"]),
 ]  # fmt: skip
 
@@ -214,7 +211,7 @@ BAD = [
 def test_bad_evaluations_are_one_line_and_write_nothing(flags, own, wrong, words, tmp_path, capsys):
     assert main([*flags, *(word.format(own=own) for word in wrong)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("train.py: error: ")
+    assert line.startswith("dystress train: error: ")
     assert all(word in line for word in words), line
     assert not (tmp_path / "out").exists()
 
@@ -270,19 +267,18 @@ def test_the_sets_of_sts_are_read(shared, tmp_path):
     )
 
 
+def measure(arguments):
+    """One of several processes."""
+    assert main(arguments) == 0
+
+
 @pytest.mark.slow
 def test_two_processes_measure_as_one(flags, own, tmp_path):
     """The first evaluation is of the same global batches; dropout off."""
     more = ["--eval_set", "stsb_dev", "mini_sts", "--eval_file", str(own), *MINI_TASKS]
     more += ["--dropout=0", "--max_steps=2", "--eval_steps=1", "--pooler_type=avg"]
     _, one = run(flags, tmp_path / "one", *more)
-    launch = ["-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
-    done = subprocess.run(
-        [sys.executable, *launch, str(TRAIN), *flags, *more, f"--output_dir={tmp_path / 'two'}"],
-        capture_output=True, text=True, timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    spawn(2, measure, [*flags, *more, f"--output_dir={tmp_path / 'two'}"])
     two = [json.loads(line) for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
     measured = [[line for line in log if "loss" not in line] for log in (one, two)]
     assert len(measured[0]) == len(measured[1]) == 2

@@ -238,10 +238,10 @@ def test_an_error_is_one_line_whatever_it_quotes(message):
 
     raw = io.BytesIO()
     with contextlib.redirect_stderr(io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace")) as stream:
-        assert exit_code("train.py", work) == 2
+        assert exit_code("dystress train", work) == 2
         stream.flush()
         said = raw.getvalue().decode()
-    assert said.startswith("train.py: error:")
+    assert said.startswith("dystress train: error:")
     assert said.endswith("\n")
     assert said[:-1].isprintable()
 
@@ -262,9 +262,9 @@ def test_a_token_is_no_setting(option, tmp_path, capsys, monkeypatch):
 )
 def test_a_token_in_the_wrong_place_is_not_printed(argv, capsys):
     token = "hf_" + "aB3" * 12
-    assert exit_code("train.py", lambda: bool(parse([word.format(token) for word in argv]))) == 2
+    assert exit_code("dystress train", lambda: bool(parse([word.format(token) for word in argv]))) == 2
     shown = capsys.readouterr()
-    assert "train.py: error: " in shown.err
+    assert "dystress train: error: " in shown.err
     assert token not in shown.out + shown.err
 
 

@@ -412,10 +412,10 @@ def test_wrong_text_runs_are_one_line(text_run, capsys):
     good = text_run("good", 70.0, -2.0, 0.2, "--temp=0.05")
     bare = text_run("bare", 70.0, -2.0, 0.2, "--temp=0.03", geometry=False)
     said = error_of(capsys, name, good, bare)
-    assert f"without geometry: python eval/senteval.py --model {bare} --tasks sts --geometry dev\n" in said
+    assert f"without geometry: dystress senteval --model {bare} --tasks sts --geometry dev\n" in said
     assert main(["accuracy-temperature", str(good), str(bare), "--output", str(good / "x.png")]) == 0
     capsys.readouterr()
     mini = text_run("mini", 70.0, -2.0, 0.2, "--temp=0.04", suite="mini")
     assert "not evaluated alike, suite is senteval" in error_of(capsys, name, good, mini)
     (bare / "senteval-senteval-test.json").unlink()
-    assert f"{bare} is not evaluated: python eval/senteval.py" in error_of(capsys, name, good, bare)
+    assert f"{bare} is not evaluated: dystress senteval" in error_of(capsys, name, good, bare)

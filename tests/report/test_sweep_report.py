@@ -212,7 +212,7 @@ def test_what_cannot_be_reported_is_refused_in_a_line(tmp_path, spoil, message, 
     spoil(tmp_path)
     assert main([str(tmp_path / "a"), str(tmp_path / "b")]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("report: error: ")
+    assert error.startswith("dystress report: error: ")
     assert message in error
     assert error.count("\n") == 1
 

@@ -272,11 +272,11 @@ def test_the_program_serves_until_ctrl_c(run, text_file, capsys):
         assert matches[0]["tau"] == pytest.approx(0.07)
         assert main([str(run), "--file", str(text_file), "--port", port]) == 2
         error = capsys.readouterr().err.splitlines()[-1]
-        assert error == f"demo: error: --port: cannot listen on {port}: Address already in use"
+        assert error == f"dystress demo: error: --port: cannot listen on {port}: Address already in use"
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert errors.splitlines()[-1] == "demo: ended"
+    assert errors.splitlines()[-1] == "dystress demo: ended"
     assert "Traceback" not in errors
     assert (url, output) == (f"http://127.0.0.1:{port}/", "")
 
@@ -299,7 +299,7 @@ def test_what_the_program_refuses(run, tiny_bert, text_file, tmp_path, capsys):
         assert main([str(argument) for argument in arguments]) == 2
         error = capsys.readouterr().err.splitlines()
         assert message in error[-1]
-        assert error[-1].startswith("demo: error: ")
+        assert error[-1].startswith("dystress demo: error: ")
 
 
 # in a browser

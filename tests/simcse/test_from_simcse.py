@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,14 +14,14 @@ from dystress_text import demo
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import choose
-from dystress_text.files.places import CHECKOUT
 from dystress_text.senteval import main as evaluate
 from dystress_text.senteval import make_parser
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.flags import REPLACED
 from dystress_text.train import main
 
-PAGE = (CHECKOUT / "docs" / "from-simcse.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "from-simcse.md").read_text(encoding="utf-8")
 
 # SimCSE's train.py, and all of TrainingArguments of the transformers (4.2.1) that it pins
 OWN = [
@@ -190,7 +191,7 @@ def _number(word):
 
 
 def test_its_command_line_runs_as_it_is():
-    command = PAGE.split("    python train.py ")[1].split("\n\n")[0].replace("\\\n", " ").split()
+    command = PAGE.split("\npython train.py ")[1].split("\n```")[0].replace("\\\n", " ").split()
     settings = parse(command)
     assert settings.engine.mixed_precision == "fp16"
     assert settings.text.mlp_only_train is True
@@ -210,7 +211,7 @@ def test_flags_that_are_off_are_off_or_refused(value):
         assert parse(off).engine.mixed_precision == "no"
     assert parse(["--eval_transfer", value]).evaluation.eval_transfer is None
     for flag, instead in (
-        ("--do_train", "python eval/senteval.py --model NAME"),
+        ("--do_train", "dystress senteval --model NAME"),
         ("--do_eval", "--eval_set none"),
         ("--load_best_model_at_end", "--evaluation_strategy no"),
     ):
@@ -269,7 +270,7 @@ def test_what_the_table_names_for_evaluation_is_taken():
     [
         (["--model_name_or_path", "a"], "--model_name_or_path: here it is --model"),
         (["--model", "a", "--pooler", "cls"], "--pooler: here it is --pooler_type"),
-        (["--model", "a", "--mode", "dev"], "--mode=dev: here it is train.py --eval_set stsb_dev sickr_dev"),
+        (["--model", "a", "--mode", "dev"], "--mode=dev: here it is dystress train --eval_set stsb_dev sickr_dev"),
         (["--model", "a", "--mode=fasttest"], "--mode=fasttest: here it is --mode fast"),
         (["--model", "a", "--task_set", "sts"], "--task_set: here it is --tasks sts, transfer or all"),
     ],

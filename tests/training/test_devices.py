@@ -127,7 +127,7 @@ def test_a_device_that_fails_is_one_line_and_checkpoints_stay(error, said, tiny_
     assert main([*tiny_run, f"--output_dir={tmp_path}", "--max_steps=8", "--save_steps=2", "--eval_steps=0"]) == 2
     line = capsys.readouterr().err.strip().split("\n")[-1]
     assert said in line
-    assert line.startswith("train.py: error: after step 5 of 8")
+    assert line.startswith("dystress train: error: after step 5 of 8")
     assert line.endswith("complete checkpoints stay as they are")
     assert ("--grad_cache_chunk" in line) == isinstance(error, torch.OutOfMemoryError)
     assert (tmp_path / "checkpoint-4").is_dir()

@@ -90,7 +90,7 @@ def _prepared(known: PublishedImages, split: str, root: Path) -> Source:
         return _from_folder(Path(manifest.folder), split, name, manifest.variant, classes)
     if not folder.is_dir():
         raise UserError(
-            f"{OPTION}: {name} has not been prepared ({folder} does not exist). Run python data/prepare.py "
+            f"{OPTION}: {name} has not been prepared ({folder} does not exist). Run dystress prepare "
             f"{folder.name}, or give {OPTION} FOLDER with your own images"
         )
     return _from_parquet(folder, split, name)
