@@ -1,13 +1,17 @@
 """Small models and texts that the tests share. Nothing is downloaded."""
 
+import gc
+import importlib.util
 import json
 import os
+import signal
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:  # a process on each core: one thread each, and in the programs they start
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,11 @@ from transformers import (
 )
 
 from dystress_text.simcse.corpus import TextFile, TokenizedCorpus, load_corpus
+
+# The background jobs of a script ignore Ctrl-C, and every program that they start does.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LIMIT, SLOW_LIMIT = 300, 900  # seconds of a test; the machine may be busy
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -150,9 +159,25 @@ def flags(tiny_run, tmp_path):
     return [*tiny_run, f"--output_dir={tmp_path / 'out'}"]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Slow tests first, so that no process of tests is left with one of them when the others have ended."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+def pytest_collection_finish() -> None:
+    """What was imported stays: collecting garbage, as each run does twice, need not walk over it."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every test has an end; the longest begin first, so that no process is left with one when the others are done."""
+    for item in items:
+        slow = item.get_closest_marker("slow") is not None
+        if config.pluginmanager.hasplugin("timeout") and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SLOW_LIMIT if slow else LIMIT))
+    items.sort(key=seconds_of, reverse=True)
+
+
+def seconds_of(item: pytest.Item) -> float:
+    """What a slow test says of itself, ``slow(40)``; 0 if it is not slow."""
+    slow = item.get_closest_marker("slow")
+    return (slow.args or (10,))[0] if slow else 0
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -161,6 +186,26 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory):
     patch.setenv("DYSTRESS_CACHE", str(tmp_path_factory.mktemp("cache")))
     yield
     patch.undo()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def galleries() -> Iterator[Callable[..., Any] | None]:
+    """What draws the pictures of a run's page, which takes longer than the tests' runs: pages are left without."""
+    if importlib.util.find_spec("matplotlib") is None:
+        yield None
+        return
+    from dystress_text.report import page_drawings
+
+    whole = page_drawings.galleries
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page_drawings, "galleries", lambda runs: [])
+        yield whole
+
+
+@pytest.fixture
+def with_pictures(galleries: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pages of a test have their pictures."""
+    monkeypatch.setattr("dystress_text.report.page_drawings.galleries", galleries)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """The order of the rooms: imports go down only, in no circle; rooms say what they hold; nothing is too long."""
 
-import subprocess
 import sys
 
 import pytest
@@ -41,23 +40,49 @@ def test_the_picture_shows_the_rooms_as_they_are():
     assert len(rooms.picture(TREE).splitlines()) < 40  # one screen
 
 
-# ---- what the interpreter loads -------------------------------------------------------------------------------------
+# ---- what a program loads when it starts ---------------------------------------------------------------------------
 
 
-def loaded_by(*modules):
-    code = f"import sys, {', '.join(modules)}; print(*(m for m in sys.modules if m.startswith('dystress_text.')))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=rooms.ROOT)
-    return set(done.stdout.split())
+EXTRAS = {"matplotlib", "jinja2", "onnx", "onnxscript", "onnxruntime", "usearch", "peft", "tensorboard"}
+EXTRAS_OF_VISION = {"kornia", "PIL", "pytorch_optimizer"}
+PROGRAMS = [module for module in TREE if rooms.room_of(module) == "programs" and not module.startswith("data.")]
 
 
 def test_search_loads_no_trainer():
-    assert "dystress_text.training.trainer" not in loaded_by("dystress_text.search", "dystress_text.demo")
+    assert "dystress_text.training.trainer" not in rooms.loaded(TREE, "dystress_text.search", "dystress_text.demo")
 
 
 def test_vision_loads_nothing_of_text():
-    loaded = {rooms.room_of(module) for module in loaded_by("vision.train", "vision.evaluate", "vision.export")}
-    assert "training" in loaded
-    assert loaded.isdisjoint({"encoders", "evaluation", "simcse", "preparation", "export", "search", "programs"})
+    programs = rooms.loaded(TREE, "vision.train", "vision.evaluate", "vision.export")
+    of_rooms = {rooms.room_of(module) for module in (programs & TREE.keys()) - {"dystress_text"}}
+    assert "training" in of_rooms
+    assert of_rooms.isdisjoint({"encoders", "evaluation", "simcse", "preparation", "export", "search", "programs"})
+
+
+def test_the_package_alone_is_light():
+    assert rooms.loaded(TREE, "dystress_text") - TREE.keys() <= sys.stdlib_module_names
+
+
+def test_programs_start_without_extras():
+    assert len(PROGRAMS) > 10
+    programs = rooms.loaded(TREE, *PROGRAMS, "vision.pretraining.presets")  # which dystress_text.presets starts
+    assert programs.isdisjoint(EXTRAS | EXTRAS_OF_VISION)
+    assert "torch" in rooms.loaded(TREE, "dystress_text.train")
+
+
+def test_workers_that_clean_text_load_the_standard_library_alone():
+    modules = rooms.loaded(TREE, "dystress_text.preparation.corpus_cleaner", "dystress_text.preparation.ordered_map")
+    assert modules - TREE.keys() <= sys.stdlib_module_names
+
+
+def test_what_is_loaded_is_what_runs_at_the_import():
+    tree = {
+        "vision": "import torch",
+        "vision.data.a": "if True:\n    from vision.data.b import B\nclass A:\n    import numpy.random",
+        "vision.data.b": "def f():\n    import scipy\nif TYPE_CHECKING:\n    import vision.data.c",
+        "vision.data.c": "",
+    }
+    assert rooms.loaded(tree, "vision.data.a") == {"vision", "vision.data.a", "vision.data.b", "torch", "numpy"}
 
 
 # ---- the test fails where it should ---------------------------------------------------------------------------------

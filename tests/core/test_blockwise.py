@@ -1,9 +1,9 @@
 """The blockwise form of every objective: the loops over pairs in fp64, and the plain form, in values and gradients."""
 
 import copy
-import subprocess
 import sys
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +11,7 @@ import spec_formulas as spec
 import torch
 from core_cases import OBJECTIVES, TEMPERATURES, VARIANTS, logits_of, macl, macl_on_both_views
 from gather_cases import losses_of_ranks
-from processes import ThreadGather
+from processes import ThreadGather, in_new_process
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dystress_text.core import (
@@ -397,32 +397,32 @@ def test_a_copied_loss_keeps_its_form(build):
     assert copy.deepcopy(build(0.1, blockwise=True)).blockwise is True
 
 
-PEAKS = """
-import torch
-from pathlib import Path
-from dystress_text.core import CosineTemperature, InfoNCELoss, NTXentLoss
+def peaks():
+    """MiB that a step needs at most: blockwise, then plain."""
+    found = []
+    for form in (True, False):
+        for build, size in ((InfoNCELoss, 4096), (NTXentLoss, 2048)):
+            loss = build(CosineTemperature(0.1, 0.2), blockwise=form)
+            step(loss, 600)  # libraries' own buffers
+            Path("/proc/self/clear_refs").write_text("5")
+            before = status("VmRSS")
+            step(loss, size)
+            found.append((status("VmHWM") - before) / 1024)
+    return found
+
 
 def step(loss, size):
     loss(*(torch.randn(size, 16).requires_grad_() for _ in range(2))).backward()
 
-def status(name):
-    return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if name in line)
 
-for form in (True, False):
-    for build, size in ((InfoNCELoss, 4096), (NTXentLoss, 2048)):
-        loss = build(CosineTemperature(0.1, 0.2), blockwise=form)
-        step(loss, 600)  # libraries' own buffers
-        Path("/proc/self/clear_refs").write_text("5")
-        before = status("VmRSS")
-        step(loss, size)
-        print((status("VmHWM") - before) / 1024)
-"""
+def status(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if name in line)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from /proc")
 def test_memory_does_not_grow_with_the_square():
     """In a process of its own; a matrix of 4096 x 4096 in fp32 is 64 MiB, the vectors are less than 1 MiB."""
-    output = subprocess.run([sys.executable, "-c", PEAKS], capture_output=True, text=True, check=True).stdout
-    info_nce, nt_xent, *plain = (float(line) for line in output.split())
+    info_nce, nt_xent, *plain = in_new_process(peaks)
     assert min(plain) > 3 * 64
     assert max(info_nce, nt_xent) < 32

@@ -5,9 +5,9 @@ import gc
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from core_cases import OBJECTIVES, TEMPERATURES, VARIANTS, macl, macl_on_both_views
 from gather_cases import losses_of_ranks, own
+from processes import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from dystress_text.core import (
@@ -127,13 +127,11 @@ def cases():
             yield f"{name}, {kind}", build, temperature, detach, draw(VIEWS[name], 6, dim=5)
 
 
-def process(rank, world_size, folder):
+def process(folder):
     """One of the real processes: saves its losses and the gradients that DistributedDataParallel leaves it with."""
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world_size)
-    save_results(rank, world_size, folder)
-    dist.barrier()
+    dist.init_process_group("gloo")
+    save_results(dist.get_rank(), dist.get_world_size(), folder)
     gc.collect()  # DistributedDataParallel must be gone before its group
-    dist.destroy_process_group()
 
 
 def save_results(rank, world_size, folder):
@@ -150,7 +148,7 @@ def save_results(rank, world_size, folder):
 
 
 def test_real_processes_equal_one(tmp_path):
-    mp.spawn(process, args=(2, str(tmp_path)), nprocs=2)
+    spawn(2, process, str(tmp_path))
     ranks = [torch.load(tmp_path / str(rank)) for rank in range(2)]
     for rank, results in enumerate(ranks):
         assert results["rows"].tolist() == [[1.0] * 3] * 2 + [[2.0] * 3] * 2

@@ -2,17 +2,14 @@
 
 import csv
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import make_sentences, reset_accelerator
-from processes import free_port
+from processes import spawn
 from safetensors.torch import load_file
 from scipy import stats
 from sentence_transformers import SentenceTransformer
@@ -270,19 +267,18 @@ def test_the_sets_of_sts_are_read(shared, tmp_path):
     )
 
 
+def measure(arguments):
+    """One of several processes."""
+    assert main(arguments) == 0
+
+
 @pytest.mark.slow
 def test_two_processes_measure_as_one(flags, own, tmp_path):
     """The first evaluation is of the same global batches; dropout off."""
     more = ["--eval_set", "stsb_dev", "mini_sts", "--eval_file", str(own), *MINI_TASKS]
     more += ["--dropout=0", "--max_steps=2", "--eval_steps=1", "--pooler_type=avg"]
     _, one = run(flags, tmp_path / "one", *more)
-    launch = ["-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]
-    done = subprocess.run(
-        [sys.executable, *launch, str(TRAIN), *flags, *more, f"--output_dir={tmp_path / 'two'}"],
-        capture_output=True, text=True, timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    spawn(2, measure, [*flags, *more, f"--output_dir={tmp_path / 'two'}"])
     two = [json.loads(line) for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
     measured = [[line for line in log if "loss" not in line] for log in (one, two)]
     assert len(measured[0]) == len(measured[1]) == 2

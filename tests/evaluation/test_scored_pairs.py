@@ -2,14 +2,12 @@
 
 import csv
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hub_server import hub_environment, hub_server
+from hub_server import hub_server, with_hub
 from scipy import stats
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
@@ -192,18 +190,14 @@ def test_names_in_metrics():
     assert slug_of("数据.tsv") == "数据"
 
 
-def test_a_data_set_of_the_hub(tmp_path):
+def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
     splits = {}
     for split, rows in (("train", ROWS[:2]), ("validation", ROWS), ("test", ROWS[1:])):
         with open(write(tmp_path, "jsonl", rows=rows, name=split), "rb") as file:
             splits[f"data/{split}.jsonl"] = file.read()
-    code = "import sys\nfrom dystress_text.evaluation.scored_pairs import read_scored_pairs\n"
-    code += "for name in sys.argv[1:]: print(len(read_scored_pairs(name)))"
-    with hub_server() as (address, files, _):
+    with hub_server() as (address, files, _), with_hub(address, tmp_path / "hf"):
         files["someone/pairs"] = splits
-        environment = {**hub_environment(address, tmp_path / "hf"), "DYSTRESS_CACHE": str(tmp_path / "cache")}
-        named = ["someone/pairs", "someone/pairs:test", "someone/pairs:nope"]
-        done = subprocess.run([sys.executable, "-c", code, *named], capture_output=True, text=True, env=environment)
-    assert done.stdout.split() == ["5", "4"], done.stderr
-    assert "UserError: --eval_file: cannot read 'someone/pairs'" in done.stderr
-    assert "nope" in done.stderr.splitlines()[-1]
+        monkeypatch.setenv("DYSTRESS_CACHE", str(tmp_path / "cache"))
+        assert [len(read_scored_pairs(name)) for name in ("someone/pairs", "someone/pairs:test")] == [5, 4]
+        with pytest.raises(UserError, match=r"--eval_file: cannot read 'someone/pairs'.*nope"):
+            read_scored_pairs("someone/pairs:nope")

@@ -2,11 +2,10 @@
 
 import csv
 import json
-import os
 import re
-import subprocess
 import sys
 import types
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from dystress_text.evaluation.run import SentEvalSettings, run
 from dystress_text.evaluation.sts import evaluate_sts_task
 from dystress_text.files.places import EMBEDDED
 from dystress_text.report.text_page import write_text_report
-from dystress_text.senteval import main
+from dystress_text.senteval import main, make_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 MINI = ("MiniSTS", "MiniSentiment", "MiniSubjectivity", "MiniQuestions", "MiniParaphrase")
@@ -281,23 +280,11 @@ def test_a_package_that_cannot_be_imported_is_one_line(package, tmp_path):
         import_senteval()
 
 
-def test_an_evaluation_needs_no_matplotlib(tmp_path):
-    """It is an extra; the program must start without it and say so when a picture is asked for."""
-    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['matplotlib'] = None\n")
-    code = "from dystress_text.evaluation.run import SentEvalSettings; SentEvalSettings('x'); print('started')\n"
-    code += "import dystress_text.cli.extras as x; x.find_spec = lambda name: None\nSentEvalSettings('x', plot='x.png')"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
-    assert done.stdout == "started\n", done.stderr
-    assert "UserError: --plot needs matplotlib" in done.stderr
-
-
-def test_the_script_starts_by_its_path(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "eval" / "senteval.py"), "--model", "/no/such", "--suite", "mini"],
-        capture_output=True, text=True, cwd=tmp_path, timeout=60,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+def test_a_picture_needs_an_extra(monkeypatch):
+    monkeypatch.setattr("dystress_text.cli.extras.find_spec", lambda name: None)
+    SentEvalSettings("x")
+    with pytest.raises(UserError, match="--plot needs matplotlib"):
+        SentEvalSettings("x", plot="x.png")
 
 
 def test_real_sts_equals_scipy(shared):
@@ -344,3 +331,7 @@ def test_years_have_rows_for_the_other_aggregations(shared, tiny_bert, tmp_path,
 def test_settings_are_a_notebooks_too(tiny_bert, tmp_path):
     settings = SentEvalSettings(str(tiny_bert), "cls", tasks=["MiniSTS"], suite="mini", output=tmp_path / "x.json")
     assert run(settings).row("sts")["MiniSTS"] is not None
+
+
+def test_every_setting_is_an_option():
+    assert {action.dest for action in make_parser()._actions} - {"help"} == {f.name for f in fields(SentEvalSettings)}

@@ -1,15 +1,11 @@
 """Finding data: prepared, embedded, from a hub on loopback, or nowhere."""
 
-import hashlib
 import io
-import os
-import subprocess
-import sys
 import tarfile
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import time
 
 import pytest
+from hub_server import hub_server, with_hub, without_network
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import eval_pairs
@@ -31,65 +27,26 @@ def archive(name="./STS/STSBenchmark/sts-dev.csv", kind=tarfile.REGTYPE):
     return stream.getvalue()
 
 
+SIMCSE = "princeton-nlp/datasets-for-simcse"
+
+
 @pytest.fixture
-def hub():
-    """A server that speaks enough of the hub's protocol for hf_hub_download; yields its address and its files."""
-    files = {}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self):
-            self._answer(body=False)
-
-        def do_GET(self):
-            self._answer(body=True)
-
-        def _answer(self, body):
-            prefix = "/datasets/princeton-nlp/datasets-for-simcse/resolve/main/"
-            content = files.get(self.path.removeprefix(prefix))
-            self.send_response(404 if content is None else 200)
-            self.send_header("X-Repo-Commit", "0" * 40)
-            self.send_header("ETag", f'"{hashlib.sha1(content or b"").hexdigest()}"')
-            self.send_header("Content-Length", str(len(content or b"")))
-            self.end_headers()
-            if body and content is not None:
-                self.wfile.write(content)
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", files
-    server.shutdown()
-    server.server_close()
+def hub(tmp_path, monkeypatch):
+    """A hub that this process knows; its files of SimCSE's data set."""
+    monkeypatch.setenv("DYSTRESS_DATA", str(tmp_path / "none"))
+    monkeypatch.setenv("DYSTRESS_CACHE", str(tmp_path / "cache"))
+    with hub_server() as (address, files, _), with_hub(address, tmp_path / "hf"):
+        yield files.setdefault(SIMCSE, {})
 
 
-def ask(expression, tmp_path, endpoint):
-    """Evaluate an expression in a fresh process that knows this hub; what it prints, and its error line."""
-    code = (
-        "from dystress_text.errors import UserError\nfrom dystress_text.simcse.training_text import wiki1m\n"
-        "from dystress_text.evaluation.catalogue import eval_pairs\n"
-        f"try: print({expression})\nexcept UserError as error: print('error:', error)"
-    )
-    environment = {
-        **os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"),
-        "HF_HUB_DISABLE_XET": "1", "DYSTRESS_DATA": str(tmp_path / "none"), "DYSTRESS_CACHE": str(tmp_path / "cache"),
-    }  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+def test_wiki1m_comes_from_the_hub(hub):
+    hub["wiki1m_for_simcse.txt"] = b"one sentence\nanother one\n"
+    assert wiki1m().read_bytes() == b"one sentence\nanother one\n"
 
 
-def test_wiki1m_comes_from_the_hub(hub, tmp_path):
-    endpoint, files = hub
-    files["wiki1m_for_simcse.txt"] = b"one sentence\nanother one\n"
-    assert ask("wiki1m().read_text()", tmp_path, endpoint) == "one sentence\nanother one"
-
-
-def test_stsb_dev_comes_out_of_the_hubs_archive(hub, tmp_path):
-    endpoint, files = hub
-    files["senteval.tar"] = archive()
-    assert ask("eval_pairs('stsb_dev').first", tmp_path, endpoint) == "('one', 'three')"
+def test_stsb_dev_comes_out_of_the_hubs_archive(hub):
+    hub["senteval.tar"] = archive()
+    assert eval_pairs("stsb_dev").first == ("one", "three")
 
 
 @pytest.mark.parametrize(
@@ -98,18 +55,21 @@ def test_stsb_dev_comes_out_of_the_hubs_archive(hub, tmp_path):
      (archive()[:700], "Three ways on"), (archive("./STS/elsewhere.csv"), "does not hold")],
     ids=["404", "no archive", "symbolic link", "truncated", "without the file"],
 )  # fmt: skip
-def test_a_bad_archive_is_one_line(hub, tmp_path, content, words):
-    endpoint, files = hub
+def test_a_bad_archive_is_one_line(hub, content, words):
     if content is not None:
-        files["senteval.tar"] = content
-    said = ask("eval_pairs('stsb_dev')", tmp_path, endpoint)
-    assert said.startswith("error:")
-    assert words in said
-    assert "\n" not in said
+        hub["senteval.tar"] = content
+    with pytest.raises(UserError, match=words) as caught:
+        eval_pairs("stsb_dev")
+    assert "\n" not in str(caught.value)
 
 
-def test_no_hub_is_said_at_once(tmp_path):
-    assert "Three ways on" in ask("wiki1m()", tmp_path, "http://no-such-host.invalid")
+def test_no_hub_is_said_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("DYSTRESS_DATA", str(tmp_path / "none"))
+    with without_network(), with_hub("http://no.such.host.invalid", tmp_path / "hf"):
+        begin = time.monotonic()
+        with pytest.raises(UserError, match="Three ways on"):
+            wiki1m()
+        assert time.monotonic() - begin < 10  # huggingface_hub itself tries for half a minute
 
 
 def test_without_a_checkout_data_lie_in_the_users_folder(tmp_path, monkeypatch):

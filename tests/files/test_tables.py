@@ -2,14 +2,12 @@
 
 import csv
 import json
-import subprocess
-import sys
 from array import array
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hub_server import hub_environment, hub_server
+from hub_server import hub_server, with_hub
 
 from dystress_text.errors import UserError
 from dystress_text.files.tables import is_table
@@ -97,16 +95,10 @@ def test_damaged_tables_are_one_line(tmp_path, name, content):
     assert "\n" not in str(caught.value)
 
 
-def test_a_data_set_of_the_hub(tmp_path):
+def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
     rows = "".join(json.dumps({"sentence": f"number {i}", "id": i}) + "\n" for i in range(5))
-    code = "import sys\nfrom array import array\nfrom dystress_text.files.text_lines import CorpusReport\n"
-    code += "from dystress_text.simcse.training_text import column_of_table\n"
-    code += "print(*column_of_table(sys.argv[1], None).sentences(CorpusReport(), None, array('q')), sep='\\n')"
-    with hub_server() as (address, files, _):
+    with hub_server() as (address, files, _), with_hub(address, tmp_path / "hf"):
         files["someone/texts"] = {"data/train.jsonl": rows.encode()}
-        environment = {**hub_environment(address, tmp_path / "hf"), "DYSTRESS_CACHE": str(tmp_path / "cache")}
-        done = subprocess.run(
-            [sys.executable, "-c", code, "someone/texts"], capture_output=True, text=True, env=environment, timeout=60
-        )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[:5] == [f"number {i}" for i in range(5)]
+        monkeypatch.setenv("DYSTRESS_CACHE", str(tmp_path / "cache"))
+        found = lines_of("someone/texts")
+    assert found == [f"number {i}" for i in range(5)]

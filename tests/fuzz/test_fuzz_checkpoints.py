@@ -198,43 +198,29 @@ def copy_of(run, tmp_path_factory):
     return out, checkpoint_folders(out)[0]
 
 
-def forged_states(count):
-    @inputs(count)
-    @given(st.data())
-    def run(interrupted, tmp_path_factory, data):
-        run, flags = interrupted
-        out, folder = copy_of(run, tmp_path_factory)
-        file = folder / "training_state.json"
-        part = data.draw(st.sampled_from(STATES))
-        stored = json.loads(file.read_text())
-        stored[part] = data.draw(spoiled_value(stored[part]))
-        file.write_text(json.dumps(stored))
-        reseal(folder)
-        resume([*flags, f"--output_dir={out}"])
-
-    return run
+@inputs(8)
+@given(st.data())
+def test_states_of_any_form(interrupted, tmp_path_factory, data):
+    run, flags = interrupted
+    out, folder = copy_of(run, tmp_path_factory)
+    file = folder / "training_state.json"
+    part = data.draw(st.sampled_from(STATES))
+    stored = json.loads(file.read_text())
+    stored[part] = data.draw(spoiled_value(stored[part]))
+    file.write_text(json.dumps(stored))
+    reseal(folder)
+    resume([*flags, f"--output_dir={out}"])
 
 
-test_states_of_any_form = forged_states(8)
-test_more_states_of_any_form = pytest.mark.slow(forged_states(20))
-
-
-def forged_files(count):
-    @inputs(count)
-    @given(st.data())
-    def run(interrupted, tmp_path_factory, data):
-        run, flags = interrupted
-        out, folder = copy_of(run, tmp_path_factory)
-        name = data.draw(st.sampled_from(sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)))
-        (folder / name).write_bytes(data.draw(spoiled((folder / name).read_bytes())))
-        reseal(folder)
-        resume([*flags, f"--output_dir={out}"])
-
-    return run
-
-
-test_files_of_any_form = forged_files(8)
-test_more_files_of_any_form = pytest.mark.slow(forged_files(25))
+@inputs(8)
+@given(st.data())
+def test_files_of_any_form(interrupted, tmp_path_factory, data):
+    run, flags = interrupted
+    out, folder = copy_of(run, tmp_path_factory)
+    name = data.draw(st.sampled_from(sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)))
+    (folder / name).write_bytes(data.draw(spoiled((folder / name).read_bytes())))
+    reseal(folder)
+    resume([*flags, f"--output_dir={out}"])
 
 
 def forged_optimizer(change):

@@ -209,9 +209,6 @@ test_comma_separated = tables(".csv", 30)
 test_tab_separated = tables(".tsv", 20)
 test_lines_of_json = tables(".jsonl", 100)
 test_parquet = tables(".parquet", 100)
-test_more_comma_separated = pytest.mark.slow(tables(".csv", 300))
-test_more_lines_of_json = pytest.mark.slow(tables(".jsonl", 300))
-test_more_parquet = pytest.mark.slow(tables(".parquet", 400))
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,6 @@ def spoiled_folders(count):
 
 
 test_folders = spoiled_folders(60)
-test_more_folders = pytest.mark.slow(spoiled_folders(150))
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "modules.json"])

@@ -545,14 +545,6 @@ def test_an_interruption_leaves_no_output_and_no_process(tmp_path, workers, how)
         assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_workers_import_no_torch():
-    code = (
-        "import sys; from dystress_text.preparation import corpus_cleaner, ordered_map\n"
-        "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
-
-
 def test_listing_keeps_the_order_given(tmp_path):
     for name in "ba":
         (tmp_path / name).write_text(name)

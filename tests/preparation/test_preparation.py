@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from file_sizes import files_up_to
-from hub_server import hub_environment, hub_server
+from hub_server import hub_server, with_hub, without_network
 
 from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import eval_pairs
@@ -366,75 +366,68 @@ def test_nothing_there_is_one_line(tmp_path, root, name):
 
 
 @pytest.fixture
-def hub():
-    with hub_server() as server:
+def hub(tmp_path):
+    with hub_server() as server, with_hub(server[0], tmp_path / "hf"):
         yield server
-
-
-def run_program(hub, tmp_path, *arguments):
-    environment = hub_environment(hub[0], tmp_path / "hf")
-    return subprocess.run(
-        [sys.executable, str(ROOT / "data" / "prepare.py"), *arguments, f"--data_dir={tmp_path / 'prepared'}"],
-        capture_output=True, text=True, env=environment, timeout=100, cwd=tmp_path,
-    )  # fmt: skip
 
 
 SIMCSE = "princeton-nlp/datasets-for-simcse"
 
 
-def test_the_first_download_is_checked_and_not_made_twice(hub, tmp_path):
+def test_the_first_download_is_checked_and_not_made_twice(hub, root, capsys):
     hub[1][SIMCSE] = {"senteval.tar": tar_of(stsb_files()), "wiki1m_for_simcse.txt": TEXT}
-    done = run_program(hub, tmp_path, "stsb", "wiki1m", "--variant=short")
-    assert done.returncode == 0, done.stderr
-    assert "terms: " in done.stdout
-    assert len(eval_pairs("stsb_dev", tmp_path / "prepared")) == 1500
+    arguments = ["stsb", "wiki1m", "--variant=short", f"--data_dir={root}"]
+    assert main(arguments) == 0
+    assert "terms: " in capsys.readouterr().out
+    assert len(eval_pairs("stsb_dev", root)) == 1500
     downloads = len(hub[2]["starts"])
-    assert run_program(hub, tmp_path, "stsb", "wiki1m", "--variant=short").returncode == 0
+    assert main(arguments) == 0
     assert len(hub[2]["starts"]) == downloads
 
 
-def test_a_cut_connection_is_taken_up_again(hub, tmp_path):
+def test_a_cut_connection_is_taken_up_again(hub, root):
     hub[1][SIMCSE] = {"wiki1m_for_simcse.txt": TEXT * 600_000}
     hub[2]["cut"] = True
-    done = run_program(hub, tmp_path, "wiki1m", "--variant=long")
-    if done.returncode:  # where the library does not try again itself
-        done = run_program(hub, tmp_path, "wiki1m", "--variant=long")
-    assert done.returncode == 0, done.stderr
-    assert wiki1m(tmp_path / "prepared").read_bytes() == TEXT * 600_000
+    arguments = ["wiki1m", "--variant=long", f"--data_dir={root}"]
+    if main(arguments):  # where the library does not try again itself
+        assert main(arguments) == 0
+    assert wiki1m(root).read_bytes() == TEXT * 600_000
     assert len(hub[2]["starts"]) > 1
     assert hub[2]["starts"][-1] > 0
 
 
-@pytest.mark.parametrize(("status", "words"), [(404, "404"), (401, "401")])
-def test_an_answer_that_is_none_is_one_line(hub, tmp_path, status, words):
+@pytest.mark.parametrize("status", [404, 401])
+def test_an_answer_that_is_none_is_one_line(hub, root, status, capsys):
     hub[2]["status"] = status
-    done = run_program(hub, tmp_path, "wiki1m")
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
-    assert words in done.stderr
-    assert left_behind(tmp_path / "prepared") == []
+    assert main(["wiki1m", f"--data_dir={root}"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(status) in line
+    assert left_behind(root) == []
 
 
-def test_content_that_is_not_what_the_hub_says_is_refused_and_forgotten(hub, tmp_path):
+def test_content_that_is_not_what_the_hub_says_is_refused_and_forgotten(hub, root, capsys):
     hub[1][SIMCSE] = {"wiki1m_for_simcse.txt": TEXT}
     hub[2]["swap"] = True
-    done = run_program(hub, tmp_path, "wiki1m", "--variant=x")
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
-    assert "not what the hub says" in done.stderr
+    arguments = ["wiki1m", "--variant=x", f"--data_dir={root}"]
+    assert main(arguments) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "not what the hub says" in line
     hub[2].pop("swap")
-    assert run_program(hub, tmp_path, "wiki1m", "--variant=x").returncode == 0
-    assert wiki1m(tmp_path / "prepared").read_bytes() == TEXT
+    assert main(arguments) == 0
+    assert wiki1m(root).read_bytes() == TEXT
 
 
-def test_without_a_network_the_local_way_is_named(tmp_path):
-    done = run_program(("http://no.such.host.invalid", {}, {}), tmp_path, "cifar10")
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
-    assert "--from" in done.stderr
+def test_without_a_network_the_local_way_is_named(root, tmp_path, capsys):
+    with without_network(), with_hub("http://no.such.host.invalid", tmp_path / "hf"):
+        assert main(["cifar10", f"--data_dir={root}"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--from" in line
 
 
 # ---- real files -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_real_copies_are_prepared_and_marked(shared, root, capsys):
     arguments = ["senteval", "wiki1m", "cifar10", f"--from={shared / 'data'}", f"--data_dir={root}"]
     assert main(arguments) == 0

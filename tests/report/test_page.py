@@ -29,6 +29,13 @@ def cells(page):
     return [html.unescape(cell) for cell in re.findall(r"<t[hd]>(.*?)</t[hd]>", page)]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def drawn(galleries):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dystress_text.report.page_drawings.galleries", galleries)
+        yield
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     """The page of a run with all that a page shows, and with names that are not HTML."""

@@ -1,10 +1,9 @@
 """The index: what it finds against brute force, what it keeps on disk, and what it refuses."""
 
-import inspect
 import io
 import json
+import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import torch
 from conftest import make_sentences
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import in_new_process
 from search_cases import Drawn, saved_model, unit
 from sentence_transformers import SentenceTransformer, util
 
@@ -73,8 +73,7 @@ def index():
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
-@pytest.mark.parametrize("levels", [None, 1], ids=["distinct", "many ties"])
-@pytest.mark.parametrize("top_k", [1, 7, 5000])
+@pytest.mark.parametrize(("levels", "top_k"), [(None, 1), (1, 1), (None, 7), (1, 7), (1, 5000)])
 def test_exact_search_is_brute_force(monkeypatch, dtype, levels, top_k):
     monkeypatch.setattr(nearest_rows, "ROWS", 61)
     monkeypatch.setattr(nearest_rows, "QUERIES", 9)
@@ -305,30 +304,35 @@ def test_a_failure_while_writing_leaves_what_was_there(index, tmp_path, monkeypa
     assert len(SentenceIndex.load(tmp_path / "idx", Drawn()).sentences) == 300
 
 
-def test_building_and_searching_take_little_memory(tmp_path):
-    """Anonymous memory: mapped files are the system's to drop."""
-    code = """
-import sys, numpy as np
-from dystress_text.search import add_to_index, build_index
-def anonymous():
-    return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1]) / 1e3
-class Model:
+class Wide:
+    """A model of vectors that take more than their program may."""
+
     def encode(self, sentences, /, **_):
         return np.random.default_rng(0).standard_normal((len(sentences), 512), dtype=np.float32)
-def texts(n):
-    return (f"{i:02000}" for i in range(n))
-model = Model()
-build_index(model, texts(10_000), sys.argv[1] + "/small").search(["x"] * 10)
-before = anonymous()
-build_index(model, texts(30_000), sys.argv[1] + "/large")
-index = add_to_index(model, texts(30_000), sys.argv[1] + "/large")
-built = anonymous()
-index.search(["x"] * 10)
-print(built - before, anonymous() - before)
-"""
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    built, searched = map(float, done.stdout.split())
+
+
+def anonymous():
+    """MB of this process that are no mapped files, which are the system's to drop."""
+    return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1]) / 1e3
+
+
+def grown_by(folder):
+    """MB that building and searching take."""
+
+    def long_texts(n):
+        return (f"{i:02000}" for i in range(n))
+
+    build_index(Wide(), long_texts(10_000), folder / "small").search(["x"] * 10)
+    before = anonymous()
+    build_index(Wide(), long_texts(30_000), folder / "large")
+    index = add_to_index(Wide(), long_texts(30_000), folder / "large")
+    built = anonymous()
+    index.search(["x"] * 10)
+    return built - before, anonymous() - before
+
+
+def test_building_and_searching_take_little_memory(tmp_path):
+    built, searched = in_new_process(grown_by, tmp_path)
     assert built < 60  # MB; vectors are 123, sentences 120
     assert searched < 60
 
@@ -362,39 +366,38 @@ def test_adding_takes_the_graph_along(tmp_path):
     assert np.mean([m[0].row == 1000 + 10 * i for i, m in enumerate(found)]) > 0.95
 
 
-def test_a_program_that_is_killed_while_adding_leaves_a_whole_index(index, tmp_path):
-    """At every rename, and while it writes."""
-    code = """
-import os, sys
-from pathlib import Path
-import numpy as np
-from dystress_text.search import sentence_index
-from dystress_text.search.sentence_index import SentenceIndex, add_to_index
-@model@
 def die_at(kind, name, turn):
     whole, calls = getattr(kind, name), []
+
     def dying(*arguments):
         calls.append(1)
         if len(calls) == turn:
             os._exit(9)
         return whole(*arguments)
+
     setattr(kind, name, dying)
-for kind, name, turn in ((Path, "rename", 1), (Path, "rename", 2), (sentence_index, "append", 1)):
-    for died in (True, False):
-        child = os.fork()
-        if not child:
-            if died:
-                die_at(kind, name, turn)
-            add_to_index(Drawn(), ["one more"], sys.argv[1])
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == (9 if died else 0)
-        print(len(SentenceIndex.load(sys.argv[1], Drawn()).sentences))
-"""
+
+
+def killed_while_adding(folder):
+    """At every rename, and while it writes: exit codes and how many sentences were there after each."""
+    found = []
+    for kind, name, turn in ((Path, "rename", 1), (Path, "rename", 2), (sentence_index, "append", 1)):
+        for died in (True, False):
+            child = os.fork()
+            if not child:
+                if died:
+                    die_at(kind, name, turn)
+                add_to_index(Drawn(), ["one more"], folder)
+                os._exit(0)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            found.append((code, len(SentenceIndex.load(folder, Drawn()).sentences)))
+    return found
+
+
+def test_a_program_that_is_killed_while_adding_leaves_a_whole_index(index, tmp_path):
     index.save(tmp_path / "idx")
-    arguments = [sys.executable, "-c", code.replace("@model@", inspect.getsource(Drawn)), str(tmp_path / "idx")]
-    done = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["300", "301", "301", "302", "302", "303"]
+    expected = [(9, 300), (0, 301), (9, 301), (0, 302), (9, 302), (0, 303)]
+    assert in_new_process(killed_while_adding, tmp_path / "idx") == expected
     assert [p.name for p in tmp_path.iterdir()] == ["idx"]
 
 
@@ -483,7 +486,7 @@ def test_the_program(saved, text_file, tmp_path, capsys, monkeypatch):
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [r["query"] for r in records] == [lines[0], lines[9]]
     assert [r["matches"][0]["row"] for r in records] == [0, 9]
-    assert set(records[0]["matches"][0]) == {"sentence", "score", "row"}
+    assert set(records[0]["matches"][0]) == {"sentence", "score", "row", "false_alarm"}
 
 
 def test_what_the_program_refuses(saved, text_file, tiny_bert, tmp_path, capsys):
@@ -523,12 +526,3 @@ def test_what_the_program_refuses(saved, text_file, tiny_bert, tmp_path, capsys)
         assert error[-1].startswith("dystress search: error: ")
         assert len([line for line in error if "error" in line]) == 1
     assert not (tmp_path / "idx").exists()
-
-
-def test_the_readme(tmp_path, monkeypatch, capsys):
-    readme = (ROOT / "README.md").read_text()
-    (code,) = (b for b in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "SentenceIndex" in b)
-    saved_model(ROOT / "dystress_text" / "embedded" / "bert-mini-wiki", tmp_path / "out")
-    monkeypatch.chdir(tmp_path)
-    exec(code, {})
-    assert len(re.findall(r"^[01]\.\d+ [012] [A-Z].*\.$", capsys.readouterr().out, re.MULTILINE)) == 2

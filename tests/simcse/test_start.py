@@ -120,7 +120,7 @@ def test_a_simcse_folder_trains_and_says_what_was_taken(flags, tmp_path, capsys)
     close(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(SENTENCES), by_hand(transformer, mlp))
 
 
-@pytest.mark.slow  # programs of their own
+@pytest.mark.slow(20)  # programs of their own
 def test_published_checkpoints_come_from_the_hub(tmp_path):
     transformer, mlp = simcse_folder(tmp_path / "sup", raw=False)
     simcse_folder(tmp_path / "raw")

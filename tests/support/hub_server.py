@@ -1,13 +1,18 @@
 """A server on loopback that speaks enough of the hub's protocol for huggingface_hub and datasets."""
 
 import hashlib
+import importlib
 import json
 import os
+import socket
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs
+
+import pytest
 
 
 def entries_of(contents):
@@ -116,3 +121,41 @@ def hub_environment(address: str, home: Path) -> dict[str, str]:
         **os.environ, "HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home), "NO_PROXY": "*",
         "HF_HUB_DISABLE_XET": "1", "HF_HUB_ETAG_TIMEOUT": "5", "HF_HUB_DOWNLOAD_TIMEOUT": "5",
     }  # fmt: skip
+
+
+@contextmanager
+def with_hub(address: str, home: Path, **more: str) -> Iterator[None]:
+    """This process as a program that has started in the server's environment: the libraries read it once, at import."""
+    import datasets.config
+    import huggingface_hub.constants
+    import huggingface_hub.hf_api
+
+    from dystress_text.files.hub import hub_reachable
+
+    read = (huggingface_hub.constants, datasets.config)
+    before = [dict(vars(module)) for module in read]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (hub_environment(address, home) | more).items():
+            patch.setenv(name, value)
+        patch.setattr(huggingface_hub.hf_api.api, "endpoint", address)
+        hub_reachable.cache_clear()
+        try:
+            for module in read:
+                importlib.reload(module)
+            yield
+        finally:
+            hub_reachable.cache_clear()
+            for module, values in zip(read, before, strict=True):
+                vars(module).update(values)
+
+
+@contextmanager
+def without_network() -> Iterator[None]:
+    """No host name has an address; a resolver that has no network may take half a minute to say so."""
+
+    def resolve(host: str, *_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, f"{host}: Name or service not known")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", resolve)
+        yield

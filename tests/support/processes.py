@@ -35,6 +35,26 @@ def spawn(world_size, work, *arguments):
             pytest.fail("the processes wait for each other")
 
 
+def in_new_process(work, *arguments):
+    """What ``work(*arguments)`` returns in a process of its own."""
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    process = forkserver().Process(target=_answer, args=(sending, work, arguments))
+    process.start()
+    sending.close()
+    try:
+        return receiving.recv() if receiving.poll(PATIENCE) else pytest.fail("the process does not answer")
+    except EOFError:
+        pytest.fail("the process has failed; its error is above")
+    finally:
+        process.kill()
+        process.join()
+
+
+def _answer(sending, work, arguments):
+    torch.set_num_threads(1)
+    sending.send(work(*arguments))
+
+
 def _process(rank, world_size, port, work, *arguments):
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
@@ -42,8 +62,9 @@ def _process(rank, world_size, port, work, *arguments):
     )  # fmt: skip
     torch.set_num_threads(1)
     work(*arguments)
-    dist.barrier()
-    dist.destroy_process_group()
+    if dist.is_initialized():  # a program leaves its group by itself
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def free_port():

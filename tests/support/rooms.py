@@ -118,6 +118,37 @@ def _started(code: ast.Module) -> Iterator[ast.expr]:
                     yield name
 
 
+def loaded(tree: Mapping[str, str], *modules: str) -> set[str]:
+    """What importing some modules loads: modules of the tree, and packages beside it by their first name.
+
+    What stands inside functions is imported when they are called, what is for the type checker never.
+    """
+    found: set[str] = set()
+    waiting = list(modules)
+    while waiting:
+        module = waiting.pop()
+        if module.partition(".")[0] not in FOLDERS:
+            found.add(module.partition(".")[0])
+        elif module not in found:
+            parts = module.split(".")
+            waiting += [".".join(parts[:i]) for i in range(1, len(parts)) if ".".join(parts[:i]) in tree]
+            if module in tree:
+                found.add(module)
+                at_once = set(_lines_run(_parsed(tree[module])))
+                waiting += [each.imported for each in _imports(module, tree) if each.line in at_once]
+    return found
+
+
+def _lines_run(node: ast.AST) -> Iterator[int]:
+    """The lines of imports that run when a module is imported."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield node.lineno
+    typing = isinstance(node, ast.If) and _name_of(node.test) == "TYPE_CHECKING"
+    if not typing and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        for child in ast.iter_child_nodes(node):
+            yield from _lines_run(child)
+
+
 # ---- the order of the rooms -----------------------------------------------------------------------------------------
 
 

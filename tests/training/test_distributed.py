@@ -180,7 +180,7 @@ def compare(folder, reference):
     assert apart(similarities(folder), similarities(reference)) < 1e-10
 
 
-@pytest.mark.slow
+@pytest.mark.slow(30)
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_several_processes_equal_one(alone, tmp_path, text_file, world_size):
     """20 steps over two and a half epochs of 67 sentences in batches of 8: 3 sit out each epoch, in any number."""
@@ -189,7 +189,7 @@ def test_several_processes_equal_one(alone, tmp_path, text_file, world_size):
         compare(tmp_path / case, alone / case)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(30)
 def test_shards_equal_one_process(alone, tmp_path, text_file):
     spawn(2, train_sharded, tmp_path, text_file)
     for run in ("InfoNCE, shifted cosine", "accumulation", "gradient cache", "resumed"):
@@ -294,7 +294,7 @@ def test_another_accumulation_of_the_launcher_is_refused(monkeypatch):
     assert make_accelerator(EngineSettings(gradient_accumulation_steps=4)).gradient_accumulation_steps == 4
 
 
-@pytest.mark.slow
+@pytest.mark.slow(30)
 def test_two_machines_train_as_one_process(tiny_bert, text_file, tmp_path):
     """Two launchers, as on two machines, with the configuration file of the documentation; on the loopback network."""
     flags = [

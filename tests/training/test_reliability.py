@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from dystress_text.train import main
 from dystress_text.training.run_folder import STAGING, checkpoint_folders
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS, RUNS, STEPS = 20, 4, 24
+KILLS, RUNS, STEPS = 6, 2, 24
 TIMINGS = ("samples_per_second",)
 
 
@@ -71,7 +72,7 @@ def timed(flags, out, errors):
     return first, time.monotonic() - begin
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_runs_that_are_killed_end_as_if_nothing_had_happened(flags, tmp_path):
     errors = tmp_path / "errors"
     timed(flags, tmp_path / "warm", errors)
@@ -225,7 +226,7 @@ def test_workers_do_not_outlive_their_launcher(flags, tmp_path):
 TORCHRUN = ("torch.distributed.run", "--nproc_per_node=2")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_one_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
     arguments = with_output(flags, tmp_path / "out", *ENDLESS)
     process = launched(arguments, *TORCHRUN, f"--master_port={free_port()}", "--monitor-interval=300")
@@ -242,8 +243,8 @@ def test_one_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
     assert "Traceback" not in said
 
 
-@pytest.mark.slow
-def test_several_processes_stop_and_go_on_together(flags, tmp_path):
+@pytest.mark.slow(20)
+def test_several_processes_stop_together(flags, tmp_path):
     """One of them alone is told to stop."""
     arguments = with_output(flags, tmp_path / "out", *ENDLESS[:1])
     process = launched(arguments, *TORCHRUN, f"--master_port={free_port()}")
@@ -255,48 +256,41 @@ def test_several_processes_stop_and_go_on_together(flags, tmp_path):
     assert said.count("stopped by SIGTERM after step") == 2
     newest = checkpoint_folders(tmp_path / "out")[0]
     assert {"random_states_0.pkl", "random_states_1.pkl"} < {path.name for path in newest.iterdir()}
-    step = int(newest.name.removeprefix("checkpoint-"))
-    more = [flag for flag in arguments if flag != ENDLESS[0]]
-    refused = launched([*more, "--resume_from_checkpoint"], *TORCHRUN, f"--master_port={free_port()}")
-    assert "max_steps was 100000, is 24" in refused.communicate(timeout=60)[0]
-    assert f"checkpoint-{step}" == newest.name
+    step = newest.name.removeprefix("checkpoint-")
+    assert f"after step {step} of" in said
 
 
 # ---- files that cannot be written -----------------------------------------------------------------------------------
 
 
-def limited(bytes_):
-    return (
-        "import resource, signal, sys\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes_}, {bytes_}))\n"
-        "from dystress_text.train import main\nsys.exit(main(sys.argv[1:]))\n"
-    )
+def run_limited(bytes_, arguments, errors):
+    """In a new process: the program where no file may be larger."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
+    run_main(arguments, errors)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("room", [3_000, 20_000, 60_000])
+@pytest.mark.parametrize("room", [3_000, 60_000])
 def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(room, flags, tmp_path):
     """At different files, by a limit on the size of each."""
-    out, script = tmp_path / "out", tmp_path / "script.py"
+    out, errors = tmp_path / "out", tmp_path / "errors"
     assert main(with_output(flags, out, "--max_steps=6")) == 0
     shutil.rmtree(out / "checkpoint-4")
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.parent.name != "out"}
-    script.write_text(limited(room))
-    done = subprocess.run(
-        [sys.executable, script, *with_output(flags, out, "--max_steps=6", "--resume_from_checkpoint")],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    last = done.stderr.strip().splitlines()[-1]
+    arguments = with_output(flags, out, "--max_steps=6", "--resume_from_checkpoint")
+    process = forkserver().Process(target=run_limited, args=(room, arguments, str(errors)))
+    process.start()
+    assert finish(process) == 2
+    said = errors.read_text()
+    assert "Traceback" not in said
+    last = said.strip().splitlines()[-1]
     assert last.startswith("dystress train: error: ")
     assert "cannot write" in last
     assert str(out) in last
     for path, content in before.items():
         if path.parent.name == "checkpoint-2":
             assert path.read_bytes() == content
-    assert main(with_output(flags, out, "--max_steps=6", "--resume_from_checkpoint")) == 0
+    assert main(arguments) == 0
 
 
 def test_an_output_folder_that_goes_away_is_one_line(flags, tmp_path, capsys, monkeypatch):

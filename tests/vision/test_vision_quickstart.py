@@ -9,22 +9,20 @@ from vision.evaluate import main as evaluate
 from vision.train import main
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_quickstart_gains_fifteen_points(seed, tmp_path):
+@pytest.mark.slow(40)
+def test_the_quickstart_gains_fifteen_points(tmp_path):
     output = str(tmp_path / "out")
-    assert main(["--preset", "quickstart", "--seed", str(seed), "--output_dir", output]) == 0
+    assert main(["--preset", "quickstart", "--seed", "1", "--output_dir", output]) == 0
     reset_accelerator()
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["trained"]["knn20"] >= record["untrained"]["knn20"] + 15
     assert record["train_seconds"] < 300  # two minutes on two free cores; a busy machine is allowed more
-    if seed == 1:  # the line that training ends with
-        assert evaluate(["--model", output, "--tasks", "knn", "--k=20"]) == 0
-        found = json.loads((tmp_path / "out" / "vision-shapes.json").read_text())["results"][output]["knn"]
-        assert found["20-NN"]["top1"] == pytest.approx(record["trained"]["knn20"], abs=1e-9)
+    assert evaluate(["--model", output, "--tasks", "knn", "--k=20"]) == 0  # the line that training ends with
+    found = json.loads((tmp_path / "out" / "vision-shapes.json").read_text())["results"][output]["knn"]
+    assert found["20-NN"]["top1"] == pytest.approx(record["trained"]["knn20"], abs=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_a_short_run_on_real_images_raises_their_knn_accuracy(tmp_path):
     folder = SHARED / "data" / "cifar10_jpeg"
     if not folder.is_dir():

@@ -1,6 +1,7 @@
 """The augmentation: its distributions against torchvision's rules, its pixels against Pillow's."""
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -140,6 +141,7 @@ def test_blur_leaves_the_others_alone():
 # distributions; with so many samples a bound of 0.01 is five standard errors or more
 
 
+@cache
 def drawn_by_the_rule(count, height, width, low, high):
     """torchvision's RandomResizedCrop.get_params, as a loop."""
     chance = np.random.default_rng(1)
@@ -170,9 +172,8 @@ def picture_by_picture(height, width, crop):
 
 @pytest.mark.parametrize("draw", [on_the_device, picture_by_picture])
 @pytest.mark.parametrize(
-    ("height", "width", "low", "high"), [(32, 32, 0.08, 1.0), (32, 32, 0.9, 1.0), (375, 500, 0.08, 1.0),
-                                         (60, 200, 0.2, 1.0), (375, 500, 0.05, 0.14)],
-)  # fmt: skip
+    ("height", "width", "low", "high"), [(32, 32, 0.08, 1.0), (60, 200, 0.2, 1.0), (375, 500, 0.05, 0.14)]
+)
 def test_crops_follow_torchvisions_rule(draw, height, width, low, high):
     ours = draw(height, width, RandomCrop(16, low, high))
     theirs = drawn_by_the_rule(40_000, height, width, low, high)

@@ -24,7 +24,8 @@ SHORT = ["--preset", "quickstart", "--max_steps=24", "--max_train_samples=320", 
          "--out_dim=16", "--logging_steps=1", "--knn_k=0", "--mixed_precision=no", "--learning_rate=2e-3"]  # fmt: skip
 
 
-@pytest.mark.parametrize("objective", WITHOUT_TEMPERATURE)
+# one of each kind: whitening, redundancy, a predictor with its follower, clusters; the others are formulas of their own
+@pytest.mark.parametrize("objective", ["w_mse", "vicreg", "byol", "dino"])
 def test_a_short_run_on_shapes_lowers_the_loss(objective, tmp_path, capsys):
     assert main([*SHORT, "--objective", objective, "--output_dir", str(tmp_path / "out")]) == 0
     reset_accelerator()
