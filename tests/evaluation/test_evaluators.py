@@ -67,6 +67,7 @@ def test_one_set_is_evaluated_as_ever(flags, tmp_path):
     assert "evaluators" not in record
 
 
+@pytest.mark.usefixtures("with_pictures")
 def test_a_run_takes_no_notice_of_further_evaluators(flags, own, tmp_path, capsys):
     """Dropout, order and the first set's figures: all to the last bit."""
     flags = [*flags, "--pooler_type=avg"]  # the first token's vectors all but agree in this encoder
