@@ -141,7 +141,7 @@ def temperatures(options: argparse.Namespace) -> None:
     for tau, loss, batch, vectors in sorted(runs, key=lambda run: run[0]):
         cosines = cosines_of_pairs(vectors, 0).astype(np.float64)
         soft = tau * np.log(np.exp(cosines / tau).mean())
-        predicted = 1 - tau * np.log((batch - 1) / loss)
+        predicted = 1 - tau * np.log((batch - 1) / np.expm1(loss))
         sketch = random_pairs(vectors, "the source")
         sketches.append((tau, sketch))
         print(

@@ -74,7 +74,7 @@ def test_several_tasks_have_a_mean_and_one_has_none():
 
 def test_missing_and_damaged_files_are_one_line(tmp_path):
     with pytest.raises(
-        UserError, match=r"^--eval_transfer: no files of MR, TREC in .*senteval.*data/prepare\.py senteval"
+        UserError, match=r"^--eval_transfer: no files of MR, TREC in .*senteval.*dystress prepare senteval"
     ):
         transfer_evaluator(["MR", "TREC", "MiniQuestions"], tmp_path)
     for file in TASKS["TREC"].files:

@@ -248,7 +248,7 @@ def test_bad_folders_are_one_line(tmp_path, classes, message):
 def test_what_is_not_there_is_named(tmp_path):
     with pytest.raises(UserError, match=r"--dataset: 'cifar11' .* known are cifar10, "):
         load_images("cifar11")
-    with pytest.raises(UserError, match=r"data/prepare\.py cifar10"):
+    with pytest.raises(UserError, match=r"dystress prepare cifar10"):
         load_images("cifar10", data_dir=str(tmp_path))
     with pytest.raises(UserError, match="--split: unknown split 'dev'"):
         load_images("cifar10", "dev")
