@@ -158,7 +158,7 @@ def test_the_documents_as_a_story(tmp_path, monkeypatch, capsys):
     write_inputs(tmp_path)
     done = set()
     for block in BLOCKS:
-        if block.needs or "ILSVRC2012" in block.text:
+        if block.needs or (block.language == "python" and block.document in ("docs/losses.md", "data/README.md")):
             continue
         if block.language == "python":
             run_snippet(block.text)
