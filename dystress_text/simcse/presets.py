@@ -109,7 +109,7 @@ PRESETS: dict[str, Preset] = {
             **_SMALL_ENCODER,
             "model_name_or_path": "dystress_text/embedded/bert-mini-wiki",
             "max_steps": 1000,
-            "held_out": 4000,
+            "held_out": 10_000,
         },
     ),
     "quickstart": Preset(
