@@ -33,7 +33,7 @@ def test_a_tenth_at_most_is_held_out():
 
 def test_presets_of_the_paper_hold_nothing_out():
     held_out = {name: parse([f"--preset={name}"]).text.held_out for name in PRESETS}
-    assert {name: count for name, count in held_out.items() if count} == {"small": 4000, "quickstart": 1500}
+    assert {name: count for name, count in held_out.items() if count} == {"small": 10_000, "quickstart": 1500}
     assert as_before({"seed": 1}, ["seed", "held_out"])["held_out"] == 0
 
 
