@@ -24,6 +24,7 @@ COMMANDS = {
     "senteval": "evaluate a model on the STS and transfer tasks",
     "prepare": "get data sets ready, or a corpus from your own text",
     "search": "build, extend and query an index of sentences",
+    "calibrate": "which cosine is high: the cosines of random pairs, for any model and text",
     "demo": "a page on this machine that searches with a model",
     "export": "copies for transformers, ONNX Runtime, older releases, the hub",
     "sweep": "train and evaluate many configurations with several seeds",
@@ -62,6 +63,10 @@ def program(command: str) -> ModuleType:
             from dystress_text.search import __main__ as search
 
             return search
+        case "calibrate":
+            from dystress_text import calibrate
+
+            return calibrate
         case "demo":
             from dystress_text import demo
 

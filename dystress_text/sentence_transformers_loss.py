@@ -50,7 +50,7 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
             that needs the progress does not get it.
         TypeError: the objective is not one of this package.
 
-    Example:
+    Examples:
         >>> from datasets import Dataset
         >>> from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
         >>> from dystress_text import CosineTemperature, DySTreSSLoss, NTXentLoss

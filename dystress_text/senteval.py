@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import transformers
 
@@ -40,14 +41,25 @@ SIMCSE_OPTIONS = {
     "--mode=fasttest": "--mode fast",
     "--mode=dev": "dystress train --eval_set stsb_dev sickr_dev --eval_transfer",
 }
+# the options by group of the help
+GROUPS = {
+    "model": ("model", "pooler_type", "dtype", "batch_size", "cache"),
+    "tasks": ("tasks", "suite", "mode", "data_dir", "engine"),
+    "results": ("format", "compare", "geometry", "plot", "pairs", "output"),
+}
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The program's options."""
     parser = OneLineParser("dystress senteval", __doc__)
-    for option in fields(SentEvalSettings):
-        default = {} if option.default is MISSING else {"default": option.default}
-        parser.add_argument(f"--{option.name}", **default, **option.metadata)
+    options = {option.name: option for option in fields(SentEvalSettings)}
+    for title, names in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            given: dict[str, Any] = dict(options[name].metadata)
+            if options[name].default is not MISSING:
+                given["default"] = options[name].default
+            group.add_argument(f"--{name}", **given)
     return parser
 
 

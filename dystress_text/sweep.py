@@ -25,7 +25,7 @@ from dystress_text.simcse.presets import TABLES
 def make_parser() -> OneLineParser:
     """The program's options."""
     parser = OneLineParser("dystress sweep", __doc__)
-    add = parser.add_argument
+    add = parser.add_argument_group("what to train").add_argument
     add(
         "--table", nargs="+", default=[], choices=TABLES, help="sts: the rows of the paper's table; controls: constants"
     )
@@ -34,6 +34,7 @@ def make_parser() -> OneLineParser:
     for name in GRID:
         add(f"--{name}", nargs="+", default=[], type=float, metavar="VALUE", help="of the grid")
     add("--seeds", nargs="+", type=int, default=[0, 1, 2], help="of every configuration (default 0 1 2)")
+    add = parser.add_argument_group("how").add_argument
     add("--output_dir", type=Path, default=Path("sweep"), help="a folder for each run, and logs/ (default sweep)")
     add("--jobs", type=int, default=1, help="runs at once (default 1)")
     add("--tasks", nargs="+", default=["sts"], help="sts (default), transfer, all, names of tasks, or none")

@@ -288,6 +288,13 @@ BREAKS: tuple[Break, ...] = (
         "bound = scores[:, -1].astype(np.float32) + np.float32(error)",
         ("test_search.py::test_exact_search_whatever_the_vectors",),
     ),
+    Break(
+        "random-pairs-each-once",
+        "> np.arange(len(rows))[:, None]",
+        ">= np.arange(len(rows))[:, None]",
+        ("test_random_pairs.py",),
+    ),
+    Break("held-out-not-trained-on", "np.delete(np.arange(samples), self.samples)", "None", ("test_held_out.py",)),
     Break("search-int8-rounding", "np.rint(vectors", "np.trunc(vectors", ("test_stored_vectors.py",)),
     Break(
         "index-left-of-a-kill",

@@ -196,8 +196,7 @@ def test_an_evaluation_gives_the_figures_of_before(program):
     assert after["geometry"]["spearman"] == pytest.approx(before["geometry"]["spearman"], abs=1e-3)
 
 
-@pytest.mark.usefixtures("with_pictures")
-def test_the_report_reads_runs_and_sweeps(program):
+def test_the_report_reads_runs_and_sweeps(program, with_pictures):
     code, printed, error = program("dystress_text.report", "run", "sweep", "--resamples=0")
     assert code == 0, error
     trained = json.loads(Path("run/run.json").read_text())["trained"]["mini_sts_spearman"]

@@ -15,7 +15,6 @@ from sentence_transformers.sentence_transformer.losses import (
     MultipleNegativesRankingLoss,
 )
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-from test_readme import ROOT, blocks
 from torch.nn.parallel import DistributedDataParallel
 
 import dystress_text
@@ -370,12 +369,6 @@ def test_a_schedule_that_nobody_advances_is_refused(tiny_bert, tmp_path):
         make_trainer(model, loss, tmp_path).train()
     model.eval()
     assert loss(batch_of(model, 2)).isfinite()  # evaluation does not mind
-
-
-def test_the_readmes_example_runs(tmp_path, monkeypatch):
-    (code,) = (block for block in blocks("python") if "DySTreSSLoss" in block)
-    monkeypatch.chdir(tmp_path)  # where the trainer makes its folder
-    exec(code.replace("dystress_text/embedded", str(ROOT / "dystress_text" / "embedded")), {})
 
 
 # ---- what is accepted and what is refused ---------------------------------------------------------------------------

@@ -29,7 +29,7 @@ class LearnableTemperature(Temperature):
     Raises:
         ValueError: another kind of temperature, invalid bounds, or a start that does not lie between them.
 
-    Example:
+    Examples:
         >>> tau = LearnableTemperature(ConstantTemperature(0.05))
         >>> tau.end_points()
         {'tau': 0.05}

@@ -168,7 +168,7 @@ class InfoNCELoss(ContrastiveLoss):
         bidirectional: each positive also has to find its anchor among all anchors; the loss is the mean of both
             directions. Equals MultipleNegativesRankingLoss with both directions and a partition for each.
 
-    Example:
+    Examples:
         >>> loss = InfoNCELoss(0.05)
         >>> z1, z2 = torch.randn(8, 16), torch.randn(8, 16)
         >>> loss(z1, z2).shape
@@ -209,7 +209,7 @@ class NTXentLoss(ContrastiveLoss):
             some millions of similarities.
         hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
 
-    Example:
+    Examples:
         >>> loss = NTXentLoss(0.5)
         >>> z1, z2 = torch.randn(8, 16), torch.randn(8, 16)
         >>> loss(z1, z2).shape
@@ -226,7 +226,7 @@ class DCLLoss(NTXentLoss):
     ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views jointly, mean over both directions. Arguments as
     for :class:`NTXentLoss`.
 
-    Example:
+    Examples:
         >>> loss = DCLLoss(0.1)
         >>> z1, z2 = torch.randn(8, 16), torch.randn(8, 16)
         >>> loss(z1, z2).shape
@@ -251,7 +251,7 @@ class DCLWLoss(DCLLoss):
             some millions of similarities.
         hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
 
-    Example:
+    Examples:
         >>> loss = DCLWLoss(0.1, sigma=0.5)
         >>> z1, z2 = torch.randn(8, 16), torch.randn(8, 16)
         >>> loss(z1, z2).shape
@@ -300,7 +300,7 @@ class MACLLoss(ContrastiveLoss):
     Raises:
         TemperatureError: when the adaptive temperature reaches 0, at a mean positive similarity of a_0 - 1/alpha.
 
-    Example:
+    Examples:
         >>> loss = MACLLoss(tau_0=0.05, alpha=0.5, a_0=0.8)
         >>> z = torch.randn(8, 16)
         >>> loss(z, z + 0.1 * torch.randn(8, 16)).shape
@@ -348,7 +348,7 @@ class QueueInfoNCELoss(ContrastiveLoss):
     Raises:
         ValueError: the queue or the dimension is not positive.
 
-    Example:
+    Examples:
         >>> loss = QueueInfoNCELoss(0.2, queue_size=64, dim=16)
         >>> queries, keys = torch.randn(8, 16), torch.randn(8, 16)
         >>> loss(queries, keys).shape

@@ -13,6 +13,7 @@ from dystress_text.cli.command_line import one_line
 from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.saved_model import SavedModel, read_saved
 from dystress_text.evaluation.catalogue import STS_SETS
+from dystress_text.evaluation.random_pairs import RandomPairs
 from dystress_text.export.card_code import usage
 from dystress_text.export.citation import CITATION
 from dystress_text.files.hub import hub_reachable
@@ -41,9 +42,9 @@ def write_card(
 
     Raises:
         OSError: it cannot be written.
-        UserError: there is no model in the folder.
+        UserError: there is no model in the folder, or its cosines of random pairs are damaged.
     """
-    write_text(folder / CARD, model_card(record, model or read_saved(folder), layout, at))
+    write_text(folder / CARD, model_card(record, model or read_saved(folder), layout, at, RandomPairs.load(folder)))
 
 
 def describe_base(name_or_path: str) -> dict[str, Any]:
@@ -72,7 +73,13 @@ def _stated_license(name_or_path: str, local: bool) -> str | None:
     return stated if isinstance(stated, str) and stated else None
 
 
-def model_card(record: Mapping[str, Any], model: SavedModel, layout: str = "native", at: str = HERE) -> str:
+def model_card(
+    record: Mapping[str, Any],
+    model: SavedModel,
+    layout: str = "native",
+    at: str = HERE,
+    random_pairs: RandomPairs | None = None,
+) -> str:
     """The text of a model folder's README.md.
 
     Args:
@@ -80,6 +87,7 @@ def model_card(record: Mapping[str, Any], model: SavedModel, layout: str = "nati
         model: its description.
         layout: of the folder's files, one of :data:`LAYOUTS`.
         at: the folder or hub name for the code.
+        random_pairs: the model's cosines of random pairs; None if it has none.
     """
     sections = [
         _front_matter(record, layout),
@@ -90,6 +98,7 @@ def model_card(record: Mapping[str, Any], model: SavedModel, layout: str = "nati
         *_recipe(record),
         *_results(record),
         *_further_results(record),
+        *_high_similarity(random_pairs),
         "## Licences\n\n" + _licences(record),
         "## Citation\n\n```bibtex\n" + CITATION + "\n```",
     ]
@@ -314,6 +323,17 @@ def _further_results(record: Mapping[str, Any]) -> Iterable[str]:
     figures = [(n, format(value, ".2f")) for n, value in trained.items() if n not in shown and _is_number(value)]
     if figures:
         yield "## Further results\n\nMeasured while training.\n\n" + _table(("metric", "this model"), figures)
+
+
+def _high_similarity(random_pairs: RandomPairs | None) -> Iterable[str]:
+    """Cosines by false-alarm rate."""
+    if random_pairs is None:
+        return
+    rows = [(rate, f"{cosine:.3f}") for rate, cosine in random_pairs.table()]
+    yield (
+        "## Which similarity is high\n\nThe false-alarm rate is the share of random pairs of sentences with at least "
+        f"this similarity. Measured on {_plain(random_pairs.about())}; other kinds of text have other rates.\n\n"
+    ) + _table(("false-alarm rate", "similarity"), rows)
 
 
 def _first_set(trained: Mapping[str, Any]) -> str | None:

@@ -38,16 +38,18 @@ def make_parser() -> argparse.ArgumentParser:
     add("what", nargs="+", metavar="NAME", help=f"data sets ({', '.join(CATALOG)}), or a command before names or files")
     add("--from", dest="source", type=Path, help="a local file or folder instead of the hub")
     add("--variant", help="what the data are, if they are knowingly not the published ones; every result then says so")
+    add("--again", action="store_true", help="prepare what is ready once more")
+    add("--data_dir", help="where prepared data lie; default $DYSTRESS_DATA, else see above")
+    add = parser.add_argument_group("images").add_argument
     add("--classes", type=Path, help="imagenet100: a file with one class (folder name) a line")
     add("--ratio", type=float, default=0.01, help="long-tailed sets: smallest to largest class (default 0.01)")
     add("--seed", type=int, default=0, help="long-tailed sets: of the choice (default 0)")
-    add("--again", action="store_true", help="prepare what is ready once more")
-    add("--data_dir", help="where prepared data lie; default $DYSTRESS_DATA, else see above")
-    add("--output", type=Path, help="corpus: the file to write")
-    add("--min_words", type=int, default=6, help="corpus: words of the shortest sentence (default 6)")
-    add("--max_words", type=int, default=80, help="corpus: words of the longest sentence (default 80)")
-    add("--workers", type=int, default=0, help="corpus: processes; 0 for one a core (default 0)")
-    add("--overwrite", action="store_true", help="corpus: replace the output file")
+    add = parser.add_argument_group("corpus").add_argument
+    add("--output", type=Path, help="the file to write")
+    add("--min_words", type=int, default=6, help="words of the shortest sentence (default 6)")
+    add("--max_words", type=int, default=80, help="words of the longest sentence (default 80)")
+    add("--workers", type=int, default=0, help="processes; 0 for one a core (default 0)")
+    add("--overwrite", action="store_true", help="replace the output file")
     return parser
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dystress_text.report.groups import groups_of
 from dystress_text.report.runs import RunFigures, differing_otherwise
 from dystress_text.report.tables import Comparisons
 from dystress_text.simcse.presets import PRESETS
@@ -16,7 +17,7 @@ def notes_of(compared: Comparisons) -> list[str]:
     runs = compared.runs
     notes = [f"Setup: {_setup(runs[0])}."]
     away = not_the_papers(runs)
-    if away:
+    if away and any(group.paper(run) is not None for group in groups_of(runs) for run in runs):
         notes.append(
             f"Not the paper's setup ({', '.join(away)}): the lines 'ours - paper' say nothing about its claims."
         )

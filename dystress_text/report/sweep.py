@@ -181,7 +181,7 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     """Run what is missing; whether every run is trained and evaluated at the end.
 
     Raises:
-        UserError: options that do not fit.
+        UserError: options that do not fit, or a folder that cannot be made.
         Interrupted: by a signal, after all processes have ended.
     """
     evaluation = evaluation_of(options)
@@ -190,6 +190,10 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
         for run in runs:
             print(_listed(run, evaluation))
         return True
+    try:
+        options.output_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output_dir: cannot write to {str(options.output_dir)!r}: {error.strerror}") from error
     environment = dict(os.environ)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // options.jobs)))

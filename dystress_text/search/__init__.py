@@ -3,6 +3,6 @@
 May import: simcse and all rooms below it. Program: ``dystress search``.
 """
 
-from dystress_text.search.sentence_index import Match, SentenceIndex, add_to_index, build_index
+from dystress_text.search.sentence_index import Match, SentenceIndex, add_to_index, build_index, calibrate_index
 
-__all__ = ["Match", "SentenceIndex", "add_to_index", "build_index"]
+__all__ = ["Match", "SentenceIndex", "add_to_index", "build_index", "calibrate_index"]

@@ -4,10 +4,14 @@
     dystress search add --model out --file more.txt --index idx
     dystress search query --index idx --model out "A man plays a guitar." --top_k 5
     dystress search query --index idx --model out --file questions.txt --json
+    dystress search query --index idx --model out "A man plays a guitar." --false_alarm 1e-4
 
 The file holds one sentence a line in UTF-8 (.gz, .xz and .bz2 too; - is standard input) and is never held in memory.
 ``add`` puts sentences behind those of an index; the index stays as it was until the new one is complete. Search is
 exact; ``build --approximate`` adds a graph (the ``search`` extra) for corpora where exact search is too slow.
+``--false_alarm`` takes the threshold from the similarities of random pairs of sentences, which training and
+``calibrate`` leave in the model's folder, and ``build`` in the index: of 10,000 sentences that have nothing to do with
+the query, one passes 1e-4.
 """
 
 from __future__ import annotations
@@ -22,10 +26,11 @@ from typing import Any
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
 from dystress_text.errors import UserError
+from dystress_text.evaluation.random_pairs import RandomPairs
 from dystress_text.search.index_folder import check_index, check_new_folder
 from dystress_text.search.loading import load_model, read_lines
 from dystress_text.search.nearest_rows import usearch
-from dystress_text.search.sentence_index import SentenceIndex, add_to_index, build_index
+from dystress_text.search.sentence_index import Match, SentenceIndex, add_to_index, build_index
 from dystress_text.search.stored_vectors import DTYPES
 
 
@@ -44,6 +49,14 @@ def finite(text: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise argparse.ArgumentTypeError(f"a finite number is needed, got {text!r}")
+    return number
+
+
+def share(text: str) -> float:
+    """An argument that is a number between 0 and 1."""
+    number = finite(text)
+    if not 0 < number < 1:
+        raise argparse.ArgumentTypeError(f"a rate between 0 and 1 is needed, got {text!r}")
     return number
 
 
@@ -76,6 +89,12 @@ def make_parser() -> argparse.ArgumentParser:
     query.add_argument("--file", help="queries, one a line; - is standard input")
     query.add_argument("--top_k", type=positive, default=5, help="matches for each query (default 5)")
     query.add_argument("--threshold", type=finite, help="leave out matches with a lower score")
+    query.add_argument(
+        "--false_alarm",
+        type=share,
+        metavar="RATE",
+        help="leave out matches with a score that more than this share of random pairs has, such as 1e-4",
+    )
     query.add_argument("--json", action="store_true", help="a line of JSON for each query")
     return parser
 
@@ -85,8 +104,9 @@ def _build(options: argparse.Namespace) -> None:
     if options.approximate:
         usearch()
     sentences = read_lines(options.file)
+    random_pairs = RandomPairs.load(Path(options.model))
     model = load_model(options.model)
-    index = build_index(model, sentences, options.index, options.batch_size, True, options.dtype)
+    index = build_index(model, sentences, options.index, options.batch_size, True, options.dtype, random_pairs)
     if options.approximate:
         index.approximate().save(options.index, overwrite=True)
     _describe(index, options.index)
@@ -110,13 +130,19 @@ def _query(options: argparse.Namespace) -> None:
         raise UserError("no query: give a text, or --file with one a line" if not queries else "a query is empty")
     check_index(options.index)
     index = SentenceIndex.load(options.index, load_model(options.model))
-    found = index.search(queries, options.top_k, options.threshold, options.batch_size)
+    found = index.search(queries, options.top_k, options.threshold, options.batch_size, options.false_alarm)
     for query, matches in zip(queries, found, strict=True):
         if options.json:
             record = {"query": query, "matches": [match._asdict() for match in matches]}
             print(json.dumps(record, ensure_ascii=False))
         else:
-            print(query, *(f"  {m.score:.4f}  {m.row:>9}  {' '.join(m.sentence.split())}" for m in matches), sep="\n")
+            print(query, *(_line(match, index.random_pairs) for match in matches), sep="\n")
+
+
+def _line(match: Match, random_pairs: RandomPairs | None) -> str:
+    """Score, false-alarm rate where it is known, row and sentence."""
+    rate = "" if match.false_alarm is None or random_pairs is None else f"{random_pairs.said(match.false_alarm):>8}  "
+    return f"  {match.score:.4f}  {rate}{match.row:>9}  {' '.join(match.sentence.split())}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

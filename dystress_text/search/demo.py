@@ -9,6 +9,7 @@ from pathlib import Path
 from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import STSB_DEV, eval_pairs
+from dystress_text.evaluation.random_pairs import RandomPairs
 from dystress_text.files.places import data_root
 from dystress_text.search.demo_server import Demo
 from dystress_text.search.index_folder import check_index
@@ -63,5 +64,6 @@ def make_demo(options: argparse.Namespace) -> Demo:
         index = SentenceIndex.load(options.index, model)
         searched = f"{len(index.sentences):,} sentences of the index {options.index.resolve().name}"
     else:
-        index = SentenceIndex.build(model, sentences, progress=True)
+        random_pairs = RandomPairs.load(Path(options.model))
+        index = SentenceIndex.build(model, sentences, progress=True, random_pairs=random_pairs)
     return Demo(Path(options.model).resolve().name, index, searched, temperature, told, options.top_k)

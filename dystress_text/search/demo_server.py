@@ -72,7 +72,9 @@ class Demo:
         """What is the same for every search; ``curve`` holds pairs of similarity and temperature."""
         similarities = np.linspace(-1, 1, POINTS).tolist()
         curve = [[s, tau] for s in similarities if (tau := self.tau(s)) is not None]
-        return {"name": self.name, "searched": self.searched, "told": self.told, "curve": curve}
+        pairs = self.index.random_pairs
+        about = {"name": self.name, "searched": self.searched, "told": self.told, "curve": curve}
+        return about | {"random_pairs": None if pairs is None else pairs.about()}
 
     def search(self, text: str, second: str = "") -> Json:
         """The neighbours of a sentence, best first, and its similarity to a second one, if there is one.
@@ -102,7 +104,9 @@ class Demo:
         return float(self.temperature(torch.tensor(similarity, dtype=torch.float64).clamp(-1, 1)))
 
     def _pair(self, similarity: float) -> Json:
-        return {"similarity": similarity, "tau": self.tau(similarity)}
+        pairs = self.index.random_pairs
+        rate = None if pairs is None else pairs.said(pairs.rate_of(similarity))
+        return {"similarity": similarity, "tau": self.tau(similarity), "false_alarm": rate}
 
     def _vectors(self, sentences: list[str]) -> Float32:
         with self._one_at_a_time:  # tokenizers are not thread-safe

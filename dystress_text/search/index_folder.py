@@ -5,6 +5,7 @@ vectors.npy     the stored vectors; int8 has their scales in scales.npy
 probe.npy       the first vectors in fp32, which tell whether a model is the one of the build
 sentences.txt   UTF-8; offsets.npy holds the byte where each sentence begins
 graph.usearch   only with an approximate index
+random_pairs.json  the model's cosines by false-alarm rate, if it has them
 manifest.json   sizes and checksums
 
 Vectors are not in a usearch index, whose file is written at once and not appended to: exact search in such a file,
@@ -27,6 +28,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from dystress_text.errors import UserError
+from dystress_text.evaluation.random_pairs import RandomPairs
 from dystress_text.files.whole import MANIFEST, damage_of, locked, recover, seal
 from dystress_text.search.nearest_rows import usearch
 from dystress_text.search.stored_vectors import DTYPES, Float32, StoredVectors, width
@@ -71,12 +73,14 @@ class IndexFiles:
         stored: their vectors.
         probe: the first vectors before rounding, 1 to 4, (p, dim) fp32.
         graph: usearch's index, or None.
+        random_pairs: cosines by false-alarm rate, or None.
     """
 
     sentences: StoredText
     stored: StoredVectors
     probe: Float32
     graph: Any
+    random_pairs: RandomPairs | None
 
 
 def append(folder: Path, sentences: Sequence[str], stored: StoredVectors) -> None:
@@ -144,7 +148,7 @@ def open_index(folder: Path, check: bool) -> IndexFiles:
     except (OSError, ValueError, KeyError, TypeError, IndexError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"the index {str(folder)!r} is damaged: {reason}") from error
-    return IndexFiles(sentences, stored, probe, graph)
+    return IndexFiles(sentences, stored, probe, graph, RandomPairs.load(folder))
 
 
 def map_vectors(folder: Path, dtype: str, dim: int) -> StoredVectors:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.errors import UserError
+from dystress_text.evaluation.random_pairs import MOST_SENTENCES, RandomPairs, random_pairs
 from dystress_text.files.whole import MANIFEST
 from dystress_text.search.index_folder import (
     GRAPH,
@@ -26,6 +27,7 @@ from dystress_text.search.index_folder import (
 from dystress_text.search.nearest_rows import extend_graph, graph_of, nearest, usearch
 from dystress_text.search.sentence_vectors import CHUNK, Encoder, encoded, unit_vectors
 from dystress_text.search.stored_vectors import Float32, Float64, RowNumbers, StoredVectors, check_dtype
+from dystress_text.training.run_folder import RANDOM_PAIRS
 
 SAME_MODEL = 0.05  # largest distance of a sentence's unit vectors now and at the build: a cosine of 0.999
 
@@ -38,11 +40,15 @@ class Match(NamedTuple):
         score: the product of the query's vector and the stored one: their cosine similarity, up to the rounding of
             stored vectors. With ``binary`` the cosine of query and signs, which ranks alike and is smaller.
         row: its number among the indexed sentences, from 0.
+        false_alarm: the share of random pairs of sentences with at least this score, at least the finest that the
+            index's :class:`~dystress_text.evaluation.random_pairs.RandomPairs` can tell. None if it has none, and with
+            ``binary``.
     """
 
     sentence: str
     score: float
     row: int
+    false_alarm: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +61,7 @@ class SentenceIndex:
         stored: their vectors; those of a saved index are mapped from disk.
         probe: the first vectors in fp32, 1 to 4, (p, dim), by which a saved index recognises its model.
         graph: usearch's index of the vectors, for approximate search; None for exact search.
+        random_pairs: the model's cosines by false-alarm rate; None if it has none.
     """
 
     model: Encoder
@@ -62,6 +69,7 @@ class SentenceIndex:
     stored: StoredVectors
     probe: Float32
     graph: Any = None
+    random_pairs: RandomPairs | None = None
 
     @property
     def vectors(self) -> NDArray[Any]:
@@ -77,6 +85,7 @@ class SentenceIndex:
         progress: bool = False,
         dtype: str = "fp32",
         folder: str | Path | None = None,
+        random_pairs: RandomPairs | None = None,
     ) -> SentenceIndex:
         """Encode sentences.
 
@@ -88,13 +97,15 @@ class SentenceIndex:
             dtype: ``fp32``, ``fp16`` (half the size), ``int8`` (a quarter) or ``binary`` (1/32); see
                 :class:`~dystress_text.search.stored_vectors.StoredVectors`.
             folder: write the index there while encoding, so the vectors need no memory; see :func:`build_index`.
+            random_pairs: of the model, ``RandomPairs.load(Path("out"))``; without it there is no search by false-alarm
+                rate.
 
         Raises:
             UserError: there is no sentence, a vector is not finite, ``dtype`` is unknown, or the folder cannot be
                 written or is not empty.
         """
         if folder is not None:
-            return build_index(model, sentences, folder, batch_size, progress, dtype)
+            return build_index(model, sentences, folder, batch_size, progress, dtype, random_pairs)
         check_dtype(dtype)
         start, stored, probe = 0, None, None
         for chunk, vectors in encoded(model, sentences, batch_size, progress):
@@ -104,7 +115,7 @@ class SentenceIndex:
             start += len(chunk)
         assert stored is not None  # ``encoded`` raises an error if there is no sentence
         assert probe is not None
-        return cls(model, list(sentences), stored, probe)
+        return cls(model, list(sentences), stored, probe, random_pairs=random_pairs)
 
     def add(self, sentences: Sequence[str], batch_size: int = 64, progress: bool = False) -> SentenceIndex:
         """A new index in memory with more sentences behind these, without a graph.
@@ -116,7 +127,7 @@ class SentenceIndex:
         """
         more = SentenceIndex.build(self.model, sentences, batch_size, progress, self.stored.dtype)
         sentences = [*self.sentences, *more.sentences]
-        return SentenceIndex(self.model, sentences, self.stored.joined(more.stored), self.probe)
+        return replace(self, sentences=sentences, stored=self.stored.joined(more.stored), graph=None)
 
     def approximate(self, connectivity: int = 16, breadth: int = 128) -> SentenceIndex:
         """The same index with a graph (HNSW, by usearch), which finds most of the nearest sentences in far less time.
@@ -133,7 +144,12 @@ class SentenceIndex:
         return replace(self, graph=graph_of(self.stored, connectivity, breadth))
 
     def search(
-        self, queries: str | Sequence[str], top_k: int = 5, threshold: float | None = None, batch_size: int = 64
+        self,
+        queries: str | Sequence[str],
+        top_k: int = 5,
+        threshold: float | None = None,
+        batch_size: int = 64,
+        false_alarm: float | None = None,
     ) -> list[list[Match]]:
         """The most similar sentences to each query, the best first; equal scores in the order of their rows.
 
@@ -142,26 +158,47 @@ class SentenceIndex:
             top_k: most matches of a query; all sentences if there are fewer.
             threshold: leave out matches with a lower score.
             batch_size: queries that the model encodes at a time.
+            false_alarm: leave out matches with a score that more than this share of random pairs of sentences has.
 
         Returns:
             A list for each query.
 
         Raises:
-            UserError: the model's vectors are not finite, or have another size.
+            UserError: the model's vectors are not finite, or have another size; the index cannot tell scores by their
+                false-alarm rate, or not at this one.
             ValueError: ``top_k`` is below 1.
         """
         queries = [queries] if isinstance(queries, str) else queries
         if not queries:
             return []
-        return self.matches(unit_vectors(self.model, list(queries), batch_size), top_k, threshold)
+        least = -np.inf if false_alarm is None else self.threshold(false_alarm)  # first: encoding takes a while
+        least = max(least, -np.inf if threshold is None else threshold)
+        return self.matches(unit_vectors(self.model, list(queries), batch_size), top_k, least)
+
+    def threshold(self, false_alarm: float) -> float:
+        """The score that this share of random pairs of sentences reaches.
+
+        Raises:
+            UserError: the index cannot tell, or not at this rate.
+        """
+        if self.stored.dtype == "binary":
+            raise UserError("false_alarm: scores of a binary index are no cosines; build it as fp32, fp16 or int8")
+        if self.random_pairs is None:
+            raise UserError(
+                "false_alarm: the index does not hold the cosines of random pairs; `calibrate --index` makes them"
+            )
+        return self.random_pairs.threshold(false_alarm)
 
     def matches(self, queries: Float32, top_k: int, threshold: float | None = None) -> list[list[Match]]:
         """:meth:`search` for unit vectors, (q, dim)."""
         scores, rows = self.nearest(queries, top_k)
+        rates = np.full(scores.shape, None)
+        if self.random_pairs is not None and self.stored.dtype != "binary":
+            rates = self.random_pairs.rates_of(scores)
         least = -np.inf if threshold is None else threshold
         return [
-            [Match(self.sentences[r], s, r) for s, r in zip(*of_query, strict=True) if s >= least]
-            for of_query in zip(scores.tolist(), rows.tolist(), strict=True)
+            [Match(self.sentences[r], s, r, rate) for s, r, rate in zip(*of_query, strict=True) if s >= least]
+            for of_query in zip(scores.tolist(), rows.tolist(), rates.tolist(), strict=True)
         ]
 
     def nearest(self, queries: Float32, top_k: int) -> tuple[Float64, RowNumbers]:
@@ -183,6 +220,8 @@ class SentenceIndex:
                 rows = slice(start, start + CHUNK)
                 append(staging, self.sentences[rows], self.stored[rows])
             np.save(staging / PROBE, self.probe, allow_pickle=False)
+            if self.random_pairs is not None:
+                self.random_pairs.save(staging)
             if self.graph is not None:
                 self.graph.save(str(staging / GRAPH))
 
@@ -201,7 +240,7 @@ class SentenceIndex:
         files = open_index(Path(folder), check)
         if check:
             _check_model(files, model, Path(folder))
-        return cls(model, files.sentences, files.stored, files.probe, files.graph)
+        return cls(model, files.sentences, files.stored, files.probe, files.graph, files.random_pairs)
 
 
 def build_index(
@@ -211,6 +250,7 @@ def build_index(
     batch_size: int = 64,
     progress: bool = False,
     dtype: str = "fp32",
+    random_pairs: RandomPairs | None = None,
 ) -> SentenceIndex:
     """:meth:`SentenceIndex.build` into a folder; the sentences may be a generator and are not held in memory.
 
@@ -222,6 +262,8 @@ def build_index(
         for chunk, vectors in encoded(model, sentences, batch_size, progress):
             if not (staging / PROBE).exists():
                 np.save(staging / PROBE, vectors[:PROBED], allow_pickle=False)
+                if random_pairs is not None:
+                    random_pairs.save(staging)
             append(staging, chunk, StoredVectors.of(vectors, dtype))
     return SentenceIndex.load(folder, model, check=False)
 
@@ -248,9 +290,7 @@ def add_to_index(
     with new_index(folder, overwrite=True) as staging:
         files = open_index(folder, check=True)
         _check_model(files, model, folder)
-        for file in folder.iterdir():
-            if file.name not in (MANIFEST, GRAPH) and not file.name.startswith("."):
-                shutil.copyfile(file, staging / file.name)
+        _copy_files(folder, staging, without=(MANIFEST, GRAPH))
         for chunk, vectors in encoded(model, sentences, batch_size, progress):
             append(staging, chunk, StoredVectors.of(vectors, files.stored.dtype))
         if files.graph is not None:
@@ -258,6 +298,32 @@ def add_to_index(
             extend_graph(graph, map_vectors(staging, files.stored.dtype, files.stored.dim), len(files.stored))
             graph.save(str(staging / GRAPH))
     return SentenceIndex.load(folder, model, check=False)
+
+
+def calibrate_index(folder: str | Path) -> RandomPairs:
+    """Give a saved index the cosines of random pairs of its own sentences, and return them; no model is needed.
+
+    Raises:
+        UserError: no index, a damaged or a binary one, one with few sentences, or it cannot be written.
+    """
+    folder = Path(folder)
+    files = open_index(folder, check=True)
+    if files.stored.dtype == "binary":
+        raise UserError("--index: scores of a binary index are no cosines; build it as fp32, fp16 or int8")
+    count = len(files.stored)
+    rows = np.sort(np.random.default_rng(0).permutation(count)[:MOST_SENTENCES])
+    distinct = dict(zip((files.sentences[row] for row in rows), rows, strict=True))
+    found = random_pairs(files.stored.floats(np.array(list(distinct.values()))), f"the index {folder.resolve().name}")
+    with new_index(folder, overwrite=True) as staging:
+        _copy_files(folder, staging, without=(MANIFEST, RANDOM_PAIRS))
+        found.save(staging)
+    return found
+
+
+def _copy_files(folder: Path, staging: Path, without: Sequence[str]) -> None:
+    for file in folder.iterdir():
+        if file.name not in without and not file.name.startswith("."):
+            shutil.copyfile(file, staging / file.name)
 
 
 def _check_model(files: IndexFiles, model: Encoder, folder: Path) -> None:

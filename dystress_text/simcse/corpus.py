@@ -109,18 +109,29 @@ class TokenizedCorpus:
         offsets: (samples * columns + 1,) the start of each sentence.
         report: of reading the text.
         columns: sentences per sample.
+        chosen: the numbers of the samples that count, which are numbered anew from 0; None for all.
     """
 
     def __init__(
-        self, tokens: NDArray[np.unsignedinteger], offsets: NDArray[np.int64], report: CorpusReport, columns: int = 1
+        self,
+        tokens: NDArray[np.unsignedinteger],
+        offsets: NDArray[np.int64],
+        report: CorpusReport,
+        columns: int = 1,
+        chosen: NDArray[np.int64] | None = None,
     ) -> None:
         self.tokens = tokens
         self.offsets = offsets
         self.report = report
         self.columns = columns
+        self.chosen = chosen
 
     def __len__(self) -> int:
-        return (len(self.offsets) - 1) // self.columns
+        return (len(self.offsets) - 1) // self.columns if self.chosen is None else len(self.chosen)
+
+    def only(self, chosen: NDArray[np.int64] | None) -> TokenizedCorpus:
+        """These samples of the corpus; None for all."""
+        return TokenizedCorpus(self.tokens, self.offsets, self.report, self.columns, chosen)
 
     def batch(self, samples: NDArray[np.int64]) -> dict[str, Tensor]:
         """The sentences of samples (n,): the first column of all samples, then the second, and so on.
@@ -149,6 +160,7 @@ class TokenizedCorpus:
         return torch.frombuffer(bytearray(digests), dtype=torch.int64)
 
     def _sentences(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        samples = samples if self.chosen is None else self.chosen[samples]
         return (samples * self.columns + np.arange(self.columns)[:, None]).ravel()
 
 

@@ -105,7 +105,12 @@ PRESETS: dict[str, Preset] = {
     **{name: _simcse(name) for name in SIMCSE_MODELS},
     "small": Preset(
         "a small encoder with only masked-language-model training, for two CPU cores; not a row of the paper",
-        {**_SMALL_ENCODER, "model_name_or_path": "dystress_text/embedded/bert-mini-wiki", "max_steps": 1000},
+        {
+            **_SMALL_ENCODER,
+            "model_name_or_path": "dystress_text/embedded/bert-mini-wiki",
+            "max_steps": 1000,
+            "held_out": 4000,
+        },
     ),
     "quickstart": Preset(
         "without network and GPU: an embedded encoder on Python's documentation; not a row of the paper",
@@ -116,6 +121,7 @@ PRESETS: dict[str, Preset] = {
             "eval_set": "mini_sts",
             "max_steps": 150,
             "eval_steps": 50,
+            "held_out": 1500,
         },
     ),
 }

@@ -31,13 +31,15 @@ from dystress_text.evaluation.evaluators import (
     sts_line,
     sts_metrics,
 )
+from dystress_text.evaluation.random_pairs import random_pairs
 from dystress_text.evaluation.readers import POSITIVE_SCORE, StsPairs
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.evaluation.sts import pair_similarities, score_vectors
+from dystress_text.evaluation.sts import Embed, pair_similarities, score_vectors
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import versions
 from dystress_text.simcse.corpus import TrainingText, load_corpus, tokenizer_id
+from dystress_text.simcse.held_out import Measured
 from dystress_text.simcse.objective import TEXT, objective_of
 from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import RunSettings, TextSettings
@@ -65,6 +67,7 @@ class TextRun:
         settings: as parsed.
         start: the encoder before the first step.
         text: the training sentences.
+        measured: the samples whose random pairs are measured at the end.
         task: the task to train.
         evaluation: of the task.
         options: the settings with the pooler of the loaded model and the metric that selects the best model.
@@ -78,6 +81,7 @@ class TextRun:
     settings: RunSettings
     start: Start
     text: TrainingText
+    measured: Measured
     task: SimcseTask
     evaluation: Evaluation
     options: Mapping[str, Any]
@@ -89,6 +93,7 @@ class TextRun:
     make_optimizer: None = None
     similarity_log: SimilarityLog | None = field(init=False)
     learned_temperature: dict[str, Any] | None = field(init=False)
+    _sentences: list[str] = field(init=False)  # that are measured
 
     def __post_init__(self) -> None:
         self.similarity_log = similarity_log_of(self.settings.engine, self.task.objective)
@@ -111,6 +116,9 @@ class TextRun:
     def begin(self, trainer: Trainer, before: Mapping[str, Any]) -> None:
         for line in (*self.start.notes, f"{self.task.corpus.report.summary()} ({self.text.name})"):
             _say(line)
+        self._sentences = self.measured.read(self.text)  # now: a text may be gone at the end
+        if self.measured.held_out:
+            _say(f"{len(self.measured.samples):,} of them are held out of training (--held_out)")
         for option, variant in self.variants.items():
             if variant is not None:
                 _say(f"--{option}: not the published data but a variant: {variant}")
@@ -142,20 +150,31 @@ class TextRun:
             "duplicate_pairs": int(task.objective.duplicates) if task.mask_duplicates else None,
             **learned_end_points(task.objective.temperature),
         }
-        reduced = self.evaluation.evaluators and task.evaluation_dtype != torch.float32
-        if dev is not None or reduced:
-            best = load_saved(output)[0].to(self.accelerator.device)
-            encode = partial(_encode, best, task.tokenizer)
-            if reduced:  # the record's figures are those of the saved model in fp32
-                self.record["trained"] = self.evaluation(encode)
-            if dev is not None:
-                self.record["similarities"]["after"] = pair_similarities(dev, encode(dev.sentences)).histograms()
+        best = load_saved(output)[0].to(self.accelerator.device)
+        encode = partial(_encode, best, task.tokenizer)
+        if self.evaluation.evaluators and task.evaluation_dtype != torch.float32:
+            self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
+        if dev is not None:
+            self.record["similarities"]["after"] = pair_similarities(dev, encode(dev.sentences)).histograms()
+        self._measure_random_pairs(encode, output)
         if self.settings.evaluation.has_several:
             self.record["evaluators"] = self.evaluation.record()
         published = self.publish(output, self.record, task.objective)
         self._report(output)
         if published is not None:
             _say(published)
+
+    def _measure_random_pairs(self, encode: Embed, output: Path) -> None:
+        """Write the cosines of random pairs into the model's folder; a run that has too few sentences goes without."""
+        source = Path(self.settings.text.train_file or self.text.name).name
+        try:
+            found = random_pairs(encode(self._sentences).numpy(), source, self.measured.held_out)
+        except UserError as error:
+            _say(f"no similarities of random pairs: {error}")
+            return
+        found.save(output)
+        rates = ", ".join(f"{cosine:.3f} at {rate}" for rate, cosine in found.table())
+        _say(f"similarity that random pairs reach: {rates} ({found.about()})")
 
     def _report(self, output: Path) -> None:
         record, pooler = self.record, self.task.model.pooler_type
@@ -210,6 +229,8 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
         corpus = load_corpus(
             source, start.tokenizer, text.max_seq_length, text.max_train_samples, progress=accelerator.is_main_process
         )
+    measured = Measured.choose(len(corpus), text.held_out)
+    corpus = corpus.only(measured.trained(len(corpus)))
     task = SimcseTask(
         start.model, start.tokenizer, corpus, objective, evaluation, text.packing, text.mask_duplicates, masking,
         text.mlm_weight, evaluation_dtype(accelerator),
@@ -231,7 +252,9 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
         **start.about,
         **paper_row(settings, objective.temperature, accelerator.num_processes),
     }
-    return TextRun(settings, start, source, task, evaluation, options, data_id, variants, record, publish, accelerator)
+    return TextRun(
+        settings, start, source, measured, task, evaluation, options, data_id, variants, record, publish, accelerator
+    )
 
 
 def paper_row(settings: RunSettings, temperature: Temperature, processes: int) -> dict[str, Any]:

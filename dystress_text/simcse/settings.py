@@ -93,6 +93,12 @@ class TextSettings:
         0.15, "do_mlm: share of the tokens that are masked.", interval="(0, 1)", needs="do_mlm"
     )
     max_train_samples: int | None = option(None, "Use only the first sentences or rows, so many.", interval="[2, inf)")
+    held_out: int = option(
+        0,
+        "Leave so many random sentences or rows, at most a tenth, out of training; at the end their random pairs say "
+        "which similarity is high. With 0 it is some of those that were trained on.",
+        interval="[0, inf)",
+    )
     max_seq_length: int = option(
         32, "Most tokens of a training sentence; evaluation uses the encoder's limit.", interval="[3, inf)"
     )

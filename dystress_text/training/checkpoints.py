@@ -48,7 +48,9 @@ def as_before(options: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any
         known: the names of the options of today.
     """
     rows = "infonce" if options.get("objective") == "macl" else None
-    younger = {"rows": rows, "small_crops": 0, "small_crop_size": 96, "deterministic": False, "tf32": False}
+    younger = {
+        "rows": rows, "small_crops": 0, "small_crop_size": 96, "deterministic": False, "tf32": False, "held_out": 0
+    }  # fmt: skip
     return {**{name: value for name, value in younger.items() if name in known}, **options}
 
 

@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import types
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from dystress_text.evaluation.run import SentEvalSettings, run
 from dystress_text.evaluation.sts import evaluate_sts_task
 from dystress_text.files.places import EMBEDDED
 from dystress_text.report.text_page import write_text_report
-from dystress_text.senteval import main
+from dystress_text.senteval import main, make_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 MINI = ("MiniSTS", "MiniSentiment", "MiniSubjectivity", "MiniQuestions", "MiniParaphrase")
@@ -330,3 +331,7 @@ def test_years_have_rows_for_the_other_aggregations(shared, tiny_bert, tmp_path,
 def test_settings_are_a_notebooks_too(tiny_bert, tmp_path):
     settings = SentEvalSettings(str(tiny_bert), "cls", tasks=["MiniSTS"], suite="mini", output=tmp_path / "x.json")
     assert run(settings).row("sts")["MiniSTS"] is not None
+
+
+def test_every_setting_is_an_option():
+    assert {action.dest for action in make_parser()._actions} - {"help"} == {f.name for f in fields(SentEvalSettings)}

@@ -12,6 +12,7 @@ from dystress_text import train
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.pooling import POOLERS
 from dystress_text.encoders.saved_model import SavedModel, read_saved
+from dystress_text.evaluation.random_pairs import RandomPairs
 from dystress_text.export.card import describe_base, model_card, write_card
 
 MODEL = SavedModel("avg", 16, 40, "bert", 3)
@@ -104,6 +105,16 @@ def test_further_evaluators_have_a_table_of_their_own():
     text = model_card(a_record(trained={"mr_dev_accuracy": 61.5}, untrained={}), MODEL)
     assert "## Results" not in text
     assert "| mr_dev_accuracy | 61.50 |" in text
+
+
+def test_the_card_says_which_similarity_is_high():
+    rates = tuple(10.0**-k for k in range(6))
+    pairs = RandomPairs("mine|txt", True, 5000, 12_497_500, rates, (-0.2, 0.31, 0.42, 0.53, 0.64, 0.7512))
+    text = model_card(a_record(), MODEL, random_pairs=pairs)
+    assert "| 1e-01 | 0.310 |\n| 1e-02 | 0.420 |" in text
+    assert "| 1e-05 | 0.751 |\n\n## Licences" in text
+    assert "12,497,500 random pairs of 5,000 sentences of mine\\|txt, held out of training" in text
+    assert "similarity is high" not in model_card(a_record(), MODEL)
 
 
 def test_the_recipe_has_what_else_was_trained_on():

@@ -17,6 +17,7 @@ from upload_server import upload_server
 
 from dystress_text.cli import extras
 from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
+from dystress_text.evaluation.random_pairs import RandomPairs, random_pairs
 from dystress_text.export import copies as program
 from dystress_text.export.__main__ import main
 
@@ -39,6 +40,7 @@ def model(tmp_path_factory):
     record = {"program": "dystress_text/train.py", "settings": {"seed": 5, "data_dir": "/home/someone"}, "steps": 9}
     (folder / "run.json").write_text(json.dumps(record))
     (folder / "metrics.jsonl").write_text("{}\n")
+    random_pairs(np.random.default_rng(0).standard_normal((99, 4)), "drawn").save(folder)
     (folder / "checkpoint").mkdir()
     (folder / "checkpoint" / "task.safetensors").write_text("x")
     return folder
@@ -109,7 +111,10 @@ def test_the_native_copy_leaves_the_run_behind(model, tmp_path, capsys):
     files = {file.name for file in (tmp_path / "copy").iterdir()}
     assert {"model.safetensors", "modules.json", "README.md"} <= files
     assert not files & {"run.json", "metrics.jsonl", "checkpoint"}
-    assert "| seed | 5 |" in (tmp_path / "copy" / "README.md").read_text()
+    card = (tmp_path / "copy" / "README.md").read_text()
+    assert "| seed | 5 |" in card
+    assert "4,851 random pairs of 99 sentences of drawn" in card
+    assert RandomPairs.load(tmp_path / "copy") == RandomPairs.load(model)
     assert (tmp_path / "copy" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
     modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "copy").rglob("*") if file.is_file()}
     assert modes == {(tmp_path / "copy" / "README.md").stat().st_mode & 0o777}

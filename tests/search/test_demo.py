@@ -21,10 +21,12 @@ import psutil
 import pytest
 from conftest import make_sentences
 from page_cases import browser
+from scipy.stats import beta
 from search_cases import Drawn, saved_model, unit
 
 from dystress_text.core.temperature import ShiftedCosineTemperature
 from dystress_text.demo import main
+from dystress_text.evaluation.random_pairs import random_pairs
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.search import demo_server
 from dystress_text.search.demo import default_sentences, temperature_of
@@ -40,10 +42,13 @@ SENTENCES = [f"text {i}" for i in range(60)] + [
 ]
 
 
+PAIRS = random_pairs(np.random.default_rng(0).standard_normal((1000, 16)), "drawn directions")
+
+
 @contextlib.contextmanager
-def served(dtype="fp32", top_k=10, temperature=True, sentences=SENTENCES):
+def served(dtype="fp32", top_k=10, temperature=True, sentences=SENTENCES, pairs=None):
     tau = ShiftedCosineTemperature(0.05, 0.07, -0.4) if temperature else None
-    index = SentenceIndex.build(Drawn(), sentences, dtype=dtype)
+    index = SentenceIndex.build(Drawn(), sentences, dtype=dtype, random_pairs=pairs)
     with DemoServer(Demo("out", index, "62 texts", tau, "Temperature: told.", top_k)) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -88,7 +93,7 @@ def expected_tau(s):
 
 @pytest.mark.parametrize("dtype", ["fp32", "int8", "binary"])
 def test_neighbours_with_similarity_and_temperature(dtype):
-    with served(dtype, top_k=len(SENTENCES)) as server:
+    with served(dtype, top_k=len(SENTENCES), pairs=PAIRS) as server:
         answer = search(server, " text 7 ", second="something else")
     found = [match["sentence"] for match in answer["matches"]]
     truth = cosines("text 7", found)
@@ -101,6 +106,8 @@ def test_neighbours_with_similarity_and_temperature(dtype):
     assert answer["pair"]["similarity"] == pytest.approx(cosines("text 7", ["something else"])[0], abs=1e-6)
     assert answer["pair"]["tau"] == pytest.approx(expected_tau(answer["pair"]["similarity"]), abs=1e-9)
     assert (answer["text"], answer["second"]) == ("text 7", "something else")
+    rates = [float(match["false_alarm"].removeprefix("<")) for match in answer["matches"]]
+    assert rates == pytest.approx(beta.sf((1 + similarities) / 2, 7.5, 7.5).clip(PAIRS.finest), rel=0.2)
 
 
 def test_what_holds_for_every_search(server):
@@ -326,19 +333,20 @@ def measured(monkeypatch):
 def test_a_browser_shows_a_linked_search(measured, tmp_path, width):
     program = browser()
     words = [*SENTENCES, "unbroken" * 100]
-    with served(top_k=len(words), sentences=words) as server:
+    with served(top_k=len(words), sentences=words, pairs=PAIRS) as server:
         address = server.url + "?q=text+5&second=text+9"
         dom = look(program, address, width, tmp_path, "--dump-dom")
         shot = tmp_path / f"demo-{width}.png"
         look(program, address, width, tmp_path, f"--screenshot={shot}")
-    rows = re.findall(r'<tr><th scope="row"><a href="([^"]*)">(.*?)</a></th><td>(.*?)</td><td>(.*?)</td></tr>', dom)
+    rows = re.findall(r'<tr><th scope="row"><a href="([^"]*)">(.*?)</a></th>' + 3 * "<td>(.*?)</td>" + "</tr>", dom)
     assert len(rows) == len(words)
-    assert rows[0] == ("?q=text+5&amp;second=text+9", "text 5", "1.000", "0.0700")
+    assert rows[0] == ("?q=text+5&amp;second=text+9", "text 5", "1.000", "&lt;2.0e-04", "0.0700")
     assert "&lt;img src=x onerror=alert(1)&gt;" in [row[1] for row in rows]
     assert "<img" not in dom
     assert "<b>bold" not in dom
     assert f"{len(words)} neighbours; the nearest has similarity 1.000." in dom
     assert "The two sentences: similarity" in dom
+    assert "499,500 random pairs of 1,000 sentences of drawn directions." in dom
     assert re.search(rf'<html[^>]* data-wide="false" data-circles="{len(words)}"', dom)
     assert shot.stat().st_size > 10_000
 

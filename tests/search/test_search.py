@@ -486,7 +486,7 @@ def test_the_program(saved, text_file, tmp_path, capsys, monkeypatch):
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [r["query"] for r in records] == [lines[0], lines[9]]
     assert [r["matches"][0]["row"] for r in records] == [0, 9]
-    assert set(records[0]["matches"][0]) == {"sentence", "score", "row"}
+    assert set(records[0]["matches"][0]) == {"sentence", "score", "row", "false_alarm"}
 
 
 def test_what_the_program_refuses(saved, text_file, tiny_bert, tmp_path, capsys):
@@ -526,12 +526,3 @@ def test_what_the_program_refuses(saved, text_file, tiny_bert, tmp_path, capsys)
         assert error[-1].startswith("dystress search: error: ")
         assert len([line for line in error if "error" in line]) == 1
     assert not (tmp_path / "idx").exists()
-
-
-def test_the_readme(tmp_path, monkeypatch, capsys):
-    readme = (ROOT / "README.md").read_text()
-    (code,) = (b for b in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "SentenceIndex" in b)
-    saved_model(ROOT / "dystress_text" / "embedded" / "bert-mini-wiki", tmp_path / "out")
-    monkeypatch.chdir(tmp_path)
-    exec(code, {})
-    assert len(re.findall(r"^[01]\.\d+ [012] [A-Z].*\.$", capsys.readouterr().out, re.MULTILINE)) == 2

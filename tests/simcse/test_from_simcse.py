@@ -191,7 +191,7 @@ def _number(word):
 
 
 def test_its_command_line_runs_as_it_is():
-    command = PAGE.split("    python train.py ")[1].split("\n\n")[0].replace("\\\n", " ").split()
+    command = PAGE.split("\npython train.py ")[1].split("\n```")[0].replace("\\\n", " ").split()
     settings = parse(command)
     assert settings.engine.mixed_precision == "fp16"
     assert settings.text.mlp_only_train is True

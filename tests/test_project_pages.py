@@ -1,0 +1,66 @@
+"""Workflows, issue forms and the citation have the form that GitHub reads, and say what the project says elsewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from check_jsonschema import main as check_jsonschema
+from click.testing import CliRunner
+
+from dystress_text import __version__
+from dystress_text.export.citation import CITATION
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").iterdir())
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*"))
+CFF = ROOT / "CITATION.cff"
+
+
+def complaints(schema, *files):
+    """What the schema, which comes with check-jsonschema, has against the files; '' is nothing."""
+    result = CliRunner().invoke(check_jsonschema, ["--builtin-schema", schema, *map(str, files)])
+    return "" if result.exit_code == 0 else result.output
+
+
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("vendor.github-workflows", WORKFLOWS),
+        ("custom.github-workflows-require-timeout", WORKFLOWS),
+        ("vendor.github-issue-forms", FORMS),
+        ("vendor.github-issue-config", [ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"]),
+        ("vendor.citation-file-format", [CFF]),
+    ],
+)
+def test_forms(schema, files):
+    assert files
+    assert complaints(schema, *files) == ""
+
+
+def test_a_wrong_workflow_is_seen(tmp_path):
+    (tmp_path / "w.yml").write_text(WORKFLOWS[0].read_text().replace("runs-on", "runs_on"))
+    assert "runs_on" in complaints("vendor.github-workflows", tmp_path / "w.yml")
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
+def test_workflows_are_careful(file):
+    workflow = yaml.safe_load(file.read_text())
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    assert workflow["permissions"] == {"contents": "read"}
+    assert "concurrency" in workflow
+    assert "secrets." not in file.read_text()
+    assert all(re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
+    programs = re.findall(r"\.ci/\w+", " ".join(step.get("run", "") for step in steps))
+    assert programs
+    assert all((ROOT / program).is_file() for program in programs)
+
+
+def test_the_citation_is_the_papers_and_of_this_version():
+    software = yaml.safe_load(CFF.read_text())
+    paper = software["preferred-citation"]
+    assert f"{{{paper['title']}}}" in CITATION
+    assert " and ".join(f"{a['given-names']} {a['family-names']}" for a in paper["authors"]) in CITATION
+    assert f"{{{paper['year']}}}" in CITATION
+    assert software["version"] == __version__
+    assert f"## {__version__} - {software['date-released']}\n" in (ROOT / "CHANGELOG.md").read_text()
