@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-PATIENCE = 240  # seconds
+PATIENCE = 600  # seconds; a busy machine is slow
 
 
 def forkserver():
