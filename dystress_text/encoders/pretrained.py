@@ -109,7 +109,7 @@ def load_sentence_transformer(
     from sentence_transformers import SentenceTransformer  # slow to import
 
     logging.disable_progress_bar()  # of the weights
-    with readable(name_or_path, option, kind=""):
+    with readable(name_or_path, option, kind="" if folder else ", which is no folder here, from the hub or its cache"):
         return SentenceTransformer(
             name_or_path, device=device, local_files_only=folder or not hub_reachable(), trust_remote_code=False
         )

@@ -66,10 +66,10 @@ class RandomPairs:
             UserError: the rate does not lie in (0, 1), or is finer than the sketch.
         """
         if not 0 < rate < 1:  # NaN neither
-            raise UserError(f"false_alarm: a rate in (0, 1) is needed, got {rate}")
+            raise UserError(f"--false_alarm: a rate in (0, 1) is needed, got {rate}")
         if rate < self.finest * (1 - 1e-9):
             raise UserError(
-                f"false_alarm: {rate:.1e} is finer than {self.pairs:,} random pairs can tell, which is "
+                f"--false_alarm: {rate:.1e} is finer than {self.pairs:,} random pairs can tell, which is "
                 f"{self.finest:.1e}" + self._more()
             )
         return float(np.interp(-math.log(rate), -np.log(self.rates), self.cosines))
@@ -119,7 +119,7 @@ class RandomPairs:
             return _checked(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = f"{type(error).__name__}: {reason_of(error)}"
-            raise UserError(f"{str(file)!r} is damaged ({reason}): `calibrate` makes it again") from error
+            raise UserError(f"{str(file)!r} is damaged ({reason}): `dystress calibrate` makes it again") from error
 
     def _more(self) -> str:
         return f"; more sentences than {self.sentences:,} tell finer ones" if self.sentences < MOST_SENTENCES else ""

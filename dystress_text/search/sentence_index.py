@@ -182,10 +182,11 @@ class SentenceIndex:
             UserError: the index cannot tell, or not at this rate.
         """
         if self.stored.dtype == "binary":
-            raise UserError("false_alarm: scores of a binary index are no cosines; build it as fp32, fp16 or int8")
+            raise UserError("--false_alarm: scores of a binary index are no cosines; build it as fp32, fp16 or int8")
         if self.random_pairs is None:
             raise UserError(
-                "false_alarm: the index does not hold the cosines of random pairs; `calibrate --index` makes them"
+                "--false_alarm: the index does not hold the cosines of random pairs; "
+                "`dystress calibrate --index FOLDER` adds them"
             )
         return self.random_pairs.threshold(false_alarm)
 

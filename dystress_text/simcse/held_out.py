@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dystress_text.evaluation.random_pairs import MOST_SENTENCES
+from dystress_text.evaluation.random_pairs import FEWEST_SENTENCES, MOST_SENTENCES
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.corpus import TrainingText
 
@@ -32,8 +32,12 @@ class Measured:
 
     @classmethod
     def choose(cls, samples: int, held_out: int) -> Measured:
-        """Some of so many samples: ``held_out``, at most a tenth of all; with 0 some of those that training sees."""
+        """Some of so many samples: ``held_out``, at most a tenth of all; else some of those that training sees.
+
+        A tenth of fewer than 50 sentences would be too few to measure, so none are held out.
+        """
         count = min(held_out, samples // MOST_SHARE)
+        count = count if count >= FEWEST_SENTENCES else 0
         order = np.random.default_rng(0).permutation(samples)
         return cls(np.sort(order[: count or SEEN]), count > 0)
 

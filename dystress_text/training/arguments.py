@@ -52,6 +52,7 @@ def settings_parser(
 ) -> SettingsParser:
     """The parser of :func:`parse_settings`, without the defaults of a preset."""
     parser = SettingsParser(list(groups), prog=prog, description=description, formatter_class=_Help, allow_abbrev=False)
+    parser.usage = "%(prog)s [FILE.yaml] [--preset NAME] [--OPTION VALUE ...]"
     parser.add_argument("--preset", help=f"Settings by name; default {default_preset}. --list_presets shows all.")
     parser.add_argument("--list_presets", action=_ListPresets, presets=presets)
     return parser

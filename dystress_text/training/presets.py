@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,9 @@ def find_preset(name: str, presets: Mapping[str, Preset]) -> Preset:
         UserError: the name is unknown; the message lists the known ones.
     """
     if name not in presets:
-        raise UserError(f"--preset: unknown preset {name!r}; known are {', '.join(presets)}")
+        near = difflib.get_close_matches(name, presets, 3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(presets)}"
+        raise UserError(f"--preset: unknown preset {name!r}; {hint} (--list_presets shows all)")
     return presets[name]
 
 

@@ -58,7 +58,7 @@ def test_the_table_has_the_rates_that_the_pairs_can_tell(sketch):
 
 @pytest.mark.parametrize("rate", [0.0, 1.0, -1e-3, 2.0, float("nan"), 1e-5])
 def test_a_rate_that_it_cannot_tell_is_one_line(sketch, rate):
-    with pytest.raises(UserError, match=r"^false_alarm: .*(in \(0, 1\)|finer than 4,498,500 .* 2\.2e-05).*$"):
+    with pytest.raises(UserError, match=r"^--false_alarm: .*(in \(0, 1\)|finer than 4,498,500 .* 2\.2e-05).*$"):
         sketch.threshold(rate)
 
 

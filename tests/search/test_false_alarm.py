@@ -59,7 +59,7 @@ def test_what_has_no_rate_is_one_line(pairs):
         (known, 2.0, r"\(0, 1\)"),
         (known, 1e-6, "finer"),
     ):
-        with pytest.raises(UserError, match=f"^false_alarm: .*{message}.*$"):
+        with pytest.raises(UserError, match=f"^--false_alarm: .*{message}.*$"):
             index.search("text 5", false_alarm=rate)
 
 

@@ -5,9 +5,11 @@ A line says in brackets what neither the paper nor, for its figures, lightly's b
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+from dystress_text.cli.command_line import exit_code
 from dystress_text.core.shift_versions import ONE_SIDED, SHIFTED
 from dystress_text.training.presets import Preset, listing
 from vision.data.strength import AT_IMAGENET_SCALE
@@ -356,5 +358,10 @@ PRESETS: dict[str, Preset] = {
 }  # fmt: skip
 
 
+def _print() -> bool:
+    print("Images, vision/train.py --preset NAME:\n" + listing(PRESETS), flush=True)
+    return True
+
+
 if __name__ == "__main__":
-    print("Images, vision/train.py --preset NAME:\n" + listing(PRESETS))
+    sys.exit(exit_code("dystress presets", _print))
