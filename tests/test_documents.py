@@ -151,7 +151,7 @@ def run_snippet(code):
     exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})
 
 
-@pytest.mark.slow
+@pytest.mark.slow(40)
 def test_the_documents_as_a_story(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DYSTRESS_DATA", str(tmp_path / "prepared"))

@@ -29,7 +29,7 @@ def test_outputs_are_kept_and_name_no_machine(file):
     assert not re.search(r"(?<![\w.])/(?:\w+/)+|[A-Z]:\\|\r|Warning", text)
 
 
-@pytest.mark.slow(60)
+@pytest.mark.slow(100)
 @each
 def test_it_runs(file, tmp_path):
     cells = code_cells(notebook_runs.executed(file, tmp_path))

@@ -237,7 +237,7 @@ def test_the_state_of_a_real_run(flags, tmp_path):
     assert (run.state(), run.train_command()[-1]) == ("begun", "--resume_from_checkpoint")
 
 
-@pytest.mark.slow(30)
+@pytest.mark.slow(60)
 def test_a_real_run_stopped_by_ctrl_c_goes_on_and_is_evaluated(flags, tmp_path, capsys):
     own = [flag for flag in flags if not flag.startswith(("--output_dir", "--max_steps", "--data_dir"))]
     data = [flag for flag in flags if flag.startswith("--data_dir")]
