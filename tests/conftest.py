@@ -171,12 +171,15 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every test has an end; the longest begin first, so that no process is left with one when the others are done."""
+    """Every test has an end. Slow ones come first, the longest at the head of each process's share of them."""
     for item in items:
         slow = item.get_closest_marker("slow") is not None
         if config.pluginmanager.hasplugin("timeout") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SLOW_LIMIT if slow else LIMIT))
-    items.sort(key=seconds_of, reverse=True)
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    longest = sorted((item for item in items if seconds_of(item)), key=seconds_of, reverse=True)
+    shares = [item for first in range(processes) for item in longest[first::processes]]  # worksteal cuts the list so
+    items[:] = [*shares, *(item for item in items if not seconds_of(item))]
 
 
 def seconds_of(item: pytest.Item) -> float:
