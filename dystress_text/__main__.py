@@ -9,13 +9,12 @@ dystress COMMAND --help says more. On several GPUs or processes: accelerate laun
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 
 from dystress_text import __version__
-from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.cli.command_line import OneLineParser, exit_code, near_or_all
 from dystress_text.cli.completion import SHELLS, completion_script
 from dystress_text.errors import UserError
 
@@ -91,9 +90,7 @@ def program(command: str) -> ModuleType:
             from dystress_text import presets
 
             return presets
-    near = difflib.get_close_matches(command, COMMANDS, 1)
-    hint = f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}"
-    raise UserError(f"unknown command {command!r}; {hint}")
+    raise UserError(f"unknown command {command!r}; {near_or_all(command, COMMANDS, 1, 'commands are')}")
 
 
 def completion_parser() -> OneLineParser:

@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("false-alarm rate  similarity")
         for rate, cosine in found.table():
             print(f"{rate:>16}  {cosine:10.3f}")
-        print(f"These pairs tell rates down to {found.finest:.1e}; more sentences tell finer ones.")
+        print(f"These pairs tell rates down to {found.finest:.1e}{found.more()}.")
         return True
 
     return exit_code("dystress calibrate", work)

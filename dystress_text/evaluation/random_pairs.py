@@ -70,7 +70,7 @@ class RandomPairs:
         if rate < self.finest * (1 - 1e-9):
             raise UserError(
                 f"--false_alarm: {rate:.1e} is finer than {self.pairs:,} random pairs can tell, which is "
-                f"{self.finest:.1e}" + self._more()
+                f"{self.finest:.1e}" + self.more()
             )
         return float(np.interp(-math.log(rate), -np.log(self.rates), self.cosines))
 
@@ -121,7 +121,8 @@ class RandomPairs:
             reason = f"{type(error).__name__}: {reason_of(error)}"
             raise UserError(f"{str(file)!r} is damaged ({reason}): `dystress calibrate` makes it again") from error
 
-    def _more(self) -> str:
+    def more(self) -> str:
+        """What tells finer rates, to end a line with; empty where as many sentences count as may."""
         return f"; more sentences than {self.sentences:,} tell finer ones" if self.sentences < MOST_SENTENCES else ""
 
 

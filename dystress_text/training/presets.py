@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dystress_text.cli.command_line import near_or_all
 from dystress_text.errors import UserError
 
 
@@ -32,8 +32,7 @@ def find_preset(name: str, presets: Mapping[str, Preset]) -> Preset:
         UserError: the name is unknown; the message lists the known ones.
     """
     if name not in presets:
-        near = difflib.get_close_matches(name, presets, 3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(presets)}"
+        hint = near_or_all(name, presets, 3, "known are")
         raise UserError(f"--preset: unknown preset {name!r}; {hint} (--list_presets shows all)")
     return presets[name]
 
