@@ -5,22 +5,21 @@ are formed again, so that InfoNCE costs four matrix products instead of three. W
 same vectors (NT-Xent, DCL, DCLW, MACL on both views, one process) the matrix is symmetric: only blocks on and above its
 diagonal are formed, which costs two products instead of three.
 
-Loss and gradients equal those of :func:`~dystress_text.core.rows.plain_rows`. The temperature must be elementwise and
-must give the same values when it is called twice. Nothing is read back from the device between the blocks.
+Loss and gradients equal those of :func:`~dystress_text.core.rows.plain_rows`. The rule must be elementwise and must
+give the same values when it is called twice. Nothing is read back from the device between the blocks.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dystress_text.core.registry import Temperature
-from dystress_text.core.rows import NOTHING, Ids, Pairs, Rows, positive_similarity, scaled_logits
+from dystress_text.core.rows import NOTHING, Ids, Pairs, positive_similarity
+from dystress_text.core.rule import PairRule, Pull, RowSums
 
 # A loss with blockwise=None uses the blockwise form above these numbers of similarities.
 BLOCKWISE_ENTRIES = 2**24  # 4,096 pairs of InfoNCE, 64 MiB in fp32
@@ -29,7 +28,7 @@ CPU_BLOCK = 512  # rows and columns of a block; its copies fit into the CPU's ca
 DEVICE_BLOCK = 4096  # of other accelerators: large enough to fill one, 64 MiB a copy in fp32
 CUDA_BLOCKS = (16_384, 8_192, 4_096, 2_048)  # the largest one whose copies take at most this share of the memory
 CUDA_SHARE = 1 / 16
-COPIES = 12  # of a block, at most, exist at a time
+COPIES = 13  # of a block, at most, exist at a time; rules with two logits have up to twice as many
 
 
 def blockwise_pays(pairs: Pairs) -> bool:
@@ -52,17 +51,15 @@ def block_size(device: torch.device, itemsize: int = 4) -> int:
     return next((block for block in CUDA_BLOCKS if block**2 <= room), CUDA_BLOCKS[-1])
 
 
-def blockwise_rows(
-    pairs: Pairs, temperature: Temperature, detach_temperature: bool = True, block: int | None = None
-) -> Rows:
+def blockwise_rows(pairs: Pairs, rule: PairRule, detach: bool = True, block: int | None = None) -> RowSums:
     """What :func:`~dystress_text.core.rows.plain_rows` gives, without the matrix.
 
-    The temperature's state may change between forward and backward; the backward uses the state of the forward.
+    The rule's state may change between forward and backward; the backward uses the state of the forward.
 
     Args:
         pairs: anchors, candidates and their special columns.
-        temperature: an elementwise temperature; parameters of its own get gradients too.
-        detach_temperature: whether the temperature is detached from the gradient.
+        rule: an elementwise rule; its learned parameters get gradients too.
+        detach: whether a temperature is kept out of the gradient.
         block: rows and columns of a block; None chooses by the device.
 
     Raises:
@@ -74,29 +71,33 @@ def blockwise_rows(
         columns = torch.cat([columns, pairs.bonus_columns], dim=1)
         amounts += [pairs.bonus] * pairs.bonus_columns.shape[1]
     matrix = _Matrix(
-        temperature=copy.deepcopy(temperature) if torch.is_grad_enabled() else temperature,
-        detach_temperature=detach_temperature,
+        rule=rule.as_it_is() if torch.is_grad_enabled() else rule,
+        detach=detach,
+        tau=pairs.tau,
         positive_column=pairs.positive_column.unsqueeze(1),
+        left_out=pairs.negatives.left_out.shape[1],
         special_columns=columns,
         special_amounts=pairs.anchors.new_tensor(amounts).expand(len(pairs.anchors), -1),
         ids=pairs.ids,
         symmetric=pairs.symmetric,
         block=block or block_size(pairs.anchors.device, pairs.anchors.element_size()),
     )
-    parameters = [parameter for parameter in temperature.parameters() if parameter.requires_grad]
-    similarity, negatives = _BlockwiseRows.apply(  # type: ignore[no-untyped-call]
-        matrix, pairs.anchors, pairs.candidates, *parameters
+    similarity, sums = _BlockwiseRows.apply(  # type: ignore[no-untyped-call]
+        matrix, pairs.anchors, pairs.candidates, *rule.learned()
     )
-    return Rows(scaled_logits(similarity, temperature, detach_temperature), negatives)
+    positive = rule.positive_logit(similarity, detach, pairs.tau)
+    return RowSums(positive, sums, pairs.negatives.counts() if rule.needs_counts else None, pairs.tau)
 
 
 @dataclass(frozen=True)
 class _Matrix:
     """What is needed to compute any block of the matrix of logits, except the vectors."""
 
-    temperature: Temperature  # as it is in the forward
-    detach_temperature: bool
+    rule: PairRule  # as it is in the forward
+    detach: bool
+    tau: Tensor | None  # (rows, 1), temperatures of the anchors, where they have their own
     positive_column: Tensor  # (rows, 1)
+    left_out: int  # so many of the special columns are no negatives; the others have a bonus
     special_columns: Tensor  # (rows, k)
     special_amounts: Tensor  # (rows, k), added to the logits there; -inf removes a pair from the negatives
     ids: Ids | None
@@ -113,11 +114,27 @@ class _Matrix:
         """Whether the block's transpose, on the other side of the diagonal, is needed too."""
         return self.symmetric and rows != columns
 
-    def amend(self, logits: Tensor, rows: slice, columns: slice) -> Tensor:
-        """Remove the pairs that are not negatives from a block's logits, and add the bonus; in place."""
-        if self.ids is not None:
-            logits.masked_fill_(self.ids.equal(rows, columns), NOTHING)
-        return _add_at(logits, self.special_columns[rows] - columns.start, self.special_amounts[rows])
+    def amend(self, logits: Sequence[Tensor], rows: slice, columns: slice) -> None:
+        """Remove the pairs that are not negatives from a block's logits, and add the bonus to the first; in place."""
+        equal = None if self.ids is None else self.ids.equal(rows, columns)
+        places, amounts = self.special_columns[rows] - columns.start, self.special_amounts[rows]
+        for k, logit in enumerate(logits):
+            if equal is not None:
+                logit.masked_fill_(equal, NOTHING)
+            used = None if k == 0 else self.left_out  # the bonus columns are the last ones
+            _add_at(logit, places[:, :used], amounts[:, :used])
+
+    def logits(self, similarity: Tensor, rows: slice, columns: slice) -> Sequence[Tensor]:
+        """A block's logits without the pairs that are not negatives."""
+        logits = self.rule.logits(similarity, self.detach, None if self.tau is None else self.tau[rows])
+        self.amend(logits, rows, columns)
+        return logits
+
+    def pullback(self, similarity: Tensor, rows: slice, columns: slice) -> tuple[Sequence[Tensor], Pull]:
+        """The same, and what takes gradients of the logits back."""
+        logits, pull = self.rule.pullback(similarity, self.detach, None if self.tau is None else self.tau[rows])
+        self.amend(logits, rows, columns)
+        return logits, pull
 
 
 def _slices(start: int, stop: int, length: int) -> Iterator[slice]:
@@ -150,7 +167,7 @@ class _OnlineLogSumExp:
 
 
 class _BlockwiseRows(torch.autograd.Function):
-    """(anchors, candidates, the temperature's parameters) -> similarity of the positive, logsumexp of the negatives."""
+    """(anchors, candidates, the rule's parameters) -> similarity of the positive, logsumexps of the negatives."""
 
     @staticmethod
     def forward(
@@ -159,15 +176,18 @@ class _BlockwiseRows(torch.autograd.Function):
         positive = torch.empty_like(anchors[:, 0])
         for rows in _slices(0, len(anchors), matrix.block):
             positive[rows] = positive_similarity(anchors[rows], candidates[matrix.positive_column[rows, 0]])
-        online = _OnlineLogSumExp(positive)
+        online = [_OnlineLogSumExp(positive) for _ in range(matrix.rule.sums)]
         for rows, columns in matrix.blocks(len(anchors), len(candidates)):
             similarity = anchors[rows] @ candidates[columns].T
-            logits = scaled_logits(similarity, matrix.temperature, matrix.detach_temperature)
-            matrix.amend(logits, rows, columns)
-            online.add(rows, logits)
+            logits = matrix.logits(similarity, rows, columns)
+            for sums, logit in zip(online, logits, strict=True):
+                sums.add(rows, logit)
             if matrix.mirrored(rows, columns):
-                online.add(columns, logits.T)
-        negatives = online.result()
+                if matrix.tau is not None:
+                    logits = [logit.T for logit in matrix.logits(similarity.T, columns, rows)]
+                for sums, logit in zip(online, logits, strict=True):
+                    sums.add(columns, logit.T)
+        negatives = torch.stack([sums.result() for sums in online], dim=1)  # (rows, k)
         ctx.matrix = matrix
         ctx.save_for_backward(anchors, candidates, negatives)
         return positive, negatives
@@ -186,7 +206,7 @@ class _BlockwiseRows(torch.autograd.Function):
 
 
 class _Gradients:
-    """Gradients of the anchors, the candidates and the temperature's parameters, added up block by block."""
+    """Gradients of the anchors, the candidates and the rule's parameters, added up block by block."""
 
     def __init__(
         self,
@@ -198,10 +218,9 @@ class _Gradients:
         needed: tuple[bool, bool],
     ) -> None:
         self.matrix = matrix
-        self.lse = negatives.unsqueeze(1)  # (rows, 1), as the gradients of both results
-        self.positive_grad, self.negatives_grad = (grad.unsqueeze(1) for grad in grads)
-        self.learnable = [parameter for parameter in matrix.temperature.parameters() if parameter.requires_grad]
-        self.parameters: list[Tensor | None] = [None] * len(self.learnable)
+        self.lse = negatives  # (rows, k)
+        self.positive_grad, self.negatives_grad = grads[0].unsqueeze(1), grads[1]  # (rows, 1), (rows, k)
+        self.parameters: list[Tensor | None] = [None] * len(matrix.rule.learned())
         self.anchors = torch.zeros_like(anchors) if any(needed) else None
         self.candidates = torch.zeros_like(candidates) if needed[1] and not matrix.symmetric else None
         of_candidates = self.anchors if matrix.symmetric else self.candidates
@@ -215,33 +234,32 @@ class _Gradients:
     def _of_similarities(self, similarity: Tensor, rows: slice, columns: slice) -> Tensor:
         """The gradient of a block's similarities. Adds the block's share to the gradient of the parameters."""
         matrix = self.matrix
-        if matrix.detach_temperature and not self.learnable:
-            tau = matrix.temperature(similarity)
-            weights = self._of_logits(similarity / tau, rows, columns).div_(tau)
+        mirrored = matrix.mirrored(rows, columns)
+        logits, pull = matrix.pullback(similarity, rows, columns)
+        if mirrored and matrix.tau is None:
+            both = [self._softmax(logit.T, columns, k).T for k, logit in enumerate(logits)]
+            weights = self._pull(pull, [s.add_(b) for s, b in zip(self._softmaxes(logits, rows), both, strict=True)])
         else:
-            with torch.enable_grad():
-                logits = scaled_logits(similarity.requires_grad_(), matrix.temperature, matrix.detach_temperature)
-            weights, *more = torch.autograd.grad(
-                logits,
-                [similarity, *self.learnable],
-                self._of_logits(logits.detach(), rows, columns),
-                allow_unused=True,  # the temperature need not depend on every parameter
-            )
-            self.parameters = [
-                new if old is None else old if new is None else old + new
-                for old, new in zip(self.parameters, more, strict=True)
-            ]
+            weights = self._pull(pull, self._softmaxes(logits, rows))
+        if mirrored and matrix.tau is not None:
+            logits, pull = matrix.pullback(similarity.T, columns, rows)
+            weights += self._pull(pull, self._softmaxes(logits, columns)).T
         _add_at(weights, matrix.positive_column[rows] - columns.start, self.positive_grad[rows])
-        if matrix.mirrored(rows, columns):
+        if mirrored:
             _add_at(weights.T, matrix.positive_column[columns] - rows.start, self.positive_grad[columns])
         return weights
 
-    def _of_logits(self, logits: Tensor, rows: slice, columns: slice) -> Tensor:
-        """The gradient of a block's logits, from the logsumexps. Changes the logits in place."""
-        self.matrix.amend(logits, rows, columns)
-        mirrored = self._weights(logits.T, columns).T if self.matrix.mirrored(rows, columns) else None
-        weights = self._weights(logits, rows)
-        return weights if mirrored is None else weights.add_(mirrored)
+    def _pull(self, pull: Pull, gradients: list[Tensor]) -> Tensor:
+        weights, more = pull(gradients)
+        self.parameters = [
+            new if old is None else old if new is None else old + new
+            for old, new in zip(self.parameters, more or self.parameters, strict=True)
+        ]
+        return weights
 
-    def _weights(self, logits: Tensor, rows: slice) -> Tensor:
-        return (logits - self.lse[rows]).exp_().mul_(self.negatives_grad[rows])
+    def _softmaxes(self, logits: Sequence[Tensor], rows: slice) -> list[Tensor]:
+        return [self._softmax(logit, rows, k) for k, logit in enumerate(logits)]
+
+    def _softmax(self, logits: Tensor, rows: slice, k: int) -> Tensor:
+        """The gradient of a block's logits, from their logsumexps."""
+        return (logits - self.lse[rows, k, None]).exp_().mul_(self.negatives_grad[rows, k, None])

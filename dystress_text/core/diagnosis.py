@@ -6,14 +6,14 @@ detached temperature it is ``p / tau``. It is computed from the objective's row 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from dystress_text.core.registry import Temperature
-from dystress_text.core.rows import Negatives, Rows, positive_similarity, scaled_logits
+from dystress_text.core.rows import Negatives, positive_similarity
+from dystress_text.core.rule import PairRule, RowLoss, RowSums
 
 BINS = 50  # of the histograms, over [-1, 1]
 BLOCK_ENTRIES = 2**22  # similarities at a time
@@ -51,70 +51,106 @@ class PairSums:
 @torch.no_grad()
 def pair_sums(
     z: Sequence[Tensor],
-    rows: Rows,
+    sums: RowSums,
     negatives: Sequence[Negatives],
-    row_loss: Callable[[Rows], Tensor],
-    temperature: Temperature,
-    detach_temperature: bool,
+    row_loss: RowLoss,
+    rule: PairRule,
+    detach: bool,
     threshold: float,
 ) -> PairSums:
     """Sums over the pairs of this process's anchors.
 
     Args:
         z: unit vectors of the views, the first two those of the positive pairs; (n, dim).
-        rows: of the anchors.
-        negatives: the pairs behind ``rows.negatives``, in groups whose rows follow one another.
-        row_loss: the loss of each row, (rows,); the batch's loss is their mean.
-        temperature: of all pairs.
-        detach_temperature: whether the temperature is detached from the gradient.
+        sums: of the anchors.
+        negatives: the pairs behind ``sums``, in groups whose rows follow one another.
+        row_loss: the loss of each row from the sums, (rows,); the batch's loss is their mean.
+        rule: of all pairs.
+        detach: whether a temperature is kept out of the gradient.
         threshold: negatives with a similarity above it form the high-similarity region.
     """
-    weight = _gradient_of_negatives(rows, row_loss)  # (rows,)
-    like = rows.negatives
+    weights = gradient_of_sums(sums, row_loss)  # (rows, k)
+    like = sums.positive
     positive = positive_similarity(z[0], z[1])  # (n,)
-    counts, sums, taus = like.new_zeros(3), like.new_zeros(2), like.new_zeros(3)
+    counts, means, taus = like.new_zeros(3), like.new_zeros(2), like.new_zeros(3)
     gradients, histograms = like.new_zeros(2), like.new_zeros(3, BINS)
-    counts[0], sums[0], taus[0] = len(positive), positive.sum(), temperature(positive).sum()
+    counts[0], means[0], taus[0] = len(positive), positive.sum(), _temperatures(rule, positive, sums.tau).sum()
     _add(histograms[0], positive, torch.ones_like(positive))
-    for group, first in zip(negatives, _first_rows(negatives), strict=True):
-        step = max(1, BLOCK_ENTRIES // len(group.candidates))
-        for start in range(0, len(group.anchors), step):
-            block = slice(start, min(start + step, len(group.anchors)))
-            of_rows = slice(first + block.start, first + block.stop)
-            similarity = group.anchors[block] @ group.candidates.T  # (block, columns)
-            with torch.enable_grad():
-                logits = scaled_logits(similarity.requires_grad_(), temperature, detach_temperature)
-                (slope,) = torch.autograd.grad(logits.sum(), similarity)
-            share = (group.amend(logits.detach(), block) - rows.negatives[of_rows, None]).exp()  # 0 where left out
-            size = (weight[of_rows, None] * share * slope).abs()
-            similarity = similarity.detach()
-            tau, one = temperature(similarity), group.mask(similarity, block)  # (block, columns), 1 for a negative
-            size *= one  # in a row without negatives the shares are not 0
-            high = similarity > threshold
-            counts[1] += one.sum()
-            counts[2] += (one * high).sum()
-            sums[1] += (one * similarity).sum()
-            taus[1] += (one * tau).sum()
-            taus[2] += (size * tau).sum()
-            gradients[0] += size.sum()
-            gradients[1] += (size * high).sum()
-            _add(histograms[1], similarity, one)
-            _add(histograms[2], similarity, size)
-    return PairSums(counts, sums, taus, gradients, histograms)
+    for group, of_group, of_rows in row_blocks(negatives):
+        similarity = group.anchors[of_group] @ group.candidates.T  # (block, columns)
+        one = group.mask(similarity, of_group)  # (block, columns), 1 for a negative
+        own_tau = None if sums.tau is None else sums.tau[of_rows]
+        size = negative_gradients(
+            similarity, group, of_group, sums.sums[of_rows], weights[of_rows], rule, detach, own_tau
+        )
+        size = (one * size).abs()  # in a row without negatives the shares are not 0
+        tau = _temperatures(rule, similarity, own_tau)
+        high = similarity > threshold
+        counts[1] += one.sum()
+        counts[2] += (one * high).sum()
+        means[1] += (one * similarity).sum()
+        taus[1] += (one * tau).sum()
+        taus[2] += (size * tau).sum()
+        gradients[0] += size.sum()
+        gradients[1] += (size * high).sum()
+        _add(histograms[1], similarity, one)
+        _add(histograms[2], similarity, size)
+    return PairSums(counts, means, taus, gradients, histograms)
 
 
-def _first_rows(negatives: Sequence[Negatives]) -> list[int]:
-    """The first row of each group."""
-    lengths = [len(group.anchors) for group in negatives]
-    return [sum(lengths[:i]) for i in range(len(lengths))]
+def row_blocks(
+    negatives: Sequence[Negatives], at_once: int = BLOCK_ENTRIES
+) -> Iterator[tuple[Negatives, slice, slice]]:
+    """Each group of negatives in blocks of rows: the group, the rows within it, and the same rows among all."""
+    first = 0
+    for group in negatives:
+        rows, step = len(group.anchors), max(1, at_once // len(group.candidates))
+        for start in range(0, rows, step):
+            stop = min(start + step, rows)
+            yield group, slice(start, stop), slice(first + start, first + stop)
+        first += rows
 
 
-def _gradient_of_negatives(rows: Rows, row_loss: Callable[[Rows], Tensor]) -> Tensor:
-    """Gradient of the mean row loss by each row's logsumexp over the negatives, (rows,)."""
+def negative_gradients(
+    similarity: Tensor,
+    group: Negatives,
+    rows: slice,
+    sums: Tensor,
+    weights: Tensor,
+    rule: PairRule,
+    detach: bool,
+    tau: Tensor | None = None,
+) -> Tensor:
+    """``dL / ds`` of the pairs of a block, (block, columns); of pairs that are no negatives it means nothing.
+
+    Args:
+        similarity: of the block, (block, columns).
+        group: what the block belongs to.
+        rows: of the block within the group.
+        sums: of the block's rows, (block, k).
+        weights: gradient of the loss by these sums, (block, k).
+        rule: of all pairs.
+        detach: whether a temperature is kept out of the gradient.
+        tau: temperatures of the block's anchors, (block, 1), where they have their own.
+    """
+    logits, pull = rule.pullback(similarity, detach, tau)
+    amended = [group.amend(logit, rows, bonus=k == 0) for k, logit in enumerate(logits)]
+    shares = [(logit - sums[:, k, None]).exp() * weights[:, k, None] for k, logit in enumerate(amended)]
+    return pull(shares)[0]
+
+
+def gradient_of_sums(sums: RowSums, row_loss: RowLoss) -> Tensor:
+    """Gradient of the mean row loss by each row's sums over the negatives, (rows, k)."""
     with torch.enable_grad():
-        leaf = rows.negatives.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(row_loss(Rows(rows.positive.detach(), leaf)).mean(), leaf)
+        leaf = sums.sums.detach().requires_grad_()
+        (gradient,) = torch.autograd.grad(
+            row_loss(sums._replace(positive=sums.positive.detach(), sums=leaf)).mean(), leaf
+        )
     return gradient
+
+
+def _temperatures(rule: PairRule, similarity: Tensor, tau: Tensor | None) -> Tensor:
+    return rule(similarity) if tau is None else tau.view(-1, *[1] * (similarity.ndim - 1)).expand_as(similarity)
 
 
 def _add(histogram: Tensor, similarity: Tensor, amounts: Tensor) -> None:

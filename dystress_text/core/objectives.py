@@ -23,12 +23,10 @@ from torch import Tensor, nn
 
 from dystress_text.core.blockwise import blockwise_pays, blockwise_rows
 from dystress_text.core.gather import Gather, LocalGather
-from dystress_text.core.registry import Temperature
 from dystress_text.core.rows import (
     NOTHING,
     Negatives,
     Pairs,
-    Rows,
     both_view_pairs,
     decoupled_rows,
     first_view_pairs,
@@ -37,11 +35,13 @@ from dystress_text.core.rows import (
     plain_rows,
     positive_similarity,
     reweighted_rows,
-    scaled_logits,
     unit_vectors,
     with_hard_negatives,
 )
+from dystress_text.core.rule import PairRule, RowLoss, Rows, RowSums
 from dystress_text.core.temperature import AlignmentAdaptiveTemperature, ConstantTemperature
+
+Observer = Callable[[Sequence[Tensor], RowSums, Sequence[Negatives], RowLoss], None]
 
 
 class ContrastiveLoss(nn.Module):
@@ -50,17 +50,18 @@ class ContrastiveLoss(nn.Module):
     Attributes:
         duplicates: the number of pairs, of all processes and batches so far, that were left out because their samples
             are the same; a scalar.
-        observer: a function that is called for each batch with the unit vectors, the rows and the negatives behind
-            the rows, before the objective's state changes. It must not change its arguments. None for no observer.
+        observer: a function that is called for each batch with the unit vectors, the rows' sums, the negatives behind
+            them, and the function that makes the rows' losses of the sums. It must not change its arguments. None for
+            no observer.
     """
 
     negatives_from_batch = True
     duplicates: Tensor
-    observer: Callable[[Sequence[Tensor], Rows, Sequence[Negatives]], None] | None = None
+    observer: Observer | None = None
 
     def __init__(
         self,
-        temperature: Temperature | float,
+        temperature: PairRule | float,
         detach_temperature: bool = True,
         gather: Gather | None = None,
         blockwise: bool | None = None,
@@ -69,8 +70,8 @@ class ContrastiveLoss(nn.Module):
         super().__init__()
         if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
             temperature = ConstantTemperature(float(temperature))
-        if not isinstance(temperature, Temperature):
-            raise TypeError(f"temperature must be a Temperature or a number, got {type(temperature).__name__}")
+        if not isinstance(temperature, PairRule):
+            raise TypeError(f"temperature must be a Temperature, a rule or a number, got {type(temperature).__name__}")
         self.temperature = temperature
         self.detach_temperature = detach_temperature
         self.gather: Gather = gather or LocalGather()
@@ -81,7 +82,14 @@ class ContrastiveLoss(nn.Module):
     def extra_repr(self) -> str:
         return f"detach_temperature={self.detach_temperature}, blockwise={self.blockwise}"
 
-    def forward(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor, ids: Sequence[Tensor] | None = None) -> Tensor:
+    def forward(
+        self,
+        z1: Tensor,
+        z2: Tensor,
+        *hard_negatives: Tensor,
+        ids: Sequence[Tensor] | None = None,
+        samples: Tensor | None = None,
+    ) -> Tensor:
         """Mean loss over the anchors.
 
         Args:
@@ -93,8 +101,9 @@ class ContrastiveLoss(nn.Module):
                 candidate is not a negative of an anchor if it, or the anchor that it is the positive of, has the id of
                 the anchor or of the anchor's positive. The loss of a row without negatives is 0. If the first two
                 tensors are the same object, ``z1`` and ``z2`` are two views of one sample.
+            samples: the places of the anchors in the data set, (batch,), for a rule with one temperature a sample.
         """
-        return self._compute((z1, z2, *hard_negatives), ids)
+        return self._compute((z1, z2, *hard_negatives), ids, samples)
 
     def view_pairs(self, z1: Tensor, z2: Tensor, ids: Sequence[Tensor] | None) -> Pairs:
         """The pairs of unit vectors z1, z2 (n, dim) without hard negatives; ``ids`` as in :meth:`forward`."""
@@ -109,19 +118,20 @@ class ContrastiveLoss(nn.Module):
         """The loss of each row, (rows,)."""
         return info_nce_rows(rows)
 
-    def rows_and_negatives(
-        self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None
-    ) -> tuple[Rows, tuple[Negatives, ...]]:
-        """The rows of unit vectors (n, dim), and the negatives of each group of pairs."""
+    def sums_and_negatives(
+        self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None, samples: Tensor | None = None
+    ) -> tuple[RowSums, tuple[Negatives, ...]]:
+        """The sums of each row of unit vectors (n, dim), and the negatives of each group of pairs."""
         groups = self.pairs(z, ids)
-        by_group = [self._rows_of(pairs) for pairs in groups]
+        if samples is not None:
+            tau = self.temperature.anchor_temperatures(samples)  # (n, 1)
+            groups = tuple(pairs._replace(tau=tau.repeat(len(pairs.anchors) // len(tau), 1)) for pairs in groups)
+        by_group = [self._sums_of(pairs) for pairs in groups]
         if len(by_group) == 1:
-            rows = by_group[0]
-        else:
-            rows = Rows(*(torch.cat(numbers) for numbers in zip(*by_group, strict=True)))
-        return rows, tuple(pairs.negatives for pairs in groups)
+            return by_group[0], (groups[0].negatives,)
+        return RowSums.of_all(by_group), tuple(pairs.negatives for pairs in groups)
 
-    def _rows_of(self, pairs: Pairs) -> Rows:
+    def _sums_of(self, pairs: Pairs) -> RowSums:
         if pairs.ids is not None:
             duplicates = self.gather(pairs.negatives.duplicates().unsqueeze(0)).sum()
             self.duplicates = self.duplicates.to(duplicates.device) + duplicates
@@ -129,7 +139,10 @@ class ContrastiveLoss(nn.Module):
         form = blockwise_rows if blockwise else plain_rows
         return form(pairs, self.temperature, self.detach_temperature)
 
-    def _compute(self, views: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> Tensor:
+    def _compute(
+        self, views: Sequence[Tensor], ids: Sequence[Tensor] | None = None, samples: Tensor | None = None
+    ) -> Tensor:
+        rule = self.temperature
         if any(z.ndim != 2 for z in views) or len({tuple(z.shape) for z in views}) != 1:
             shapes = ", ".join(str(tuple(z.shape)) for z in views)
             raise ValueError(f"embeddings must all have one shape (batch, dim), got {shapes}")
@@ -138,17 +151,28 @@ class ContrastiveLoss(nn.Module):
             raise ValueError(f"ids must be one tensor ({len(views[0])},) for each of {len(views)} embeddings: {shapes}")
         if self.negatives_from_batch and len(views[0]) * self.gather.world_size < 2 and len(views) < 3:
             raise ValueError("a batch of 1 pair has no negatives: the batch size must be at least 2")
+        if rule.by_sample and (samples is None or tuple(samples.shape) != (len(views[0]),)):
+            raise ValueError(
+                f"{type(rule).__name__} needs samples=, the numbers ({len(views[0])},) of the batch's samples"
+            )
         with torch.autocast(device_type=views[0].device.type, enabled=False):
             z = [unit_vectors(view) for view in views]
-            if self.temperature.needs_mean_positive:
-                self.temperature.observe(self.gather(positive_similarity(z[0], z[1]).detach()).mean())
-            rows, negatives = self.rows_and_negatives(z, ids)
+            if rule.needs_mean_positive:
+                rule.observe(self.gather(positive_similarity(z[0], z[1]).detach()).mean())
+            sums, negatives = self.sums_and_negatives(z, ids, samples if rule.by_sample else None)
+            weights = rule.weights(sums, samples, self.gather)
+
+            def row_loss(sums: RowSums) -> Tensor:
+                loss = self.row_loss(rule.rows(sums), z[0], z[1])
+                return loss if weights is None else weights * loss
+
             if self.observer is not None:
-                self.observer(z, rows, negatives)
-            loss = self.row_loss(rows, z[0], z[1])
+                self.observer(z, sums, negatives, row_loss)
+            loss = row_loss(sums)
             if ids is not None:
-                loss = torch.where(rows.negatives > NOTHING / 2, loss, 0)
-            return loss.mean()
+                loss = torch.where(sums.sums[:, 0] > NOTHING / 2, loss, 0)
+            own = rule.own_loss(sums)
+            return loss.mean() if own is None else loss.mean() + own
 
 
 class InfoNCELoss(ContrastiveLoss):
@@ -177,7 +201,7 @@ class InfoNCELoss(ContrastiveLoss):
 
     def __init__(
         self,
-        temperature: Temperature | float,
+        temperature: PairRule | float,
         detach_temperature: bool = True,
         gather: Gather | None = None,
         hard_negative_weight: float = 0.0,
@@ -260,7 +284,7 @@ class DCLWLoss(DCLLoss):
 
     def __init__(
         self,
-        temperature: Temperature | float,
+        temperature: PairRule | float,
         sigma: float = 0.5,
         detach_temperature: bool = True,
         gather: Gather | None = None,
@@ -314,7 +338,7 @@ class MACLLoss(ContrastiveLoss):
         a_0: float = 0.8,
         *,
         both_views: bool = False,
-        temperature: Temperature | float | None = None,
+        temperature: PairRule | float | None = None,
         detach_temperature: bool = True,
         gather: Gather | None = None,
         blockwise: bool | None = None,
@@ -346,7 +370,7 @@ class QueueInfoNCELoss(ContrastiveLoss):
         gather: the other processes; None for one process.
 
     Raises:
-        ValueError: the queue or the dimension is not positive.
+        ValueError: the queue or the dimension is not positive, or the temperature is one a sample.
 
     Examples:
         >>> loss = QueueInfoNCELoss(0.2, queue_size=64, dim=16)
@@ -360,7 +384,7 @@ class QueueInfoNCELoss(ContrastiveLoss):
 
     def __init__(
         self,
-        temperature: Temperature | float,
+        temperature: PairRule | float,
         queue_size: int = 4096,
         dim: int = 128,
         detach_temperature: bool = True,
@@ -382,14 +406,17 @@ class QueueInfoNCELoss(ContrastiveLoss):
             self.queue = torch.cat([self.queue, new])[-len(self.queue) :]
         return loss
 
-    def rows_and_negatives(
-        self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None
-    ) -> tuple[Rows, tuple[Negatives, ...]]:
+    def sums_and_negatives(
+        self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None, samples: Tensor | None = None
+    ) -> tuple[RowSums, tuple[Negatives, ...]]:
         query, key = z
         if query.shape[1] != self.queue.shape[1]:
             raise ValueError(f"the queue holds keys of {self.queue.shape[1]} dimensions, got {query.shape[1]}")
         queue = self.queue.to(query.dtype)
-        similarities = (positive_similarity(query, key), query @ queue.T)  # (n,), (n, queue_size)
-        positive, negatives = (scaled_logits(s, self.temperature, self.detach_temperature) for s in similarities)
+        rule, detach = self.temperature, self.detach_temperature
+        positive = rule.positive_logit(positive_similarity(query, key), detach)  # (n,)
+        logits = rule.logits(query @ queue.T, detach)  # each (n, queue_size)
         none_left_out = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
-        return Rows(positive, negatives.logsumexp(dim=1)), (Negatives(query, queue, none_left_out),)
+        negatives = Negatives(query, queue, none_left_out)
+        sums = torch.stack([logit.logsumexp(dim=1) for logit in logits], dim=1)
+        return RowSums(positive, sums, negatives.counts() if rule.needs_counts else None), (negatives,)

@@ -3,49 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from torch import Tensor, nn
+from torch import Tensor
+
+from dystress_text.core.rule import PairRule, Pull
 
 
-class Temperature(nn.Module, ABC):
-    """Base of all temperatures: a module whose call maps similarities (any shape) to temperatures (same shape)."""
+class Temperature(PairRule):
+    """Base of all temperatures: rules whose logit is ``s / tau(s)``. Their call maps similarities to temperatures."""
 
-    @abstractmethod
-    def forward(self, similarity: Tensor) -> Tensor:
-        """Temperature of each pair; ``similarity`` and the result have the same shape, dtype and device.
-
-        Must be elementwise and deterministic: the losses of a large batch call it block by block, and again in the
-            backward.
-        """
-
-    def observe(self, mean_positive: Tensor) -> None:
-        """Receive the mean positive similarity of the global batch (a scalar). Losses call this every step."""
-
-    def advance(self, epoch: float, run_fraction: float) -> None:
-        """Receive the progress: epochs done, and the fraction of the run in [0, 1]. The trainer calls this."""
-
-    def keep(self) -> None:
-        """Remember the present state as that of the best model. Tasks call this when they save the model."""
-
-    def values(self) -> dict[str, Any]:
-        """Its parameters by name, as ``run.json`` holds them."""
-        return {}
-
-    def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in self.values().items())
-
-    @property
-    def needs_mean_positive(self) -> bool:
-        """Whether :meth:`observe` is implemented; if not, losses skip the reduction."""
-        return type(self).observe is not Temperature.observe
-
-    @property
-    def needs_progress(self) -> bool:
-        """Whether :meth:`advance` is implemented, so that the training loop must call it."""
-        return type(self).advance is not Temperature.advance
+    def pullback(self, similarity: Tensor, detach: bool = True, tau: Tensor | None = None) -> tuple[list[Tensor], Pull]:
+        if not detach or self.learned():
+            return super().pullback(similarity, detach, tau)
+        divisor = self(similarity) if tau is None else tau
+        return [similarity / divisor], lambda gradients: (gradients[0].div_(divisor), [])
 
 
 TEMPERATURES: dict[str, type[Temperature]] = {}

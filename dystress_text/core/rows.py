@@ -7,7 +7,7 @@ numbers from the whole matrix of similarities, and the row functions compute los
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dystress_text.core.gather import Gather
-from dystress_text.core.registry import Temperature
+from dystress_text.core.rule import PairRule, Rows, RowSums
 
 NOTHING = -1e30  # the logsumexp of a row without negatives; unlike -inf it has a derivative
 _IDS_AT_ONCE = 2**22  # pairs of ids compared at a time
@@ -43,9 +43,9 @@ class Negatives(NamedTuple):
     bonus: float = 0.0
     ids: Ids | None = None  # as in Pairs
 
-    def amend(self, logits: Tensor, rows: slice) -> Tensor:
-        """Logits (rows, columns) with the bonus added and with pairs that are not negatives removed."""
-        if self.bonus_columns is not None:
+    def amend(self, logits: Tensor, rows: slice, bonus: bool = True) -> Tensor:
+        """Logits (rows, columns) with pairs that are not negatives removed and, if asked for, with the bonus added."""
+        if bonus and self.bonus_columns is not None:
             logits = add_bonus(logits, self.bonus_columns[rows], self.bonus)
         if self.ids is not None:
             logits = logits.masked_fill(self.ids.equal(rows, slice(None)), NOTHING)
@@ -59,15 +59,28 @@ class Negatives(NamedTuple):
         return ones.scatter_(1, self.left_out[rows], 0)
 
     @torch.no_grad()
+    def counts(self) -> Tensor:
+        """The number of negatives of each anchor, (rows,), in the dtype of the vectors."""
+        counts = self.anchors.new_full((len(self.anchors),), len(self.candidates) - self.left_out.shape[1])
+        if self.ids is None:
+            return counts
+        for rows in self._some_rows():
+            counts[rows] = self.mask(self.anchors.new_empty(len(counts[rows]), len(self.candidates)), rows).sum(1)
+        return counts
+
+    def _some_rows(self) -> Iterator[slice]:
+        step = max(1, _IDS_AT_ONCE // len(self.candidates))
+        for start in range(0, len(self.anchors), step):
+            yield slice(start, start + step)
+
+    @torch.no_grad()
     def duplicates(self) -> Tensor:
         """The number of pairs that are left out only because of their ids, a scalar."""
         total = torch.zeros((), dtype=torch.int64, device=self.anchors.device)
         if self.ids is None:
             return total
-        step = max(1, _IDS_AT_ONCE // len(self.candidates))
-        for start in range(0, len(self.anchors), step):
-            equal = self.ids.equal(slice(start, start + step), slice(None))
-            total += equal.scatter_(1, self.left_out[start : start + step], False).sum()
+        for rows in self._some_rows():
+            total += self.ids.equal(rows, slice(None)).scatter_(1, self.left_out[rows], False).sum()
         return total
 
 
@@ -85,6 +98,7 @@ class Pairs(NamedTuple):
     bonus_columns: Tensor | None = None  # (rows, h), int64: the anchor's own hard negatives
     bonus: float = 0.0  # added to those logits
     ids: Ids | None = None  # of the samples; pairs with an equal id are left out
+    tau: Tensor | None = None  # (rows, 1), temperatures of the anchors, where they have their own
 
     @property
     def symmetric(self) -> bool:
@@ -102,13 +116,6 @@ class Pairs(NamedTuple):
         columns = [column for column in (self.positive_column, self.excluded_column) if column is not None]
         left_out = torch.stack(columns, dim=1)  # (rows, 1 or 2)
         return Negatives(self.anchors, self.candidates, left_out, self.bonus_columns, self.bonus, self.ids)
-
-
-class Rows(NamedTuple):
-    """The two numbers per anchor that an objective is a function of, both (rows,)."""
-
-    positive: Tensor  # logit of the positive
-    negatives: Tensor  # logsumexp of the logits of the negatives
 
 
 # ---- unit vectors and their products -------------------------------------------------------------------------------
@@ -237,22 +244,23 @@ def _row_ids(ids: Sequence[Tensor] | None) -> Tensor | None:
 # ---- from pairs to rows --------------------------------------------------------------------------------------------
 
 
-def scaled_logits(similarity: Tensor, temperature: Temperature, detach_temperature: bool = True) -> Tensor:
-    """``s / tau(s)``, of the shape of ``similarity``; the temperature takes part in the gradient unless detached."""
-    tau: Tensor = temperature(similarity.detach() if detach_temperature else similarity)
-    return similarity / tau
-
-
 def add_bonus(logits: Tensor, columns: Tensor, bonus: float) -> Tensor:
     """Logits (rows, columns) with a number added at ``columns`` (rows, h) of each row."""
     return logits.scatter_add(1, columns, torch.full_like(columns, bonus, dtype=logits.dtype))
 
 
-def plain_rows(pairs: Pairs, temperature: Temperature, detach_temperature: bool = True) -> Rows:
+def plain_rows(pairs: Pairs, rule: PairRule, detach: bool = True) -> RowSums:
     """The rows from the whole matrix of similarities; memory grows with rows x columns."""
-    logits = scaled_logits(pairs.anchors @ pairs.candidates.T, temperature, detach_temperature)  # (rows, columns)
-    positive = logits.gather(1, pairs.positive_column.unsqueeze(1)).squeeze(1)  # (rows,)
-    return Rows(positive, pairs.negatives.amend(logits, slice(None)).logsumexp(dim=1))
+    similarity = pairs.anchors @ pairs.candidates.T  # (rows, columns)
+    logits = rule.logits(similarity, detach, pairs.tau)  # each (rows, columns)
+    column = pairs.positive_column.unsqueeze(1)  # (rows, 1)
+    if type(rule).positive_logit is PairRule.positive_logit:
+        positive = logits[0].gather(1, column).squeeze(1)  # (rows,)
+    else:
+        positive = rule.positive_logit(similarity.gather(1, column).squeeze(1), detach, pairs.tau)
+    negatives = pairs.negatives
+    sums = [negatives.amend(logit, slice(None), bonus=k == 0).logsumexp(dim=1) for k, logit in enumerate(logits)]
+    return RowSums(positive, torch.stack(sums, dim=1), negatives.counts() if rule.needs_counts else None, pairs.tau)
 
 
 # ---- row functions: from Rows to one loss per anchor ---------------------------------------------------------------

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from dystress_text.core.registry import Temperature
-from dystress_text.core.rows import Rows, info_nce_rows, scaled_logits
+from dystress_text.core.rows import info_nce_rows
+from dystress_text.core.rule import Rows
 from dystress_text.core.shift_versions import ONE_SIDED, SHIFTED
 from dystress_text.core.temperature import (
     ConstantTemperature,
@@ -109,13 +110,13 @@ def logits() -> dict[str, Temperature]:
 
 def logit(temperature: Temperature, s: Tensor) -> Tensor:
     """``s / tau(s)``, the same shape as ``s``."""
-    return scaled_logits(s, temperature).detach()
+    return temperature.logits(s)[0].detach()
 
 
 def gradient_factor(temperature: Temperature, s: Tensor, detached: bool) -> Tensor:
     """Slope of the logit by the similarity: (tau - s tau') / tau^2, or 1 / tau with the temperature detached."""
     s = s.detach().requires_grad_()
-    (slope,) = torch.autograd.grad(scaled_logits(s, temperature, detached).sum(), s)
+    (slope,) = torch.autograd.grad(temperature.logits(s, detached)[0].sum(), s)
     return slope
 
 
@@ -146,8 +147,8 @@ def gradient_field(
     """
     positive, negative = positive.detach().requires_grad_(), negative.detach().requires_grad_()
     rows = Rows(
-        scaled_logits(positive, temperature, detached),
-        scaled_logits(negative, temperature, detached) + math.log(negatives),
+        temperature.logits(positive, detached)[0],
+        temperature.logits(negative, detached)[0] + math.log(negatives),
     )
     pull, push = torch.autograd.grad(info_nce_rows(rows).sum(), [positive, negative])
     return -pull, push

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.registry import Temperature
+from dystress_text.core.rule import PairRule
 from dystress_text.encoders.encoder import SentenceEncoder, check_length, check_views
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
@@ -257,7 +257,7 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
     )
 
 
-def paper_row(settings: RunSettings, temperature: Temperature, processes: int) -> dict[str, Any]:
+def paper_row(settings: RunSettings, temperature: PairRule, processes: int) -> dict[str, Any]:
     """The record's entry about the row of the paper that the preset stands for; empty where there is none.
 
     Args:

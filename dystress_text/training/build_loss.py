@@ -20,6 +20,7 @@ from dystress_text.core.objectives import (
     NTXentLoss,
 )
 from dystress_text.core.registry import TEMPERATURES, Temperature, make_temperature, temperature_parameters
+from dystress_text.core.rule import PairRule
 from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import UserError
 from dystress_text.training.settings import OBJECTIVES, LossSettings
@@ -99,7 +100,7 @@ def _option_names(message: str) -> str:
     return f"--{option} {rest}" if option in TEMPERATURE_OPTIONS else message
 
 
-def learned_end_points(temperature: Temperature | None) -> dict[str, dict[str, float]]:
+def learned_end_points(temperature: PairRule | None) -> dict[str, dict[str, float]]:
     """Set a learned temperature to the best model's and return its entry in ``run.json``; {} for any other."""
     if not isinstance(temperature, LearnableTemperature):
         return {}

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from dystress_text.core.diagnosis import PairSums, pair_sums
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.rows import Negatives, Rows
+from dystress_text.core.rows import Negatives
+from dystress_text.core.rule import RowLoss, RowSums
 from dystress_text.training.settings import EngineSettings
 
 
@@ -45,13 +46,10 @@ class SimilarityLog:
     def __post_init__(self) -> None:
         self.objective.observer = self._note
 
-    def _note(self, z: Sequence[Tensor], rows: Rows, negatives: Sequence[Negatives]) -> None:
-        objective, views = self.objective, [view.detach() for view in z]
-        sums = pair_sums(
-            views, rows, negatives, lambda rows: objective.row_loss(rows, views[0], views[1]),
-            objective.temperature, objective.detach_temperature, self.threshold,
-        ).packed()  # fmt: skip
-        self._step = sums if self._step is None else self._step + sums
+    def _note(self, z: Sequence[Tensor], sums: RowSums, negatives: Sequence[Negatives], row_loss: RowLoss) -> None:
+        rule, detach = self.objective.temperature, self.objective.detach_temperature
+        found = pair_sums(z, sums, negatives, row_loss, rule, detach, self.threshold).packed()
+        self._step = found if self._step is None else self._step + found
 
     def end_step(self) -> None:
         """End a step; the batches since the last call belong to it."""

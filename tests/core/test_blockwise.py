@@ -252,7 +252,7 @@ def test_candidates_without_gradient_are_skipped(kind):
         anchors, candidates = (unit.detach().requires_grad_() for unit in units)
         fixed = candidates.detach() if kind is torch.detach else candidates
         rows = form(first_view_pairs(anchors, fixed, LocalGather()), TEMPERATURES["cosine"][0])
-        (rows.positive.square().sum() + rows.negatives.sum()).backward()
+        (rows.positive.square().sum() + rows.sums.sum()).backward()
         results.append((anchors.grad, candidates.grad))
     assert_equal(zip(*reversed(results), strict=True), torch.float64)
     assert (results[1][1] is None) == (kind is torch.detach)
@@ -292,7 +292,7 @@ def test_backward_uses_the_parameters_of_the_forward():
     temperature = LearnableTemperature()
     expected = torch.autograd.grad(NTXentLoss(temperature, blockwise=False)(*views), views)
     units = [unit_vectors(view) for view in views]
-    negatives = blockwise.blockwise_rows(both_view_pairs(*units, LocalGather()), temperature).negatives
+    negatives = blockwise.blockwise_rows(both_view_pairs(*units, LocalGather()), temperature).sums
     first = torch.autograd.grad(negatives.sum(), views, retain_graph=True)
     with torch.no_grad():
         temperature.base.mul_(2)

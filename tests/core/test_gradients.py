@@ -13,7 +13,6 @@ from dystress_text.core.rows import (
     decoupled_rows,
     info_nce_rows,
     reweighted_rows,
-    scaled_logits,
 )
 
 FLAGS = pytest.mark.parametrize("detach", [True, False], ids=["detached", "in the graph"])
@@ -38,7 +37,7 @@ def leaf_similarities():
 
 
 def row_gradient(loss_of_rows, similarity, temperature, detach, excluded=None):
-    rows = split_rows(scaled_logits(similarity, temperature, detach), POSITIVE, excluded)
+    rows = split_rows(temperature.logits(similarity, detach)[0], POSITIVE, excluded)
     return torch.autograd.grad(loss_of_rows(rows).sum(), similarity)[0]
 
 
@@ -109,7 +108,7 @@ def test_gradient_in_the_vectors_is_that_of_the_paper():
     z, twins = torch.nn.functional.normalize(draws, dim=-1)
     z.requires_grad_()
     similarity = torch.cat([z @ z.T, (z * twins).sum(dim=1, keepdim=True)], dim=1)  # (n, n + 1), the positive last
-    logits = scaled_logits(similarity, ConstantTemperature(tau))
+    logits = ConstantTemperature(tau).logits(similarity)[0]
     rows = split_rows(logits, torch.full((n,), n), excluded_column=torch.arange(n))
     gradient = torch.autograd.grad(info_nce_rows(rows).sum(), z)[0]
 
