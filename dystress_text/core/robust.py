@@ -127,6 +127,13 @@ class RobustTemperature(_FittedTemperature):
     def keep(self) -> None:
         self.kept = self.tau.detach().clone()
 
+    @torch.no_grad()
+    def go_back(self) -> None:
+        self.tau.copy_(self.kept)
+
+    def end_points(self) -> dict[str, float]:
+        return {"tau": round(float(self.tau.detach()), 6)}
+
     def values(self) -> dict[str, Any]:
         return {
             "effective_negatives": self.effective_negatives, "tau": round(float(self.tau.detach()), 6),
@@ -189,9 +196,10 @@ class SampleTemperature(_FittedTemperature):
 
     def set_samples(self, samples: int) -> None:
         """Begin with so many samples, all at the temperature of the start."""
-        self.register_buffer("taus", torch.full((samples,), self.tau))
-        self.register_buffer("averages", torch.full((samples,), torch.nan))  # log u; NaN before the first visit
-        self.register_buffer("speeds", torch.zeros(samples))
+        device = self._buffers["taus"].device if "taus" in self._buffers else None  # type: ignore[union-attr]
+        self.register_buffer("taus", torch.full((samples,), self.tau, device=device))
+        self.register_buffer("averages", torch.full((samples,), torch.nan, device=device))  # log u; NaN: not seen yet
+        self.register_buffer("speeds", torch.zeros(samples, device=device))
 
     def forward(self, similarity: Tensor) -> Tensor:
         """The mean temperature of all samples."""
