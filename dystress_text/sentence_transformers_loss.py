@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from dystress_text.core.gather import LocalGather, ProcessGather
-from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss, QueueInfoNCELoss
+from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss
+from dystress_text.core.queue_loss import QueueInfoNCELoss
 from dystress_text.core.registry import Temperature
 from dystress_text.core.temperature import ShiftedCosineTemperature
 from dystress_text.export.citation import CITATION

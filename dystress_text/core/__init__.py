@@ -10,6 +10,14 @@ from dystress_text.core.geometry import (
     uniformity,
 )
 from dystress_text.core.learnable import LearnableTemperature
+from dystress_text.core.more_losses import RINCELoss, SigLIPLoss
+from dystress_text.core.negative_rules import (
+    ADNCERule,
+    DebiasedRule,
+    FocalRule,
+    HardNegativeRule,
+    HardnessRule,
+)
 from dystress_text.core.objectives import (
     ContrastiveLoss,
     DCLLoss,
@@ -17,9 +25,11 @@ from dystress_text.core.objectives import (
     InfoNCELoss,
     MACLLoss,
     NTXentLoss,
-    QueueInfoNCELoss,
 )
+from dystress_text.core.queue_loss import QueueInfoNCELoss
 from dystress_text.core.registry import Temperature, make_temperature, register_temperature
+from dystress_text.core.robust import RobustTemperature, SampleTemperature
+from dystress_text.core.rule import PairRule
 from dystress_text.core.temperature import (
     AlignmentAdaptiveTemperature,
     ConstantTemperature,
@@ -32,20 +42,26 @@ from dystress_text.core.temperature import (
     ProfileTemperature,
     ScheduledTemperature,
     ShiftedCosineTemperature,
+    TeMoTemperature,
     TemperatureError,
     ode_temperature,
 )
 
 __all__ = [
+    "ADNCERule",
     "AlignmentAdaptiveTemperature",
     "ConstantTemperature",
     "ContrastiveLoss",
     "CosineTemperature",
     "DCLLoss",
     "DCLWLoss",
+    "DebiasedRule",
     "EvenODETemperature",
     "ExponentialTemperature",
+    "FocalRule",
     "Gather",
+    "HardNegativeRule",
+    "HardnessRule",
     "InfoNCELoss",
     "LearnableTemperature",
     "LinearTemperature",
@@ -54,12 +70,18 @@ __all__ = [
     "MonotonicCosineTemperature",
     "NTXentLoss",
     "OneSidedCosineTemperature",
+    "PairRule",
     "ProcessGather",
     "ProfileTemperature",
     "QueueInfoNCELoss",
+    "RINCELoss",
+    "RobustTemperature",
+    "SampleTemperature",
     "ScheduledTemperature",
     "ShiftedCosineTemperature",
+    "SigLIPLoss",
     "SimilarityHistograms",
+    "TeMoTemperature",
     "Temperature",
     "TemperatureError",
     "alignment",

@@ -131,9 +131,11 @@ class ContrastiveLoss(nn.Module):
         """The sums of each row of unit vectors (n, dim), and the negatives of each group of pairs."""
         groups = self.pairs(z, ids)
         if samples is not None:
-            tau = self.temperature.anchor_temperatures(samples)  # (n, 1)
+            tau = self.temperature.anchor_temperatures(samples).to(z[0].dtype)  # (n, 1)
             groups = tuple(pairs._replace(tau=tau.repeat(len(pairs.anchors) // len(tau), 1)) for pairs in groups)
         by_group = [self._sums_of(pairs) for pairs in groups]
+        if samples is not None:
+            by_group = [sums._replace(samples=samples.repeat(len(sums.positive) // len(samples))) for sums in by_group]
         if len(by_group) == 1:
             return by_group[0], (groups[0].negatives,)
         return RowSums.of_all(by_group), tuple(pairs.negatives for pairs in groups)
@@ -167,7 +169,7 @@ class ContrastiveLoss(nn.Module):
             if rule.needs_mean_positive:
                 rule.observe(self.gather(positive_similarity(z[0], z[1]).detach()).mean())
             sums, negatives = self.sums_and_negatives(z, ids, samples if rule.by_sample else None)
-            weights = rule.weights(sums, samples, self.gather)
+            weights = rule.weights(sums)
 
             def row_loss(sums: RowSums) -> Tensor:
                 loss = self.row_loss(rule.rows(sums), z[0], z[1])
@@ -179,6 +181,8 @@ class ContrastiveLoss(nn.Module):
             if ids is not None:
                 loss = torch.where(sums.sums[:, 0] > NOTHING / 2, loss, 0)
             own = rule.own_loss(sums)
+            if samples is not None and self.training:
+                rule.update(sums, samples, self.gather)
             return loss.mean() if own is None else loss.mean() + own
 
 
@@ -364,69 +368,3 @@ class MACLLoss(ContrastiveLoss):
 
     def reference_rows(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
         return info_nce_rows(rows)
-
-
-class QueueInfoNCELoss(ContrastiveLoss):
-    """InfoNCE against a queue of past keys (MoCo, He et al., CVPR 2020): find each query's key among key and queue.
-
-    The keys come from a momentum encoder and carry no gradient. In training mode the batch's keys of all
-    processes enter the queue after the loss and push out the oldest keys. A batch of 1 is valid.
-
-    Args:
-        temperature: any temperature, or a number for a constant one.
-        queue_size: keys in the queue; MoCo uses 65,536 on ImageNet, 4,096 is usual on CIFAR.
-        dim: dimension of the embeddings.
-        detach_temperature: whether the temperature is detached from the gradient.
-        gather: the other processes; None for one process.
-
-    Raises:
-        ValueError: the queue or the dimension is not positive, or the temperature is one a sample.
-
-    Examples:
-        >>> loss = QueueInfoNCELoss(0.2, queue_size=64, dim=16)
-        >>> queries, keys = torch.randn(8, 16), torch.randn(8, 16)
-        >>> loss(queries, keys).shape
-        torch.Size([])
-    """
-
-    negatives_from_batch = False
-    queue: Tensor
-
-    def __init__(
-        self,
-        temperature: PairRule | float,
-        queue_size: int = 4096,
-        dim: int = 128,
-        detach_temperature: bool = True,
-        gather: Gather | None = None,
-    ) -> None:
-        super().__init__(temperature, detach_temperature, gather)
-        for name, value in (("queue_size", queue_size), ("dim", dim)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        generator = torch.Generator().manual_seed(0)  # the same first keys in every process
-        self.register_buffer("queue", unit_vectors(torch.randn(queue_size, dim, generator=generator)))  # oldest first
-
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:  # type: ignore[override]  # the queue has the negatives
-        """Mean loss over the queries; both (batch, dim), key i belongs to query i."""
-        keys = keys.detach()
-        loss = self._compute((queries, keys))
-        if self.training:
-            new = unit_vectors(self.gather(keys)).to(self.queue.dtype)
-            self.queue = torch.cat([self.queue, new])[-len(self.queue) :]
-        return loss
-
-    def sums_and_negatives(
-        self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None, samples: Tensor | None = None
-    ) -> tuple[RowSums, tuple[Negatives, ...]]:
-        query, key = z
-        if query.shape[1] != self.queue.shape[1]:
-            raise ValueError(f"the queue holds keys of {self.queue.shape[1]} dimensions, got {query.shape[1]}")
-        queue = self.queue.to(query.dtype)
-        rule, detach = self.temperature, self.detach_temperature
-        positive = rule.positive_logit(positive_similarity(query, key), detach)  # (n,)
-        logits = rule.logits(query @ queue.T, detach)  # each (n, queue_size)
-        none_left_out = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
-        negatives = Negatives(query, queue, none_left_out)
-        sums = torch.stack([logit.logsumexp(dim=1) for logit in logits], dim=1)
-        return RowSums(positive, sums, negatives.counts() if rule.needs_counts else None), (negatives,)

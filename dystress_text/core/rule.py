@@ -37,18 +37,21 @@ class RowSums(NamedTuple):
     positive: Tensor  # (rows,), logit of the positive
     sums: Tensor  # (rows, k), logsumexps over the negatives, one for each of the rule's logits
     counts: Tensor | None = None  # (rows,), negatives; None for a rule that needs no counts
-    tau: Tensor | None = None  # (rows, 1), temperatures of the anchors; None for a rule that has none of its own
+    tau: Tensor | None = None  # (rows, 1), temperatures of the anchors, for a rule with one a sample
+    samples: Tensor | None = None  # (rows,), int64: the anchors' places in the data set, for the same
 
     @classmethod
     def of_all(cls, groups: Sequence[RowSums]) -> RowSums:
         """The rows of several groups, one group after the other."""
         counts = [group.counts for group in groups if group.counts is not None]
         taus = [group.tau for group in groups if group.tau is not None]
+        samples = [group.samples for group in groups if group.samples is not None]
         return cls(
             torch.cat([group.positive for group in groups]),
             torch.cat([group.sums for group in groups]),
             torch.cat(counts) if counts else None,
             torch.cat(taus) if taus else None,
+            torch.cat(samples) if samples else None,
         )
 
 
@@ -125,13 +128,19 @@ class PairRule(nn.Module, ABC):
         """A term of value 0 whose gradient trains the rule's own parameters; None for a rule without one."""
         return None
 
+    def set_samples(self, samples: int) -> None:
+        """Receive the size of the data set, for ``by_sample``."""
+
     def anchor_temperatures(self, samples: Tensor) -> Tensor:
         """The temperatures of anchors by the numbers of their samples, (rows,) -> (rows, 1), for ``by_sample``."""
         raise NotImplementedError
 
-    def weights(self, sums: RowSums, samples: Tensor | None, gather: Gather) -> Tensor | None:
-        """A factor of each row's loss, without a gradient, (rows,); None for 1. In training it may change the state."""
+    def weights(self, sums: RowSums) -> Tensor | None:
+        """A factor of each row's loss, without a gradient, (rows,); None for 1."""
         return None
+
+    def update(self, sums: RowSums, samples: Tensor, gather: Gather) -> None:
+        """Change the state after a batch of training, for ``by_sample``; ``samples`` (n,) once, not once a view."""
 
     def observe(self, mean_positive: Tensor) -> None:
         """Receive the mean positive similarity of the global batch (a scalar). Losses call this every step."""

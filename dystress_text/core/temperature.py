@@ -21,6 +21,16 @@ import torch
 from torch import Tensor
 
 from dystress_text.core.registry import Temperature, register_temperature
+from dystress_text.core.shapes import (
+    cosine_shape,
+    even_ode_shape,
+    exponential_shape,
+    linear_shape,
+    monotonic_cosine_shape,
+    one_sided_cosine_shape,
+    shifted_cosine_shape,
+    square_root_shape,
+)
 
 Shape = Callable[[Tensor], Tensor]
 
@@ -29,7 +39,8 @@ class TemperatureError(ValueError):
     """A temperature became zero or negative during a run; the message gives the values."""
 
 
-def _check_tau(name: str, tau: float) -> None:
+def check_tau(name: str, tau: float) -> None:
+    """Refuse a temperature that is not positive and finite, with a ValueError that names the argument."""
     if isinstance(tau, bool) or not 0 < tau < math.inf:
         raise ValueError(
             f"{name} must be a positive, finite number, got {tau}: similarities are divided by the temperature"
@@ -37,8 +48,8 @@ def _check_tau(name: str, tau: float) -> None:
 
 
 def _check_range(tau_min: float, tau_max: float) -> None:
-    _check_tau("tau_min", tau_min)
-    _check_tau("tau_max", tau_max)
+    check_tau("tau_min", tau_min)
+    check_tau("tau_max", tau_max)
     if tau_min > tau_max:
         raise ValueError(f"tau_min must not exceed tau_max, got tau_min={tau_min} > tau_max={tau_max}")
 
@@ -58,7 +69,7 @@ class ConstantTemperature(Temperature):
 
     def __init__(self, tau: float = 0.05) -> None:
         super().__init__()
-        _check_tau("tau", tau)
+        check_tau("tau", tau)
         self.tau = tau
 
     def forward(self, similarity: Tensor) -> Tensor:
@@ -143,48 +154,6 @@ def _slope(shape: Shape, grid: Tensor) -> Tensor:
     """Derivative of an elementwise function on a grid, by central differences (kinks average their two sides)."""
     step = 1e-6
     return (shape(grid + step) - shape(grid - step)) / (2 * step)
-
-
-def cosine_shape(similarity: Tensor) -> Tensor:
-    """(1 - cos(pi s)) / 2: 1 at s = -1 and +1, 0 at s = 0 (Alg. 1)."""
-    return 0.5 * (1 - torch.cos(math.pi * similarity))
-
-
-def shifted_cosine_shape(similarity: Tensor, shift: float, scale: float) -> Tensor:
-    """A cosine dip on one side of s = -shift and the plateau 1 on the other (Alg. 2), without branches."""
-    offset = similarity + shift
-    offset = offset.clamp(max=0) if shift <= 0 else offset.clamp(min=0)
-    return 0.5 * (1 + torch.cos(math.pi / scale * offset))
-
-
-def one_sided_cosine_shape(similarity: Tensor, shift: float) -> Tensor:
-    """A half cosine from 0 at s = -1 to 1 at s = -shift, and 1 above it."""
-    return 0.5 * (1 - torch.cos(math.pi * ((similarity + 1) / (1 - shift)).clamp(max=1)))
-
-
-def linear_shape(similarity: Tensor) -> Tensor:
-    """|s|."""
-    return similarity.abs()
-
-
-def exponential_shape(similarity: Tensor, sharpness: float) -> Tensor:
-    """(1 - exp(-c |s|)) / (1 - exp(-c)): steep at 0, flat towards -1 and +1."""
-    return torch.expm1(-sharpness * similarity.abs()) / math.expm1(-sharpness)
-
-
-def monotonic_cosine_shape(similarity: Tensor) -> Tensor:
-    """(1 + sin(pi s / 2)) / 2: 0 at s = -1, 1 at s = +1."""
-    return 0.5 * (1 + torch.sin(0.5 * math.pi * similarity))
-
-
-def even_ode_shape(similarity: Tensor, tau_min: float) -> Tensor:
-    """(g(|s|) - tau_min) / (g(1) - tau_min) with g(x) = x / log(1 + x / tau_min), a branch of the paper's ODE."""
-    ratio = similarity.abs() / tau_min
-    near_zero = ratio < 1e-3  # g / tau_min - 1 cancels there: use its Taylor series instead
-    safe = torch.where(near_zero, torch.ones_like(ratio), ratio)
-    series = ratio * (1 / 2 - ratio * (1 / 12 - ratio * (1 / 24 - ratio * (19 / 720))))
-    excess = torch.where(near_zero, series, safe / torch.log1p(safe) - 1)  # g(|s|) / tau_min - 1
-    return excess / (1 / (tau_min * math.log1p(1 / tau_min)) - 1)
 
 
 @register_temperature("cosine")
@@ -352,7 +321,7 @@ class AlignmentAdaptiveTemperature(Temperature):
 
     def __init__(self, tau_0: float = 0.05, alpha: float = 2.0, a_0: float = 0.8) -> None:
         super().__init__()
-        _check_tau("tau_0", tau_0)
+        check_tau("tau_0", tau_0)
         if not 0 <= alpha < math.inf:
             raise ValueError(f"alpha must be at least 0, got {alpha}")
         if not abs(a_0) <= 1:
@@ -380,6 +349,29 @@ class AlignmentAdaptiveTemperature(Temperature):
 
     def values(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("tau_0", "alpha", "a_0")}
+
+
+@register_temperature("temo")
+class TeMoTemperature(ProfileTemperature):
+    """TeMo's ``tau_0 + alpha sqrt((1 + s) / 2)`` ("Temperature Modulation", submission 9080 to ICLR 2026).
+
+    It rises from ``tau_0`` at s = -1 to ``tau_0 + alpha`` at s = 1, for positives too. Published for images with texts:
+    0.01 and 0.04, with ``detach_temperature=False``.
+
+    Args:
+        tau_0: temperature at s = -1; positive.
+        alpha: how far it rises; not negative.
+    """
+
+    def __init__(self, tau_0: float = 0.01, alpha: float = 0.04) -> None:
+        check_tau("tau_0", tau_0)
+        if isinstance(alpha, bool) or not 0 <= alpha < math.inf:
+            raise ValueError(f"alpha must be at least 0, got {alpha}")
+        self.tau_0, self.alpha = tau_0, alpha
+        super().__init__(tau_0, tau_0 + alpha, square_root_shape)
+
+    def values(self) -> dict[str, Any]:
+        return {"tau_0": self.tau_0, "alpha": self.alpha}
 
 
 def ode_temperature(similarity: Tensor, delta_k: float, c: float) -> Tensor:

@@ -11,7 +11,15 @@ from core_cases import OBJECTIVES, TEMPERATURES, VARIANTS, alike_views, by_hand
 from gather_cases import own
 from processes import in_threads
 
-from dystress_text.core import ConstantTemperature, InfoNCELoss, NTXentLoss, QueueInfoNCELoss, comparison
+from dystress_text.core import (
+    ConstantTemperature,
+    InfoNCELoss,
+    NTXentLoss,
+    QueueInfoNCELoss,
+    RINCELoss,
+    SigLIPLoss,
+    comparison,
+)
 from dystress_text.core.comparison import CONSTANTS, Comparison, compare, constants
 from dystress_text.core.diagnosis import BINS
 
@@ -176,3 +184,29 @@ def test_batches_add_and_one_without_a_gradient_does_not_count():
     assert float(mean.batches) == 2
     for name in ("pull", "moved", "rule", "constants"):
         torch.testing.assert_close(getattr(mean, name), (getattr(first, name) + getattr(second, name)) / 2)
+
+
+def test_objectives_that_are_rules_are_compared_with_infonce():
+    z, tau, q, lam = alike_views(), 0.2, 0.5, 0.3
+    rows = spec.simcse_rows(*(x.tolist() for x in z))
+
+    def rince(logits):
+        inside = [lam * (math.exp(p) + math.fsum(map(math.exp, others))) for p, others in logits]
+        return spec.mean([(x**q - math.exp(q * p)) / q for x, (p, _) in zip(inside, logits, strict=True)])
+
+    check(compared(RINCELoss(tau, q=q, lam=lam), *z), rows, lambda s: tau, rince, spec.info_nce)
+
+    def siglip(logits):  # of similarities divided by 1
+        return spec.mean(
+            [
+                math.log1p(math.exp(-(5 * p - 3))) + math.fsum(math.log1p(math.exp(5 * s - 3)) for s in others)
+                for p, others in logits
+            ]
+        )
+
+    _, g = shares(by_hand(rows, lambda s: 1.0, True, siglip))
+    _, c = shares(by_hand(rows, lambda s: 0.1, True, spec.info_nce))
+    found = compared(SigLIPLoss(5.0, -3.0), *z)
+    assert float(found.moved[20]) == pytest.approx(np.abs(g - c).sum() / 2, abs=2e-6)
+    pushed = math.fsum(g for _, g in by_hand(rows, lambda s: 1.0, True, siglip))
+    assert float(found.pull) == pytest.approx(positives_by_hand(rows, lambda s: 1.0, True, siglip) / pushed, rel=1e-6)

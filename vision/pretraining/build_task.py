@@ -7,7 +7,8 @@ from typing import Any
 from accelerate import Accelerator, DistributedType
 from torch import nn
 
-from dystress_text.core.objectives import ContrastiveLoss, QueueInfoNCELoss
+from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.queue_loss import QueueInfoNCELoss
 from dystress_text.errors import UserError
 from dystress_text.training.accelerator import gather_of
 from dystress_text.training.build_loss import build_objective, build_temperature
