@@ -141,18 +141,26 @@ def negative_gradients(
 
 def gradient_of_sums(sums: RowSums, row_loss: RowLoss) -> Tensor:
     """Gradient of the mean row loss by each row's sums over the negatives, (rows, k)."""
+    return gradients_of_rows(sums, row_loss)[1]
+
+
+def gradients_of_rows(sums: RowSums, row_loss: RowLoss) -> tuple[Tensor, Tensor]:
+    """Gradients of the mean row loss by the logit of each positive, (rows,), and by the sums, (rows, k)."""
     with torch.enable_grad():
-        leaf = sums.sums.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(
-            row_loss(sums._replace(positive=sums.positive.detach(), sums=leaf)).mean(), leaf
-        )
-    return gradient
+        positive, leaf = sums.positive.detach().requires_grad_(), sums.sums.detach().requires_grad_()
+        loss = row_loss(sums._replace(positive=positive, sums=leaf)).mean()
+        of_positive, of_sums = torch.autograd.grad(loss, (positive, leaf), allow_unused=True, materialize_grads=True)
+    return of_positive, of_sums
 
 
 def _temperatures(rule: PairRule, similarity: Tensor, tau: Tensor | None) -> Tensor:
     return rule(similarity) if tau is None else tau.view(-1, *[1] * (similarity.ndim - 1)).expand_as(similarity)
 
 
+def bins_of(similarity: Tensor) -> Tensor:
+    """The bin of each similarity, int64 of the same shape."""
+    return ((similarity + 1) * (BINS / 2)).long().clamp_(0, BINS - 1)
+
+
 def _add(histogram: Tensor, similarity: Tensor, amounts: Tensor) -> None:
-    place = ((similarity + 1) * (BINS / 2)).long().clamp_(0, BINS - 1)
-    histogram.scatter_add_(0, place.flatten(), amounts.flatten())
+    histogram.scatter_add_(0, bins_of(similarity).flatten(), amounts.flatten())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dystress_text.core.gather import Gather
 from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.core.registry import Temperature
-from dystress_text.core.rows import Pairs, first_view_pairs
+from dystress_text.core.rows import Pairs, first_view_pairs, info_nce_rows
 from dystress_text.core.rule import PairRule, Pull, Rows
 
 
@@ -60,6 +60,9 @@ class RINCELoss(InfoNCELoss):
     def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
         everything = torch.logaddexp(rows.positive, rows.negatives) + math.log(self.lam)
         return ((self.q * everything).exp() - (self.q * rows.positive).exp()) / self.q
+
+    def reference_rows(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
+        return info_nce_rows(rows)
 
 
 class SigmoidRule(Temperature):
@@ -169,3 +172,6 @@ class SigLIPLoss(ContrastiveLoss):
 
     def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
         return F.softplus(-rows.positive) + rows.negatives.exp()
+
+    def reference_rows(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
+        return info_nce_rows(rows)

@@ -115,8 +115,15 @@ class ContrastiveLoss(nn.Module):
         return (with_hard_negatives(pairs, z[2:], self.gather, self.hard_negative_weight, ids and ids[2:]),)
 
     def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
-        """The loss of each row, (rows,)."""
+        """The loss of each row, (rows,); rows of shape (..., rows) have losses of this shape."""
         return info_nce_rows(rows)
+
+    def reference_rows(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
+        """The loss of each row under a constant temperature that this objective's rule is compared with, (..., rows).
+
+        The objective's own, unless the objective is itself a rule.
+        """
+        return self.row_loss(rows, z1, z2)
 
     def sums_and_negatives(
         self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None, samples: Tensor | None = None
@@ -358,3 +365,6 @@ class MACLLoss(ContrastiveLoss):
 
     def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
         return reweighted_rows(rows)
+
+    def reference_rows(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
+        return info_nce_rows(rows)

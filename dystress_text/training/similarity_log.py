@@ -9,19 +9,28 @@ One line per step, over all processes:
   share of the gradient of all negatives (the sum of ``|dL / ds|``) that they have.
 
 The last line before each log line of the run also holds ``histograms`` over the steps since the log line before: the
-numbers of positives and of negatives and the negatives' gradient by similarity, in equal bins over [-1, 1].
+numbers of positives and of negatives and the negatives' gradient by similarity, in equal bins over [-1, 1]. And it
+holds ``comparison`` (:mod:`dystress_text.core.comparison`), the mean over the batches of the same steps:
+
+- ``tau``: the constants that the rule is compared with; ``moved``: the share of the negatives' gradient that must be
+  moved to turn the rule's into that of each constant;
+- ``pull``: the gradient of the positives over that of the negatives;
+- ``rule``, ``constants``: the shares of the negatives' gradient by similarity, under the rule and under each constant,
+  in the bins from ``first_bin`` on; ``batches``: how many it is the mean of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor
 
+from dystress_text.core.comparison import Comparison, compare, constants
 from dystress_text.core.diagnosis import PairSums, pair_sums
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.rows import Negatives
@@ -42,6 +51,7 @@ class SimilarityLog:
     threshold: float
     _step: Tensor | None = field(default=None, init=False)
     _steps: list[Tensor] = field(default_factory=list, init=False)
+    _compared: Tensor | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.objective.observer = self._note
@@ -50,6 +60,9 @@ class SimilarityLog:
         rule, detach = self.objective.temperature, self.objective.detach_temperature
         found = pair_sums(z, sums, negatives, row_loss, rule, detach, self.threshold).packed()
         self._step = found if self._step is None else self._step + found
+        reference = partial(self.objective.reference_rows, z1=z[0], z2=z[1])
+        compared = compare(z, sums, negatives, row_loss, reference, rule, detach).packed()
+        self._compared = compared if self._compared is None else self._compared + compared
 
     def end_step(self) -> None:
         """End a step; the batches since the last call belong to it."""
@@ -69,7 +82,29 @@ class SimilarityLog:
         lines[-1]["histograms"] = {
             name: [round(value, 6) for value in counts] for name, counts in zip(names, histograms, strict=True)
         }
+        compared: Tensor = accelerator.reduce(self._compared, "sum").double().cpu()
+        self._compared = None
+        lines[-1]["comparison"] = _comparison(Comparison.unpacked(compared).mean())
         return lines
+
+
+def _comparison(mean: Comparison) -> dict[str, Any]:
+    """What a line holds of it, with the bins in which some negative of the batches lies; shares to 1e-5."""
+    occupied = torch.cat([mean.rule[None], mean.constants]).nan_to_num().amax(0).nonzero().flatten()
+    bins = slice(int(occupied[0]), int(occupied[-1]) + 1) if len(occupied) else slice(0, 0)
+    return {
+        "batches": int(mean.batches),
+        "tau": [float(f"{tau:.5g}") for tau in constants().tolist()],
+        "moved": _rounded(mean.moved),
+        "pull": float(f"{float(mean.pull):.5g}"),
+        "first_bin": bins.start,
+        "rule": _rounded(mean.rule[bins]),
+        "constants": [_rounded(row[bins]) for row in mean.constants],
+    }
+
+
+def _rounded(shares: Tensor) -> list[float]:
+    return [round(share, 5) for share in shares.tolist()]
 
 
 def _figures(sums: PairSums) -> dict[str, float]:

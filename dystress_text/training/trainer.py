@@ -343,7 +343,7 @@ class Trainer:
         if self.accelerator.is_main_process:
             with self._writing():
                 for step, line in enumerate(lines, self.state.step - len(lines) + 1):
-                    plain = {f"similarity/{name}": value for name, value in line.items() if name != "histograms"}
+                    plain = {f"similarity/{name}": value for name, value in line.items() if isinstance(value, float)}
                     self.accelerator.log(plain, step=step)
                     append(self.folder / SIMILARITY_LOG, step, line)
 

@@ -6,17 +6,12 @@ import numpy as np
 import pytest
 import spec_formulas as spec
 import torch
-from core_cases import OBJECTIVES, TEMPERATURES
+from core_cases import OBJECTIVES, TEMPERATURES, alike_views, by_hand
 
 from dystress_text.core import InfoNCELoss, QueueInfoNCELoss, ShiftedCosineTemperature, diagnosis
 from dystress_text.core.diagnosis import BINS, PairSums, pair_sums
 
 THRESHOLD = 0.1
-
-
-def views(n=5, dim=4):
-    z = torch.randn(2, n, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    return z[0], 0.5 * z[0] + z[1]  # positives that are alike
 
 
 def watched(loss, *z, threshold=THRESHOLD):
@@ -30,26 +25,6 @@ def watched(loss, *z, threshold=THRESHOLD):
     loss(*z)
     (sums,) = seen
     return sums
-
-
-def by_hand(similarities, tau, detach, loss_of, step=1e-5):
-    """Every negative's (similarity, size of the gradient of the mean loss), by differences of fourth order."""
-    fixed = spec.apply(tau, similarities)
-
-    def loss(row, place, offset):
-        logits = []
-        for i, ((positive, negatives), (tau_p, taus)) in enumerate(zip(similarities, fixed, strict=True)):
-            moved = [s + offset * ((i, j) == (row, place)) for j, s in enumerate(negatives)]
-            at = taus if detach else [tau(s) for s in moved]
-            logits.append((positive / tau_p, [s / t for s, t in zip(moved, at, strict=True)]))
-        return loss_of(logits)
-
-    found = []
-    for i, (_, negatives) in enumerate(similarities):
-        for j, s in enumerate(negatives):
-            one, two = (loss(i, j, k * step) - loss(i, j, -k * step) for k in (1, 2))
-            found.append((s, abs(8 * one - two) / (12 * step)))
-    return found
 
 
 def check(sums, positives, pairs, tau):
@@ -73,7 +48,7 @@ def check(sums, positives, pairs, tau):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_sums_equal_loops_over_pairs(name, temperature, detach):
     objective, (module, tau) = OBJECTIVES[name], TEMPERATURES[temperature]
-    z1, z2 = views()
+    z1, z2 = alike_views()
     lists = z1.tolist(), z2.tolist()
     similarities = objective.rows(*lists)
     weights = objective.weights(*lists, spec.divide(similarities, spec.apply(tau, similarities)))  # detached
@@ -85,7 +60,7 @@ def test_sums_equal_loops_over_pairs(name, temperature, detach):
 def test_of_a_queue_the_negatives_are_the_keys_before_the_step():
     module, tau = TEMPERATURES["shifted"]
     loss = QueueInfoNCELoss(module, queue_size=6, dim=4).double()
-    before, (z1, z2) = loss.queue.tolist(), views(3)
+    before, (z1, z2) = loss.queue.tolist(), alike_views(3)
     sums = watched(loss, z1, z2)
     positives = [spec.similarity(x, y) for x, y in zip(z1.tolist(), z2.tolist(), strict=True)]
     rows = [(p, [spec.similarity(x, key) for key in before]) for p, x in zip(positives, z1.tolist(), strict=True)]
@@ -94,7 +69,7 @@ def test_of_a_queue_the_negatives_are_the_keys_before_the_step():
 
 def test_hard_negatives_and_their_weight():
     module, tau = TEMPERATURES["shifted"]
-    (z1, z2), hard, bonus = views(3), torch.randn(2, 3, 4, dtype=torch.float64), 0.7
+    (z1, z2), hard, bonus = alike_views(3), torch.randn(2, 3, 4, dtype=torch.float64), 0.7
     sums = watched(InfoNCELoss(module, hard_negative_weight=bonus), z1, z2, *hard)
     rows = [
         (p, [*others, *(spec.similarity(x, h) for h in hard.flatten(0, 1).tolist())])
@@ -115,20 +90,20 @@ def test_hard_negatives_and_their_weight():
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_blocks_of_rows_add_up(name, monkeypatch):
     loss = OBJECTIVES[name].build(ShiftedCosineTemperature())
-    whole = watched(loss, *views(7)).packed()
+    whole = watched(loss, *alike_views(7)).packed()
     monkeypatch.setattr(diagnosis, "BLOCK_ENTRIES", 30)  # one or two rows at a time
-    torch.testing.assert_close(watched(loss, *views(7)).packed(), whole, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(watched(loss, *alike_views(7)).packed(), whole, rtol=1e-12, atol=1e-12)
 
 
 def test_packing_is_undone_and_packed_sums_add():
-    first, second = (watched(InfoNCELoss(t), *views()) for t in (0.05, 0.1))
+    first, second = (watched(InfoNCELoss(t), *alike_views()) for t in (0.05, 0.1))
     both = PairSums.unpacked(first.packed() + second.packed())
     for name, value in vars(both).items():
         torch.testing.assert_close(value, getattr(first, name) + getattr(second, name))
 
 
 def test_loss_and_gradient_stay_as_they_are():
-    z1, z2 = (z.requires_grad_() for z in views())
+    z1, z2 = (z.requires_grad_() for z in alike_views())
     loss = InfoNCELoss(ShiftedCosineTemperature())
     plain = torch.autograd.grad(loss(z1, z2), [z1, z2])
     loss.observer = lambda units, *_: watched(InfoNCELoss(0.1), *(u.detach() for u in units))

@@ -115,3 +115,28 @@ VARIANTS = {
 
 def logits_of(rows, tau):
     return spec.divide(rows, spec.apply(tau, rows))
+
+
+def alike_views(n=5, dim=4):
+    z = torch.randn(2, n, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    return z[0], 0.5 * z[0] + z[1]  # positives that are alike
+
+
+def by_hand(similarities, tau, detach, loss_of, step=1e-5):
+    """Every negative's (similarity, size of the gradient of the mean loss), by differences of fourth order."""
+    fixed = spec.apply(tau, similarities)
+
+    def loss(row, place, offset):
+        logits = []
+        for i, ((positive, negatives), (tau_p, taus)) in enumerate(zip(similarities, fixed, strict=True)):
+            moved = [s + offset * ((i, j) == (row, place)) for j, s in enumerate(negatives)]
+            at = taus if detach else [tau(s) for s in moved]
+            logits.append((positive / tau_p, [s / t for s, t in zip(moved, at, strict=True)]))
+        return loss_of(logits)
+
+    found = []
+    for i, (_, negatives) in enumerate(similarities):
+        for j, s in enumerate(negatives):
+            one, two = (loss(i, j, k * step) - loss(i, j, -k * step) for k in (1, 2))
+            found.append((s, abs(8 * one - two) / (12 * step)))
+    return found
