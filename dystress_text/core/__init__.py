@@ -30,8 +30,8 @@ from dystress_text.core.queue_loss import QueueInfoNCELoss
 from dystress_text.core.registry import Temperature, make_temperature, register_temperature
 from dystress_text.core.robust import RobustTemperature, SampleTemperature
 from dystress_text.core.rule import PairRule
+from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature, ScheduledTemperature
 from dystress_text.core.temperature import (
-    AlignmentAdaptiveTemperature,
     ConstantTemperature,
     CosineTemperature,
     EvenODETemperature,
@@ -40,7 +40,6 @@ from dystress_text.core.temperature import (
     MonotonicCosineTemperature,
     OneSidedCosineTemperature,
     ProfileTemperature,
-    ScheduledTemperature,
     ShiftedCosineTemperature,
     TeMoTemperature,
     TemperatureError,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from dystress_text.core.gather import Gather
 from dystress_text.core.registry import Temperature, register_temperature
 from dystress_text.core.rule import PairRule, Pull, RowSums
-from dystress_text.core.temperature import check_tau
+from dystress_text.core.temperature import TemperatureError, check_tau
 
 _LEAST = 1e-12  # of 1 + s, where rounding takes a similarity below -1
 
@@ -72,7 +72,7 @@ class RobustTemperature(_FittedTemperature):
         tau_max: upper bound.
 
     Raises:
-        ValueError: at the first batch, if it has fewer negatives.
+        TemperatureError: at the first batch, if it has fewer negatives.
     """
 
     needs_counts = True
@@ -107,9 +107,10 @@ class RobustTemperature(_FittedTemperature):
         if not self._checked:  # once: it reads from the device
             self._checked = True
             if float(counts.max()) < self.effective_negatives:
-                raise ValueError(
+                raise TemperatureError(
                     f"effective_negatives is {self.effective_negatives:g}, and an anchor of this batch has "
-                    f"{int(counts.max())} negatives: lower it, or take a larger batch"
+                    f"{int(counts.max())} negatives: lower it, or take a larger batch",
+                    "effective_negatives",
                 )
         with torch.no_grad():
             tau = self(sums.positive)  # (rows,)

@@ -43,7 +43,9 @@ def _gradients(axes: Axes, window: Window) -> None:
     rule, constant = 100 * window.rule, 100 * window.constant
     lower, upper = np.minimum(rule, constant), np.maximum(rule, constant)
     for more, colour in ((rule > constant, _BLUE), (rule < constant, _RED)):
-        axes.stairs(np.where(more, upper, lower), _EDGES, baseline=lower, fill=True, color=colour, alpha=0.3, linewidth=0)
+        axes.stairs(
+            np.where(more, upper, lower), _EDGES, baseline=lower, fill=True, color=colour, alpha=0.3, linewidth=0
+        )
     axes.stairs(rule, _EDGES, color=_BLUE, linestyle=_SOLID, linewidth=1.4, label="this rule")
     name = f"the nearest constant, {tau_in_words(window)}"
     axes.stairs(constant, _EDGES, color=_RED, linestyle=_DASHED, linewidth=1.4, label=name)

@@ -54,7 +54,7 @@ def test_what_is_held_out_is_measured_and_not_trained_on(tiny_run, tmp_path):
 
 def test_of_rows_the_anchors_are_measured(tmp_path):
     (tmp_path / "rows.txt").write_text("".join(f"{i // 3} {'abc'[i % 3]}\n" for i in range(3000)))
-    measured = Measured.choose(1000, 50)
+    measured = Measured.choose(1000, 50, 4000)
     rows = TextFile(tmp_path / "rows.txt")
     object.__setattr__(rows, "columns", 3)
     assert measured.read(rows) == [f"{sample} a" for sample in measured.samples]
