@@ -96,6 +96,7 @@ def build_rule(settings: LossSettings, defaults: LossDefaults) -> PairRule:
     Raises:
         UserError: see :func:`build_temperature`.
     """
+    _check_owners(settings)
     if settings.objective == "siglip":
         for name in ("rule", "temperature", *TEMPERATURE_OPTIONS):
             if getattr(settings, name) is not None:
@@ -184,7 +185,6 @@ def build_objective(
         "gather": gather,
         "hard_negative_weight": hard_negative_weight,
     }
-    _check_owners(settings)
     if bidirectional and settings.objective != "infonce":
         raise UserError(f"--bidirectional: objective {settings.objective!r} has its own directions; infonce takes it")
     if not math.isfinite(hard_negative_weight):
