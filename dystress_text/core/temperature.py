@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dystress_text.core.registry import Temperature, register_temperature
 from dystress_text.core.shapes import (
+    broken_line_shape,
     cosine_shape,
     even_ode_shape,
     exponential_shape,
@@ -288,6 +289,43 @@ class TeMoTemperature(ProfileTemperature):
 
     def values(self) -> dict[str, Any]:
         return {"tau_0": self.tau_0, "alpha": self.alpha}
+
+
+@register_temperature("piecewise_linear")
+class PiecewiseLinearTemperature(ProfileTemperature):
+    """Straight lines between knots, constant below the first and above the last one.
+
+    Args:
+        knots: pairs of a similarity in [-1, 1] and a temperature, the similarities rising; or texts such as
+            ``"0.4:0.05"``.
+
+    Raises:
+        ValueError: fewer than two knots, or one that is out of order or not positive.
+    """
+
+    def __init__(self, knots: Sequence[tuple[float, float] | str]) -> None:
+        pairs = [_knot(knot) for knot in knots]
+        places = [place for place, _ in pairs]
+        if len(pairs) < 2 or places != sorted(set(places)) or not -1 <= places[0] <= places[-1] <= 1:
+            raise ValueError(f"knots must be at least two, their similarities rising within [-1, 1], got {places}")
+        for _, tau in pairs:
+            check_tau("knots", tau)
+        taus = [tau for _, tau in pairs]
+        low, high = min(taus), max(taus)
+        heights = [(tau - low) / (high - low) if high > low else 0.0 for tau in taus]
+        self.knots = pairs
+        super().__init__(low, high, partial(broken_line_shape, places=tuple(places), heights=tuple(heights)))
+
+    def values(self) -> dict[str, Any]:
+        return {"knots": " ".join(f"{place:g}:{tau:g}" for place, tau in self.knots)}
+
+
+def _knot(knot: tuple[float, float] | str) -> tuple[float, float]:
+    try:
+        place, tau = knot.split(":") if isinstance(knot, str) else knot
+        return float(place), float(tau)
+    except ValueError as error:
+        raise ValueError(f"knots must be pairs such as 0.4:0.05, got {knot!r}") from error
 
 
 def ode_temperature(similarity: Tensor, delta_k: float, c: float) -> Tensor:

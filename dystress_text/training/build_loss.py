@@ -48,7 +48,7 @@ class LossDefaults:
 
 TEMPERATURE_OPTIONS = (
     "temp", "tau_min", "tau_max", "shift", "scale", "sharpness", "half_period", "unit", "tau_0", "alpha", "a_0",
-    "effective_negatives", "rho",
+    "effective_negatives", "rho", "knots",
 )  # fmt: skip
 
 

@@ -31,7 +31,8 @@ class LossSettings:
     temperature: str | None = option(
         None,
         "constant, cosine, shifted_cosine, one_sided_cosine, linear, exponential, monotonic_cosine, "
-        "even_ode, scheduled, alignment_adaptive, temo, robust, isogclr; default shifted_cosine, constant with --temp, "
+        "even_ode, scheduled, alignment_adaptive, temo, piecewise_linear, robust, isogclr; default shifted_cosine, "
+        "constant with --temp, "
         "alignment_adaptive with macl.",
     )
     temp: float | None = option(
@@ -42,6 +43,9 @@ class LossSettings:
     shift: float | None = option(None, "shifted_cosine, one_sided_cosine: minus the plateau's start; -0.4 and 0.2.")
     scale: float | None = option(None, "shifted_cosine: the paper's k; (1 + |shift|) / 2.")
     sharpness: float | None = option(None, "exponential: c; 3.5.")
+    knots: list[str] | None = option(
+        None, "piecewise_linear: similarities and temperatures, rising, such as 0:0.03 0.4:0.05."
+    )
     half_period: float | None = option(None, "scheduled: half a swing, in --unit; 0.1.")
     unit: str | None = option(None, "scheduled: run (the default) or epoch.")
     tau_0: float | None = option(None, "alignment_adaptive: temperature at A = a_0; 0.05. temo: at s = -1; 0.01.")

@@ -120,6 +120,13 @@ def test_what_a_rule_learns_is_trained_and_recorded(flags, tmp_path, options, na
     assert {name: pytest.approx(again.values()[name], abs=1e-5) for name in names} == learned
 
 
+def test_a_broken_line_is_trained_and_read_again(flags, tmp_path):
+    assert main([*flags, "--temperature=piecewise_linear", "--knots", "0:0.05", "0.4:0.07", "--eval_set=none"]) == 0
+    record = record_of(tmp_path)
+    assert record["temperature_parameters"] == {"knots": "0:0.05 0.4:0.07"}
+    assert temperature_of_record(record).values() == {"knots": "0:0.05 0.4:0.07"}
+
+
 def test_too_few_negatives_end_the_run_in_a_line(flags, capsys):
     assert main([*flags, "--temperature=robust", "--effective_negatives=20", "--eval_set=none"]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
