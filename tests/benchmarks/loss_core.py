@@ -121,14 +121,14 @@ def make_loss(objective: str, temperature: str, form: str) -> Loss:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Focal's logit falls
         rule = RULES[temperature]()
-    loss = OBJECTIVES[objective](rule, blockwise=blockwise)
-    if not rule.by_sample:
+    loss: Callable[..., Tensor] = OBJECTIVES[objective](rule, blockwise=blockwise)
+    if not isinstance(rule, SampleTemperature):
         return loss
 
     def with_samples(z1: Tensor, z2: Tensor) -> Tensor:
         if len(rule.taus) != len(z1):
             rule.set_samples(len(z1))
-        return loss(z1, z2, samples=torch.arange(len(z1), device=z1.device))  # type: ignore[no-any-return]
+        return loss(z1, z2, samples=torch.arange(len(z1), device=z1.device))
 
     return with_samples
 
