@@ -113,16 +113,12 @@ class RobustTemperature(_FittedTemperature):
                     "effective_negatives",
                 )
         with torch.no_grad():
+            self.tau.clamp_(self.tau_min, self.tau_max)  # where the last step may have taken it beyond
             tau = self(sums.positive)  # (rows,)
             divergence = _mean_similarity(sums) / tau - sums.sums[:, 0] + _log_counts(sums)  # KL, (rows,)
             rho = _log_counts(sums) - math.log(self.effective_negatives)
             gradient = torch.where(counts > 0, rho - divergence, 0).mean()
         return (self.tau - self.tau.detach()) * gradient.to(self.tau.dtype)
-
-    @torch.no_grad()
-    def advance(self, epoch: float, run_fraction: float) -> None:
-        """Put the temperature back between its bounds."""
-        self.tau.clamp_(self.tau_min, self.tau_max)
 
     @torch.no_grad()
     def keep(self) -> None:
