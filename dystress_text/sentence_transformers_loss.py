@@ -34,13 +34,13 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
     cache: Gao et al., RepL4NLP 2021, by sentence-transformers' own machinery.
 
     A temperature that follows the run (``ScheduledTemperature``) needs the progress from the trainer:
-    ``SentenceTransformerTrainer(..., loss=loss, callbacks=[loss.callback()])``. It is set at every step, so a resumed run
-    needs only the trainer's checkpoints. What a rule learns is the loss's own and not in those checkpoints.
+    ``SentenceTransformerTrainer(..., loss=loss, callbacks=[loss.callback()])``. It is set at every step, so a resumed
+    run needs only the trainer's checkpoints. What a rule learns is the loss's own and not in those checkpoints.
 
     Args:
         model: the model to train. The objective moves to its device.
-        temperature: a temperature or rule, or a number for a constant one, for the InfoNCE objective. Default: the paper's for
-            text, ``ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)``.
+        temperature: a temperature or rule, or a number for a constant one, for the InfoNCE objective. Default: the
+            paper's for text, ``ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)``.
         objective: another objective with its temperature and options, in place of ``temperature``.
         gather_across_devices: use the candidates of all processes, not only of this one. Every process must have the
             same number of rows.
