@@ -74,7 +74,11 @@ def pair_sums(
     positive = positive_similarity(z[0], z[1])  # (n,)
     counts, means, taus = like.new_zeros(3), like.new_zeros(2), like.new_zeros(3)
     gradients, histograms = like.new_zeros(2), like.new_zeros(3, BINS)
-    counts[0], means[0], taus[0] = len(positive), positive.sum(), _temperatures(rule, positive, sums.tau).sum()
+    counts[0], means[0], taus[0] = (
+        len(positive),
+        positive.sum(),
+        _temperatures(rule, positive, None if sums.tau is None else sums.tau[: len(positive)]).sum(),
+    )
     _add(histograms[0], positive, torch.ones_like(positive))
     for group, of_group, of_rows in row_blocks(negatives):
         similarity = group.anchors[of_group] @ group.candidates.T  # (block, columns)

@@ -162,7 +162,7 @@ def main() -> None:
     try:
         if options.command == "predict":
             options.output.parent.mkdir(parents=True, exist_ok=True)
-            options.output.write_text(to_json(predict(options.logs, options.only)) + "\n", encoding="utf-8")
+            options.output.write_text(to_json(predict(options.logs, options.only), indent=1) + "\n", encoding="utf-8")
             return
         outcomes = test(options.runs, json.loads(options.predictions.read_text(encoding="utf-8")))
     except UserError as error:
