@@ -232,8 +232,7 @@ class ADNCERule(NegativeRule):
 
     def pullback(self, similarity: Tensor, detach: bool = True, tau: Tensor | None = None) -> tuple[list[Tensor], Pull]:
         (logit,), pull = self.temperature.pullback(similarity, detach, tau)
-        weight = self._log_weight(similarity)
-        return [logit.add_(weight), weight], lambda gradients: pull([gradients[0]])
+        return [logit.add_(self._log_weight(similarity))], pull
 
     def rows(self, sums: RowSums) -> Rows:
         return Rows(sums.positive, sums.sums[:, 0] - sums.sums[:, 1] + _log_counts(sums))

@@ -40,8 +40,7 @@ class _FittedTemperature(Temperature):
 
     def pullback(self, similarity: Tensor, detach: bool = True, tau: Tensor | None = None) -> tuple[list[Tensor], Pull]:
         divisor = self(similarity) if tau is None else tau
-        logit, second = self.logits(similarity, tau=divisor)
-        return [logit, second], lambda gradients: (gradients[0].div_(divisor), [])
+        return [similarity / divisor], lambda gradients: (gradients[0].div_(divisor), [])
 
 
 def _mean_similarity(sums: RowSums) -> Tensor:

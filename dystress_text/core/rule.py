@@ -100,7 +100,9 @@ class PairRule(nn.Module, ABC):
         return Rows(sums.positive, sums.sums[:, 0])
 
     def pullback(self, similarity: Tensor, detach: bool = True, tau: Tensor | None = None) -> tuple[list[Tensor], Pull]:
-        """The logits, which may be changed in place, and the function that takes their gradients back.
+        """The first logits, up to the last that has a gradient, and the function that takes their gradients back.
+
+        The logits are new tensors, which may be changed in place.
 
         Arguments as for :meth:`logits`. Automatic differentiation does it for any rule; rules that are often used do it
         themselves, in less time.

@@ -34,6 +34,7 @@ from dystress_text.core import (
     blockwise,
     make_temperature,
 )
+from dystress_text.core.diagnosis import pair_sums
 from dystress_text.core.rows import decoupled_rows
 
 FORMS = pytest.mark.parametrize("form", [False, True], ids=["plain", "blockwise"])
@@ -140,7 +141,7 @@ def test_siglip_is_exact_where_a_pair_costs_nothing(form):
     log_scale, bias = (torch.tensor(x, dtype=torch.float64) for x in (math.log(300), -300.0))
     expected = loops.mean([loops.siglip(p, n, log_scale.exp(), bias) for p, n in loops.simcse_rows(*z)])
     found = loss(*z)
-    assert float(found) == pytest.approx(float(expected), rel=1e-6)  # the scale's logarithm is rounded to fp32 first
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)  # the scale's logarithm is rounded to fp32 first
     assert all(torch.isfinite(g).all() for g in torch.autograd.grad(found, z))
 
 
@@ -155,7 +156,7 @@ def test_a_rule_wraps_any_temperature(name, form):
         "adnce": lambda t: ADNCERule(t, 0.4, 0.5), "hardness": lambda t: HardnessRule(t, 3.0),
     }[name]  # fmt: skip
     found = [InfoNCELoss(build(profile), detach_temperature=d, blockwise=form)(*z) for d in (True, False)]
-    assert float(found[0]) == pytest.approx(float(found[1]))
+    assert found[0].item() == pytest.approx(found[1].item())
     learned = [build(LearnableTemperature(ConstantTemperature(0.2))).double() for _ in range(2)]
     gradients = []
     for rule, one in zip(learned, (False, form), strict=True):
@@ -229,6 +230,43 @@ def test_a_queue_takes_any_rule(name):
     (expected,) = torch.autograd.grad(value, z[:1])
     found = loss(*z)
     assert_same([found, *torch.autograd.grad(found, z[:1])], [value, expected], 1e-6)  # the queue's norms are of fp32
+
+
+# ---- what the similarity log sees ----------------------------------------------------------------------------------
+
+
+def watched(loss, z, **options):
+    seen = []
+    loss.observer = lambda *batch: seen.append(pair_sums(*batch, loss.temperature, loss.detach_temperature, 0.3))
+    loss(*z, **options)
+    return seen[0]
+
+
+@BOTH
+@EVERY_RULE
+def test_the_log_sees_the_gradients_of_the_negatives(name, objective):
+    rule, row_loss = RULES[name]
+    loss, rows_of = OBJECTIVES[objective]
+    z = views(7, 3)
+    rows = [(pos.detach(), [s.detach().requires_grad_() for s in negs]) for pos, negs in rows_of(*z)]
+    value = loops.mean([row_loss(*row) for row in rows])
+    negatives = [s for _, negs in rows for s in negs]
+    found = torch.autograd.grad(value, negatives, allow_unused=True)  # None where a bound holds
+    sizes = [0.0 if g is None else abs(g.item()) for g in found]
+    sums = watched(loss(rule(), detach_temperature=name != "temo"), z)
+    high = sum(size for size, s in zip(sizes, negatives, strict=True) if s > 0.3)
+    assert sums.counts[1] == len(negatives)
+    assert sums.gradients.tolist() == pytest.approx([sum(sizes), high])
+
+
+def test_the_log_sees_temperatures_of_samples():
+    rule = of_six_samples()
+    rule.taus.copy_(torch.linspace(0.1, 0.6, 6))
+    samples = torch.tensor([5, 0, 3, 1])
+    taus = rule.taus[samples]  # the step changes them
+    sums = watched(NTXentLoss(rule), views(4, 3), samples=samples)
+    assert sums.temperatures[0].item() == pytest.approx(taus.sum().item())  # one a positive pair
+    assert sums.temperatures[1].item() == pytest.approx(2 * 6 * taus.sum().item())  # six negatives a row, two rows each
 
 
 # ---- robust temperatures -------------------------------------------------------------------------------------------
