@@ -1,13 +1,12 @@
 """A rule beside constants, against loops over explicit pairs and numeric derivatives of the loss."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 import spec_formulas as spec
 import torch
-from core_cases import OBJECTIVES, TEMPERATURES, VARIANTS, alike_views, by_hand
+from core_cases import OBJECTIVES, TEMPERATURES, VARIANTS, alike_views, by_hand, compared
 from gather_cases import own
 from processes import in_threads
 
@@ -20,25 +19,10 @@ from dystress_text.core import (
     SigLIPLoss,
     comparison,
 )
-from dystress_text.core.comparison import CONSTANTS, Comparison, compare, constants
+from dystress_text.core.comparison import CONSTANTS, Comparison, constants
 from dystress_text.core.diagnosis import BINS
 
 SOME = (0, 12, 20, 40)  # of the constants
-
-
-def compared(loss, *z, **more):
-    """The comparison of one batch; the objective may be wrapped."""
-    objective, seen = getattr(loss, "loss", loss), []
-
-    def watch(z, sums, negatives, row_loss):
-        reference = partial(objective.reference_rows, z1=z[0], z2=z[1])
-        rule, detach = objective.temperature, objective.detach_temperature
-        seen.append(compare(z, sums, negatives, row_loss, reference, rule, detach))
-
-    objective.observer = watch
-    loss(*z, **more)
-    (found,) = seen
-    return found
 
 
 def shares(pairs):
