@@ -17,7 +17,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from dystress_text.core.gather import LocalGather, ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.core.queue_loss import QueueInfoNCELoss
-from dystress_text.core.registry import Temperature
+from dystress_text.core.rule import PairRule
 from dystress_text.core.temperature import ShiftedCosineTemperature
 from dystress_text.export.citation import CITATION
 
@@ -34,13 +34,13 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
     cache: Gao et al., RepL4NLP 2021, by sentence-transformers' own machinery.
 
     A temperature that follows the run (``ScheduledTemperature``) needs the progress from the trainer:
-    ``SentenceTransformerTrainer(..., loss=loss, callbacks=[loss.callback()])``. The progress is the loss's only state.
-    It is set at every step, so a resumed run needs only the trainer's checkpoints.
+    ``SentenceTransformerTrainer(..., loss=loss, callbacks=[loss.callback()])``. It is set at every step, so a resumed
+    run needs only the trainer's checkpoints. What a rule learns is the loss's own and not in those checkpoints.
 
     Args:
         model: the model to train. The objective moves to its device.
-        temperature: a temperature, or a number for a constant one, for the InfoNCE objective. Default: the paper's for
-            text, ``ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)``.
+        temperature: a temperature or rule, or a number for a constant one, for the InfoNCE objective. Default: the
+            paper's for text, ``ShiftedCosineTemperature(0.05, 0.07, shift=-0.4)``.
         objective: another objective with its temperature and options, in place of ``temperature``.
         gather_across_devices: use the candidates of all processes, not only of this one. Every process must have the
             same number of rows.
@@ -65,7 +65,7 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
     def __init__(
         self,
         model: SentenceTransformer,
-        temperature: Temperature | float | None = None,
+        temperature: PairRule | float | None = None,
         *,
         objective: ContrastiveLoss | None = None,
         gather_across_devices: bool = False,
@@ -80,6 +80,9 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
             raise TypeError(f"objective must be an instance, such as NTXentLoss(0.05), got {objective!r}")
         if isinstance(objective, QueueInfoNCELoss):
             raise ValueError("QueueInfoNCELoss needs a momentum encoder, which sentence-transformers' trainer has not")
+        if objective.temperature.by_sample:
+            kind = type(objective.temperature).__name__
+            raise ValueError(f"{kind} needs the samples' numbers, which sentence-transformers' trainer does not give")
         if not isinstance(objective.gather, LocalGather):
             raise ValueError("build the objective without gather; gather_across_devices=True replaces it")
         if mini_batch_size is not None:

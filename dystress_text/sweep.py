@@ -27,7 +27,11 @@ def make_parser() -> OneLineParser:
     parser = OneLineParser("dystress sweep", __doc__)
     add = parser.add_argument_group("what to train").add_argument
     add(
-        "--table", nargs="+", default=[], choices=TABLES, help="sts: the rows of the paper's table; controls: constants"
+        "--table",
+        nargs="+",
+        default=[],
+        choices=TABLES,
+        help="sts: the rows of the paper's table; controls: constants; rules: of other papers",
     )
     add("--presets", nargs="+", default=[], metavar="NAME", help="presets by name: dystress presets")
     add("--temperature", help="of a grid; its values are the next options, all combinations of them")

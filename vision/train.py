@@ -41,7 +41,7 @@ def parse(argv: Sequence[str]) -> PretrainSettings:
     """
     groups = (VisionSettings, VisionLossSettings, VisionEngineSettings)
     (vision, loss, engine), preset = parse_settings(
-        argv, groups, PRESETS, "cifar10", "train.py", __doc__, own_temperature=("macl", *WITHOUT_TEMPERATURE)
+        argv, groups, PRESETS, "cifar10", "train.py", __doc__, own_temperature=("macl", "siglip", *WITHOUT_TEMPERATURE)
     )
     return PretrainSettings(vision, loss, engine, preset)
 

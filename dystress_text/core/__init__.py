@@ -30,8 +30,8 @@ from dystress_text.core.queue_loss import QueueInfoNCELoss
 from dystress_text.core.registry import Temperature, make_temperature, register_temperature
 from dystress_text.core.robust import RobustTemperature, SampleTemperature
 from dystress_text.core.rule import PairRule
+from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature, ScheduledTemperature
 from dystress_text.core.temperature import (
-    AlignmentAdaptiveTemperature,
     ConstantTemperature,
     CosineTemperature,
     EvenODETemperature,
@@ -39,8 +39,8 @@ from dystress_text.core.temperature import (
     LinearTemperature,
     MonotonicCosineTemperature,
     OneSidedCosineTemperature,
+    PiecewiseLinearTemperature,
     ProfileTemperature,
-    ScheduledTemperature,
     ShiftedCosineTemperature,
     TeMoTemperature,
     TemperatureError,
@@ -71,6 +71,7 @@ __all__ = [
     "NTXentLoss",
     "OneSidedCosineTemperature",
     "PairRule",
+    "PiecewiseLinearTemperature",
     "ProcessGather",
     "ProfileTemperature",
     "QueueInfoNCELoss",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +21,7 @@ class RINCELoss(InfoNCELoss):
 
     ``-exp(q l_p) / q + (lam (exp(l_p) + sum exp(l)))^q / q`` with the logits l; nothing but the temperature is
     detached. For q towards 0 it is InfoNCE and a constant. Published for images: q 0.1 (SimCLR) or 0.6 (MoCo v3), lam
-    0.01, the temperature 0.1.
+    0.01. With q 0.6 and the temperature 0.05 a row of a positive of 0.9 weighs 5e4.
 
     Args:
         temperature: any temperature, or a number for a constant one.
@@ -84,6 +83,9 @@ class SigmoidRule(Temperature):
             raise ValueError(f"logit_bias must be a finite number, got {logit_bias}")
         self.log_scale = nn.Parameter(torch.tensor(math.log(logit_scale)))
         self.bias = nn.Parameter(torch.tensor(float(logit_bias)))
+        self.register_buffer("kept", torch.stack([self.log_scale, self.bias]).detach().clone())
+
+    kept: Tensor
 
     def forward(self, similarity: Tensor) -> Tensor:
         """The temperature, 1 / scale."""
@@ -109,7 +111,19 @@ class SigmoidRule(Temperature):
 
         return [logit], pull
 
-    def values(self) -> dict[str, Any]:
+    @torch.no_grad()
+    def keep(self) -> None:
+        self.kept = torch.stack([self.log_scale, self.bias])
+
+    @torch.no_grad()
+    def go_back(self) -> None:
+        self.log_scale.copy_(self.kept[0])
+        self.bias.copy_(self.kept[1])
+
+    def end_points(self) -> dict[str, float]:
+        return self.values()
+
+    def values(self) -> dict[str, float]:
         scale, bias = float(self.log_scale.detach().exp()), float(self.bias.detach())
         return {"logit_scale": round(scale, 6), "logit_bias": round(bias, 6)}
 

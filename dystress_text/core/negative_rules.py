@@ -57,12 +57,21 @@ class NegativeRule(PairRule):
     def keep(self) -> None:
         self.temperature.keep()
 
+    def go_back(self) -> None:
+        self.temperature.go_back()
+
+    def end_points(self) -> dict[str, float]:
+        return self.temperature.end_points()
+
     def own_values(self) -> dict[str, float]:
         """The rule's own parameters by option name."""
         return {}
 
     def values(self) -> dict[str, Any]:
-        return {**self.own_values(), **self.temperature.values()}
+        return {**self.own_values(), "temperature": type(self.temperature).__name__, **self.temperature.values()}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
 
     @property
     def needs_mean_positive(self) -> bool:

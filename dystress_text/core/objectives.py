@@ -39,7 +39,8 @@ from dystress_text.core.rows import (
     with_hard_negatives,
 )
 from dystress_text.core.rule import PairRule, RowLoss, Rows, RowSums
-from dystress_text.core.temperature import AlignmentAdaptiveTemperature, ConstantTemperature
+from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature
+from dystress_text.core.temperature import ConstantTemperature
 
 Observer = Callable[[Sequence[Tensor], RowSums, Sequence[Negatives], RowLoss], None]
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from dystress_text.core.gather import Gather
 from dystress_text.core.registry import Temperature, register_temperature
 from dystress_text.core.rule import PairRule, Pull, RowSums
-from dystress_text.core.temperature import check_tau
+from dystress_text.core.temperature import TemperatureError, check_tau
 
 _LEAST = 1e-12  # of 1 + s, where rounding takes a similarity below -1
 
@@ -72,7 +72,7 @@ class RobustTemperature(_FittedTemperature):
         tau_max: upper bound.
 
     Raises:
-        ValueError: at the first batch, if it has fewer negatives.
+        TemperatureError: at the first batch, if it has fewer negatives.
     """
 
     needs_counts = True
@@ -107,11 +107,13 @@ class RobustTemperature(_FittedTemperature):
         if not self._checked:  # once: it reads from the device
             self._checked = True
             if float(counts.max()) < self.effective_negatives:
-                raise ValueError(
+                raise TemperatureError(
                     f"effective_negatives is {self.effective_negatives:g}, and an anchor of this batch has "
-                    f"{int(counts.max())} negatives: lower it, or take a larger batch"
+                    f"{int(counts.max())} negatives: lower it, or take a larger batch",
+                    "effective_negatives",
                 )
         with torch.no_grad():
+            self.tau.clamp_(self.tau_min, self.tau_max)  # where the last step may have taken it beyond
             tau = self(sums.positive)  # (rows,)
             divergence = _mean_similarity(sums) / tau - sums.sums[:, 0] + _log_counts(sums)  # KL, (rows,)
             rho = _log_counts(sums) - math.log(self.effective_negatives)
@@ -119,13 +121,15 @@ class RobustTemperature(_FittedTemperature):
         return (self.tau - self.tau.detach()) * gradient.to(self.tau.dtype)
 
     @torch.no_grad()
-    def advance(self, epoch: float, run_fraction: float) -> None:
-        """Put the temperature back between its bounds."""
-        self.tau.clamp_(self.tau_min, self.tau_max)
-
-    @torch.no_grad()
     def keep(self) -> None:
         self.kept = self.tau.detach().clone()
+
+    @torch.no_grad()
+    def go_back(self) -> None:
+        self.tau.copy_(self.kept)
+
+    def end_points(self) -> dict[str, float]:
+        return {"tau": round(float(self.tau.detach()), 6)}
 
     def values(self) -> dict[str, Any]:
         return {
@@ -189,9 +193,10 @@ class SampleTemperature(_FittedTemperature):
 
     def set_samples(self, samples: int) -> None:
         """Begin with so many samples, all at the temperature of the start."""
-        self.register_buffer("taus", torch.full((samples,), self.tau))
-        self.register_buffer("averages", torch.full((samples,), torch.nan))  # log u; NaN before the first visit
-        self.register_buffer("speeds", torch.zeros(samples))
+        device = self._buffers["taus"].device if "taus" in self._buffers else None  # type: ignore[union-attr]
+        self.register_buffer("taus", torch.full((samples,), self.tau, device=device))
+        self.register_buffer("averages", torch.full((samples,), torch.nan, device=device))  # log u; NaN: not seen yet
+        self.register_buffer("speeds", torch.zeros(samples, device=device))
 
     def forward(self, similarity: Tensor) -> Tensor:
         """The mean temperature of all samples."""

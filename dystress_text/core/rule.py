@@ -129,7 +129,7 @@ class PairRule(nn.Module, ABC):
         return None
 
     def set_samples(self, samples: int) -> None:
-        """Receive the size of the data set, for ``by_sample``."""
+        """Receive the size of the data set, for ``by_sample``; the state is on the device it was on before."""
 
     def anchor_temperatures(self, samples: Tensor) -> Tensor:
         """The temperatures of anchors by the numbers of their samples, (rows,) -> (rows, 1), for ``by_sample``."""
@@ -150,6 +150,13 @@ class PairRule(nn.Module, ABC):
 
     def keep(self) -> None:
         """Remember the present state as that of the best model. Tasks call this when they save the model."""
+
+    def go_back(self) -> None:
+        """Return to the state of the last :meth:`keep`."""
+
+    def end_points(self) -> dict[str, float]:
+        """What was learned, by option name; {} where nothing is."""
+        return {}
 
     def as_it_is(self) -> PairRule:
         """A copy that keeps the present state while this one changes."""

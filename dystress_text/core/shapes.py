@@ -53,3 +53,12 @@ def even_ode_shape(similarity: Tensor, tau_min: float) -> Tensor:
     series = ratio * (1 / 2 - ratio * (1 / 12 - ratio * (1 / 24 - ratio * (19 / 720))))
     excess = torch.where(near_zero, series, safe / torch.log1p(safe) - 1)  # g(|s|) / tau_min - 1
     return excess / (1 / (tau_min * math.log1p(1 / tau_min)) - 1)
+
+
+def broken_line_shape(similarity: Tensor, places: tuple[float, ...], heights: tuple[float, ...]) -> Tensor:
+    """Straight lines through ``heights`` at the rising ``places``; constant outside of them."""
+    height = torch.full_like(similarity, heights[0])
+    for start, end, low, high in zip(places, places[1:], heights, heights[1:], strict=False):
+        if high != low:
+            height = height + (similarity.clamp(start, end) - start) * ((high - low) / (end - start))
+    return height

@@ -2,8 +2,7 @@
 
 A *profile* maps a similarity in [-1, 1] to a temperature through a dimensionless shape in [0, 1]:
 ``tau(s) = tau_min + (tau_max - tau_min) * shape(s)``. The shapes are plain functions; each profile is one small class
-around one of them. Temperatures that depend on the run instead (its progress, the mean positive similarity) hold that
-number as a buffer, so that checkpoints save it.
+around one of them.
 
 Source of all formulas: Manna et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive Learning"
 (DySTreSS), unless a docstring names another one.
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from dystress_text.core.registry import Temperature, register_temperature
 from dystress_text.core.shapes import (
+    broken_line_shape,
     cosine_shape,
     even_ode_shape,
     exponential_shape,
@@ -36,7 +36,15 @@ Shape = Callable[[Tensor], Tensor]
 
 
 class TemperatureError(ValueError):
-    """A temperature became zero or negative during a run; the message gives the values."""
+    """A temperature cannot go on with a batch of the run; the message gives the values.
+
+    Attributes:
+        options: the parameters that can mend it.
+    """
+
+    def __init__(self, message: str, *options: str) -> None:
+        super().__init__(message)
+        self.options = options
 
 
 def check_tau(name: str, tau: float) -> None:
@@ -47,14 +55,15 @@ def check_tau(name: str, tau: float) -> None:
         )
 
 
-def _check_range(tau_min: float, tau_max: float) -> None:
+def check_range(tau_min: float, tau_max: float) -> None:
+    """Refuse a range that is empty or not positive, with a ValueError."""
     check_tau("tau_min", tau_min)
     check_tau("tau_max", tau_max)
     if tau_min > tau_max:
         raise ValueError(f"tau_min must not exceed tau_max, got tau_min={tau_min} > tau_max={tau_max}")
 
 
-def _expand(value: Tensor, like: Tensor) -> Tensor:
+def expand_to(value: Tensor, like: Tensor) -> Tensor:
     """A scalar expanded to the shape of ``like``, without a copy."""
     return value.to(like.dtype).to(like.device).expand_as(like)
 
@@ -97,7 +106,7 @@ class ProfileTemperature(Temperature):
 
     def __init__(self, tau_min: float, tau_max: float, shape: Shape) -> None:
         super().__init__()
-        _check_range(tau_min, tau_max)
+        check_range(tau_min, tau_max)
         self.tau_min = tau_min
         self.tau_max = tau_max
         self.shape = shape
@@ -255,100 +264,8 @@ class EvenODETemperature(ProfileTemperature):
     """
 
     def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2) -> None:
-        _check_range(tau_min, tau_max)
+        check_range(tau_min, tau_max)
         super().__init__(tau_min, tau_max, partial(even_ode_shape, tau_min=tau_min))
-
-
-@register_temperature("scheduled")
-class ScheduledTemperature(Temperature):
-    """A temperature that swings between two values over the run, the same for all pairs (Kukleva et al., ICLR 2023).
-
-    ``tau(t) = tau_min + (tau_max - tau_min) / 2 * (1 + cos(pi t / half_period))``: ``tau_max`` at the start,
-    ``tau_min`` after ``half_period``. Kukleva et al. use 0.1 to 1.0 with 200 epochs.
-
-    Args:
-        tau_min: lowest temperature.
-        tau_max: highest temperature, the one at the start.
-        half_period: time from highest to lowest, in ``unit``.
-        unit: ``"epoch"``, or ``"run"`` for fractions of the whole run (as a one-epoch text run needs).
-    """
-
-    time: Tensor
-
-    def __init__(
-        self, tau_min: float = 0.1, tau_max: float = 1.0, half_period: float = 200, unit: str = "epoch"
-    ) -> None:
-        super().__init__()
-        _check_range(tau_min, tau_max)
-        if not 0 < half_period < math.inf:
-            raise ValueError(f"half_period must be positive, got {half_period}")
-        if unit not in ("epoch", "run"):
-            raise ValueError(f"unit must be 'epoch' or 'run', got {unit!r}")
-        self.tau_min = tau_min
-        self.tau_max = tau_max
-        self.half_period = half_period
-        self.unit = unit
-        self.register_buffer("time", torch.zeros((), dtype=torch.float64))
-
-    def advance(self, epoch: float, run_fraction: float) -> None:
-        self.time.fill_(epoch if self.unit == "epoch" else run_fraction)
-
-    def forward(self, similarity: Tensor) -> Tensor:
-        swing = 0.5 * (1 + torch.cos(math.pi / self.half_period * self.time))
-        return _expand(self.tau_min + (self.tau_max - self.tau_min) * swing, similarity)
-
-    def values(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("tau_min", "tau_max", "half_period", "unit")}
-
-
-@register_temperature("alignment_adaptive")
-class AlignmentAdaptiveTemperature(Temperature):
-    """MACL's temperature: ``tau_0 (1 + alpha (A - a_0))``, A the mean positive similarity of the global batch.
-
-    Huang et al., "Model-Aware Contrastive Learning" (ICML 2023); text: 0.05, 2, 0.8. A has no gradient. Before the
-    first batch A is ``a_0``.
-
-    Args:
-        tau_0: temperature at A = a_0; positive.
-        alpha: how strongly the temperature follows A; not negative.
-        a_0: the reference alignment, in [-1, 1].
-
-    Raises:
-        TemperatureError: during the run, when A <= a_0 - 1/alpha makes the temperature zero or negative.
-    """
-
-    mean_positive: Tensor
-
-    def __init__(self, tau_0: float = 0.05, alpha: float = 2.0, a_0: float = 0.8) -> None:
-        super().__init__()
-        check_tau("tau_0", tau_0)
-        if not 0 <= alpha < math.inf:
-            raise ValueError(f"alpha must be at least 0, got {alpha}")
-        if not abs(a_0) <= 1:
-            raise ValueError(f"a_0 is a cosine similarity and must lie in [-1, 1], got {a_0}")
-        self.tau_0 = tau_0
-        self.alpha = alpha
-        self.a_0 = a_0
-        self.register_buffer("mean_positive", torch.tensor(a_0, dtype=torch.float64))
-
-    def observe(self, mean_positive: Tensor) -> None:
-        aligned = float(mean_positive.detach())  # reads from the device: the check must precede the loss
-        tau = self.tau_0 * (1 + self.alpha * (aligned - self.a_0))
-        if not tau > 0:
-            bound = self.a_0 - 1 / self.alpha if self.alpha > 0 else -math.inf
-            raise TemperatureError(
-                f"the alignment-adaptive temperature reached {tau:.4g} and must stay positive: the mean positive "
-                f"similarity A = {aligned:.4f} is not above a_0 - 1/alpha = "
-                f"{bound:.4f} (tau_0={self.tau_0}, alpha={self.alpha}, a_0={self.a_0}); "
-                f"lower alpha or a_0"
-            )
-        self.mean_positive.fill_(aligned)
-
-    def forward(self, similarity: Tensor) -> Tensor:
-        return _expand(self.tau_0 * (1 + self.alpha * (self.mean_positive - self.a_0)), similarity)
-
-    def values(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("tau_0", "alpha", "a_0")}
 
 
 @register_temperature("temo")
@@ -372,6 +289,43 @@ class TeMoTemperature(ProfileTemperature):
 
     def values(self) -> dict[str, Any]:
         return {"tau_0": self.tau_0, "alpha": self.alpha}
+
+
+@register_temperature("piecewise_linear")
+class PiecewiseLinearTemperature(ProfileTemperature):
+    """Straight lines between knots, constant below the first and above the last one.
+
+    Args:
+        knots: pairs of a similarity in [-1, 1] and a temperature, the similarities rising; or texts such as
+            ``"0.4:0.05"``.
+
+    Raises:
+        ValueError: fewer than two knots, or one that is out of order or not positive.
+    """
+
+    def __init__(self, knots: Sequence[tuple[float, float] | str]) -> None:
+        pairs = [_knot(knot) for knot in knots]
+        places = [place for place, _ in pairs]
+        if len(pairs) < 2 or places != sorted(set(places)) or not -1 <= places[0] <= places[-1] <= 1:
+            raise ValueError(f"knots must be at least two, their similarities rising within [-1, 1], got {places}")
+        for _, tau in pairs:
+            check_tau("knots", tau)
+        taus = [tau for _, tau in pairs]
+        low, high = min(taus), max(taus)
+        heights = [(tau - low) / (high - low) if high > low else 0.0 for tau in taus]
+        self.knots = pairs
+        super().__init__(low, high, partial(broken_line_shape, places=tuple(places), heights=tuple(heights)))
+
+    def values(self) -> dict[str, Any]:
+        return {"knots": " ".join(f"{place:g}:{tau:g}" for place, tau in self.knots)}
+
+
+def _knot(knot: tuple[float, float] | str) -> tuple[float, float]:
+    try:
+        place, tau = knot.split(":") if isinstance(knot, str) else knot
+        return float(place), float(tau)
+    except ValueError as error:
+        raise ValueError(f"knots must be pairs such as 0.4:0.05, got {knot!r}") from error
 
 
 def ode_temperature(similarity: Tensor, delta_k: float, c: float) -> Tensor:

@@ -82,6 +82,22 @@ def paired(ours: Mapping[int, float], baseline: Mapping[int, float]) -> Differen
     return Difference(len(seeds), mean, low, high, float(p), exact)
 
 
+def equivalence(ours: Mapping[int, float], baseline: Mapping[int, float], margin: float) -> float | None:
+    """The p of two one-sided t tests, paired by seed, that the mean difference lies within ``margin`` of 0.
+
+    Schuirmann, "A comparison of the two one-sided tests procedure" (1987). None with fewer than two common seeds.
+    """
+    seeds = sorted(set(ours) & set(baseline))
+    if len(seeds) < 2:
+        return None
+    differences = np.array([ours[seed] - baseline[seed] for seed in seeds])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # equal differences
+        above = stats.ttest_1samp(differences, -margin, alternative="greater").pvalue
+        below = stats.ttest_1samp(differences, margin, alternative="less").pvalue
+    return float(max(above, below))
+
+
 def over_pairs(
     ours: Mapping[int, NDArray[np.float64]], baseline: Mapping[int, NDArray[np.float64]], resamples: int
 ) -> tuple[float, float] | None:

@@ -16,7 +16,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import TASKS, Row
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.settings import RunSettings, TextSettings
-from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
+from dystress_text.training.build_loss import OWNERS, TEMPERATURE_OPTIONS
 from dystress_text.training.checkpoints import FREE_OPTIONS, as_before
 from dystress_text.training.run_folder import PROGRAMS, RECORD, TEXT_PROGRAM, evaluation_file, read_json, run_folders
 from dystress_text.training.settings import EngineSettings, LossSettings
@@ -234,4 +234,5 @@ def differing(runs: Sequence[RunFigures], but: Sequence[str] = ()) -> list[str]:
 
 def differing_otherwise(runs: Sequence[RunFigures]) -> list[str]:
     """The settings apart from objective and temperature in which runs differ."""
-    return differing(runs, ("objective", "temperature", "sigma", "rows", *TEMPERATURE_OPTIONS))
+    of_the_rule = ("temperature", "rule", "detach_temperature", *TEMPERATURE_OPTIONS)
+    return differing(runs, ("objective", "rows", *OWNERS, *of_the_rule))

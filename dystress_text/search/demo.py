@@ -6,7 +6,7 @@ import argparse
 import warnings
 from pathlib import Path
 
-from dystress_text.core.registry import Temperature
+from dystress_text.core.rule import PairRule
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import STSB_DEV, eval_pairs
 from dystress_text.evaluation.random_pairs import RandomPairs
@@ -20,7 +20,7 @@ from dystress_text.simcse.objective import temperature_of_record
 from dystress_text.training.run_folder import PROGRAMS, RECORD, read_record
 
 
-def temperature_of(folder: Path) -> tuple[Temperature | None, str]:
+def temperature_of(folder: Path) -> tuple[PairRule | None, str]:
     """The temperature of a run, if it depends on the similarity alone, and a line that says what it is."""
     record = read_record(folder)
     if record.get("program") != PROGRAMS[0]:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from dystress_text.cli.command_line import one_line
-from dystress_text.core.registry import Temperature
+from dystress_text.core.rule import PairRule
 from dystress_text.files.whole import to_json
 from dystress_text.search.sentence_index import SentenceIndex
 from dystress_text.search.sentence_vectors import unit_vectors
@@ -63,7 +63,7 @@ class Demo:
     name: str
     index: SentenceIndex
     searched: str
-    temperature: Temperature | None
+    temperature: PairRule | None
     told: str
     top_k: int = 10
     _one_at_a_time: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)

@@ -13,7 +13,6 @@ from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.corpus import TrainingText
 
 MOST_SHARE = 10  # at most one sample of so many is held out
-SEEN = 4_000  # sentences measured where none are held out
 
 
 @dataclass(frozen=True)
@@ -31,15 +30,15 @@ class Measured:
     held_out: bool
 
     @classmethod
-    def choose(cls, samples: int, held_out: int) -> Measured:
-        """Some of so many samples: ``held_out``, at most a tenth of all; else some of those that training sees.
+    def choose(cls, samples: int, held_out: int, seen: int) -> Measured:
+        """Some of so many samples: ``held_out``, at most a tenth of all; else ``seen`` of those that training sees.
 
         A tenth of fewer than 50 sentences would be too few to measure, so none are held out.
         """
         count = min(held_out, samples // MOST_SHARE)
         count = count if count >= FEWEST_SENTENCES else 0
         order = np.random.default_rng(0).permutation(samples)
-        return cls(np.sort(order[: count or SEEN]), count > 0)
+        return cls(np.sort(order[: count or seen]), count > 0)
 
     def trained(self, samples: int) -> NDArray[np.int64] | None:
         """The samples to train on, rising; None for all."""
@@ -51,6 +50,8 @@ class Measured:
         Raises:
             UserError: the text cannot be read.
         """
+        if len(self.samples) == 0:
+            return []
         wanted = np.random.default_rng(1).permutation(self.samples)[:MOST_SENTENCES] * text.columns
         rows = set(wanted.tolist())
         sentences = text.sentences(CorpusReport(), int(wanted.max()) + 1, array("q"))

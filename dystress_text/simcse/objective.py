@@ -10,10 +10,10 @@ from typing import Any
 
 from dystress_text.core.gather import Gather
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.registry import Temperature
+from dystress_text.core.rule import PairRule
 from dystress_text.errors import UserError
 from dystress_text.simcse.settings import RunSettings
-from dystress_text.training.build_loss import LossDefaults, build_objective, build_temperature
+from dystress_text.training.build_loss import LossDefaults, build_objective, build_rule, build_temperature
 from dystress_text.training.run_folder import RECORD
 from dystress_text.training.settings import LossSettings
 
@@ -25,8 +25,8 @@ TEXT = LossDefaults(
 )
 
 
-def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
-    """The temperature of a text run, from its ``run.json``: the configured one or, if it was learned, the learned one.
+def temperature_of_record(record: Mapping[str, Any]) -> PairRule:
+    """The rule of a text run, from its ``run.json``: the configured one or, if it was learned, the learned one.
 
     Options that did not exist when the record was written have their defaults.
 
@@ -34,7 +34,7 @@ def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
         KeyError, TypeError: the record is not that of a run.
         UserError: the options in the record do not fit.
     """
-    return build_temperature(loss_of_record(record), TEXT)
+    return build_rule(loss_of_record(record), TEXT)
 
 
 def loss_of_record(record: Mapping[str, Any]) -> LossSettings:
@@ -68,7 +68,7 @@ def objective_of(settings: RunSettings, gather: Gather | None = None) -> Contras
     )
 
 
-def temperature_of(model: str) -> tuple[Temperature, str]:
+def temperature_of(model: str) -> tuple[PairRule, str]:
     """A model's temperature from ``run.json`` in its folder, or the default one; and which of the two it is."""
     record = Path(model) / RECORD
     if not record.is_file():

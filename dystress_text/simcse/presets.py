@@ -84,7 +84,39 @@ def _simcse(name: str) -> Preset:
     return Preset(f"SimCSE's {kind} {encoder} on {data}{clip}; published STS average {average:.2f}", settings)
 
 
-TABLES: dict[str, tuple[str, ...]] = {"sts": tuple(STS_ROWS), "controls": tuple(CONTROLS)}  # what a sweep runs together
+def _constant(tau: float, **more: Any) -> dict[str, Any]:
+    return {"temperature": "constant", "temp": tau, **more}
+
+
+# other papers' rules at their published settings; those of images where none are published for text
+RULE_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "rule-debiased": ("Chuang et al. 2020, images' setting", _constant(0.5, rule="debiased", tau_plus=0.1)),
+    "rule-hcl": ("Robinson et al. 2021, images' setting", _constant(0.5, rule="hcl", beta=1.0, tau_plus=0.1)),
+    "rule-focal": ("Hou and Li 2023, Focal-InfoNCE", _constant(0.05, rule="focal", margin=0.3)),
+    "rule-adnce": ("Wu et al. 2023, ADNCE", _constant(0.07, rule="adnce", mu=0.4, sigma=1.0)),
+    "rule-hardness": (
+        "sentence-transformers' hardness weights with LLaVE's strength",
+        _constant(0.05, rule="hardness", hardness_strength=9.0),
+    ),
+    "rule-rince": ("Chuang et al. 2022, images' q and lam", _constant(0.05, objective="rince", q=0.1, lam=0.01)),
+    "rule-siglip": ("Zhai et al. 2023", {"objective": "siglip", "logit_scale": 10.0, "logit_bias": -10.0}),
+    "rule-robust": (
+        "one learned temperature (Wei et al. 2024), 10 effective negatives",
+        {"temperature": "robust", "temp": 0.07, "effective_negatives": 10.0},
+    ),
+    "rule-isogclr": (
+        "a temperature a sample (Qiu et al. 2023), images' setting",
+        {"objective": "dcl", "temperature": "isogclr", "temp": 0.1, "rho": 0.4, "tau_min": 0.05, "tau_max": 1.0},
+    ),
+    "rule-temo": (
+        "TeMo, setting of images with texts",
+        {"temperature": "temo", "tau_0": 0.01, "alpha": 0.04, "detach_temperature": False},
+    ),
+}
+
+TABLES: dict[str, tuple[str, ...]] = {  # what a sweep runs together
+    "sts": tuple(STS_ROWS), "controls": tuple(CONTROLS), "rules": tuple(RULE_PRESETS),
+}  # fmt: skip
 
 _BY_NAME = {row.name: row for row in ROWS}
 _DEFAULT = _BY_NAME[STS_ROWS["sts-shifted-0.4-0.05-0.07"]]
@@ -101,6 +133,10 @@ PRESETS: dict[str, Preset] = {
             {**_PAPER, "temperature": "constant", "temp": tau},
         )
         for name, tau in CONTROLS.items()
+    },
+    **{
+        name: Preset(f"{about}; not a row of the paper", {**_PAPER, **loss})
+        for name, (about, loss) in RULE_PRESETS.items()
     },
     **{name: _simcse(name) for name in SIMCSE_MODELS},
     "small": Preset(

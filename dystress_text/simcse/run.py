@@ -166,6 +166,8 @@ class TextRun:
 
     def _measure_random_pairs(self, encode: Embed, output: Path) -> None:
         """Write the cosines of random pairs into the model's folder; a run that has too few sentences goes without."""
+        if not self._sentences:  # --random_pairs 0
+            return
         source = Path(self.settings.text.train_file or self.text.name).name
         try:
             found = random_pairs(encode(self._sentences).numpy(), source, self.measured.held_out)
@@ -229,7 +231,7 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
         corpus = load_corpus(
             source, start.tokenizer, text.max_seq_length, text.max_train_samples, progress=accelerator.is_main_process
         )
-    measured = Measured.choose(len(corpus), text.held_out)
+    measured = Measured.choose(len(corpus), text.held_out, text.random_pairs)
     corpus = corpus.only(measured.trained(len(corpus)))
     task = SimcseTask(
         start.model, start.tokenizer, corpus, objective, evaluation, text.packing, text.mask_duplicates, masking,

@@ -99,6 +99,12 @@ class TextSettings:
         "which similarity is high. With 0 it is some of those that were trained on.",
         interval="[0, inf)",
     )
+    random_pairs: int = option(
+        4_000,
+        "Sentences of the training text whose random pairs are measured at the end where none are held out; "
+        "0 leaves that out.",
+        interval="[0, inf)",
+    )
     max_seq_length: int = option(
         32, "Most tokens of a training sentence; evaluation uses the encoder's limit.", interval="[3, inf)"
     )

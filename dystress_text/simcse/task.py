@@ -79,6 +79,7 @@ class SimcseTask:
         self.tokenizer = tokenizer
         self.corpus = corpus
         self.objective = objective
+        objective.temperature.set_samples(len(corpus))
         self.evaluation = evaluation
         self.mask_duplicates = mask_duplicates
         self.masking = masking
@@ -97,6 +98,8 @@ class SimcseTask:
         batch = self.corpus.batch(indices)
         if self.mask_duplicates:
             batch["sample_ids"] = self.corpus.digests(indices)  # (columns * n,)
+        if self.objective.temperature.by_sample:
+            batch["samples"] = torch.from_numpy(indices)
         if self.masking is not None:
             batch |= self.masking(batch, indices)
         self.positions += batch["attention_mask"].numel()
@@ -120,6 +123,7 @@ class SimcseTask:
             sample_ids=batch["sample_ids"].chunk(columns) if self.mask_duplicates else (),
             masked_losses=masked_losses,
             masked_counts=batch.get("masked_count"),
+            samples=batch.get("samples"),
         )
 
     @property
@@ -133,7 +137,7 @@ class SimcseTask:
         ids: tuple[Tensor, ...] | None = embeddings.sample_ids or None
         if ids is not None and len(ids) == 1:
             ids = (ids[0], ids[0])  # two views of one sentence
-        loss = cast(Tensor, self.objective(*embeddings.views, ids=ids))
+        loss = cast(Tensor, self.objective(*embeddings.views, ids=ids, samples=embeddings.samples))
         if embeddings.masked_losses is not None and embeddings.masked_counts is not None:  # one entry per chunk
             gather = self.objective.gather
             of_all = gather(embeddings.masked_counts.sum().unsqueeze(0)).sum()

@@ -19,6 +19,7 @@ from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import UserError
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
 from dystress_text.training.presets import Preset, find_preset, listing
+from dystress_text.training.settings import OF_AN_OBJECTIVE
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -65,7 +66,7 @@ def parse_settings(
     default_preset: str,
     prog: str,
     description: str | None = None,
-    own_temperature: Sequence[str] = ("macl",),
+    own_temperature: Sequence[str] = ("macl", "siglip"),
 ) -> tuple[list[Any], str]:
     """One instance of each dataclass in ``groups``, and the name of the preset.
 
@@ -104,11 +105,11 @@ def parse_settings(
 def _defaults_from(argv: Sequence[str], preset: Mapping[str, Any], own_temperature: Sequence[str]) -> dict[str, Any]:
     """A preset's settings, without its temperature if the command line names one or an objective with its own.
 
-    If both temperatures are profiles, the preset's tau_min and tau_max stay. Its rows go with its objective.
+    If both temperatures are profiles, the preset's tau_min and tau_max stay. Its objective takes its own options along.
     """
     line = " ".join(argv)
     if re.search(r"--objective\b", line):
-        preset = {name: value for name, value in preset.items() if name != "rows"}
+        preset = {name: value for name, value in preset.items() if name not in OF_AN_OBJECTIVE}
     if not re.search(rf"--(temp|temperature)\b|--objective[= ]({'|'.join(own_temperature)})(?!\S)", line):
         return dict(preset)
     named = re.findall(r"--temperature[= ](\S+)", line)

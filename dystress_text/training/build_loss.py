@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
 from dystress_text.core.gather import Gather
 from dystress_text.core.learnable import LearnableTemperature
+from dystress_text.core.more_losses import RINCELoss, SigLIPLoss, SigmoidRule
+from dystress_text.core.negative_rules import NEGATIVE_RULES
 from dystress_text.core.objectives import (
     ContrastiveLoss,
     DCLLoss,
@@ -45,6 +48,7 @@ class LossDefaults:
 
 TEMPERATURE_OPTIONS = (
     "temp", "tau_min", "tau_max", "shift", "scale", "sharpness", "half_period", "unit", "tau_0", "alpha", "a_0",
+    "effective_negatives", "rho", "knots",
 )  # fmt: skip
 
 
@@ -62,6 +66,7 @@ def build_temperature(settings: LossSettings, defaults: LossDefaults) -> Tempera
     try:
         known = temperature_parameters(name)
         options = {"temp" if key == "tau" else key: key for key in known}  # option -> constructor parameter
+        options = {key: value for key, value in options.items() if key in TEMPERATURE_OPTIONS}
         for key in given:
             if key not in options:
                 raise UserError(f"--{key}: temperature {name!r} takes {', '.join(f'--{o}' for o in options)} only")
@@ -85,11 +90,59 @@ def build_temperature(settings: LossSettings, defaults: LossDefaults) -> Tempera
         raise UserError(f"--learn_temperature: {error}") from error
 
 
+def build_rule(settings: LossSettings, defaults: LossDefaults) -> PairRule:
+    """The rule that the settings describe: a temperature, alone or with what changes its negatives, or SigLIP's.
+
+    Raises:
+        UserError: see :func:`build_temperature`.
+    """
+    _check_owners(settings)
+    if settings.objective == "siglip":
+        for name in ("rule", "temperature", *TEMPERATURE_OPTIONS):
+            if getattr(settings, name) is not None:
+                raise UserError(f"--{name}: objective 'siglip' has a learned scale and bias of its own; leave it out")
+        return _built(SigmoidRule, settings)
+    temperature = build_temperature(settings, defaults)
+    if settings.rule is None:
+        return temperature
+    return _built(NEGATIVE_RULES[settings.rule], settings, temperature)
+
+
+# of the objective or the rule that an option belongs to
+OWNERS = {
+    "sigma": ("dclw", "adnce"), "q": ("rince",), "lam": ("rince",), "logit_scale": ("siglip",),
+    "logit_bias": ("siglip",), "tau_plus": ("debiased", "hcl"), "beta": ("hcl",), "margin": ("focal",),
+    "mu": ("adnce",), "hardness_strength": ("hardness",),
+}  # fmt: skip
+T = TypeVar("T")
+
+
+def _built(kind: Callable[..., T], settings: LossSettings, *given: Any, **more: Any) -> T:
+    """Build a rule or an objective with those of its options that are given."""
+    known = inspect.signature(kind).parameters
+    options = {n: getattr(settings, n) for n in OWNERS if n in known and getattr(settings, n) is not None}
+    try:
+        return kind(*given, **options, **more)
+    except ValueError as error:
+        name = str(error).partition(" ")[0]
+        raise UserError(f"--{name if name in OWNERS else 'rule'}: {error}") from error
+
+
+def _check_owners(settings: LossSettings) -> None:
+    for name, owners in OWNERS.items():
+        if getattr(settings, name) is not None and not {settings.objective, settings.rule} & set(owners):
+            raise UserError(f"--{name}: only {' and '.join(owners)} take{'s' * (len(owners) == 1)} it")
+    if settings.rule == "adnce" and settings.objective == "dclw":
+        raise UserError("--rule adnce: does not go with --objective dclw, whose --sigma is another one")
+
+
 def learned_group(objective: nn.Module, settings: LossSettings) -> dict[str, Any] | None:
-    """The optimiser's parameter group of a learned temperature, without weight decay; None for another one."""
-    if not settings.learn_temperature:
+    """The optimiser's parameter group of what a rule learns, without weight decay; None where it learns nothing."""
+    if not isinstance(objective, ContrastiveLoss):
         return None
-    parameters = list(objective.get_submodule("temperature").parameters())
+    parameters = list(objective.temperature.parameters())
+    if not parameters:
+        return None
     return {"params": parameters, "lr": settings.temperature_learning_rate, "weight_decay": 0.0}
 
 
@@ -100,12 +153,12 @@ def _option_names(message: str) -> str:
     return f"--{option} {rest}" if option in TEMPERATURE_OPTIONS else message
 
 
-def learned_end_points(temperature: PairRule | None) -> dict[str, dict[str, float]]:
-    """Set a learned temperature to the best model's and return its entry in ``run.json``; {} for any other."""
-    if not isinstance(temperature, LearnableTemperature):
+def learned_end_points(rule: PairRule | None) -> dict[str, dict[str, float]]:
+    """Set what a rule learned to the best model's and return its entry in ``run.json``; {} where it learns nothing."""
+    if rule is None or not rule.end_points():
         return {}
-    temperature.go_back()
-    return {"learned_temperature": temperature.end_points()}
+    rule.go_back()
+    return {"learned_temperature": rule.end_points()}
 
 
 def build_objective(
@@ -132,25 +185,25 @@ def build_objective(
         "gather": gather,
         "hard_negative_weight": hard_negative_weight,
     }
-    if settings.sigma is not None and settings.objective != "dclw":
-        raise UserError(f"--sigma: objective {settings.objective!r} has no sigma; dclw has")
     if bidirectional and settings.objective != "infonce":
         raise UserError(f"--bidirectional: objective {settings.objective!r} has its own directions; infonce takes it")
     if not math.isfinite(hard_negative_weight):
         raise UserError(f"--hard_negative_weight: must be a number, got {hard_negative_weight}")
-    temperature = build_temperature(settings, defaults)
+    if settings.objective == "siglip":
+        build_rule(settings, defaults)  # it refuses a temperature
+        return _built(SigLIPLoss, settings, gather=gather, hard_negative_weight=hard_negative_weight)
+    rule = build_rule(settings, defaults)
     match settings.objective:
         case "infonce":
-            return InfoNCELoss(temperature, bidirectional=bidirectional, **common)
+            return InfoNCELoss(rule, bidirectional=bidirectional, **common)
         case "ntxent":
-            return NTXentLoss(temperature, **common)
+            return NTXentLoss(rule, **common)
         case "dcl":
-            return DCLLoss(temperature, **common)
+            return DCLLoss(rule, **common)
         case "dclw":
-            try:
-                return DCLWLoss(temperature, 0.5 if settings.sigma is None else settings.sigma, **common)
-            except ValueError as error:
-                raise UserError(f"--sigma: {error}") from error
+            return _built(DCLWLoss, settings, rule, **common)
         case "macl":
-            return MACLLoss(temperature=temperature, both_views=settings.rows == "ntxent", **common)
+            return MACLLoss(temperature=rule, both_views=settings.rows == "ntxent", **common)
+        case "rince":
+            return _built(RINCELoss, settings, rule, **common)
     raise UserError(f"--objective: unknown objective {settings.objective!r}; known are {', '.join(OBJECTIVES)}")

@@ -36,7 +36,7 @@ _STATE, _TASK = "training_state.json", "task.safetensors"
 FREE_OPTIONS = (
     "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_total_limit", "logging_steps",
     "report_to", "log_similarity", "high_similarity", "train_file", "text_column", "eval_file", "dataset", "data_dir",
-    "preset",
+    "preset", "random_pairs",
 )  # fmt: skip
 
 

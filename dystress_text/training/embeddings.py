@@ -16,9 +16,11 @@ class Embeddings:
 
     Attributes:
         views: the embeddings, one tensor (n, dim) per view.
+        samples: the places of the anchors in the data set, (n,), for a rule with a temperature for each; else None.
     """
 
     views: tuple[Tensor, ...]
+    samples: Tensor | None = None
 
     def tensors(self) -> list[Tensor]:
         """All tensors, field by field."""

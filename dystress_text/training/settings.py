@@ -14,7 +14,9 @@ from dystress_text.errors import UserError
 
 TEMPERATURE_BOUNDS = (0.01, 1.0)
 AUTO_FP16 = "auto_fp16"
-OBJECTIVES = ("infonce", "ntxent", "dcl", "dclw", "macl")
+OBJECTIVES = ("infonce", "ntxent", "dcl", "dclw", "macl", "rince", "siglip")
+RULES = ("debiased", "hcl", "focal", "adnce", "hardness")
+OF_AN_OBJECTIVE = ("rows", "q", "lam", "logit_scale", "logit_bias")
 MACL_ROWS = ("infonce", "ntxent")
 
 
@@ -29,21 +31,49 @@ class LossSettings:
     temperature: str | None = option(
         None,
         "constant, cosine, shifted_cosine, one_sided_cosine, linear, exponential, monotonic_cosine, "
-        "even_ode, scheduled, alignment_adaptive; default shifted_cosine, constant with --temp, "
+        "even_ode, scheduled, alignment_adaptive, temo, piecewise_linear, robust, isogclr; default shifted_cosine, "
+        "constant with --temp, "
         "alignment_adaptive with macl.",
     )
-    temp: float | None = option(None, "The constant temperature (SimCSE: 0.05).")
+    temp: float | None = option(
+        None, "The constant temperature (SimCSE: 0.05); of robust and isogclr the one at the start."
+    )
     tau_min: float | None = option(None, "Lowest temperature; profiles: 0.05.")
     tau_max: float | None = option(None, "Highest temperature; profiles: 0.07.")
     shift: float | None = option(None, "shifted_cosine, one_sided_cosine: minus the plateau's start; -0.4 and 0.2.")
     scale: float | None = option(None, "shifted_cosine: the paper's k; (1 + |shift|) / 2.")
     sharpness: float | None = option(None, "exponential: c; 3.5.")
+    knots: list[str] | None = option(
+        None, "piecewise_linear: similarities and temperatures, rising, such as 0:0.03 0.4:0.05."
+    )
     half_period: float | None = option(None, "scheduled: half a swing, in --unit; 0.1.")
     unit: str | None = option(None, "scheduled: run (the default) or epoch.")
-    tau_0: float | None = option(None, "alignment_adaptive: temperature at A = a_0; 0.05.")
-    alpha: float | None = option(None, "alignment_adaptive: how strongly it follows A; 2.")
+    tau_0: float | None = option(None, "alignment_adaptive: temperature at A = a_0; 0.05. temo: at s = -1; 0.01.")
+    alpha: float | None = option(
+        None, "alignment_adaptive: how strongly it follows A; 2. temo: how far the temperature rises; 0.04."
+    )
     a_0: float | None = option(None, "alignment_adaptive: reference alignment; 0.8.")
-    sigma: float | None = option(None, "dclw: width of the weights; 0.5.")
+    effective_negatives: float | None = option(
+        None, "robust: so many equal negatives weigh what the softmax lets weigh; 10."
+    )
+    rho: float | None = option(None, "isogclr: divergence of the softmax from equal weights; 0.4.")
+    rule: str | None = option(
+        None,
+        "What the negatives weigh, with any temperature and objective but siglip; default nothing more.",
+        choices=RULES,
+    )
+    tau_plus: float | None = option(None, "debiased, hcl: probability that a negative is a positive; 0.1.")
+    beta: float | None = option(None, "hcl: concentration of the weights on hard negatives; 1.")
+    margin: float | None = option(None, "focal: added to the similarity that multiplies a negative's logit; 0.3.")
+    mu: float | None = option(None, "adnce: similarity of the largest weight; 0.4.")
+    hardness_strength: float | None = option(
+        None, "hardness: a negative's similarity times this is added to its logit, without a gradient; 9."
+    )
+    sigma: float | None = option(None, "dclw: width of the weights; 0.5. adnce: of the weights; 1.")
+    q: float | None = option(None, "rince: from InfoNCE, towards 0, to a symmetric loss, 1; 0.1.")
+    lam: float | None = option(None, "rince: weight of the denominator; 0.01.")
+    logit_scale: float | None = option(None, "siglip: its learned scale at the start; 10.")
+    logit_bias: float | None = option(None, "siglip: its learned bias at the start; -10.")
     rows: str | None = option(
         None,
         "macl: what it reweights, the rows of infonce (one view against the other) or of ntxent (each view against all "
@@ -57,9 +87,8 @@ class LossSettings:
     )
     temperature_learning_rate: float = option(
         1e-3,
-        "learn_temperature: the temperature's peak learning rate; no weight decay, no clipping.",
+        "learn_temperature, robust, siglip: peak learning rate of what is learned; no weight decay, no clipping.",
         interval="(0, inf)",
-        needs="learn_temperature",
     )
 
     def __post_init__(self) -> None:

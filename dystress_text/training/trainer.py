@@ -141,7 +141,7 @@ class Trainer:
         try:
             return self._fit()
         except TemperatureError as error:
-            raise TrainingError(f"--alpha, --a_0: {error}") from error
+            raise TrainingError(f"{', '.join(f'--{name}' for name in error.options)}: {error}") from error
         except RuntimeError as error:
             reason = device_failure(error, self.accelerator.device)
             if reason is not None:

@@ -1,6 +1,7 @@
 """Forward and backward of a loss: plain, blockwise and the paper's pseudocode; time and peak memory.
 
     python tests/benchmarks/loss_core.py [--sizes 64 1024 ...] [--repeats 5] [--dim 768] [--threads 1] [--tf32 both]
+    python tests/benchmarks/loss_core.py --sizes 4096 --rules constant hcl adnce ...  # or --rules all
 
 Runs on a CUDA device when there is one. Prints a Markdown table and, on the last line, a JSON record. Every measurement
 is a process of its own, or all are one with ``--one_process``: one for the peak memory of each contestant (resident
@@ -21,7 +22,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,25 @@ import torch.nn.functional as F
 from devices import device_name, wait
 from torch import Tensor
 
-from dystress_text import ConstantTemperature, CosineTemperature, InfoNCELoss, NTXentLoss
+from dystress_text import (
+    ADNCERule,
+    ConstantTemperature,
+    CosineTemperature,
+    DebiasedRule,
+    FocalRule,
+    HardNegativeRule,
+    HardnessRule,
+    InfoNCELoss,
+    NTXentLoss,
+    PairRule,
+    PiecewiseLinearTemperature,
+    RINCELoss,
+    RobustTemperature,
+    SampleTemperature,
+    SigLIPLoss,
+    TeMoTemperature,
+)
+from dystress_text.core.more_losses import SigmoidRule
 from dystress_text.files.whole import to_json
 
 SIZES = [64, 256, 1024, 4096, 16384, 65536]
@@ -38,6 +58,24 @@ OBJECTIVES = {"InfoNCE": InfoNCELoss, "NT-Xent": NTXentLoss}
 TAU_MIN, TAU_MAX = 0.1, 0.2
 TEMPERATURES = {"constant": (TAU_MIN, TAU_MIN), "cosine": (TAU_MIN, TAU_MAX)}
 FORMS = ["plain", "blockwise", "pseudocode"]
+KNOTS = ["-1:0.1", "-0.2:0.12", "0:0.1", "0.2:0.14", "0.6:0.15", "1:0.2"]
+RULES: dict[str, Callable[[], PairRule]] = {
+    "constant": lambda: ConstantTemperature(TAU_MIN),
+    "cosine": lambda: CosineTemperature(TAU_MIN, TAU_MAX),
+    "piecewise": lambda: PiecewiseLinearTemperature(
+        [(-1, 0.1), (-0.2, 0.12), (0, 0.1), (0.2, 0.14), (0.6, 0.15), (1, 0.2)]
+    ),
+    "TeMo": lambda: TeMoTemperature(0.1, 0.1),
+    "debiased": lambda: DebiasedRule(0.5, 0.1),
+    "HCL": lambda: HardNegativeRule(0.5, 1.0, 0.1),
+    "Focal": lambda: FocalRule(TAU_MIN, 0.3),
+    "ADNCE": lambda: ADNCERule(TAU_MIN, 0.4, 1.0),
+    "hardness": lambda: HardnessRule(TAU_MIN, 9.0),
+    "robust": lambda: RobustTemperature(10.0, TAU_MIN),
+    "iSogCLR": SampleTemperature,
+    "RINCE": lambda: ConstantTemperature(TAU_MIN),
+    "SigLIP": SigmoidRule,
+}
 TURN_SECONDS = 0.05  # a turn repeats a loss until it takes as long
 ALL_TURNS_SECONDS = 600  # about as long the turns of one table row may take together
 TOLERANCE = {False: 1e-4, True: 5e-3}  # of the losses' values, relative, by TF32
@@ -73,12 +111,26 @@ def pseudocode(objective: str, low: float, high: float) -> Loss:
 
 def make_loss(objective: str, temperature: str, form: str) -> Loss:
     """A contestant."""
-    low, high = TEMPERATURES[temperature]
     if form == "pseudocode":
-        return pseudocode(objective, low, high)
-    tau = ConstantTemperature(low) if low == high else CosineTemperature(low, high)
-    loss: Loss = OBJECTIVES[objective](tau, blockwise=form == "blockwise")
-    return loss
+        return pseudocode(objective, *TEMPERATURES[temperature])
+    blockwise = form == "blockwise"
+    if temperature == "SigLIP":
+        return SigLIPLoss(blockwise=blockwise)
+    if temperature == "RINCE":
+        return RINCELoss(TAU_MIN, blockwise=blockwise)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Focal's logit falls
+        rule = RULES[temperature]()
+    loss: Callable[..., Tensor] = OBJECTIVES[objective](rule, blockwise=blockwise)
+    if not isinstance(rule, SampleTemperature):
+        return loss
+
+    def with_samples(z1: Tensor, z2: Tensor) -> Tensor:
+        if len(rule.taus) != len(z1):
+            rule.set_samples(len(z1))
+        return loss(z1, z2, samples=torch.arange(len(z1), device=z1.device))
+
+    return with_samples
 
 
 def make_views(size: int, dim: int, device: torch.device) -> list[Tensor]:
@@ -209,7 +261,7 @@ def report_failure(job: dict[str, Any], reason: str) -> None:
 
 
 def measure_size(
-    common: dict[str, Any], turns: int, room: int, before: dict[str, tuple[int, float]]
+    common: dict[str, Any], turns: int, room: int, before: dict[str, tuple[int, float]], names: Sequence[str]
 ) -> dict[str, dict[str, float]]:
     """All contestants of one objective at one size; those that do not fit are left out.
 
@@ -217,15 +269,15 @@ def measure_size(
     """
     size = common["size"]
     results: dict[str, dict[str, float]] = {}
-    for temperature, form in itertools.product(TEMPERATURES, FORMS):
-        name = f"{temperature} {form}"
+    for name in names:
+        form = name.split()[1]
         smaller, peak = before.get(name, (size, 0.0))
         predicted = peak * (size / smaller) ** (1 if form == "blockwise" else 2)
         result = None if predicted > room else result_of(common | {"contestants": [name], "turns": 0})
         before[name] = size, math.inf if result is None else result["peak"]
         if result is not None:
             results[name] = result
-    for temperature in TEMPERATURES:
+    for temperature in dict.fromkeys(name.split()[0] for name in names):
         values = [result["loss"] for name, result in results.items() if name.startswith(temperature)]
         if values and max(values) - min(values) > TOLERANCE[common["tf32"]] * abs(values[0]):
             raise SystemExit(f"{common}: the losses differ: {values}")
@@ -242,9 +294,9 @@ def number(value: float, form: str) -> str:
     return "" if math.isnan(value) else format(value, form)
 
 
-def print_rows(objective: str, size: int, results: dict[str, dict[str, float]]) -> None:
+def print_rows(objective: str, size: int, results: dict[str, dict[str, float]], names: Sequence[str]) -> None:
     """A row of the table for each temperature and contestant."""
-    for temperature, form in itertools.product(TEMPERATURES, FORMS):
+    for temperature, form in (name.split() for name in names):
         result = results.get(f"{temperature} {form}")
         start = f"| {objective} | {size:,} | {temperature} | {form} |"
         if result is None:
@@ -255,9 +307,10 @@ def print_rows(objective: str, size: int, results: dict[str, dict[str, float]]) 
         milliseconds = number(1000 * result["seconds"], ".1f") or "does not fit"
         time_ratio = number(result["seconds"] / plain["seconds"], ".2f") if plain else ""
         memory_ratio = f"1/{plain['peak'] / result['peak']:.1f}" if plain and result["peak"] else ""
-        cosine = number(result["seconds"] / constant["seconds"], ".2f") if constant and temperature == "cosine" else ""
+        constant = constant if temperature != "constant" else None
+        of_constant = number(result["seconds"] / constant["seconds"], ".2f") if constant else ""
         print(
-            f"{start} {milliseconds} | {time_ratio} | {cosine} | {result['peak'] / 1e6:.1f} | "
+            f"{start} {milliseconds} | {time_ratio} | {of_constant} | {result['peak'] / 1e6:.1f} | "
             f"{memory_ratio} | {result['turns']} |",
             flush=True,
         )
@@ -272,11 +325,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads")
     parser.add_argument("--tf32", choices=["no", "yes", "both"], default="no", help="TF32 matrix products, on CUDA")
     parser.add_argument("--one_process", action="store_true", help="measure all in this process")
+    parser.add_argument("--rules", nargs="+", choices=["all", *RULES], help="without the pseudocode (default: with it)")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job is not None:
         print(json.dumps(measure(json.loads(options.job))))
         return
+    names = [f"{temperature} {form}" for temperature, form in itertools.product(TEMPERATURES, FORMS)]
+    if options.rules:
+        rules = list(RULES) if "all" in options.rules else ["constant", *(r for r in options.rules if r != "constant")]
+        names = [f"{rule} {form}" for rule, form in itertools.product(rules, FORMS[:2])]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     about = {"device": device_name(device), "threads": options.threads, "dim": options.dim, "torch": torch.__version__}
     print(", ".join(f"{key} {value}" for key, value in about.items()), end="; fp32, forward + backward\n\n")
@@ -287,11 +345,13 @@ def main() -> None:
         print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
         common = {"threads": options.threads, "dim": options.dim, "tf32": tf32, "one_process": options.one_process}
         for objective in OBJECTIVES:
+            if objective != "InfoNCE":  # these have rows of their own
+                names = [name for name in names if not name.startswith(("RINCE", "SigLIP"))]
             before: dict[str, tuple[int, float]] = {}
             for size in sorted(options.sizes):
                 job = common | {"objective": objective, "size": size}
-                results = measure_size(job, options.repeats, room, before)
-                print_rows(objective, size, results)
+                results = measure_size(job, options.repeats, room, before, names)
+                print_rows(objective, size, results, names)
                 record.append({"objective": objective, "size": size, "tf32": tf32, "results": results})
         print()
     print(to_json(about | {"rows": record}))

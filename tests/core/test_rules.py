@@ -5,6 +5,7 @@ import math
 import warnings
 from functools import partial
 
+import numpy as np
 import pytest
 import rule_loops as loops
 import torch
@@ -22,6 +23,7 @@ from dystress_text.core import (
     InfoNCELoss,
     LearnableTemperature,
     NTXentLoss,
+    PiecewiseLinearTemperature,
     QueueInfoNCELoss,
     RINCELoss,
     RobustTemperature,
@@ -261,7 +263,6 @@ def test_the_robust_temperature_reaches_the_effective_number():
         optimizer.zero_grad()
         loss(*z).backward()
         optimizer.step()
-        rule.advance(0, 0)
     tau = rule.tau.detach().double()
     entropies = [math.log(39) - float(loops.robust_kl(negs, tau)) for _, negs in loops.simcse_rows(*z)]
     assert math.exp(sum(entropies) / 40) == pytest.approx(6.0, rel=1e-3)
@@ -390,6 +391,10 @@ def test_focal_warns_where_its_logit_falls():
         (lambda: RobustTemperature(5, tau=2.0), "tau must lie between tau_min and tau_max"),
         (lambda: SampleTemperature(0.01), r"tau must lie in \[tau_min, tau_max\]"),
         (lambda: SampleTemperature(gamma=0.0), "gamma must be positive and at most 1, got 0.0"),
+        (lambda: PiecewiseLinearTemperature(["0:0.1"]), "knots must be at least two"),
+        (lambda: PiecewiseLinearTemperature(["0.5:0.1", "0:0.1"]), "their similarities rising"),
+        (lambda: PiecewiseLinearTemperature(["0:0.1", "0.5:0"]), "knots must be a positive, finite number"),
+        (lambda: PiecewiseLinearTemperature(["0:0.1", "0.5"]), "knots must be pairs such as 0.4:0.05, got '0.5'"),
         (lambda: TeMoTemperature(0.0), "tau_0 must be a positive, finite number"),
         (lambda: TeMoTemperature(0.01, -0.1), "alpha must be at least 0"),
     ],
@@ -397,6 +402,15 @@ def test_focal_warns_where_its_logit_falls():
 def test_bad_settings_are_refused(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_a_broken_line_is_numpys_interpolation():
+    places, taus = [-0.5, 0.0, 0.3, 0.4, 0.8, 1.0], [0.1, 0.05, 0.05, 0.08, 0.2, 0.15]
+    grid = torch.linspace(-1.1, 1.1, 1001, dtype=torch.float64)
+    found = quiet(PiecewiseLinearTemperature, list(zip(places, taus, strict=True)))(grid)
+    np.testing.assert_allclose(found.numpy(), np.interp(grid.numpy(), places, taus), rtol=1e-12)
+    constant = PiecewiseLinearTemperature(["-1:0.07", "1:0.07"])(grid)
+    assert torch.equal(constant, torch.full_like(grid, 0.07))
 
 
 def test_the_new_temperatures_are_known_by_name():

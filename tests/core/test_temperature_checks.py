@@ -19,9 +19,13 @@ from dystress_text.core import (
     LinearTemperature,
     MonotonicCosineTemperature,
     OneSidedCosineTemperature,
+    PiecewiseLinearTemperature,
     ProfileTemperature,
+    RobustTemperature,
+    SampleTemperature,
     ScheduledTemperature,
     ShiftedCosineTemperature,
+    TeMoTemperature,
     make_temperature,
     register_temperature,
     registry,
@@ -178,6 +182,10 @@ NAMED = {
     "even_ode": ({"tau_min": 0.07}, EvenODETemperature(0.07)),
     "scheduled": ({"half_period": 0.5, "unit": "run"}, ScheduledTemperature(half_period=0.5, unit="run")),
     "alignment_adaptive": ({"tau_0": 0.06}, AlignmentAdaptiveTemperature(0.06)),
+    "piecewise_linear": ({"knots": ["0:0.1", "0.5:0.2"]}, PiecewiseLinearTemperature([(0, 0.1), (0.5, 0.2)])),
+    "temo": ({"alpha": 0.05}, TeMoTemperature(alpha=0.05)),
+    "robust": ({"tau": 0.1}, RobustTemperature(tau=0.1)),
+    "isogclr": ({"tau": 0.2}, SampleTemperature(0.2)),
 }
 
 

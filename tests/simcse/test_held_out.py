@@ -19,16 +19,16 @@ from dystress_text.training.checkpoints import as_before
 
 
 def test_a_tenth_at_most_is_held_out():
-    measured = Measured.choose(1000, 60)
+    measured = Measured.choose(1000, 60, 4000)
     assert measured.held_out
     assert len(measured.samples) == 60
     assert sorted([*measured.samples, *measured.trained(1000)]) == list(range(1000))
-    assert (Measured.choose(1000, 60).samples == measured.samples).all()
-    assert len(Measured.choose(1000, 300).samples) == 100
+    assert (Measured.choose(1000, 60, 4000).samples == measured.samples).all()
+    assert len(Measured.choose(1000, 300, 4000).samples) == 100
     for samples, held_out in ((1000, 0), (9, 5), (300, 200)):  # a tenth of 300 is too few to measure
-        seen = Measured.choose(samples, held_out)
+        seen = Measured.choose(samples, held_out, 4000)
         assert (seen.held_out, len(seen.samples), seen.trained(samples)) == (False, samples, None)
-    assert len(Measured.choose(50_000, 0).samples) == 4000
+    assert len(Measured.choose(50_000, 0, 4000).samples) == 4000
 
 
 def test_presets_of_the_paper_hold_nothing_out():
@@ -54,7 +54,7 @@ def test_what_is_held_out_is_measured_and_not_trained_on(tiny_run, tmp_path):
 
 def test_of_rows_the_anchors_are_measured(tmp_path):
     (tmp_path / "rows.txt").write_text("".join(f"{i // 3} {'abc'[i % 3]}\n" for i in range(3000)))
-    measured = Measured.choose(1000, 50)
+    measured = Measured.choose(1000, 50, 4000)
     rows = TextFile(tmp_path / "rows.txt")
     object.__setattr__(rows, "columns", 3)
     assert measured.read(rows) == [f"{sample} a" for sample in measured.samples]

@@ -187,7 +187,7 @@ def test_a_temperature_on_the_command_line_replaces_the_rows():
 def test_the_list_has_a_line_for_each_and_vision_lists_its_own(capfd):
     from vision.pretraining.presets import PRESETS as IMAGES
 
-    assert list_presets() == 0
+    assert list_presets([]) == 0
     text, images = capfd.readouterr().out.removesuffix("\n").split("\n\n")
     assert text.split("\n")[1:] == listing(PRESETS).split("\n")
     assert images.split("\n")[1:] == listing(IMAGES).split("\n")

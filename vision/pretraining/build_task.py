@@ -11,7 +11,7 @@ from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.queue_loss import QueueInfoNCELoss
 from dystress_text.errors import UserError
 from dystress_text.training.accelerator import gather_of
-from dystress_text.training.build_loss import build_objective, build_temperature
+from dystress_text.training.build_loss import build_objective, build_rule
 from vision.data.views import RandomViews
 from vision.pretraining.batchnorm import synchronise
 from vision.pretraining.loss_defaults import VISION
@@ -48,7 +48,7 @@ def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> nn.Mod
         )
     match name:
         case "queue":
-            temperature = build_temperature(loss, VISION)
+            temperature = build_rule(loss, VISION)
             objective: nn.Module = QueueInfoNCELoss(
                 temperature, vision.queue_size, vision.out_dim, loss.detach_temperature, gather
             )

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from dystress_text.cli.options import check_options, option, reworded
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import UserError
-from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
+from dystress_text.training.build_loss import OWNERS, TEMPERATURE_OPTIONS
 from dystress_text.training.settings import OBJECTIVES, EngineSettings, LossSettings
 from vision.data.augment import check_jitter
 from vision.data.crops import RandomCrop
@@ -169,15 +169,15 @@ class PretrainSettings:
             if name not in owners and getattr(self.vision, unused) != getattr(VisionSettings, unused):
                 plural = "es" if len(owners) == 1 else ""
                 raise UserError(f"--{unused}: objective {name!r} has none; {', '.join(owners)} do{plural}")
-        if name == "queue" and self.loss.sigma is not None:
-            raise UserError("--sigma: objective 'queue' has no sigma; dclw has")
+        if name == "queue" and self.loss.temperature == "isogclr":
+            raise UserError("--temperature isogclr: a temperature a sample does not go with a queue of keys")
         if name in WITHOUT_TEMPERATURE:
             self._check_no_temperature()
         check_metric(self.engine, f"knn{self.vision.knn_k}" if self.vision.knn_k else None)
 
     def _check_no_temperature(self) -> None:
         name = self.loss.objective
-        for unused in ("temperature", *TEMPERATURE_OPTIONS, "sigma", "detach_temperature", "learn_temperature"):
+        for unused in ("temperature", *TEMPERATURE_OPTIONS, "rule", *OWNERS, "detach_temperature", "learn_temperature"):
             if getattr(self.loss, unused) != getattr(VisionLossSettings, unused):
                 raise UserError(f"--{unused}: objective {name!r} has no negatives and takes no temperature")
         if self.engine.log_similarity:

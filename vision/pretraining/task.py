@@ -50,6 +50,8 @@ class PretrainTask:
 
     def __post_init__(self) -> None:
         self.model: nn.Module = self.encoder
+        if isinstance(self.objective, ContrastiveLoss):
+            self.objective.temperature.set_samples(len(self.views.images))
 
     @property
     def state(self) -> nn.Module:
@@ -60,15 +62,19 @@ class PretrainTask:
             self.objective.temperature.advance(epoch, run_fraction)
 
     def load(self, indices: NDArray[np.int64], step: int) -> Batch:
-        return self.views.load(indices, step)
+        batch = self.views.load(indices, step)
+        if isinstance(self.objective, ContrastiveLoss) and self.objective.temperature.by_sample:
+            batch["samples"] = torch.from_numpy(indices)
+        return batch
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
         views = torch.cat(self.views.on_device(batch))  # (2 n, 3, size, size), the first views of all images first
-        return Embeddings(model(views).chunk(2))  # each (n, dim)
+        return Embeddings(model(views).chunk(2), batch.get("samples"))  # views (n, dim)
 
     def loss(self, embeddings: Embeddings) -> Tensor:
         try:
-            loss: Tensor = self.objective(*embeddings.views)
+            samples = {} if embeddings.samples is None else {"samples": embeddings.samples}
+            loss: Tensor = self.objective(*embeddings.views, **samples)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not declare it
             reason = " ".join(str(error).split())
             raise TrainingError(f"the embeddings cannot be whitened; lower --learning_rate ({reason})") from error

@@ -62,6 +62,7 @@ def test_small_crops_are_made_where_the_large_ones_are_and_begin_where_those_end
 OF_A_TEMPERATURE = [
     "--temperature=linear", "--temp=0.2", "--tau_min=0.1", "--tau_max=0.1", "--shift=0.2", "--scale=0.5",
     "--sharpness=3", "--half_period=2", "--unit=run", "--tau_0=0.1", "--alpha=1", "--a_0=0.1", "--sigma=0.5",
+    "--rule=hcl", "--beta=1", "--q=0.5", "--effective_negatives=3",
     "--detach_temperature=false", "--learn_temperature=true",
 ]  # fmt: skip
 

@@ -15,6 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from vision_cases import processes
 
+from dystress_text import audit
 from dystress_text.core import NTXentLoss, QueueInfoNCELoss
 from dystress_text.errors import UserError
 from dystress_text.training.build_loss import build_temperature
@@ -231,7 +232,8 @@ def test_a_damaged_test_split_is_an_error_and_a_missing_one_is_told(folder, tmp_
      (["--key_momentum", "1"], "--key_momentum: must lie in"),
      (["--min_scale", "0"], "--min_scale: must lie in"),
      (["--jitter", "3"], "--jitter: must lie in [0, 2.5], got 3.0"),
-     (["--objective", "queue", "--sigma", "0.5"], "--sigma: objective 'queue' has no sigma"),
+     (["--objective", "queue", "--sigma", "0.5"], "--sigma: only dclw and adnce take it"),
+     (["--objective", "queue", "--temperature", "isogclr"], "--temperature isogclr: a temperature a sample does not"),
      (["--temperature", "cosine", "--temp", "0.1"], "--temp"),
      (["--optimizer", "lion"], "--optimizer")],
 )  # fmt: skip
