@@ -12,6 +12,7 @@ from processes import in_threads
 
 from dystress_text.core import (
     ConstantTemperature,
+    DCLLoss,
     InfoNCELoss,
     NTXentLoss,
     QueueInfoNCELoss,
@@ -194,3 +195,11 @@ def test_objectives_that_are_rules_are_compared_with_infonce():
     assert float(found.moved[20]) == pytest.approx(np.abs(g - c).sum() / 2, abs=2e-6)
     pushed = math.fsum(g for _, g in by_hand(rows, lambda s: 1.0, True, siglip))
     assert float(found.pull) == pytest.approx(positives_by_hand(rows, lambda s: 1.0, True, siglip) / pushed, rel=1e-6)
+
+
+def test_an_anchor_without_negatives_pulls_nothing():
+    """The first sample shares an id with either of the others, which are negatives of each other."""
+    ids = [torch.tensor([1, 1, 2]), torch.tensor([2, 3, 4])]
+    found = compared(DCLLoss(float(constants()[20])), *alike_views(3), ids=ids)
+    assert float(found.pull) == pytest.approx(1, abs=1e-12)
+    assert float(found.moved[20]) < 1e-12
