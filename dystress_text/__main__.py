@@ -23,6 +23,7 @@ COMMANDS = {
     "senteval": "evaluate a model on the STS and transfer tasks",
     "prepare": "get data sets ready, or a corpus from your own text",
     "search": "build, extend and query an index of sentences",
+    "audit": "which constant temperature a rule amounts to, from a run's log or without training",
     "calibrate": "which cosine is high: the cosines of random pairs, for any model and text",
     "demo": "a page on this machine that searches with a model",
     "export": "copies for transformers, ONNX Runtime, older releases, the hub",
@@ -62,6 +63,10 @@ def program(command: str) -> ModuleType:
             from dystress_text.search import __main__ as search
 
             return search
+        case "audit":
+            from dystress_text import audit
+
+            return audit
         case "calibrate":
             from dystress_text import calibrate
 

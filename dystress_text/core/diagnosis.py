@@ -161,6 +161,22 @@ def _temperatures(rule: PairRule, similarity: Tensor, tau: Tensor | None) -> Ten
     return rule(similarity) if tau is None else tau.view(-1, *[1] * (similarity.ndim - 1)).expand_as(similarity)
 
 
+@torch.no_grad()
+def local_temperature(rule: PairRule, similarity: Tensor, detach: bool) -> Tensor:
+    """The rise in similarity over which a negative's gradient grows by the factor e, (n,); NaN where it falls.
+
+    Of a constant it is the temperature, of others it is not ``tau(s)``: where tau rises it is higher.
+
+    Args:
+        rule: with one logit.
+        similarity: a grid, rising, (n,).
+        detach: whether a temperature is kept out of the gradient.
+    """
+    logits, pull = rule.pullback(similarity, detach)
+    (slope,) = torch.gradient(pull([logits[0].exp()])[0].abs().log(), spacing=(similarity,))
+    return torch.where(slope > 0, slope.reciprocal(), torch.nan)
+
+
 def bins_of(similarity: Tensor) -> Tensor:
     """The bin of each similarity, int64 of the same shape."""
     return ((similarity + 1) * (BINS / 2)).long().clamp_(0, BINS - 1)

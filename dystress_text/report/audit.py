@@ -39,9 +39,8 @@ class Difference:
     share: float  # positive where it has more
 
     def __str__(self) -> str:
-        return (
-            f"{100 * abs(self.share):.1f} % {'more' if self.share > 0 else 'less'} on {self.low:.2f} to {self.high:.2f}"
-        )
+        kind, share = "more" if self.share > 0 else "less", f"{100 * abs(self.share):.1f} %"
+        return f"{share} {kind} than the constant at similarities of {self.low:.2f} to {self.high:.2f}"
 
 
 @dataclass(frozen=True)
@@ -225,12 +224,11 @@ def in_words(audit: Audit) -> list[str]:
         verdict = f"On these {audit.data} this rule is no constant: the nearest is {name}, and {moved} must be moved"
         lines = [f"{verdict}; it is not {expected}."]
     if abs(window.pull - 1) >= EQUIVALENT_PULL:
-        lines.append(
-            f"It pulls positives with {window.pull:.2f} of the gradient that its negatives have; InfoNCE with 1."
-        )
+        times = f"{window.pull:.2f} times that of its negatives"
+        lines.append(f"The gradient of its positives is {times}; that of InfoNCE is 1.00 times.")
     differences = window.differences()
     if differences:
-        lines.append(f"Of the gradient it has {' and '.join(map(str, differences))} than the constant.")
+        lines.append(f"Of the gradient it has {' and '.join(map(str, differences))}.")
     return lines
 
 

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dystress_text.core.diagnosis import BINS
+from dystress_text.core.diagnosis import BINS, local_temperature
 from dystress_text.core.rule import PairRule
 from dystress_text.report.audit import Audit, Window, tau_in_words
 from dystress_text.report.curves import similarities
 from dystress_text.report.drawings import WIDTH, style
 from dystress_text.report.plots import STYLES, dress
 
-(_BLUE, _SOLID), (_RED, _DASHED), *_ = STYLES
+(_BLUE, _SOLID), (_RED, _DASHED), _, (_GREY, _DOTTED) = STYLES
+_RULE = "this rule"
 _EDGES = np.linspace(-1, 1, BINS + 1)
-_MARGIN = 0.05  # of the similarity, beside the bins that hold a gradient
+_MARGIN = 0.04  # of the similarity, beside the bins that hold a gradient
+_LITTLE, _MUCH = 2e-4, 0.01  # shares of the gradient in a bin: it is shown, and its temperatures fit the panel
 
 
-def draw_audit(audit: Audit, rule: PairRule | None) -> Figure:
-    """The figure of an audit over all its steps; ``rule`` has the curve of the lower panel, None for no such panel."""
+def draw_audit(audit: Audit, rule: PairRule | None, detach: bool = True) -> Figure:
+    """The figure of an audit over all its steps.
+
+    Args:
+        audit: what is drawn.
+        rule: has the temperatures of the lower panel; None for the ratio of the gradients there.
+        detach: whether its temperature is kept out of the gradient.
+    """
     window = audit.windows["all"]
-    ratios = (2, 1) if rule is not None else (1,)
     with style():
-        figure, panels = plt.subplots(
-            len(ratios), 1, figsize=(WIDTH, 1.5 + 1.2 * len(ratios)), sharex=True, squeeze=False, layout="constrained",
-            height_ratios=ratios,
-        )  # fmt: skip
-        _gradients(panels[0, 0], window)
-        if rule is not None:
-            _temperatures(panels[1, 0], rule, window)
-        for axes in panels[:, 0]:
-            axes.label_outer()
-        panels[-1, 0].set_xticks(np.arange(-1, 1.01, 0.2).round(1))
-        panels[-1, 0].set_xlim(*_occupied(window))
+        figure, (above, below) = plt.subplots(
+            2, 1, figsize=(WIDTH, 4.3), sharex=True, layout="constrained", height_ratios=(3, 2)
+        )
+        _gradients(above, window)
+        if rule is not None and rule.sums == 1:
+            _temperatures(below, rule, detach, window)
+        else:
+            _ratio(below, window)
+        above.label_outer()
+        below.set_xticks(np.arange(-1, 1.01, 0.2).round(1))
+        below.set_xlim(*_occupied(window))
+        names: dict[str, Any] = {}
+        for axes in (above, below):
+            handles, labels = axes.get_legend_handles_labels()
+            names |= dict(zip(labels, handles, strict=True))
+        figure.legend(list(names.values()), list(names), loc="outside lower center", ncols=3, frameon=False)
         figure.suptitle(f"{audit.rule}\non {audit.negatives:,} negatives", fontsize=7)
     return figure
 
@@ -43,31 +57,43 @@ def _gradients(axes: Axes, window: Window) -> None:
     rule, constant = 100 * window.rule, 100 * window.constant
     lower, upper = np.minimum(rule, constant), np.maximum(rule, constant)
     for more, colour in ((rule > constant, _BLUE), (rule < constant, _RED)):
-        axes.stairs(
-            np.where(more, upper, lower), _EDGES, baseline=lower, fill=True, color=colour, alpha=0.3, linewidth=0
-        )
-    axes.stairs(rule, _EDGES, color=_BLUE, linestyle=_SOLID, linewidth=1.4, label="this rule")
-    name = f"the nearest constant, {tau_in_words(window)}"
-    axes.stairs(constant, _EDGES, color=_RED, linestyle=_DASHED, linewidth=1.4, label=name)
-    title = f"Where the negatives' gradient lies: {100 * window.moved:.1f} % of it would have to move"
+        top = np.where(more, upper, lower)
+        axes.stairs(top, _EDGES, baseline=lower, fill=True, color=colour, alpha=0.3, linewidth=0)
+    axes.stairs(rule, _EDGES, color=_BLUE, linestyle=_SOLID, linewidth=1.4, label=_RULE)
+    axes.stairs(constant, _EDGES, color=_RED, linestyle=_DASHED, linewidth=1.4, label=_name(window))
+    title = f"Where the negatives' gradient lies: {100 * window.moved:.1f} % of it must move"
     dress(axes, f"% of the gradient\nin a bin of {2 / BINS:g}", title, 8)
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False)
 
 
-def _temperatures(axes: Axes, rule: PairRule, window: Window) -> None:
-    s = similarities()
-    axes.plot(s, rule(s).detach().expand_as(s), color=_BLUE, linestyle=_SOLID)
-    axes.axhline(window.tau, color=_RED, linestyle=_DASHED, linewidth=1.4)
-    low, high = _occupied(window)
-    inside = rule(s[(s >= low) & (s <= high)]).detach()
-    ends = float(inside.min()), float(inside.max()), window.tau
-    room = 0.15 * (max(ends) - min(ends)) or 0.1 * window.tau
-    axes.set_ylim(min(ends) - room, max(ends) + room)
-    dress(axes, "temperature", "The temperature of a pair, and the constant", 8)
+def _temperatures(axes: Axes, rule: PairRule, detach: bool, window: Window) -> None:
+    s = similarities(4001)
+    local, tau = local_temperature(rule, s, detach).numpy(), rule(s).detach().expand_as(s).numpy()
+    axes.plot(s, tau, color=_GREY, linestyle=_DOTTED, linewidth=1.2, label="its $\\tau(s)$")
+    axes.plot(s, local, color=_BLUE, linestyle=_SOLID, label=_RULE)
+    axes.axhline(window.tau, color=_RED, linestyle=_DASHED, linewidth=1.4, label=_name(window))
+    bins = np.flatnonzero(window.rule >= _MUCH)
+    inside = (s.numpy() >= _EDGES[bins[0]]) & (s.numpy() <= _EDGES[bins[-1] + 1])
+    shown = np.concatenate([local[inside], tau[inside], [window.tau]])
+    low, high = np.nanmin(shown), min(np.nanmax(shown), 3 * window.tau)
+    room = max(0.1 * (high - low), 0.02 * window.tau)
+    axes.set_ylim(low - room, high + room)
+    dress(axes, "local temperature", "By how much similarity a negative's gradient grows e-fold", 8)
+
+
+def _ratio(axes: Axes, window: Window) -> None:
+    much = (window.rule >= _LITTLE) & (window.constant >= _LITTLE)
+    ratio = np.where(much, window.rule / np.where(much, window.constant, 1), np.nan)
+    axes.stairs(ratio, _EDGES, color=_BLUE, linestyle=_SOLID, linewidth=1.4, baseline=None, label=_RULE)
+    axes.axhline(1, color=_RED, linestyle=_DASHED, linewidth=1.4, label=_name(window))
+    dress(axes, "ratio", "The rule's gradient over the constant's", 8)
+
+
+def _name(window: Window) -> str:
+    return f"the nearest constant, {tau_in_words(window)}"
 
 
 def _occupied(window: Window) -> tuple[float, float]:
     """The similarities at which some of the gradient lies."""
-    bins = np.flatnonzero(np.maximum(window.rule, window.constant) >= 1e-4)
+    bins = np.flatnonzero(np.maximum(window.rule, window.constant) >= _LITTLE)
     return max(-1.0, _EDGES[bins[0]] - _MARGIN), min(1.0, _EDGES[bins[-1] + 1] + _MARGIN)

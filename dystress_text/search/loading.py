@@ -12,11 +12,12 @@ from dystress_text.files.text_lines import UNPACK_ERRORS, CorpusReport, open_tex
 from dystress_text.search.sentence_vectors import Encoder
 
 
-def read_lines(file: str) -> Iterator[str]:
+def read_lines(file: str, option: str = "--file") -> Iterator[str]:
     """The sentences of a text file, one a line; at its end, a report goes to standard error.
 
     Args:
         file: its name; - is standard input.
+        option: the program's option for it, for error messages.
 
     Returns:
         A generator. Its first sentence has been read already, so an empty file is refused at once.
@@ -24,20 +25,20 @@ def read_lines(file: str) -> Iterator[str]:
     Raises:
         UserError: the file cannot be read, at once or later, or has no sentence.
     """
-    lines = _lines(file)
+    lines = _lines(file, option)
     first = next(lines, None)
     if first is None:
-        raise UserError(f"--file: no usable sentence in {file!r}")
+        raise UserError(f"{option}: no usable sentence in {file!r}")
     return chain([first], lines)
 
 
-def _lines(file: str) -> Iterator[str]:
+def _lines(file: str, option: str) -> Iterator[str]:
     report = CorpusReport()
     try:
         with sys.stdin.buffer if file == "-" else open_text(Path(file)) as stream:
             yield from read_sentences(stream, report)
     except (OSError, *UNPACK_ERRORS) as error:
-        raise UserError(f"--file: cannot read {file!r}: {getattr(error, 'strerror', None) or error}") from error
+        raise UserError(f"{option}: cannot read {file!r}: {getattr(error, 'strerror', None) or error}") from error
     print(f"{file}: {report.summary()}", file=sys.stderr)
 
 

@@ -11,9 +11,10 @@ import hashlib
 import json
 import warnings
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -187,14 +188,12 @@ def load_corpus(
             such backend.
     """
     digest = text.checksum()
-    if not tokenizer.is_fast:
-        raise UserError(f"--model_name_or_path: {type(tokenizer).__name__} has no fast (tokenizers) form")
     backend = training_tokenizer(tokenizer, max_seq_length)
     most = None if max_samples is None else max_samples * text.columns
     key = hashlib.sha256(f"{FORMAT} {digest} {most} {backend.to_str()}".encode()).hexdigest()[:32]
     folder = Path(cache_dir or cache_root()) / "corpus" / key
     report = CorpusReport(sha256=digest)
-    dtype = np.uint16 if len(tokenizer) <= 2**16 else np.uint32
+    dtype = _dtype_of(tokenizer)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with locked(folder.with_suffix(".lock")):  # another run may be tokenising the same text
@@ -210,8 +209,32 @@ def load_corpus(
         raise cache_error(folder.parent, error) from error
 
 
+def corpus_in_memory(
+    sentences: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_seq_length: int
+) -> TokenizedCorpus:
+    """The tokens of a few sentences, without a cache.
+
+    Raises:
+        UserError: the tokenizer has no ``tokenizers`` backend.
+    """
+    backend, report, tokens = training_tokenizer(tokenizer, max_seq_length), CorpusReport(), BytesIO()
+    dtype = np.dtype(_dtype_of(tokenizer))
+    offsets = tokenize(sentences, backend, dtype, tokens, report, array("q", range(1, len(sentences) + 1)))
+    return TokenizedCorpus(np.frombuffer(tokens.getvalue(), dtype), offsets, report)
+
+
+def _dtype_of(tokenizer: PreTrainedTokenizerBase) -> type[np.unsignedinteger]:
+    return np.uint16 if len(tokenizer) <= 2**16 else np.uint32
+
+
 def training_tokenizer(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> Tokenizer:
-    """A copy of the tokenizer's backend that truncates but does not pad."""
+    """A copy of the tokenizer's backend that truncates but does not pad.
+
+    Raises:
+        UserError: the tokenizer has no such backend.
+    """
+    if not tokenizer.is_fast:
+        raise UserError(f"--model_name_or_path: {type(tokenizer).__name__} has no fast (tokenizers) form")
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.enable_truncation(max_seq_length)
     backend.no_padding()

@@ -34,6 +34,18 @@ def temperature_of_record(record: Mapping[str, Any]) -> PairRule:
         KeyError, TypeError: the record is not that of a run.
         UserError: the options in the record do not fit.
     """
+    return build_rule(loss_of_record(record), TEXT)
+
+
+def loss_of_record(record: Mapping[str, Any]) -> LossSettings:
+    """Objective and temperature of a run, from its ``run.json``; a learned temperature is a fixed one then.
+
+    Options that did not exist when the record was written have their defaults.
+
+    Raises:
+        KeyError, TypeError: the record is not that of a run.
+        UserError: the options in the record do not fit.
+    """
     options = {**record["settings"]}
     learned = record.get("learned_temperature", {})
     if learned:  # as a fixed one: rounded end points may lie on the bounds, which LearnableTemperature refuses
@@ -41,9 +53,7 @@ def temperature_of_record(record: Mapping[str, Any]) -> PairRule:
             options.pop(name, None)
     for name, value in learned.items():
         options["temp" if name == "tau" else name] = value
-    return build_rule(
-        LossSettings(**{f.name: options[f.name] for f in fields(LossSettings) if f.name in options}), TEXT
-    )
+    return LossSettings(**{f.name: options[f.name] for f in fields(LossSettings) if f.name in options})
 
 
 def objective_of(settings: RunSettings, gather: Gather | None = None) -> ContrastiveLoss:

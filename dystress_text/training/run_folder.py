@@ -1,7 +1,7 @@
 """The folder of a run: its files, whether it may be used, and what is removed of an older run.
 
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
-``similarity.jsonl``, ``report.html``, ``checkpoint-STEP/``, ``failure/``, ``adapter/``, the trackers'
+``similarity.jsonl``, ``report.html``, ``audit.*``, ``checkpoint-STEP/``, ``failure/``, ``adapter/``, the trackers'
 ``tracker-logs/dystress/``, the model with ``random_pairs.json``, and the results of its evaluations
 (``senteval-SUITE-MODE.json``, ``vision-DATASET.json``). All other files are the user's.
 """
@@ -21,6 +21,7 @@ from dystress_text.files.whole import MODEL_STAGING, write_json
 from dystress_text.training.settings import EngineSettings
 
 RECORD, REPORT = "run.json", "report.html"
+AUDIT = "audit.json", "audit.png", "audit.svg"  # what dystress audit writes
 LOG, SIMILARITY_LOG = "metrics.jsonl", "similarity.jsonl"
 ADAPTER = "adapter"  # the folder of the adapter's own files, inside a model's
 FAILURE = "failure"  # the state and the samples of a step whose loss is not finite
@@ -140,7 +141,7 @@ def _is_run(output: Path) -> bool:
 
 
 def _remove_run(output: Path) -> None:
-    for pattern in (LOG, SIMILARITY_LOG, REPORT, RANDOM_PAIRS, *EVALUATIONS, *MODEL_FILES):
+    for pattern in (LOG, SIMILARITY_LOG, REPORT, *AUDIT, RANDOM_PAIRS, *EVALUATIONS, *MODEL_FILES):
         for path in output.glob(pattern):
             path.unlink()
     for folder in (

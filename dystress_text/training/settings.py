@@ -178,7 +178,8 @@ class EngineSettings:
     logging_steps: int = option(10, "Steps between log lines, and reads from the device.", interval="[1, inf)")
     log_similarity: bool = option(
         False,
-        "Write the pairs' similarities, temperatures and shares of the gradient at each step to similarity.jsonl.",
+        "Write the pairs' similarities, temperatures and shares of the gradient at each step to similarity.jsonl, "
+        "which dystress audit reads.",
     )
     high_similarity: float = option(
         0.4,

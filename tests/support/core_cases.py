@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import spec_formulas as spec
 import torch
 from spec_formulas import Row, Vectors
 
 from dystress_text import core
+from dystress_text.core.comparison import compare
 
 PROFILES = [  # all that take tau_min and tau_max
     core.CosineTemperature,
@@ -139,4 +141,19 @@ def by_hand(similarities, tau, detach, loss_of, step=1e-5):
         for j, s in enumerate(negatives):
             one, two = (loss(i, j, k * step) - loss(i, j, -k * step) for k in (1, 2))
             found.append((s, abs(8 * one - two) / (12 * step)))
+    return found
+
+
+def compared(loss, *z, **more):
+    """The comparison of one batch; the objective may be wrapped."""
+    objective, seen = getattr(loss, "loss", loss), []
+
+    def watch(z, sums, negatives, row_loss):
+        reference = partial(objective.reference_rows, z1=z[0], z2=z[1])
+        rule, detach = objective.temperature, objective.detach_temperature
+        seen.append(compare(z, sums, negatives, row_loss, reference, rule, detach))
+
+    objective.observer = watch
+    loss(*z, **more)
+    (found,) = seen
     return found

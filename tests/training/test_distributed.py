@@ -160,7 +160,7 @@ def results(folder):
 def similarities(folder):
     """The log of similarities as one vector."""
     lines = [json.loads(line) for line in (folder / "similarity.jsonl").read_text().splitlines()]
-    figures = [[line[name] for name in line if name != "histograms"] for line in lines]
+    figures = [[value for value in line.values() if not isinstance(value, dict)] for line in lines]
     return torch.tensor(figures, dtype=torch.float64)
 
 

@@ -15,6 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from vision_cases import processes
 
+from dystress_text import audit
 from dystress_text.core import NTXentLoss, QueueInfoNCELoss
 from dystress_text.errors import UserError
 from dystress_text.training.build_loss import build_temperature
@@ -132,6 +133,9 @@ def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsy
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert all(-1 <= line["negative"] <= 1 and 0.02 < line["tau_negative"] < 1 for line in lines)
     assert "first and the last training batches" in (tmp_path / "out" / "report.html").read_text()
+    if objective == "queue":
+        assert audit.main([str(tmp_path / "out")]) == 0
+        assert capsys.readouterr().out.startswith("On these images this rule is ")
     encoder = load_encoder(tmp_path / "out")
     assert encoder.out_dim == 16
 

@@ -1,18 +1,18 @@
 """A rule beside constants, against loops over explicit pairs and numeric derivatives of the loss."""
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
 import spec_formulas as spec
 import torch
-from core_cases import OBJECTIVES, TEMPERATURES, VARIANTS, alike_views, by_hand
+from core_cases import OBJECTIVES, TEMPERATURES, VARIANTS, alike_views, by_hand, compared
 from gather_cases import own
 from processes import in_threads
 
 from dystress_text.core import (
     ConstantTemperature,
+    DCLLoss,
     InfoNCELoss,
     NTXentLoss,
     QueueInfoNCELoss,
@@ -20,25 +20,10 @@ from dystress_text.core import (
     SigLIPLoss,
     comparison,
 )
-from dystress_text.core.comparison import CONSTANTS, Comparison, compare, constants
+from dystress_text.core.comparison import CONSTANTS, Comparison, constants
 from dystress_text.core.diagnosis import BINS
 
 SOME = (0, 12, 20, 40)  # of the constants
-
-
-def compared(loss, *z, **more):
-    """The comparison of one batch; the objective may be wrapped."""
-    objective, seen = getattr(loss, "loss", loss), []
-
-    def watch(z, sums, negatives, row_loss):
-        reference = partial(objective.reference_rows, z1=z[0], z2=z[1])
-        rule, detach = objective.temperature, objective.detach_temperature
-        seen.append(compare(z, sums, negatives, row_loss, reference, rule, detach))
-
-    objective.observer = watch
-    loss(*z, **more)
-    (found,) = seen
-    return found
 
 
 def shares(pairs):
@@ -210,3 +195,11 @@ def test_objectives_that_are_rules_are_compared_with_infonce():
     assert float(found.moved[20]) == pytest.approx(np.abs(g - c).sum() / 2, abs=2e-6)
     pushed = math.fsum(g for _, g in by_hand(rows, lambda s: 1.0, True, siglip))
     assert float(found.pull) == pytest.approx(positives_by_hand(rows, lambda s: 1.0, True, siglip) / pushed, rel=1e-6)
+
+
+def test_an_anchor_without_negatives_pulls_nothing():
+    """The first sample shares an id with either of the others, which are negatives of each other."""
+    ids = [torch.tensor([1, 1, 2]), torch.tensor([2, 3, 4])]
+    found = compared(DCLLoss(float(constants()[20])), *alike_views(3), ids=ids)
+    assert float(found.pull) == pytest.approx(1, abs=1e-12)
+    assert float(found.moved[20]) < 1e-12

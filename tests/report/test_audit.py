@@ -1,0 +1,218 @@
+"""The audit: the nearest constant against constants that are known, and the program on runs, models and bad input."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from core_cases import compared
+from trainer_cases import make_task, run
+
+from dystress_text import audit
+from dystress_text.core import (
+    ConstantTemperature,
+    InfoNCELoss,
+    LinearTemperature,
+    NTXentLoss,
+    ShiftedCosineTemperature,
+    comparison,
+)
+from dystress_text.core.diagnosis import BINS, local_temperature
+from dystress_text.report.audit import Audit, Window, in_words, nearest_constant, windows_of
+from dystress_text.training.run_folder import TEXT_PROGRAM
+
+TAUS = comparison.constants().numpy()
+
+
+def batches(count=6, clusters=6):
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    for _ in range(count):
+        base = draw(60, 24) + 2 * draw(clusters, 24).repeat(60 // clusters, 1)
+        yield base + 0.4 * draw(60, 24), base + 0.4 * draw(60, 24)
+
+
+def moved(loss):
+    curves = [compared(loss, *z).moved.numpy() for z in batches()]
+    return np.mean(curves, axis=0)
+
+
+@pytest.mark.parametrize("tau", [0.0687, 0.0107, 0.0749, 0.3])
+@pytest.mark.parametrize("build", [InfoNCELoss, NTXentLoss])
+def test_a_constant_between_those_of_the_grid_is_found(build, tau):
+    found, share = nearest_constant(TAUS, moved(build(tau)))
+    assert found == pytest.approx(tau, rel=0.01)
+    assert share < 0.01
+
+
+def test_of_another_rule_it_is_what_a_fine_grid_finds(monkeypatch):
+    loss = InfoNCELoss(LinearTemperature(0.05, 0.07))
+    found, share = nearest_constant(TAUS, moved(loss))
+    fine = torch.logspace(-1.5, -0.5, 401, dtype=torch.float64)
+    monkeypatch.setattr(comparison, "CONSTANTS", 401)
+    monkeypatch.setattr(comparison, "constants", lambda like: fine)
+    curve = moved(loss)
+    assert share == pytest.approx(curve.min(), abs=0.003)
+    assert share > 0.01
+    assert found == pytest.approx(float(fine[curve.argmin()]), rel=0.02)
+
+
+@pytest.mark.parametrize(("tau", "end"), [(0.005, 0.01), (2.0, 1.0)])
+def test_a_constant_beyond_the_grid_is_its_end(tau, end):
+    assert nearest_constant(TAUS, moved(InfoNCELoss(tau)))[0] == pytest.approx(end)
+
+
+def part(step, tau, batches=10, rule=(0.25, 0.75)):
+    """A line whose distance is |log tau' / tau|, with the gradient in two bins."""
+    comparison = {
+        "batches": batches, "tau": TAUS.tolist(), "moved": np.abs(np.log(TAUS / tau)).tolist(), "pull": 0.9,
+        "first_bin": 30, "rule": list(rule), "constants": [[0.5, 0.5]] * len(TAUS),
+    }  # fmt: skip
+    return {"step": step, "negative": step / 100, "histograms": {"negatives": [20, 30]}, "comparison": comparison}
+
+
+def test_windows_are_the_first_tenth_all_and_the_last_tenth_of_the_steps():
+    lines = [line for k in range(1, 21) for line in ({"step": 5 * k - 1, "negative": 0.0}, part(5 * k, 0.02 + k / 500))]
+    windows, negatives = windows_of(lines, "log")
+    assert negatives == 1000
+    assert {name: window.steps for name, window in windows.items()} == {
+        "first": (1, 10), "all": (1, 100), "last": (91, 100),
+    }  # fmt: skip
+    assert windows["first"].tau == pytest.approx(0.023, rel=0.02)
+    assert windows["last"].tau == pytest.approx(0.059, rel=0.02)
+    assert windows["last"].negative == pytest.approx((0.95 + 1.0) / 4)
+    assert windows["all"].along_axis == pytest.approx(0.25)
+    more, less = windows["all"].differences()
+    assert (more.low, more.high, more.share) == pytest.approx((0.24, 0.28, 0.25))
+    assert (less.low, less.high, less.share) == pytest.approx((0.2, 0.24, -0.25))
+
+
+def test_parts_weigh_as_many_batches_as_they_have():
+    uneven = [(30, 30, (0, 1)), (40, 10, (1, 0)), (70, 30, (0, 1)), (80, 10, (1, 0))]
+    windows, _ = windows_of([part(step, 0.05, batches, rule) for step, batches, rule in uneven], "log")
+    assert windows["all"].rule[30:32] == pytest.approx([0.25, 0.75])
+
+
+def test_words_and_verdict():
+    def said(moved, pull, tau=0.0687):
+        shares = np.full(BINS, 1 / BINS)
+        window = Window((1, 200), tau, moved, pull, 0.3, TAUS, TAUS, shares, shares)
+        return in_words(Audit("out", "a rule", "InfoNCELoss", "images", 999, {"all": window})), window.equivalent
+
+    assert said(0.018, 1) == (
+        ["On these images this rule is the constant 0.0687 to within 1.8 % of the gradient; it is expected to train "
+         "like it."],
+        True,
+    )  # fmt: skip
+    (first, second), equivalent = said(0.018, 1.5)
+    assert first.endswith("0.0687 to within 1.8 % of the gradient; it is not expected to train like it.")
+    assert second == "The gradient of its positives is 1.50 times that of its negatives; that of InfoNCE is 1.00 times."
+    assert not equivalent
+    (first,), equivalent = said(0.234, 1, tau=0.01)
+    assert first == (
+        "On these images this rule is no constant: the nearest is 0.0100 or less, and 23.4 % of the gradient must be "
+        "moved; it is not expected to train like it."
+    )
+    assert not equivalent
+
+
+def test_the_local_temperature_is_that_of_the_gradient():
+    s = torch.linspace(-0.9, 0.9, 3001, dtype=torch.float64)
+    torch.testing.assert_close(local_temperature(ConstantTemperature(0.07), s, True), torch.full_like(s, 0.07))
+    rule = ShiftedCosineTemperature(0.05, 0.07)
+    tau, step = rule(s), 1e-4
+    slope = (rule(s + step) - rule(s - step)) / (2 * step)
+    expected = 1 / (1 / tau - s * slope / tau**2 - slope / tau)  # of exp(s / tau) / tau
+    inner = slice(5, 2000)  # before the plateau, where the slope has a kink
+    torch.testing.assert_close(local_temperature(rule, s, True)[inner], expected[inner], rtol=1e-4, atol=0)
+
+
+# ---- the program -----------------------------------------------------------------------------------------------------
+
+
+def called(capsys, *words):
+    code = audit.main([str(word) for word in words])
+    out, errors = capsys.readouterr()
+    return code, out, errors
+
+
+def write_record(folder, rule, **more):
+    record = {
+        "program": TEXT_PROGRAM, "settings": {"tau_min": 0.05, "temperature": None, "pooler_type": "cls"},
+        "objective": "InfoNCELoss", "temperature": repr(rule), "temperature_parameters": rule.values(), **more,
+    }  # fmt: skip
+    folder.mkdir(exist_ok=True)
+    (folder / "run.json").write_text(json.dumps(record))
+
+
+@pytest.fixture
+def logged(tmp_path, corpus):
+    """The folder of a run of 12 steps with a log."""
+    folder = tmp_path / "out"
+    rule = ShiftedCosineTemperature(0.05, 0.07)
+    run(make_task(corpus, 0.1, rule), corpus, folder, max_steps=12, logging_steps=2, log_similarity=True)
+    write_record(folder, rule)
+    return folder
+
+
+def test_a_run_is_audited_into_its_folder(logged, capsys):
+    code, out, errors = called(capsys, logged, "--tau_max", "0.07", "--temperature", "shifted_cosine")
+    assert (code, errors) == (0, "")
+    record = json.loads((logged / "audit.json").read_text())
+    assert out.startswith(f"On these sentences this rule is the constant {record['nearest_constant']:.4f} to within ")
+    assert all(f"\n{steps} " in out for steps in ("1 to 2", "1 to 12", "11 to 12"))
+    assert record["equivalent"] == (record["moved"] < 0.1 and abs(record["pull"] - 1) < 0.1)
+    lines = [json.loads(line) for line in (logged / "similarity.jsonl").read_text().splitlines()]
+    parts = [line["comparison"] for line in lines if "comparison" in line]
+    of_all = record["windows"]["all"]
+    assert of_all["moved_by_constant"]["0.1"] == pytest.approx(np.mean([p["moved"][20] for p in parts]), abs=2e-5)
+    assert sum(of_all["gradient"]["rule"]) == pytest.approx(1, abs=1e-3)
+    assert sum(of_all["gradient"]["constant"]) == pytest.approx(1, abs=1e-3)
+    assert of_all["negative_similarity"] == pytest.approx(np.mean([line["negative"] for line in lines]), abs=1e-5)
+    assert (logged / "audit.png").read_bytes()[:4] == b"\x89PNG"
+    assert "<svg" in (logged / "audit.svg").read_text()
+
+
+def test_what_cannot_be_audited_is_one_line(logged, tmp_path, capsys, text_file):
+    def refused(*words):
+        code, out, error = called(capsys, *words)
+        assert (code, out) == (2, "")
+        assert error.startswith("dystress audit: error: ")
+        assert error.count("\n") == 1
+        return error
+
+    assert "no run in" in refused(tmp_path / "nothing")
+    assert "--tau_max 0.1: this is a run of another rule, ShiftedCosine" in refused(logged, "--tau_max", "0.1")
+    assert "run of another rule" in refused(logged, "--temperature", "cosine")
+    assert "--batch_size: has no effect without --sentences" in refused(logged, "--batch_size", "8")
+    assert "--no_such" in refused(logged, "--no_such", "8")
+    log = logged / "similarity.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    log.write_text(json.dumps({**lines[1], "histograms": {"negatives": [199]}}))
+    assert "an audit needs 200 negatives, and it has 199" in refused(logged)
+    log.write_text(json.dumps({**lines[1], "histograms": {"negatives": [999]}, "comparison": {"batches": 3}}))
+    assert "is damaged" in refused(logged)
+    log.write_text(json.dumps({"step": 2, "histograms": lines[1]["histograms"]}))
+    assert "--log_similarity" in refused(logged)
+    log.unlink()
+    assert "has no similarity.jsonl: train with --log_similarity" in refused(logged)
+    assert "--sentences: cannot read" in refused(logged, "--sentences", tmp_path / "none.txt")
+    assert "--batch_size: must be at least 2" in refused(logged, "--sentences", text_file, "--batch_size", "1")
+
+
+def test_a_model_is_audited_without_training(tiny_bert, text_file, tmp_path, capsys):
+    words = ["--sentences", text_file, "--temp", "0.0687", "--batch_size", "16"]
+    code, out, _ = called(capsys, tiny_bert, *words, "--output", tmp_path / "here")
+    assert code == 0
+    assert "is the constant 0.0687 to within 0." in out or "is the constant 0.0688 to within 0." in out
+    record = json.loads((tmp_path / "here" / "audit.json").read_text())
+    assert record["rule"] == "ConstantTemperature(tau=0.0687)"
+    assert record["pull"] == pytest.approx(1, abs=1e-4)
+    assert list(record["windows"]) == ["all"]
+    files = sorted(tiny_bert.iterdir())
+    again = called(capsys, tiny_bert, *words)
+    assert again[1].splitlines() == out.splitlines()[:-1]  # the same, and nothing is written
+    assert sorted(tiny_bert.iterdir()) == files
