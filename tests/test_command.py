@@ -53,6 +53,6 @@ def test_bash_completes_commands_options_and_values(capsys, tmp_path):
         return set(done.stdout.split())
 
     assert completed("dystress", "se") == {"search", "senteval"}
-    assert completed("dystress", "train", "--tau_") == {"--tau_min", "--tau_max", "--tau_0"}
+    assert completed("dystress", "train", "--tau_") == {"--tau_min", "--tau_max", "--tau_0", "--tau_plus"}
     assert completed("dystress", "senteval", "--suite", "m") == {"mini"}
     assert completed("dystress", "search", "b") == {"build"}

@@ -142,7 +142,10 @@ def windows_of(lines: Sequence[Line], log: object) -> tuple[dict[str, Window], i
         }
         if len(parts) == 1:
             chosen = {"all": parts}
-        return {name: _window(some, lines, log) for name, some in chosen.items()}, negatives
+        seen = {name: some for name, some in chosen.items() if any(part.line["comparison"]["batches"] for part in some)}
+        if not seen:
+            raise UserError(f"{log}: in no batch had the negatives a gradient")
+        return {name: _window(some, lines) for name, some in seen.items()}, negatives
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"{log} is damaged: {type(error).__name__} {error}") from error
 
@@ -155,10 +158,8 @@ class _Part(NamedTuple):
     line: Line
 
 
-def _window(parts: Sequence[_Part], lines: Sequence[Line], log: object) -> Window:
+def _window(parts: Sequence[_Part], lines: Sequence[Line]) -> Window:
     of_parts = [part.line["comparison"] for part in parts if part.line["comparison"]["batches"]]
-    if not of_parts:
-        raise UserError(f"{log}: in no batch had the negatives a gradient")
     weights = [comparison["batches"] for comparison in of_parts]
 
     def mean(values: Sequence[Any]) -> Floats:

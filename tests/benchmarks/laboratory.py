@@ -1,6 +1,6 @@
 """The study of temperature rules: what the audit predicts of each, and what trained runs say.
 
-    python tests/benchmarks/laboratory.py predict LOGS --output docs/study/laboratory/predictions.json
+    python tests/benchmarks/laboratory.py predict LOGS --constants 0.05 0.07 --output docs/study/laboratory/predictions.json
     python tests/benchmarks/laboratory.py test RUNS --predictions docs/study/laboratory/predictions.json
 
 ``predict`` reads one run of each rule with --log_similarity, made by ``dystress sweep``, and writes the constant that
@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from dystress_text.errors import UserError
 from dystress_text.files.whole import to_json
@@ -33,8 +36,14 @@ DEV = "sts_b_dev_spearman"
 SEED_OF_LOGS = 1000
 
 
-def predict(folder: Path, only: Sequence[str]) -> dict[str, Any]:
-    """The prediction for each rule, by the name of its preset."""
+def predict(folder: Path, only: Sequence[str], constants: Sequence[float]) -> dict[str, Any]:
+    """The prediction for each rule, by the name of its preset.
+
+    Args:
+        folder: of the logged runs.
+        only: presets; empty for all.
+        constants: that are trained; a rule is tested against the one that is nearest to its own.
+    """
     rules = {}
     for run in read_finished([folder])[0]:
         name = run.folder.name.removesuffix(f"-seed-{SEED_OF_LOGS}")
@@ -44,11 +53,14 @@ def predict(folder: Path, only: Sequence[str]) -> dict[str, Any]:
         lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         windows, negatives = windows_of(lines, file)
         whole = windows["all"]
+        constant = min(constants, key=lambda tau: abs(math.log(tau / whole.tau)))
+        moved = np.interp(math.log(constant), np.log(whole.taus), whole.moved_by_constant)
         rules[name] = {
             "rule": f"{run.record['objective']}, {run.record['temperature']}",
             "nearest": round(whole.tau, 4),
-            "constant": round(whole.tau, 3),
             "moved": round(whole.moved, 4),
+            "constant": constant,
+            "moved_from_constant": round(float(moved), 4),
             "pull": round(whole.pull, 3),
             "equivalent": whole.equivalent,
             "first": {"nearest": round(windows["first"].tau, 4), "moved": round(windows["first"].moved, 4)},
@@ -134,13 +146,14 @@ def interval(difference: Difference) -> str:
 
 def table(outcomes: Sequence[Outcome]) -> list[str]:
     """The Markdown table."""
-    head = ("rule", "nearest constant", "moved", "pull", "predicted", "average", "STS-B dev", "p of equivalence",
+    head = ("rule", "nearest", "moved", "pull", "against", "predicted", "average", "STS-B dev", "p of equivalence",
             "observed", "held", "seeds")  # fmt: skip
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for one in outcomes:
         told = one.prediction
         cells = (
             one.name, f"{told['nearest']:.4f}", f"{100 * told['moved']:.1f} %", f"{told['pull']:.2f}",
+            f"{told['constant']:g}",
             "equivalent" if told["equivalent"] else "not", interval(one.average), interval(one.dev), f"{one.p:.3f}",
             one.observed, "yes" if one.held else "no", str(one.average.seeds),
         )  # fmt: skip
@@ -154,6 +167,7 @@ def main() -> None:
     one = commands.add_parser("predict")
     one.add_argument("logs", type=Path)
     one.add_argument("--output", type=Path, required=True)
+    one.add_argument("--constants", type=float, nargs="+", required=True, help="that are trained")
     one.add_argument("--only", nargs="*", default=[], help="presets; default all")
     two = commands.add_parser("test")
     two.add_argument("runs", type=Path)
@@ -162,7 +176,9 @@ def main() -> None:
     try:
         if options.command == "predict":
             options.output.parent.mkdir(parents=True, exist_ok=True)
-            options.output.write_text(to_json(predict(options.logs, options.only), indent=1) + "\n", encoding="utf-8")
+            options.output.write_text(
+                to_json(predict(options.logs, options.only, options.constants), indent=1) + "\n", encoding="utf-8"
+            )
             return
         outcomes = test(options.runs, json.loads(options.predictions.read_text(encoding="utf-8")))
     except UserError as error:

@@ -18,6 +18,7 @@ from dystress_text.core import (
     comparison,
 )
 from dystress_text.core.diagnosis import BINS, local_temperature
+from dystress_text.errors import UserError
 from dystress_text.report.audit import Audit, Window, in_words, nearest_constant, windows_of
 from dystress_text.training.run_folder import TEXT_PROGRAM
 
@@ -94,6 +95,14 @@ def test_parts_weigh_as_many_batches_as_they_have():
     uneven = [(30, 30, (0, 1)), (40, 10, (1, 0)), (70, 30, (0, 1)), (80, 10, (1, 0))]
     windows, _ = windows_of([part(step, 0.05, batches, rule) for step, batches, rule in uneven], "log")
     assert windows["all"].rule[30:32] == pytest.approx([0.25, 0.75])
+
+
+def test_a_tenth_without_a_gradient_is_left_out():
+    lines = [part(step, 0.1, batches=0 if step == 100 else 10) for step in range(10, 101, 10)]
+    windows, _ = windows_of(lines, "log")
+    assert list(windows) == ["first", "all"]
+    with pytest.raises(UserError, match="^log: in no batch had the negatives a gradient$"):
+        windows_of([part(step, 0.1, batches=0) for step in (100, 200, 300, 400)], "log")
 
 
 def test_words_and_verdict():
