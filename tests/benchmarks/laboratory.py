@@ -1,7 +1,7 @@
 """The study of temperature rules: what the audit predicts of each, and what trained runs say.
 
-    python tests/benchmarks/laboratory.py predict LOGS --constants 0.05 0.07 --output docs/study/laboratory/predictions.json
-    python tests/benchmarks/laboratory.py test RUNS --predictions docs/study/laboratory/predictions.json
+    python tests/benchmarks/laboratory.py predict LOGS --constants 0.05 0.07 --output PREDICTIONS
+    python tests/benchmarks/laboratory.py test RUNS --predictions PREDICTIONS
 
 ``predict`` reads one run of each rule with --log_similarity, made by ``dystress sweep``, and writes the constant that
 comes nearest and whether the rule is expected to train like it. ``test`` reads the runs of the rules and of their
