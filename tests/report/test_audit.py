@@ -101,7 +101,7 @@ def test_a_tenth_without_a_gradient_is_left_out():
     lines = [part(step, 0.1, batches=0 if step == 100 else 10) for step in range(10, 101, 10)]
     windows, _ = windows_of(lines, "log")
     assert list(windows) == ["first", "all"]
-    with pytest.raises(UserError, match="^log: in no batch had the negatives a gradient$"):
+    with pytest.raises(UserError, match=r"^log: in no batch had the negatives a gradient$"):
         windows_of([part(step, 0.1, batches=0) for step in (100, 200, 300, 400)], "log")
 
 
