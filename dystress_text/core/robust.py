@@ -191,11 +191,12 @@ class SampleTemperature(_FittedTemperature):
         self.set_samples(0)
 
     def set_samples(self, samples: int) -> None:
-        """Begin with so many samples, all at the temperature of the start."""
-        device = self._buffers["taus"].device if "taus" in self._buffers else None  # type: ignore[union-attr]
-        self.register_buffer("taus", torch.full((samples,), self.tau, device=device))
-        self.register_buffer("averages", torch.full((samples,), torch.nan, device=device))  # log u; NaN: not seen yet
-        self.register_buffer("speeds", torch.zeros(samples, device=device))
+        """Begin with so many samples, all at the temperature of the start; on the device and in the dtype of before."""
+        like = self._buffers.get("taus")
+        like = torch.empty(0) if like is None else like
+        self.register_buffer("taus", like.new_full((samples,), self.tau))
+        self.register_buffer("averages", like.new_full((samples,), torch.nan))  # log u; NaN before the first visit
+        self.register_buffer("speeds", like.new_zeros(samples))
 
     def forward(self, similarity: Tensor) -> Tensor:
         """The mean temperature of all samples."""

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from core_cases import OBJECTIVES, TEMPERATURES, VARIANTS, macl, macl_on_both_views
 from gather_cases import losses_of_ranks, own
 from processes import spawn
+from rule_cases import RULES
 from torch.nn.parallel import DistributedDataParallel
 
 from dystress_text.core import (
@@ -125,6 +126,8 @@ def cases():
     for name, build in LOSSES.items():
         for kind, temperature, detach in (("cosine", TAU, False), ("adaptive", adaptive(), True)):
             yield f"{name}, {kind}", build, temperature, detach, draw(VIEWS[name], 6, dim=5)
+    for name, (rule, _) in RULES.items():
+        yield name, NTXentLoss, rule(), name != "temo", draw(2, 6, dim=5)
 
 
 def process(folder):

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import warnings
 from functools import partial
 
 import numpy as np
@@ -11,6 +10,7 @@ import rule_loops as loops
 import torch
 from gather_cases import losses_of_ranks, own
 from processes import in_threads
+from rule_cases import RULES, quiet
 
 from dystress_text.core import (
     ADNCERule,
@@ -40,24 +40,6 @@ from dystress_text.core.rows import decoupled_rows
 FORMS = pytest.mark.parametrize("form", [False, True], ids=["plain", "blockwise"])
 
 
-def quiet(build, *args, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return build(*args, **options)
-
-
-# the rule, and the loop that gives the loss of a row; with temperatures at which both cases of a bound occur
-RULES = {
-    "debiased": (lambda: DebiasedRule(0.5, 0.1), partial(loops.debiased, tau=0.5, tau_plus=0.1)),
-    "debiased, bound": (lambda: DebiasedRule(0.2, 0.2), partial(loops.debiased, tau=0.2, tau_plus=0.2)),
-    "no bias": (lambda: DebiasedRule(0.2, 0.0), partial(loops.debiased, tau=0.2, tau_plus=0.0)),
-    "hcl": (lambda: HardNegativeRule(0.5, 1.0, 0.1), partial(loops.hcl, tau=0.5, tau_plus=0.1, beta=1.0)),
-    "hcl, sharp": (lambda: HardNegativeRule(0.2, 0.5, 0.05), partial(loops.hcl, tau=0.2, tau_plus=0.05, beta=0.5)),
-    "focal": (lambda: quiet(FocalRule, 0.2, 0.3), partial(loops.focal, tau=0.2, margin=0.3)),
-    "adnce": (lambda: ADNCERule(0.2, 0.4, 0.5), partial(loops.adnce, tau=0.2, mu=0.4, sigma=0.5)),
-    "hardness": (lambda: HardnessRule(0.2, 3.0), partial(loops.hardness, tau=0.2, strength=3.0)),
-    "temo": (lambda: TeMoTemperature(0.1, 0.2), partial(loops.temo, tau_0=0.1, alpha=0.2)),
-}
 EVERY_RULE = pytest.mark.parametrize("name", RULES)
 OBJECTIVES = {"InfoNCE": (InfoNCELoss, loops.simcse_rows), "NT-Xent": (NTXentLoss, loops.simclr_rows)}
 BOTH = pytest.mark.parametrize("objective", OBJECTIVES)
@@ -163,7 +145,7 @@ def test_a_rule_wraps_any_temperature(name, form):
         gradients.append(torch.autograd.grad(InfoNCELoss(rule, blockwise=one)(*z), [*rule.parameters(), *z]))
     assert_same(gradients[1], gradients[0])
     step = 1e-5
-    ends = [float(InfoNCELoss(build(0.2 + sign * step))(*z)) for sign in (1, -1)]
+    ends = [InfoNCELoss(build(0.2 + sign * step))(*z).item() for sign in (1, -1)]
     free = learned[0].temperature.free
     (slope,) = torch.autograd.grad(
         learned[0].temperature(torch.zeros((), dtype=torch.float64)), free
@@ -212,7 +194,7 @@ def test_a_row_without_negatives_costs_nothing(name):
     rule, _ = RULES[name]
     for form in (False, True):
         value = InfoNCELoss(rule(), blockwise=form)(*z, ids=(ids, ids))
-        assert float(value) == 0
+        assert value.item() == 0
         assert all(torch.equal(g, torch.zeros_like(g)) for g in torch.autograd.grad(value, z))
 
 

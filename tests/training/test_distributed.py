@@ -24,11 +24,14 @@ from sentence_transformers import SentenceTransformer
 from dystress_text.core import (
     AlignmentAdaptiveTemperature,
     CosineTemperature,
+    DCLLoss,
     InfoNCELoss,
     LearnableTemperature,
     MACLLoss,
     NTXentLoss,
     ProcessGather,
+    RobustTemperature,
+    SampleTemperature,
     ShiftedCosineTemperature,
 )
 from dystress_text.encoders.encoder import SentenceEncoder
@@ -54,6 +57,8 @@ OBJECTIVES = {
     "learned temperature": lambda gather: InfoNCELoss(
         LearnableTemperature(CosineTemperature(0.05, 0.1)).double(), gather=gather
     ),
+    "robust temperature": lambda gather: InfoNCELoss(RobustTemperature(3.0).double(), gather=gather),
+    "a temperature a sample": lambda gather: DCLLoss(SampleTemperature().double(), gather=gather),
 }
 CASES = {name: (name, {}) for name in OBJECTIVES}
 CASES["accumulation"] = ("InfoNCE, shifted cosine", {"gradient_accumulation_steps": 2})
