@@ -68,7 +68,7 @@ def test_equivalence_is_a_90_percent_interval_within_the_margin(mean):
         ours, baseline = dict(enumerate(70 + drawn)), dict.fromkeys(range(5), 70.0)
         interval = stats.ttest_1samp(drawn, 0).confidence_interval(0.90)
         p = equivalence(ours, baseline, 0.25)
-        assert (p < 0.05) == (-0.25 < interval.low and interval.high < 0.25)
+        assert (p < 0.05) == (interval.low > -0.25 and interval.high < 0.25)
         tail = stats.t.sf((0.25 - abs(drawn.mean())) / (drawn.std(ddof=1) / 5**0.5), 4)
         assert p == pytest.approx(tail)
     assert equivalence({0: 1.0}, {0: 1.0}, 0.25) is None
