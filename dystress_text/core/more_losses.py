@@ -15,6 +15,8 @@ from dystress_text.core.registry import Temperature
 from dystress_text.core.rows import Pairs, first_view_pairs, info_nce_rows
 from dystress_text.core.rule import PairRule, Pull, Rows
 
+_SMALL = -15  # below it, softplus is exp to the first two terms, in fp64 too
+
 
 class RINCELoss(InfoNCELoss):
     """RINCE (Chuang et al., CVPR 2022): robust to views that do not belong together.
@@ -100,7 +102,7 @@ class SigmoidRule(Temperature):
     def pullback(self, similarity: Tensor, detach: bool = True, tau: Tensor | None = None) -> tuple[list[Tensor], Pull]:
         x = self.positive_logit(similarity).detach()
         logit = _log_softplus(x)
-        slope = torch.sigmoid(x).div_(logit.exp())  # of the logarithm of softplus
+        slope = _slope_of_log_softplus(x)
 
         def pull(gradients: Sequence[Tensor]) -> tuple[Tensor, list[Tensor | None]]:
             of_x = gradients[0].mul_(slope)
@@ -130,9 +132,16 @@ class SigmoidRule(Temperature):
 
 def _log_softplus(x: Tensor) -> Tensor:
     """Logarithm of ``log(1 + exp(x))``, exact where that underflows too."""
-    small = x < -15
+    small = x < _SMALL
     safe = torch.where(small, torch.zeros_like(x), x)
     return torch.where(small, x - x.clamp(max=0).exp() / 2, F.softplus(safe).log())
+
+
+def _slope_of_log_softplus(x: Tensor) -> Tensor:
+    """Its derivative, sigmoid / softplus, where both underflow too."""
+    small = x < _SMALL
+    safe = torch.where(small, torch.zeros_like(x), x)
+    return torch.where(small, 1 - x.clamp(max=0).exp() / 2, torch.sigmoid(safe) / F.softplus(safe))
 
 
 class SigLIPLoss(ContrastiveLoss):
