@@ -236,11 +236,11 @@ class _Gradients:
         matrix = self.matrix
         mirrored = matrix.mirrored(rows, columns)
         logits, pull = matrix.pullback(similarity, rows, columns)
+        gradients = self._softmaxes(logits, rows)
         if mirrored and matrix.tau is None:
-            both = [self._softmax(logit.T, columns, k).T for k, logit in enumerate(logits)]
-            weights = self._pull(pull, [s.add_(b) for s, b in zip(self._softmaxes(logits, rows), both, strict=True)])
-        else:
-            weights = self._pull(pull, self._softmaxes(logits, rows))
+            for gradient, other in zip(gradients, self._softmaxes([logit.T for logit in logits], columns), strict=True):
+                gradient += other.T
+        weights = self._pull(pull, gradients)
         if mirrored and matrix.tau is not None:
             logits, pull = matrix.pullback(similarity.T, columns, rows)
             weights += self._pull(pull, self._softmaxes(logits, columns)).T

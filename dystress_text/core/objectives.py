@@ -40,7 +40,7 @@ from dystress_text.core.rows import (
 )
 from dystress_text.core.rule import PairRule, RowLoss, Rows, RowSums
 from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature
-from dystress_text.core.temperature import ConstantTemperature
+from dystress_text.core.temperature import constant_if_number
 
 Observer = Callable[[Sequence[Tensor], RowSums, Sequence[Negatives], RowLoss], None]
 
@@ -69,8 +69,7 @@ class ContrastiveLoss(nn.Module):
         hard_negative_weight: float = 0.0,
     ) -> None:
         super().__init__()
-        if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
-            temperature = ConstantTemperature(float(temperature))
+        temperature = constant_if_number(temperature)
         if not isinstance(temperature, PairRule):
             raise TypeError(f"temperature must be a Temperature, a rule or a number, got {type(temperature).__name__}")
         self.temperature = temperature

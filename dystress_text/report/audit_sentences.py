@@ -60,9 +60,6 @@ def log_of_sentences(
     check_length(settings.max_seq_length, start.tokenizer, encoder)
     check_views(encoder, start.tokenizer)
     corpus = corpus_in_memory(sentences, start.tokenizer, settings.max_seq_length)
-    rule = objective.temperature
-    if rule.by_sample:
-        rule.set_samples(len(corpus))
     task = SimcseTask(encoder, start.tokenizer, corpus, objective.to(accelerator.device))
     log = SimilarityLog(objective, threshold=0.0)
     task.begin_step(0, 0)
