@@ -1,7 +1,7 @@
 """A frozen guide says which pairs of a batch are no negatives: those that it finds too alike.
 
-After Solatorio, "GISTEmbed", 2024. Its rule compares with the guide's similarity of the anchor and its positive, so it is
-for positives that are other sentences than their anchors; to a guide without dropout, two dropout views are one
+After Solatorio, "GISTEmbed", 2024. Its rule compares with the guide's similarity of the anchor and its positive, so it
+is for positives that are other sentences than their anchors; to a guide without dropout, two dropout views are one
 sentence. For these there is a threshold, or a quantile of the batch's own similarities.
 """
 
