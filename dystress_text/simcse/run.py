@@ -226,23 +226,20 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
     metric = evaluation.best_metric(engine.metric_for_best_model)
     set_seed(engine.seed)
     start = _start(settings, accelerator)
-    masking = None
-    if text.do_mlm:
-        masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed)
+    masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed) if text.do_mlm else None
     prompt = start.model.prompts.text
     corpus = _read(source, start.tokenizer, text.max_seq_length, prompt, text, accelerator)
     measured = Measured.choose(len(corpus), text.held_out, text.random_pairs)
-    trained = measured.trained(len(corpus))
-    corpus = corpus.only(trained)
+    corpus = corpus.only(measured.trained(len(corpus)))
 
     def tokenize(frozen: FrozenEncoder) -> TokenizedCorpus:
+        limit = min(text.max_seq_length, frozen.limit)
         if frozen.tokenizer is start.tokenizer:  # a copy of the start
             return corpus
-        limit = min(text.max_seq_length, frozen.limit)
-        return _read(source, frozen.tokenizer, limit, frozen.prompt, text, accelerator).only(trained)
+        return _read(source, frozen.tokenizer, limit, frozen.prompt, text, accelerator).only(corpus.chosen)
 
-    by_sample, dtype = objective.temperature.by_sample, evaluation_dtype(accelerator)
-    helpers = build_helpers(text, start, tokenize, by_sample, accelerator.device, dtype)
+    dtype = evaluation_dtype(accelerator)
+    helpers = build_helpers(text, start, tokenize, objective.temperature.by_sample, accelerator.device, dtype)
     task = SimcseTask(
         start.model, start.tokenizer, corpus, objective, evaluation, text.packing, text.mask_duplicates, masking,
         text.mlm_weight, dtype, helpers,
