@@ -127,6 +127,8 @@ class TextRun:
                 _say(f"--{option}: not the published data but a variant: {variant}")
         objective, columns = self.task.objective, self.task.corpus.columns
         _say(f"{type(objective).__name__} with {objective.temperature}")
+        if self.task.helpers.dims and max(self.task.helpers.dims) < self.task.model.transformer.config.hidden_size:
+            _say("--matryoshka_dims leaves the whole vectors out: add their number of dimensions to train them too")
         samples = "sentences" if columns == 1 else f"rows of {columns} sentences"
         _say(f"{trainer.total_steps:,} steps of {trainer.order.batch_size} {samples} on {describe(self.accelerator)}")
         self._measure_untrained()
