@@ -37,10 +37,13 @@ class Prompts:
         Raises:
             ValueError: they are no prompts.
         """
-        texts = {name: text for name, text in (settings.get("prompts") or {}).items() if text is not None}
+        given, unset = settings.get("prompts") or {}, (("document", ""), ("query", ""))  # which every saved model has
+        texts = {name: text for name, text in given.items() if text is not None and (name, text) not in unset}
         default, pooled = settings.get("default_prompt_name"), pooling.get("include_prompt", True)
         if not all(isinstance(text, str) for text in (*texts, *texts.values())) or not isinstance(pooled, bool):
             raise ValueError("its prompts are no texts")
+        if default is not None and given.get(default) == "":
+            default = None
         if default is not None and default not in texts:
             raise ValueError(f"its default prompt {default!r} is none of its prompts")
         return cls(texts, default, pooled)

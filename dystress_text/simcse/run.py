@@ -247,8 +247,7 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
         text.mlm_weight, dtype, helpers,
     )  # fmt: skip
     data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(start.tokenizer, text.max_seq_length)}"
-    if prompt:
-        data_id += f", prompt {prompt!r}"
+    data_id += f", prompt {prompt!r}" if prompt else ""
     if settings.evaluation.eval_file is not None:
         data_id += f", --eval_file {digest_of(evaluation)}"
     options = settings.options() | {"pooler_type": start.model.pooler_type, "metric_for_best_model": metric}
