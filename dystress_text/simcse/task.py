@@ -44,10 +44,10 @@ class TextEmbeddings(Embeddings):
     """
 
     sample_ids: tuple[Tensor, ...] = ()
-    guide: tuple[Tensor, ...] = ()
-    teacher: tuple[Tensor, ...] = ()
     masked_losses: Tensor | None = None
     masked_counts: Tensor | None = None
+    guide: tuple[Tensor, ...] = ()
+    teacher: tuple[Tensor, ...] = ()
 
 
 class SimcseTask:

@@ -62,7 +62,7 @@ def test_chunks_and_the_whole_batch_give_one_gradient(corpus, tiny_bert, tmp_pat
         reset_accelerator()
         found.append(weights(task))
         counts.append(int(task.objective.guided))
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(*found, rtol=0, atol=3e-4)  # a step of Adam is 1e-2; rounding moves small gradients
     assert counts[0] == counts[1] > 0
 
 
