@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, field, fields
@@ -105,6 +106,10 @@ def _in_words(interval: str) -> str:
 
 class SettingsParser(OneLineErrors, HfArgumentParser):
     """A parser whose options are the fields of dataclasses; an error is one line."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._negative_number_matcher = re.compile(r"-\.?\d")  # so that -1:0.03 is a value and not an option
 
     @staticmethod
     def _parse_dataclass_field(parser: ArgumentParser, field: Field[Any]) -> None:

@@ -121,10 +121,10 @@ def test_what_a_rule_learns_is_trained_and_recorded(flags, tmp_path, options, na
 
 
 def test_a_broken_line_is_trained_and_read_again(flags, tmp_path):
-    assert main([*flags, "--temperature=piecewise_linear", "--knots", "0:0.05", "0.4:0.07", "--eval_set=none"]) == 0
+    assert main([*flags, "--temperature=piecewise_linear", "--knots", "-0.2:0.05", "0.4:0.07", "--eval_set=none"]) == 0
     record = record_of(tmp_path)
-    assert record["temperature_parameters"] == {"knots": "0:0.05 0.4:0.07"}
-    assert temperature_of_record(record).values() == {"knots": "0:0.05 0.4:0.07"}
+    assert record["temperature_parameters"] == {"knots": "-0.2:0.05 0.4:0.07"}
+    assert temperature_of_record(record).values() == {"knots": "-0.2:0.05 0.4:0.07"}
 
 
 def test_too_few_negatives_end_the_run_in_a_line(flags, capsys):
