@@ -185,7 +185,7 @@ def draw(outcomes: Sequence[Outcome], file: Path) -> None:
                 [d.mean for d in chosen], rows, xerr=ends, fmt="o", color=colour, fillstyle=filled, markersize=4.5,
                 capsize=2, label=words,
             )  # fmt: skip
-        names = [f"{one.name}, {one.prediction['constant']:g}" for one in ordered]
+        names = [f"{one.name} - {one.prediction['constant']:g}" for one in ordered]
         axes.set_yticks(range(len(ordered)), names)
         for i, one in enumerate(ordered):
             axes.annotate(
@@ -193,8 +193,12 @@ def draw(outcomes: Sequence[Outcome], file: Path) -> None:
                 xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7,
             )  # fmt: skip
         dress_plain(axes, "", "Rule less its nearest constant, average of three STS sets", 8)
-        axes.set_xlabel("points, 95 % interval over five seeds")
-        figure.legend(loc="outside lower center", ncols=3, frameon=False)
+        axes.set_xlabel("points, 95 % interval over the seeds")
+        axes.set_xscale("symlog", linthresh=1, linscale=1.5)  # even up to 1, then by factors
+        ticks = (-8, -4, -2, -1, -0.5, 0, 0.5, 1, 2)
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xticks([], minor=True)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
         figure.savefig(file, dpi=150)
 
 
