@@ -53,7 +53,7 @@ def with_near_copy(sentences: Sequence[str], others: Iterable[str], share: float
         left = np.flatnonzero(~found)
         if len(left) == 0:
             break
-        index = _Index.of([sentences[i] for i in left], share)
+        index = _Index.of([sentences[i] for i in left.tolist()], share)
         found[left[index.pairs(part)[0]]] = True
     return found
 
@@ -65,7 +65,7 @@ def repeats(sentences: Sequence[str], share: float = SHARE) -> NDArray[np.bool_]
         left = start + np.flatnonzero(~found[start:])
         if len(left) == 0:
             break
-        later, earlier = _Index.of([sentences[i] for i in left], share).pairs(part)
+        later, earlier = _Index.of([sentences[i] for i in left.tolist()], share).pairs(part)
         found[left[later[earlier + start < left[later]]]] = True
     return found
 
@@ -73,9 +73,8 @@ def repeats(sentences: Sequence[str], share: float = SHARE) -> NDArray[np.bool_]
 def jaccard(first: Sequence[str], second: Sequence[str]) -> NDArray[np.float64]:
     """The share of members that each pair of sentences has in common, (n,)."""
     a, b = _members(first), _members(second)
-    keys = [np.repeat(np.arange(len(each.sizes)), each.sizes) << _HASH_BITS | each.hashes.astype(np.int64) for each in (a, b)]
-    common = np.intersect1d(*keys, assume_unique=True) >> _HASH_BITS
-    shared = np.bincount(common, minlength=len(first))
+    common = np.intersect1d(a.keys(), b.keys(), assume_unique=True) >> np.uint64(_HASH_BITS)
+    shared = np.bincount(common.astype(np.int64), minlength=len(first))
     return np.asarray(shared / (a.sizes + b.sizes - shared), dtype=np.float64)
 
 
@@ -85,6 +84,11 @@ class _Members:
 
     hashes: Hashes
     sizes: Integers
+
+    def keys(self) -> Hashes:
+        """The sentence's number and the hash, (total,), rising."""
+        row = np.repeat(np.arange(len(self.sizes), dtype=np.uint64), self.sizes)
+        return np.asarray(row << np.uint64(_HASH_BITS) | self.hashes, dtype=np.uint64)
 
 
 def _members(sentences: Sequence[str]) -> _Members:

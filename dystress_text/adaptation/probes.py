@@ -24,7 +24,19 @@ DROPPED_SHARE = 0.5
 KEPT_SHARE = 0.4  # of a truncated sentence
 
 _LONG_WORD = 16  # mean characters a word from which on a script writes no spaces
-_MARKS = (",", ";", ":", ")", "—", "–", "，", "；", "：", "、", "،")
+_MARKS = (
+    ",",
+    ";",
+    ":",
+    ")",
+    "\u2014",
+    "\u2013",
+    "\uff0c",
+    "\uff1b",
+    "\uff1a",
+    "\u3001",
+    "\u060c",
+)  # full-width and Arabic ones too
 
 Integers = NDArray[np.int64]
 
@@ -83,6 +95,7 @@ class Probes:
 def general_pairs() -> tuple[tuple[str, str], ...]:
     """The pairs of the embedded mini-STS, unrelated to alike; their scores are not used."""
     pairs = eval_pairs("mini_sts")
+    assert pairs is not None
     return tuple(zip(pairs.first, pairs.second, strict=True))
 
 

@@ -111,8 +111,8 @@ def split_text(sentences: Sequence[str], documents: Integers, seed: int) -> Spli
     units = _units(structure, documents, max(1, target // UNITS), len(sentences))
     chosen = np.isin(units, _drawn(units, target, seed))
     drawn, train = np.flatnonzero(chosen), np.flatnonzero(~chosen)
-    found = HeldOut(tuple(sentences[i] for i in drawn), drawn, units[drawn])
-    distinct = found.only(~with_near_copy(found.sentences, (sentences[i] for i in train)))
+    found = HeldOut(tuple(sentences[i] for i in drawn.tolist()), drawn, units[drawn])
+    distinct = found.only(~with_near_copy(found.sentences, (sentences[i] for i in train.tolist())))
     distinct = distinct.only(~repeats(distinct.sentences))
     if len(distinct.sentences) < min(FEWEST, target):
         raise UserError(
@@ -146,11 +146,11 @@ def _runs_on(sentences: Sequence[str], seed: int) -> bool:
     rng = np.random.default_rng([seed, 1])
     places = np.sort(rng.permutation(n - 1)[:COMPARED])
     far = (places + rng.integers(2, n, len(places))) % n  # neither the line nor the next one
-    here = [sentences[i] for i in places]
-    following = [sentences[i + 1] for i in places]
+    here = [sentences[i] for i in places.tolist()]
+    following = [sentences[i + 1] for i in places.tolist()]
     if np.mean([a.casefold() <= b.casefold() for a, b in zip(here, following, strict=True)]) > SORTED:
         return False
-    more = jaccard(here, following) - jaccard(here, [sentences[i] for i in far])
+    more = jaccard(here, following) - jaccard(here, [sentences[i] for i in far.tolist()])
     return bool(more.mean() > EVIDENCE * more.std() / np.sqrt(len(more)))
 
 
