@@ -111,8 +111,8 @@ def check_language(sentences: Sequence[str], tokenizer: PreTrainedTokenizerBase)
         )
     if found.alone > MOST_SPELLED:
         raise UserError(
-            f"--base: its tokenizer does not know the language of the text: it spells {found.alone:.0%} of it letter by "
-            "letter"
+            f"--base: its tokenizer does not know the language of the text: it spells {found.alone:.0%} of it "
+            "letter by letter"
         )
 
 

@@ -1,4 +1,4 @@
-"""How sure a figure is: percentile bootstrap by SciPy, items of one unit drawn together, both models on the same draws."""
+"""How sure a figure is: percentile bootstrap by SciPy; items of one unit are drawn together, for both models alike."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def of_agreement(first: Float64, second: Float64, seed: int = 0) -> Estimate:
 
 def _estimate(stats: Any, columns: Sequence[Float64], statistic: Any, items: int, units: int, seed: int) -> Estimate:
     figure = float(statistic(*columns))
-    if units < FEWEST_UNITS:
+    if units < FEWEST_UNITS or not np.isfinite(figure):
         return Estimate(figure, -np.inf, np.inf, items, units)
     found = stats.bootstrap(
         columns, statistic, paired=True, vectorized=True, axis=-1, method="percentile", n_resamples=RESAMPLES,

@@ -132,9 +132,9 @@ def ranks(queries: Tensor, gallery: Tensor, right: Integers, own: Integers) -> F
 def geometry(units: Tensor) -> tuple[Float64, Float64]:
     """Uniformity and the mean absolute cosine of all pairs i != j, as values of the sentences, (n,) each.
 
-    Both are means T over pairs. A sentence's value is T + 2 (h - T), where h is the mean over its own pairs: the values'
-    mean is T, and their spread is what T's error comes from, as each draw of a sentence changes both sides of its pairs.
-    Uniformity, log T, gets log T + 2 (h - T) / T.
+    Both are means T over pairs. A sentence's value is T + 2 (h - T), where h is the mean over its own pairs. The mean
+    of the values is T, and their spread gives T's error: a drawn sentence stands on both sides of pairs (the first term
+    of Hoeffding's decomposition). Uniformity, log T, gets log T + 2 (h - T) / T.
 
     Args:
         units: unit vectors, (n, dim), at least two.

@@ -16,27 +16,15 @@ from dystress_text.adaptation.split import HeldOut, Structure
 from dystress_text.evaluation.catalogue import eval_pairs
 
 NEIGHBOURS, HALVES, DROPPED, TRUNCATED = "neighbours", "halves", "dropped words", "truncation"
-GENERAL = "general halves"
+GENERAL = "general dropped words"
 
 FEWEST_PIECES = 8  # words of a sentence that is cut in two
 FEWEST_CHANGED = 4  # words of a sentence of which some are left out
 DROPPED_SHARE = 0.5
 KEPT_SHARE = 0.4  # of a truncated sentence
 
-_LONG_WORD = 16  # mean characters a word from which on a script writes no spaces
-_MARKS = (
-    ",",
-    ";",
-    ":",
-    ")",
-    "\u2014",
-    "\u2013",
-    "\uff0c",
-    "\uff1b",
-    "\uff1a",
-    "\u3001",
-    "\u060c",
-)  # full-width and Arabic ones too
+_LONG_WORD = 12  # mean characters a word from which on a script writes no spaces
+_MARKS = tuple(",;:)\u2014\u2013\uff0c\uff1b\uff1a\u3001\u060c")  # dashes, full-width and Arabic ones too
 
 Integers = NDArray[np.int64]
 
@@ -70,7 +58,7 @@ class Probes:
         sentences: (n,) held out, whose geometry is measured.
         units: of each, (n,).
         probes: on held-out sentences.
-        general: halves of general sentences; None without.
+        general: words left out of general sentences; None without.
         pairs: (p, 2) general sentences whose similarities should stay.
     """
 
@@ -115,14 +103,14 @@ def make_probes(
     probes = [
         neighbours(held_out) if structure != "lines" else None,
         halves(held_out.sentences, held_out.units),
-        itself(DROPPED, held_out, lambda sentence: dropped(sentence, seed)),
-        itself(TRUNCATED, held_out, truncated),
+        itself(DROPPED, held_out.sentences, held_out.units, lambda sentence: dropped(sentence, seed)),
+        itself(TRUNCATED, held_out.sentences, held_out.units, truncated),
     ]
     return Probes(
         held_out.sentences,
         held_out.units,
         tuple(probe for probe in probes if probe is not None),
-        halves(distinct, np.arange(len(distinct)), GENERAL),
+        itself(GENERAL, distinct, np.arange(len(distinct)), lambda sentence: dropped(sentence, seed)),
         pairs,
     )
 
@@ -141,22 +129,22 @@ def neighbours(held_out: HeldOut) -> Probe | None:
     return Probe(NEIGHBOURS, queries, held_out.sentences, right[asked], asked, held_out.units[asked])
 
 
-def halves(sentences: Sequence[str], units: Integers, name: str = HALVES) -> Probe | None:
+def halves(sentences: Sequence[str], units: Integers) -> Probe | None:
     """The first half of a sentence finds the second one among all second halves; None if no sentence is long enough."""
     cut = [(parts, unit) for sentence, unit in zip(sentences, units, strict=True) if (parts := in_two(sentence))]
     if not cut:
         return None
     first, second = zip(*(parts for parts, _ in cut), strict=True)
-    return _each_its_own(name, first, second, np.arange(len(cut)), np.array([unit for _, unit in cut]))
+    return _each_its_own(HALVES, first, second, np.arange(len(cut)), np.array([unit for _, unit in cut]))
 
 
-def itself(name: str, held_out: HeldOut, change: Callable[[str], str | None]) -> Probe | None:
+def itself(name: str, sentences: Sequence[str], units: Integers, change: Callable[[str], str | None]) -> Probe | None:
     """A changed sentence finds itself among all; None if all are too short to be changed."""
-    changed = [(text, i) for i, sentence in enumerate(held_out.sentences) if (text := change(sentence))]
+    changed = [(text, i) for i, sentence in enumerate(sentences) if (text := change(sentence))]
     if not changed:
         return None
     places = np.array([i for _, i in changed])
-    return _each_its_own(name, tuple(text for text, _ in changed), held_out.sentences, places, held_out.units[places])
+    return _each_its_own(name, tuple(text for text, _ in changed), tuple(sentences), places, units[places])
 
 
 def _each_its_own(
