@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 from conftest import WORDS
 
+from dystress_text.adaptation import near_copies
 from dystress_text.adaptation.near_copies import jaccard, normalized, repeats, with_near_copy
 
 
@@ -30,8 +31,9 @@ def similarity(a, b):
     return len(members(a) & members(b)) / len(members(a) | members(b))
 
 
-def test_near_copies_are_those_of_all_pairs():
-    ours, others = sentences_with_copies(60, 0), sentences_with_copies(600, 1)  # more than a part
+def test_near_copies_are_those_of_all_pairs(monkeypatch):
+    monkeypatch.setattr(near_copies, "_FIRST", 16)  # several parts
+    ours, others = sentences_with_copies(60, 0), sentences_with_copies(200, 1)
     others[3], others[5] = "?!", "你好"
     ours[3], ours[4] = "?!", "你好"
     for share in (0.4, 0.7, 1.0):

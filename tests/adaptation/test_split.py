@@ -35,7 +35,9 @@ def test_the_structure_of_a_text():
     running, loose = topics(600, 12), make_sentences(600)
     assert structure_of(loose, ONE, 0) == "lines"
     assert structure_of(running, ONE, 0) == "blocks"
-    assert structure_of(sorted(running), ONE, 0) == "lines"
+    by_topic = [" ".join(reversed(sentence.split())) for sentence in running]
+    assert structure_of(by_topic, ONE, 0) == "blocks"
+    assert structure_of(sorted(by_topic), ONE, 0) == "lines"  # alike because they are sorted
     assert structure_of(loose, np.arange(600) // 6, 0) == "documents"
     assert structure_of(loose, np.arange(600), 0) == "lines"  # a blank line behind every sentence
 
