@@ -46,7 +46,7 @@ class Bars:
     weights: Mapping[str, float] = field(default_factory=lambda: {NEIGHBOURS: 1.0, HALVES: 1.0})
     least_gain: float = 0.5
     guarded: tuple[str, ...] = (DROPPED, TRUNCATED, GENERAL)
-    most_loss: float = 2.0
+    most_loss: float = 5.0
     least_agreement: float = 50.0
     most_cosine_rise: float = 10.0
 

@@ -90,7 +90,7 @@ def test_all_measures_of_a_model():
     rank = [rank_by_loop(vectors[q], gallery, near.right[i], near.own[i]) for i, q in enumerate(near.queries)]
     assert max(rank) > 1
     assert found.values["neighbours"].values.tolist() == pytest.approx([1 / r for r in rank])
-    distance = [(vectors[a] - vectors[b]).square().sum() for a, b in zip(cut.queries, cut.gallery, strict=True)]
+    distance = [float((vectors[a] - vectors[b]).square().sum()) for a, b in zip(cut.queries, cut.gallery, strict=True)]
     assert found.values["halves alignment"].values.tolist() == pytest.approx(distance, abs=1e-12)
     rank = [rank_by_loop(vectors[q], [vectors[g] for g in cut.gallery], [i], -1) for i, q in enumerate(cut.queries)]
     assert found.values["halves"].values.tolist() == pytest.approx([1 / r for r in rank])

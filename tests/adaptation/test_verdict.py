@@ -87,10 +87,10 @@ def compared(gain=(2, 1, 3), agreement=(90, 88, 92), cosine=(-5, -6, -4), droppe
         ({"agreement": (math.nan, -math.inf, math.inf)}, "TIE", "below 50"),
         ({"cosine": (12, 11, 13)}, "WORSE", "random pairs come closer"),
         ({"cosine": (12, 9, 13)}, "TIE", "random pairs come closer"),
-        ({"dropped": (-3, -4, -2.5)}, "WORSE", "^dropped words falls"),
-        ({"general": (-3, -4, -1)}, "TIE", "^general dropped words falls"),
-        ({"general": (-1.9, -4, 1)}, "WIN", "halves"),
-        ({"gain": (-2, -4, -1), "general": (-3, -4, -2.5)}, "WORSE", "below the base for certain"),
+        ({"dropped": (-6, -8, -5.5)}, "WORSE", "^dropped words falls"),
+        ({"general": (-6, -8, -4)}, "TIE", "^general dropped words falls"),
+        ({"general": (-4.9, -8, 1)}, "WIN", "halves"),
+        ({"gain": (-2, -4, -1), "general": (-6, -8, -5.5)}, "WORSE", "below the base for certain"),
     ],
 )
 def test_the_rules(figures, outcome, reason):
