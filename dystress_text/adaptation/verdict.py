@@ -180,7 +180,7 @@ def decide(compared: Compared, bars: Bars) -> Verdict:
         )
     if lost:
         return Verdict(Outcome.WORSE, (*lost, over, *doubtful), compared, bars)
-    if not gain.low > 0:  # NaN neither
+    if gain.low <= 0:
         return Verdict(Outcome.TIE, (f"{over}; the interval holds 0", *doubtful), compared, bars)
     if gain.figure < bars.least_gain:
         return Verdict(Outcome.TIE, (f"{over}, less than {bars.least_gain:g}", *doubtful), compared, bars)
