@@ -115,6 +115,7 @@ STEPS = ("--max_steps=2", "--train_batch_size=8", "--eval_steps=0", "--mixed_pre
 SHORTER = {  # what the story adds to a command of a program
     "train": (*STEPS, "--train_file=mine.txt", "--eval_set=none"),
     "train --supervised": STEPS,
+    "train --log_similarity": (*STEPS, "--train_batch_size=16", "--train_file=mine.txt", "--eval_set=none"),
     "senteval": ("--mode=fast",),
     "vision/train.py": ("--max_steps=1", "--train_batch_size=8", "--max_train_samples=64", "--knn_k=0"),
     "vision/evaluate.py": ("--limit=100", "--k=5", "--probe_epochs=1"),

@@ -9,6 +9,7 @@ from dystress_text.core.geometry import (
     tolerance,
     uniformity,
 )
+from dystress_text.core.guide import Guide, GuideRule
 from dystress_text.core.learnable import LearnableTemperature
 from dystress_text.core.more_losses import RINCELoss, SigLIPLoss
 from dystress_text.core.negative_rules import (
@@ -60,6 +61,8 @@ __all__ = [
     "ExponentialTemperature",
     "FocalRule",
     "Gather",
+    "Guide",
+    "GuideRule",
     "HardNegativeRule",
     "HardnessRule",
     "InfoNCELoss",

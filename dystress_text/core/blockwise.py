@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dystress_text.core.rows import NOTHING, Ids, Pairs, positive_similarity
+from dystress_text.core.rows import NOTHING, Pairs, Spared, positive_similarity
 from dystress_text.core.rule import PairRule, Pull, RowSums
 
 # A loss with blockwise=None uses the blockwise form above these numbers of similarities.
@@ -78,7 +78,7 @@ def blockwise_rows(pairs: Pairs, rule: PairRule, detach: bool = True, block: int
         left_out=pairs.negatives.left_out.shape[1],
         special_columns=columns,
         special_amounts=pairs.anchors.new_tensor(amounts).expand(len(pairs.anchors), -1),
-        ids=pairs.ids,
+        spared=pairs.spared,
         symmetric=pairs.symmetric,
         block=block or block_size(pairs.anchors.device, pairs.anchors.element_size()),
     )
@@ -100,7 +100,7 @@ class _Matrix:
     left_out: int  # so many of the special columns are no negatives; the others have a bonus
     special_columns: Tensor  # (rows, k)
     special_amounts: Tensor  # (rows, k), added to the logits there; -inf removes a pair from the negatives
-    ids: Ids | None
+    spared: Spared
     symmetric: bool
     block: int
 
@@ -116,11 +116,11 @@ class _Matrix:
 
     def amend(self, logits: Sequence[Tensor], rows: slice, columns: slice) -> None:
         """Remove the pairs that are not negatives from a block's logits, and add the bonus to the first; in place."""
-        equal = None if self.ids is None else self.ids.equal(rows, columns)
+        spared = self.spared.found(rows, columns)
         places, amounts = self.special_columns[rows] - columns.start, self.special_amounts[rows]
         for k, logit in enumerate(logits):
-            if equal is not None:
-                logit.masked_fill_(equal, NOTHING)
+            if spared is not None:
+                logit.masked_fill_(spared, NOTHING)
             used = None if k == 0 else self.left_out  # the bonus columns are the last ones
             _add_at(logit, places[:, :used], amounts[:, :used])
 
@@ -236,11 +236,11 @@ class _Gradients:
         matrix = self.matrix
         mirrored = matrix.mirrored(rows, columns)
         logits, pull = matrix.pullback(similarity, rows, columns)
+        gradients = self._softmaxes(logits, rows)
         if mirrored and matrix.tau is None:
-            both = [self._softmax(logit.T, columns, k).T for k, logit in enumerate(logits)]
-            weights = self._pull(pull, [s.add_(b) for s, b in zip(self._softmaxes(logits, rows), both, strict=True)])
-        else:
-            weights = self._pull(pull, self._softmaxes(logits, rows))
+            for gradient, other in zip(gradients, self._softmaxes([logit.T for logit in logits], columns), strict=True):
+                gradient += other.T
+        weights = self._pull(pull, gradients)
         if mirrored and matrix.tau is not None:
             logits, pull = matrix.pullback(similarity.T, columns, rows)
             weights += self._pull(pull, self._softmaxes(logits, columns)).T

@@ -69,7 +69,7 @@ def pair_sums(
         detach: whether a temperature is kept out of the gradient.
         threshold: negatives with a similarity above it form the high-similarity region.
     """
-    weights = gradient_of_sums(sums, row_loss)  # (rows, k)
+    _, weights = gradients_of_rows(sums, row_loss)  # (rows, k)
     like = sums.positive
     positive = positive_similarity(z[0], z[1])  # (n,)
     counts, means, taus = like.new_zeros(3), like.new_zeros(2), like.new_zeros(3)
@@ -141,11 +141,6 @@ def negative_gradients(
     amended = [group.amend(logit, rows, bonus=k == 0) for k, logit in enumerate(logits)]
     shares = [(logit - sums[:, k, None]).exp() * weights[:, k, None] for k, logit in enumerate(amended)]
     return pull(shares)[0]
-
-
-def gradient_of_sums(sums: RowSums, row_loss: RowLoss) -> Tensor:
-    """Gradient of the mean row loss by each row's sums over the negatives, (rows, k)."""
-    return gradients_of_rows(sums, row_loss)[1]
 
 
 def gradients_of_rows(sums: RowSums, row_loss: RowLoss) -> tuple[Tensor, Tensor]:

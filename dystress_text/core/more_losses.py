@@ -15,6 +15,8 @@ from dystress_text.core.registry import Temperature
 from dystress_text.core.rows import Pairs, first_view_pairs, info_nce_rows
 from dystress_text.core.rule import PairRule, Pull, Rows
 
+_LINEAR = 40  # above it, softplus is the identity in fp64 too
+
 
 class RINCELoss(InfoNCELoss):
     """RINCE (Chuang et al., CVPR 2022): robust to views that do not belong together.
@@ -98,15 +100,20 @@ class SigmoidRule(Temperature):
         return (_log_softplus(self.positive_logit(similarity)),)
 
     def pullback(self, similarity: Tensor, detach: bool = True, tau: Tensor | None = None) -> tuple[list[Tensor], Pull]:
-        x = self.positive_logit(similarity).detach()
-        logit = _log_softplus(x)
-        slope = torch.sigmoid(x).div_(logit.exp())  # of the logarithm of softplus
+        scale, bias = (p.detach().to(similarity.dtype) for p in (self.log_scale.exp(), self.bias))
+        x = torch.addcmul(bias, similarity, scale)
+        costs = F.softplus(x, threshold=_LINEAR)
+        nothing = costs < torch.finfo(x.dtype).tiny
+        logit = costs.log()
+        torch.where(nothing, x, logit, out=logit)
+        slope = x.sigmoid_().div_(costs).masked_fill_(nothing, 1)  # of the logarithm of softplus
 
         def pull(gradients: Sequence[Tensor]) -> tuple[Tensor, list[Tensor | None]]:
             of_x = gradients[0].mul_(slope)
-            scale = float(self.log_scale.detach().exp()) if of_x.device.type == "cpu" else self.log_scale.detach().exp()
-            of_log_scale = (of_x * similarity).sum() * scale
-            more: list[Tensor | None] = [of_log_scale.to(self.log_scale.dtype), of_x.sum().to(self.bias.dtype)]
+            of_scale = torch.dot(of_x.flatten(), similarity.flatten())
+            more: list[Tensor | None] = [
+                (of_scale * scale).to(self.log_scale.dtype), of_x.sum().to(self.bias.dtype)
+            ]  # fmt: skip
             return of_x.mul_(scale), more
 
         return [logit], pull
@@ -129,10 +136,10 @@ class SigmoidRule(Temperature):
 
 
 def _log_softplus(x: Tensor) -> Tensor:
-    """Logarithm of ``log(1 + exp(x))``, exact where that underflows too."""
-    small = x < -15
-    safe = torch.where(small, torch.zeros_like(x), x)
-    return torch.where(small, x - x.clamp(max=0).exp() / 2, F.softplus(safe).log())
+    """Logarithm of ``log(1 + exp(x))``, which is x where that underflows."""
+    costs = F.softplus(x, threshold=_LINEAR)
+    nothing = costs < torch.finfo(x.dtype).tiny
+    return torch.where(nothing, x, torch.where(nothing, torch.ones_like(x), costs).log())
 
 
 class SigLIPLoss(ContrastiveLoss):

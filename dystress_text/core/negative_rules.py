@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dystress_text.core.registry import Temperature
 from dystress_text.core.rule import PairRule, Pull, Rows, RowSums
-from dystress_text.core.temperature import ConstantTemperature
+from dystress_text.core.temperature import constant_if_number
 
 
 class NegativeRule(PairRule):
@@ -32,8 +32,7 @@ class NegativeRule(PairRule):
 
     def __init__(self, temperature: Temperature | float) -> None:
         super().__init__()
-        if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
-            temperature = ConstantTemperature(float(temperature))
+        temperature = constant_if_number(temperature)
         if not isinstance(temperature, Temperature) or temperature.sums > 1:
             raise ValueError(f"{type(self).__name__} cannot wrap {type(temperature).__name__}")
         self.temperature = temperature
@@ -105,7 +104,7 @@ class DebiasedRule(NegativeRule):
         return self.temperature.pullback(similarity, detach, tau)
 
     def rows(self, sums: RowSums) -> Rows:
-        return Rows(sums.positive, self._debiased(sums.sums[:, 0], sums.positive, _log_counts(sums)))
+        return Rows(sums.positive, self._debiased(sums.sums[:, 0], sums.positive, sums.log_counts))
 
     def own_values(self) -> dict[str, float]:
         return {"tau_plus": self.tau_plus}
@@ -154,7 +153,7 @@ class HardNegativeRule(DebiasedRule):
         )
 
     def rows(self, sums: RowSums) -> Rows:
-        log_counts = _log_counts(sums)
+        log_counts = sums.log_counts
         total = sums.sums[:, 0] - sums.sums[:, 1] + log_counts
         return Rows(sums.positive, self._debiased(total, sums.positive, log_counts))
 
@@ -235,7 +234,7 @@ class ADNCERule(NegativeRule):
         return [logit.add_(self._log_weight(similarity))], pull
 
     def rows(self, sums: RowSums) -> Rows:
-        return Rows(sums.positive, sums.sums[:, 0] - sums.sums[:, 1] + _log_counts(sums))
+        return Rows(sums.positive, sums.sums[:, 0] - sums.sums[:, 1] + sums.log_counts)
 
     def own_values(self) -> dict[str, float]:
         return {"mu": self.mu, "sigma": self.sigma}
@@ -278,12 +277,6 @@ NEGATIVE_RULES: dict[str, type[NegativeRule]] = {
     "adnce": ADNCERule,
     "hardness": HardnessRule,
 }
-
-
-def _log_counts(sums: RowSums) -> Tensor:
-    """Logarithm of each row's number of negatives, (rows,); 0 where it has none."""
-    assert sums.counts is not None
-    return sums.counts.clamp(min=1).log()
 
 
 def _check(name: str, value: float, low: float, high: float, why: str) -> None:

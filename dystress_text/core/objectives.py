@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from dystress_text.core.blockwise import blockwise_pays, blockwise_rows
 from dystress_text.core.gather import Gather, LocalGather
+from dystress_text.core.guide import Guide, guided
 from dystress_text.core.rows import (
     NOTHING,
     Negatives,
@@ -40,7 +41,7 @@ from dystress_text.core.rows import (
 )
 from dystress_text.core.rule import PairRule, RowLoss, Rows, RowSums
 from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature
-from dystress_text.core.temperature import ConstantTemperature
+from dystress_text.core.temperature import constant_if_number
 
 Observer = Callable[[Sequence[Tensor], RowSums, Sequence[Negatives], RowLoss], None]
 
@@ -51,6 +52,7 @@ class ContrastiveLoss(nn.Module):
     Attributes:
         duplicates: the number of pairs, of all processes and batches so far, that were left out because their samples
             are the same; a scalar.
+        guided: the number of further pairs that were left out because of a guide, (1,); None until a guide is expected.
         observer: a function that is called for each batch with the unit vectors, the rows' sums, the negatives behind
             them, and the function that makes the rows' losses of the sums. It must not change its arguments. None for
             no observer.
@@ -58,6 +60,7 @@ class ContrastiveLoss(nn.Module):
 
     negatives_from_batch = True
     duplicates: Tensor
+    guided: Tensor | None
     observer: Observer | None = None
 
     def __init__(
@@ -69,8 +72,7 @@ class ContrastiveLoss(nn.Module):
         hard_negative_weight: float = 0.0,
     ) -> None:
         super().__init__()
-        if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
-            temperature = ConstantTemperature(float(temperature))
+        temperature = constant_if_number(temperature)
         if not isinstance(temperature, PairRule):
             raise TypeError(f"temperature must be a Temperature, a rule or a number, got {type(temperature).__name__}")
         self.temperature = temperature
@@ -79,6 +81,7 @@ class ContrastiveLoss(nn.Module):
         self.blockwise = blockwise
         self.hard_negative_weight = hard_negative_weight
         self.register_buffer("duplicates", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("guided", None)  # so that the checkpoints of runs without a guide stay as they are
 
     def extra_repr(self) -> str:
         return f"detach_temperature={self.detach_temperature}, blockwise={self.blockwise}"
@@ -90,6 +93,7 @@ class ContrastiveLoss(nn.Module):
         *hard_negatives: Tensor,
         ids: Sequence[Tensor] | None = None,
         samples: Tensor | None = None,
+        guide: Guide | None = None,
     ) -> Tensor:
         """Mean loss over the anchors.
 
@@ -103,8 +107,10 @@ class ContrastiveLoss(nn.Module):
                 the anchor or of the anchor's positive. The loss of a row without negatives is 0. If the first two
                 tensors are the same object, ``z1`` and ``z2`` are two views of one sample.
             samples: the places of the anchors in the data set, (batch,), for a rule with one temperature a sample.
+            guide: its vectors, one tensor (batch, any dim) for each embedding above. A candidate that is more alike to
+                the anchor than the threshold is no negative of it. The loss of a row without negatives is 0.
         """
-        return self._compute((z1, z2, *hard_negatives), ids, samples)
+        return self._compute((z1, z2, *hard_negatives), ids, samples, guide)
 
     def view_pairs(self, z1: Tensor, z2: Tensor, ids: Sequence[Tensor] | None) -> Pairs:
         """The pairs of unit vectors z1, z2 (n, dim) without hard negatives; ``ids`` as in :meth:`forward`."""
@@ -127,10 +133,17 @@ class ContrastiveLoss(nn.Module):
         return self.row_loss(rows, z1, z2)
 
     def sums_and_negatives(
-        self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None, samples: Tensor | None = None
+        self,
+        z: Sequence[Tensor],
+        ids: Sequence[Tensor] | None = None,
+        samples: Tensor | None = None,
+        guide: Guide | None = None,
     ) -> tuple[RowSums, tuple[Negatives, ...]]:
         """The sums of each row of unit vectors (n, dim), and the negatives of each group of pairs."""
         groups = self.pairs(z, ids)
+        if guide is not None:  # whose vectors have the places of the embeddings in rows and columns
+            of_guide = self.pairs(guide.vectors)
+            groups = tuple(guided(*both, guide.threshold) for both in zip(groups, of_guide, strict=True))
         if samples is not None:
             tau = self.temperature.anchor_temperatures(samples).to(z[0].dtype)  # (n, 1)
             groups = tuple(pairs._replace(tau=tau.repeat(len(pairs.anchors) // len(tau), 1)) for pairs in groups)
@@ -142,15 +155,21 @@ class ContrastiveLoss(nn.Module):
         return RowSums.of_all(by_group), tuple(pairs.negatives for pairs in groups)
 
     def _sums_of(self, pairs: Pairs) -> RowSums:
-        if pairs.ids is not None:
-            duplicates = self.gather(pairs.negatives.duplicates().unsqueeze(0)).sum()
-            self.duplicates = self.duplicates.to(duplicates.device) + duplicates
+        if pairs.spared.any:
+            counts = self.gather(torch.stack(pairs.negatives.spared_counts()).unsqueeze(0)).sum(0)  # (2,)
+            self.duplicates = self.duplicates.to(counts.device) + counts[0]
+            if self.guided is not None:
+                self.guided = self.guided.to(counts.device) + counts[1:]
         blockwise = blockwise_pays(pairs) if self.blockwise is None else self.blockwise
         form = blockwise_rows if blockwise else plain_rows
         return form(pairs, self.temperature, self.detach_temperature)
 
     def _compute(
-        self, views: Sequence[Tensor], ids: Sequence[Tensor] | None = None, samples: Tensor | None = None
+        self,
+        views: Sequence[Tensor],
+        ids: Sequence[Tensor] | None = None,
+        samples: Tensor | None = None,
+        guide: Guide | None = None,
     ) -> Tensor:
         rule = self.temperature
         if any(z.ndim != 2 for z in views) or len({tuple(z.shape) for z in views}) != 1:
@@ -159,6 +178,11 @@ class ContrastiveLoss(nn.Module):
         if ids is not None and [tuple(i.shape) for i in ids] != [(len(z),) for z in views]:
             shapes = ", ".join(str(tuple(i.shape)) for i in ids)
             raise ValueError(f"ids must be one tensor ({len(views[0])},) for each of {len(views)} embeddings: {shapes}")
+        if guide is not None and [len(g) for g in guide.vectors] != [len(z) for z in views]:
+            shapes = ", ".join(str(tuple(g.shape)) for g in guide.vectors)
+            raise ValueError(
+                f"guide vectors: one ({len(views[0])}, any dim) for each of {len(views)} embeddings: {shapes}"
+            )
         if self.negatives_from_batch and len(views[0]) * self.gather.world_size < 2 and len(views) < 3:
             raise ValueError("a batch of 1 pair has no negatives: the batch size must be at least 2")
         if rule.by_sample and (samples is None or tuple(samples.shape) != (len(views[0]),)):
@@ -169,7 +193,7 @@ class ContrastiveLoss(nn.Module):
             z = [unit_vectors(view) for view in views]
             if rule.needs_mean_positive:
                 rule.observe(self.gather(positive_similarity(z[0], z[1]).detach()).mean())
-            sums, negatives = self.sums_and_negatives(z, ids, samples if rule.by_sample else None)
+            sums, negatives = self.sums_and_negatives(z, ids, samples if rule.by_sample else None, guide)
             weights = rule.weights(sums)
 
             def row_loss(sums: RowSums) -> Tensor:
@@ -179,7 +203,7 @@ class ContrastiveLoss(nn.Module):
             if self.observer is not None:
                 self.observer(z, sums, negatives, row_loss)
             loss = row_loss(sums)
-            if ids is not None:
+            if ids is not None or guide is not None:
                 loss = torch.where(sums.sums[:, 0] > NOTHING / 2, loss, 0)
             own = rule.own_loss(sums)
             if samples is not None and self.training:

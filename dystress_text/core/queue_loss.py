@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dystress_text.core.gather import Gather
+from dystress_text.core.guide import Guide
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.rows import Negatives, positive_similarity, unit_vectors
 from dystress_text.core.rule import PairRule, RowSums
@@ -66,7 +67,11 @@ class QueueInfoNCELoss(ContrastiveLoss):
         return loss
 
     def sums_and_negatives(
-        self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None, samples: Tensor | None = None
+        self,
+        z: Sequence[Tensor],
+        ids: Sequence[Tensor] | None = None,
+        samples: Tensor | None = None,
+        guide: Guide | None = None,
     ) -> tuple[RowSums, tuple[Negatives, ...]]:
         query, key = z
         if query.shape[1] != self.queue.shape[1]:

@@ -48,11 +48,6 @@ def _mean_similarity(sums: RowSums) -> Tensor:
     return (sums.sums[:, 1] - sums.sums[:, 0]).exp() - 1
 
 
-def _log_counts(sums: RowSums) -> Tensor:
-    assert sums.counts is not None
-    return sums.counts.clamp(min=1).log()
-
-
 @register_temperature("robust")
 class RobustTemperature(_FittedTemperature):
     """One learned temperature, fitted to an effective number of negatives (FastCLIP's RGCL with one temperature).
@@ -114,8 +109,8 @@ class RobustTemperature(_FittedTemperature):
         with torch.no_grad():
             self.tau.clamp_(self.tau_min, self.tau_max)  # where the last step may have taken it beyond
             tau = self(sums.positive)  # (rows,)
-            divergence = _mean_similarity(sums) / tau - sums.sums[:, 0] + _log_counts(sums)  # KL, (rows,)
-            rho = _log_counts(sums) - math.log(self.effective_negatives)
+            divergence = _mean_similarity(sums) / tau - sums.sums[:, 0] + sums.log_counts  # KL, (rows,)
+            rho = sums.log_counts - math.log(self.effective_negatives)
             gradient = torch.where(counts > 0, rho - divergence, 0).mean()
         return (self.tau - self.tau.detach()) * gradient.to(self.tau.dtype)
 
@@ -216,7 +211,7 @@ class SampleTemperature(_FittedTemperature):
     def _averages(self, sums: RowSums) -> tuple[Tensor, Tensor]:
         """Logarithms of ``mean exp((s - p) / tau)`` in this batch and of the moving average with it, both (rows,)."""
         assert sums.samples is not None
-        now = sums.sums[:, 0] - sums.positive - _log_counts(sums)
+        now = sums.sums[:, 0] - sums.positive - sums.log_counts
         before = self.averages[sums.samples].to(now.dtype)
         kept = before + math.log1p(-self.gamma) if self.gamma < 1 else torch.full_like(before, -torch.inf)
         mixed = torch.logaddexp(kept, now + math.log(self.gamma))

@@ -27,10 +27,47 @@ class Ids(NamedTuple):
     rows: Tensor  # (rows, k), int64
     columns: Tensor  # (columns, m), int64
 
-    def equal(self, rows: slice, columns: slice) -> Tensor:
+    def found(self, rows: slice, columns: slice) -> Tensor:
         """Whether each pair of a block shares an id, (rows, columns)."""
         shared = [a[rows, None] == b[columns] for a in self.rows.unbind(1) for b in self.columns.unbind(1)]
         return torch.stack(shared).any(0) if len(shared) > 1 else shared[0]
+
+
+class Alike(NamedTuple):
+    """Pairs that a guide finds alike: an anchor and a candidate above its threshold are no negatives."""
+
+    rows: Tensor  # (rows, any dim), the guide's unit vectors
+    columns: Tensor  # (columns, the same dim)
+    threshold: Tensor  # (), or (rows, 1)
+
+    def found(self, rows: slice, columns: slice) -> Tensor:
+        """Whether the guide finds each pair of a block alike, (rows, columns)."""
+        threshold = self.threshold[rows] if self.threshold.ndim else self.threshold
+        return self.rows[rows] @ self.columns[columns].T > threshold
+
+
+class Spared(NamedTuple):
+    """Pairs that are no negatives although they are pairs of two samples."""
+
+    ids: Ids | None = None
+    alike: Alike | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether there can be such pairs."""
+        return self.ids is not None or self.alike is not None
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether a pair's mirror image is spared with it, where the anchors are the candidates."""
+        return self.alike is None or self.alike.threshold.ndim == 0
+
+    def found(self, rows: slice, columns: slice = slice(None)) -> Tensor | None:
+        """Whether each pair of a block is one of them, (rows, columns); None if there are none."""
+        if self.ids is None or self.alike is None:
+            only = self.ids or self.alike
+            return None if only is None else only.found(rows, columns)
+        return self.ids.found(rows, columns) | self.alike.found(rows, columns)
 
 
 class Negatives(NamedTuple):
@@ -41,28 +78,30 @@ class Negatives(NamedTuple):
     left_out: Tensor  # (rows, k), int64: columns that are not negatives of the row
     bonus_columns: Tensor | None = None  # (rows, h), as in Pairs
     bonus: float = 0.0
-    ids: Ids | None = None  # as in Pairs
+    spared: Spared = Spared()  # as in Pairs
 
     def amend(self, logits: Tensor, rows: slice, bonus: bool = True) -> Tensor:
         """Logits (rows, columns) with pairs that are not negatives removed and, if asked for, with the bonus added."""
         if bonus and self.bonus_columns is not None:
             logits = add_bonus(logits, self.bonus_columns[rows], self.bonus)
-        if self.ids is not None:
-            logits = logits.masked_fill(self.ids.equal(rows, slice(None)), NOTHING)
+        spared = self.spared.found(rows)
+        if spared is not None:
+            logits = logits.masked_fill(spared, NOTHING)
         return logits.scatter(1, self.left_out[rows], -torch.inf)
 
     def mask(self, like: Tensor, rows: slice) -> Tensor:
         """1 for a negative and 0 for any other pair, (rows, columns) in the dtype of ``like``."""
         ones = torch.ones_like(like)
-        if self.ids is not None:
-            ones.masked_fill_(self.ids.equal(rows, slice(None)), 0)
+        spared = self.spared.found(rows)
+        if spared is not None:
+            ones.masked_fill_(spared, 0)
         return ones.scatter_(1, self.left_out[rows], 0)
 
     @torch.no_grad()
     def counts(self) -> Tensor:
         """The number of negatives of each anchor, (rows,), in the dtype of the vectors."""
         counts = self.anchors.new_full((len(self.anchors),), len(self.candidates) - self.left_out.shape[1])
-        if self.ids is None:
+        if not self.spared.any:
             return counts
         for rows in self._some_rows():
             counts[rows] = self.mask(self.anchors.new_empty(len(counts[rows]), len(self.candidates)), rows).sum(1)
@@ -74,14 +113,17 @@ class Negatives(NamedTuple):
             yield slice(start, start + step)
 
     @torch.no_grad()
-    def duplicates(self) -> Tensor:
-        """The number of pairs that are left out only because of their ids, a scalar."""
-        total = torch.zeros((), dtype=torch.int64, device=self.anchors.device)
-        if self.ids is None:
-            return total
-        for rows in self._some_rows():
-            total += self.ids.equal(rows, slice(None)).scatter_(1, self.left_out[rows], False).sum()
-        return total
+    def spared_counts(self) -> tuple[Tensor, Tensor]:
+        """The numbers of pairs that are left out only because of their ids, and of others only because of the guide."""
+        total = torch.zeros(2, dtype=torch.int64, device=self.anchors.device)
+        for rows in self._some_rows() if self.spared.any else ():
+            found = [None if one is None else one.found(rows, slice(None)) for one in self.spared]
+            same, alike = (None if one is None else one.scatter_(1, self.left_out[rows], False) for one in found)
+            if same is not None:
+                total[0] += same.sum()
+            if alike is not None:
+                total[1] += (alike if same is None else alike & ~same).sum()
+        return total[0], total[1]
 
 
 class Pairs(NamedTuple):
@@ -97,13 +139,13 @@ class Pairs(NamedTuple):
     excluded_column: Tensor | None = None  # (rows,), int64: the anchor itself among the candidates
     bonus_columns: Tensor | None = None  # (rows, h), int64: the anchor's own hard negatives
     bonus: float = 0.0  # added to those logits
-    ids: Ids | None = None  # of the samples; pairs with an equal id are left out
+    spared: Spared = Spared()  # pairs of two samples that are no negatives
     tau: Tensor | None = None  # (rows, 1), temperatures of the anchors, where they have their own
 
     @property
     def symmetric(self) -> bool:
         """Whether the matrix of logits is symmetric, because the anchors are the candidates."""
-        return self.candidates is self.anchors and self.bonus_columns is None
+        return self.candidates is self.anchors and self.bonus_columns is None and self.spared.symmetric
 
     @property
     def entries(self) -> int:
@@ -115,7 +157,7 @@ class Pairs(NamedTuple):
         """The pairs without the positives, the anchors with themselves, and the duplicates."""
         columns = [column for column in (self.positive_column, self.excluded_column) if column is not None]
         left_out = torch.stack(columns, dim=1)  # (rows, 1 or 2)
-        return Negatives(self.anchors, self.candidates, left_out, self.bonus_columns, self.bonus, self.ids)
+        return Negatives(self.anchors, self.candidates, left_out, self.bonus_columns, self.bonus, self.spared)
 
 
 # ---- unit vectors and their products -------------------------------------------------------------------------------
@@ -191,7 +233,7 @@ def first_view_pairs(z1: Tensor, z2: Tensor, gather: Gather, ids: Sequence[Tenso
     """
     row_ids = _row_ids(ids)
     pair_ids = None if row_ids is None else Ids(row_ids, gather(row_ids))
-    return Pairs(z1, gather(z2), own_columns(len(z1), gather, z1.device), ids=pair_ids)
+    return Pairs(z1, gather(z2), own_columns(len(z1), gather, z1.device), spared=Spared(pair_ids))
 
 
 def both_view_pairs(z1: Tensor, z2: Tensor, gather: Gather, ids: Sequence[Tensor] | None = None) -> Pairs:
@@ -202,7 +244,7 @@ def both_view_pairs(z1: Tensor, z2: Tensor, gather: Gather, ids: Sequence[Tensor
     first, second = columns, columns + len(candidates) // 2  # columns of this process's rows of either view
     row_ids = _row_ids(ids)
     pair_ids = None if row_ids is None else Ids(row_ids.repeat(2, 1), gather(row_ids).repeat(2, 1))
-    return Pairs(anchors, candidates, torch.cat([second, first]), torch.cat([first, second]), ids=pair_ids)
+    return Pairs(anchors, candidates, torch.cat([second, first]), torch.cat([first, second]), spared=Spared(pair_ids))
 
 
 def with_hard_negatives(
@@ -222,7 +264,7 @@ def with_hard_negatives(
     n = len(z[0])
     sample = own_columns(n, gather, z[0].device).repeat(len(pairs.anchors) // n)  # (rows,)
     before, all_rows = len(pairs.candidates), n * gather.world_size
-    pair_ids = pairs.ids
+    pair_ids = pairs.spared.ids
     if pair_ids is not None and ids is not None:
         of_columns = [gather(i).unsqueeze(1).expand(-1, pair_ids.columns.shape[1]) for i in ids]  # each (N, m)
         pair_ids = Ids(pair_ids.rows, torch.cat([pair_ids.columns, *of_columns]))
@@ -230,7 +272,7 @@ def with_hard_negatives(
         candidates=torch.cat([pairs.candidates, *map(gather, z)]),  # (columns + h N, dim)
         bonus_columns=torch.stack([sample + before + i * all_rows for i in range(len(z))], dim=1),
         bonus=bonus,
-        ids=pair_ids,
+        spared=Spared(pair_ids),
     )
 
 

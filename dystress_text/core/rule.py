@@ -40,6 +40,12 @@ class RowSums(NamedTuple):
     tau: Tensor | None = None  # (rows, 1), temperatures of the anchors, for a rule with one a sample
     samples: Tensor | None = None  # (rows,), int64: the anchors' places in the data set, for the same
 
+    @property
+    def log_counts(self) -> Tensor:
+        """Logarithm of each row's number of negatives, (rows,); 0 where it has none."""
+        assert self.counts is not None
+        return self.counts.clamp(min=1).log()
+
     @classmethod
     def of_all(cls, groups: Sequence[RowSums]) -> RowSums:
         """The rows of several groups, one group after the other."""

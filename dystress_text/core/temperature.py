@@ -14,7 +14,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from dystress_text.core.shapes import (
 )
 
 Shape = Callable[[Tensor], Tensor]
+T = TypeVar("T")
 
 
 class TemperatureError(ValueError):
@@ -86,6 +87,13 @@ class ConstantTemperature(Temperature):
 
     def values(self) -> dict[str, Any]:
         return {"tau": self.tau}
+
+
+def constant_if_number(temperature: T | float) -> T | ConstantTemperature:
+    """A number as a constant temperature; anything else as it is."""
+    if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
+        return ConstantTemperature(float(temperature))
+    return temperature  # type: ignore[return-value]
 
 
 class ProfileTemperature(Temperature):

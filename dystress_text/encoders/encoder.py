@@ -23,6 +23,7 @@ from dystress_text.encoders.native_layout import write_native
 from dystress_text.encoders.packed import Packing, can_pack, packed_states
 from dystress_text.encoders.pooling import AVERAGED, POOLERS, mean_layer, mean_token, pool
 from dystress_text.encoders.pretrained import Pretrained, load_pretrained, pooler_dense, readable
+from dystress_text.encoders.prompts import Prompts, prompt_length
 from dystress_text.errors import UserError
 from dystress_text.files.whole import replaced_files
 from dystress_text.training.run_folder import ADAPTER
@@ -72,6 +73,8 @@ class SentenceEncoder(nn.Module):
             self.head = nn.Sequential(dense, nn.Tanh())
         self.keep_head = keep_head and self.head is not None
         self.normalize = normalize
+        self.prompts = Prompts()
+        self._left_out = 0  # tokens of the prompt that are not pooled
         self._adapted: tuple[PeftModel, ...] = ()  # a tuple, since it must not be a submodule
         self._keep_adapter = False
 
@@ -93,6 +96,20 @@ class SentenceEncoder(nn.Module):
         """Give the head the weights of another dense layer, (dim, dim)."""
         self.head_dense.weight.copy_(dense.weight)
         self.head_dense.bias.copy_(dense.bias)
+
+    def use_prompts(self, prompts: Prompts, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Put the default prompt in front of sentences in :meth:`encode`; :meth:`save` keeps all prompts.
+
+        :meth:`forward` takes token ids that begin with it.
+        """
+        self.prompts = prompts
+        self._left_out = 0 if prompts.pooled or not prompts.text else prompt_length(tokenizer, prompts.text)
+
+    def _pooled(self, mask: Tensor) -> Tensor:
+        """A mask (n, length), 1 at the tokens that are pooled."""
+        return (
+            mask if self._left_out == 0 else mask * (torch.arange(mask.shape[1], device=mask.device) >= self._left_out)
+        )
 
     def adapt(self, adapted: PeftModel, keep: bool = False) -> None:
         """Tell the encoder that its transformer has adapters (:func:`dystress_text.encoders.lora.add_lora`).
@@ -135,13 +152,13 @@ class SentenceEncoder(nn.Module):
         states = packed_states(self.transformer, token_ids, packing, first_only=not averaged)
         vectors = states[-1]
         if averaged:
-            vectors = mean_token(packing.pad(mean_layer(states, self.pooler_type)), attention_mask)
+            vectors = mean_token(packing.pad(mean_layer(states, self.pooler_type)), self._pooled(attention_mask))
         return self._apply_head(vectors)
 
     def forward_padded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Padded token ids and mask, both (n, length), to sentence vectors (n, dim), without packing."""
         states = self._hidden_states(input_ids, attention_mask)
-        return self._apply_head(pool(states, attention_mask, self.pooler_type))
+        return self._apply_head(pool(states, self._pooled(attention_mask), self.pooler_type))
 
     def _apply_head(self, vectors: Tensor) -> Tensor:
         """The head and the normalisation on pooled vectors (n, dim), as far as the encoder has them."""
@@ -190,11 +207,16 @@ class SentenceEncoder(nn.Module):
             (n, dim) fp32 on the CPU; with ``poolers`` one such tensor for each name.
         """
         limit, batches = length_limit(tokenizer, self.transformer), by_sentences(sentences, batch_size)
+        prompt = self.prompts.text
 
         def tokenized() -> Iterator[tuple[Tensor, Tensor]]:
             for rows in progress_bar(batches, progress, desc="encoding", unit=" batches"):
                 batch = tokenizer(
-                    [sentences[i] for i in rows], padding=True, truncation=True, max_length=limit, return_tensors="pt"
+                    [prompt + sentences[i] for i in rows],
+                    padding=True,
+                    truncation=True,
+                    max_length=limit,
+                    return_tensors="pt",
                 )
                 yield batch["input_ids"], batch["attention_mask"]
 
@@ -212,7 +234,8 @@ class SentenceEncoder(nn.Module):
         Returns:
             (n, dim) fp32 on the encoder's device.
         """
-        ids = tokenized(sentences)
+        prompt = self.prompts.text
+        ids = tokenized([prompt + sentence for sentence in sentences] if prompt else sentences)
         on_cpu = next(self.parameters()).device.type == "cpu"
         batches = by_sentences(sentences, SENTENCES_A_BATCH) if on_cpu else by_tokens([len(one) for one in ids])
         padded = (tokenized.padded([ids[i] for i in rows]) for rows in batches)
@@ -238,7 +261,7 @@ class SentenceEncoder(nn.Module):
                 with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
                     states = self._hidden_states(ids, mask, all_layers=poolers is not None)
                 for name in wanted:
-                    pooled = pool(states, mask, name).float()
+                    pooled = pool(states, self._pooled(mask), name).float()
                     vectors[name][done : done + len(ids)] = pooled if poolers is not None else self._apply_head(pooled)
                 done += len(ids)
         finally:
@@ -255,7 +278,7 @@ class SentenceEncoder(nn.Module):
         plain = merged(self._adapted[0]) if self._adapted else self.transformer
         limit, dense = length_limit(tokenizer, self.transformer), self.head_dense if self.keep_head else None
         with replaced_files(folder) as complete:
-            write_native(complete, plain, tokenizer, limit, self.pooler_type, dense, self.normalize)
+            write_native(complete, plain, tokenizer, limit, self.pooler_type, dense, self.normalize, self.prompts)
             for adapted in self._adapted if self._keep_adapter else ():
                 save_adapter(adapted, complete / ADAPTER)
 

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from dystress_text.encoders.pooling import AVERAGED, layer_weights
+from dystress_text.encoders.prompts import Prompts
 
 _BASE, _SENTENCES = "sentence_transformers.base.modules", "sentence_transformers.sentence_transformer.modules"
 _TYPES = {
@@ -45,6 +46,7 @@ def write_native(
     pooler_type: str,
     dense: nn.Linear | None = None,
     normalize: bool = False,
+    prompts: Prompts | None = None,
 ) -> None:
     """Write a model that sentence-transformers loads.
 
@@ -56,11 +58,12 @@ def write_native(
         pooler_type: one of :data:`dystress_text.encoders.pooling.POOLERS`.
         dense: a head's, (dim, dim), applied with tanh to the pooled vector.
         normalize: the vectors get length 1.
+        prompts: of the model; None for none.
 
     Raises:
         OSError: it cannot be written.
     """
-    config, layers = transformer.config, AVERAGED.get(pooler_type, ())
+    config, layers, prompts = transformer.config, AVERAGED.get(pooler_type, ()), prompts or Prompts()
     _write_transformer(folder, transformer, several_layers=len(layers) > 1)
     _write_tokenizer(folder, tokenizer, max_seq_length)
     contents: list[tuple[str, dict[str, Any], dict[str, Tensor]]] = []  # kind, settings and tensors of each module
@@ -72,12 +75,8 @@ def write_native(
         }
         weights = {"layer_weights": layer_weights(layers, config.num_hidden_layers)}
         contents.append(("WeightedLayerPooling", settings, weights))
-    pooling = {
-        "embedding_dimension": config.hidden_size,
-        "pooling_mode": "mean" if layers else "cls",
-        "include_prompt": True,
-    }
-    contents.append(("Pooling", pooling, {}))
+    pooling = {"embedding_dimension": config.hidden_size, "pooling_mode": "mean" if layers else "cls"}
+    contents.append(("Pooling", pooling | {"include_prompt": prompts.pooled}, {}))
     if dense is not None:
         settings = {
             "in_features": dense.in_features,
@@ -95,7 +94,7 @@ def write_native(
         _write_json(place / "config.json", settings)
         if weights:
             save_file(weights, place / "model.safetensors")
-    _write_settings(folder, [kind for kind, _, _ in contents])
+    _write_settings(folder, [kind for kind, _, _ in contents], prompts)
 
 
 def _write_transformer(folder: Path, transformer: PreTrainedModel, several_layers: bool) -> None:
@@ -118,7 +117,7 @@ def _write_tokenizer(folder: Path, tokenizer: PreTrainedTokenizerBase, max_seq_l
     tokenizer.save_pretrained(folder)
 
 
-def _write_settings(folder: Path, kinds: Sequence[str]) -> None:
+def _write_settings(folder: Path, kinds: Sequence[str], prompts: Prompts) -> None:
     paths = {"Transformer": "", **{kind: f"{i}_{kind}" for i, kind in enumerate(kinds, 1)}}
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": _TYPES[kind]} for i, (kind, path) in enumerate(paths.items())
@@ -130,9 +129,9 @@ def _write_settings(folder: Path, kinds: Sequence[str]) -> None:
             "sentence_transformers": version("sentence-transformers"),
             "transformers": transformers.__version__,
         },
-        "default_prompt_name": None,
+        "default_prompt_name": prompts.default,
         "model_type": "SentenceTransformer",
-        "prompts": {"document": "", "query": ""},
+        "prompts": {"document": "", "query": "", **prompts.texts},
         "similarity_fn_name": "cosine",
     }
     _write_json(folder / "config_sentence_transformers.json", settings)

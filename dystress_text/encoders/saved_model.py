@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from transformers.utils.hub import cached_file
 from dystress_text.encoders.encoder import SentenceEncoder, build_encoder
 from dystress_text.encoders.pooling import AVERAGED, layer_weights
 from dystress_text.encoders.pretrained import load_pretrained, readable
+from dystress_text.encoders.prompts import Prompts
 from dystress_text.errors import UserError, reason_of
 from dystress_text.files.hub import hub_reachable
 
@@ -47,6 +48,7 @@ class SavedModel:
         layers: of the encoder; None where its configuration does not say.
         dense: the head's folder inside the model's (dense + tanh on the pooled vector); None without a head.
         normalize: whether the vectors have length 1.
+        prompts: what can stand in front of a sentence, and what does.
     """
 
     pooler_type: str
@@ -56,6 +58,7 @@ class SavedModel:
     layers: int | None
     dense: str | None = None
     normalize: bool = False
+    prompts: Prompts = field(default_factory=Prompts)
 
 
 def read_saved(folder: Path) -> SavedModel:
@@ -83,16 +86,23 @@ def read_saved(folder: Path) -> SavedModel:
             _check_dense(folder, _json(folder / dense / "config.json"), dimension)
         named = _optional(folder / _TRANSFORMER).get("max_seq_length")
         limit = int(named or _json(folder / "tokenizer_config.json").get("model_max_length") or 10**9)
+        pooler_type = _pooler(folder, pooling, averaged)
+        prompts = Prompts.of_settings(_optional(folder / _SETTINGS), pooling)
+        if pooler_type not in AVERAGED and prompts.text and not prompts.pooled:
+            raise UserError(
+                f"{str(folder)!r}: its vectors are the first token behind the prompt, which is not supported"
+            )
         if limit < 1:
             raise ValueError(f"a length limit of {limit}")
         return SavedModel(
-            pooler_type=_pooler(folder, pooling, averaged),
+            pooler_type=pooler_type,
             dimension=dimension,
             max_seq_length=limit if limit < 10**9 else None,
             transformer=str(config["model_type"]),
             layers=int(layers) if layers else None,
             dense=dense,
             normalize="Normalize" in modules,
+            prompts=prompts,
         )
     except (
         OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError, SafetensorError
@@ -122,20 +132,23 @@ def find_saved(name_or_path: str) -> Path | None:
     return found.parent
 
 
-def load_saved(folder: Path) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
-    """Load the encoder of a folder, with its pooler, head and normalisation, and its tokenizer.
+def load_saved(folder: Path, name: str | None = None) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
+    """Load the encoder of a folder, with its pooler, head, normalisation and prompts, and its tokenizer.
+
+    ``name`` is that of a model on the hub of which :func:`find_saved` gave the folder; None for a folder.
 
     Raises:
         UserError: :func:`read_saved` refuses the folder, or its files are damaged.
     """
     saved = read_saved(folder)
     try:
-        found = load_pretrained(str(folder))
+        found = load_pretrained(name or str(folder))
         limit_length(found.tokenizer, saved)
         encoder = build_encoder(found, saved.pooler_type, mlp_head=saved.dense is not None, keep_head=True)
         if saved.dense is not None:
             encoder.start_head(read_head(folder, saved))
         encoder.normalize = saved.normalize
+        encoder.use_prompts(saved.prompts, found.tokenizer)
         return encoder, found.tokenizer
     except UserError as error:
         raise UserError(str(error).removeprefix("--model_name_or_path: ")) from error
@@ -232,8 +245,6 @@ def _check_plain(folder: Path) -> None:
         UserError: they ask for more.
     """
     settings = _optional(folder / _SETTINGS)
-    if any((settings.get("prompts") or {}).values()):
-        raise UserError(f"{str(folder)!r} has prompts, which are not supported: {_SETTINGS} names them")
     similarity = settings.get("similarity_fn_name")
     if similarity not in (None, "cosine"):
         raise UserError(f"{str(folder)!r} compares by {similarity!r} ({_SETTINGS}); only cosine is supported")

@@ -214,6 +214,9 @@ def _recipe(record: Mapping[str, Any]) -> Iterable[str]:
             "supervised", "bidirectional", "hard_negative_weight",
         )),
         ("LoRA", _lora(settings)),
+        *((name, _helper(settings, name)) for name in ("guide", "teacher")),
+        ("share of the trained weights", settings.get("interpolate")),
+        ("loss at the first dimensions", settings.get("matryoshka_dims")),
         ("dropout", settings.get("dropout") if settings.get("dropout") is not None else "the base model's"),
         ("tokens a training sentence", settings.get("max_seq_length")),
         ("batch", batch),
@@ -235,6 +238,16 @@ def _lora(settings: Mapping[str, Any]) -> str | None:
     """Options of LoRA in words; None where it was off."""
     names = ("lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules")
     return _listed({name.removeprefix("lora_"): settings.get(name) for name in names})
+
+
+def _helper(settings: Mapping[str, Any], name: str) -> str | None:
+    """The guide or the teacher with its options; of a folder only the name. None where there was none."""
+    if not settings.get(name):
+        return None
+    options = {
+        option.removeprefix(f"{name}_"): settings[option] for option in settings if option.startswith(f"{name}_")
+    }
+    return ", ".join(filter(None, (Path(str(settings[name])).name, _listed(options))))
 
 
 def _head(record: Mapping[str, Any]) -> str:

@@ -73,6 +73,9 @@ def usage(model: SavedModel, layout: str, at: str) -> Iterable[str]:
     if layout == "onnx":
         code = _ONNX.format(**fill)
         yield f"With ONNX Runtime; `sentence_embedding` is pooled already:\n\n```python\n{code}```"
+    elif model.prompts.text:
+        prompt = _quoted(model.prompts.text)
+        yield f"`encode` puts the prompt `{prompt}` in front of each sentence, which transformers alone does not."
     elif layout != "hf" and model.dense is not None:
         yield f"The dense layer is a module of its own ({model.dense}), which transformers alone does not apply."
     else:

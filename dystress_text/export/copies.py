@@ -85,6 +85,8 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
     if to == "onnx":
         require("onnx", "--to onnx")
     saved = read_saved(model)
+    if saved.prompts.text:
+        raise UserError(f"{str(model)!r} has a default prompt, which other layouts do not keep; nothing was written")
     record, random_pairs = _read_record(model), RandomPairs.load(model)
     encoder, tokenizer = load_saved(model)
     encoder.eval()

@@ -59,10 +59,7 @@ def log_of_sentences(
     encoder = start.model.to(accelerator.device)
     check_length(settings.max_seq_length, start.tokenizer, encoder)
     check_views(encoder, start.tokenizer)
-    corpus = corpus_in_memory(sentences, start.tokenizer, settings.max_seq_length)
-    rule = objective.temperature
-    if rule.by_sample:
-        rule.set_samples(len(corpus))
+    corpus = corpus_in_memory([encoder.prompts.text + s for s in sentences], start.tokenizer, settings.max_seq_length)
     task = SimcseTask(encoder, start.tokenizer, corpus, objective.to(accelerator.device))
     log = SimilarityLog(objective, threshold=0.0)
     task.begin_step(0, 0)

@@ -172,6 +172,7 @@ def load_corpus(
     max_samples: int | None = None,
     cache_dir: str | Path | None = None,
     progress: bool = True,
+    prompt: str = "",
 ) -> TokenizedCorpus:
     """Tokenise a training text, or load its tokens from the cache.
 
@@ -182,6 +183,7 @@ def load_corpus(
         max_samples: use only the first ``max_samples`` samples; None for all.
         cache_dir: the folder of caches; None is :func:`cache_root`.
         progress: show a progress bar while tokenising.
+        prompt: what each sentence begins with.
 
     Raises:
         UserError: the text or the cache cannot be read or written, the text has no sentence, or the tokenizer has no
@@ -190,7 +192,8 @@ def load_corpus(
     digest = text.checksum()
     backend = training_tokenizer(tokenizer, max_seq_length)
     most = None if max_samples is None else max_samples * text.columns
-    key = hashlib.sha256(f"{FORMAT} {digest} {most} {backend.to_str()}".encode()).hexdigest()[:32]
+    named = f"{FORMAT} {digest} {most} {backend.to_str()}" + (f" {prompt!r}" if prompt else "")
+    key = hashlib.sha256(named.encode()).hexdigest()[:32]
     folder = Path(cache_dir or cache_root()) / "corpus" / key
     report = CorpusReport(sha256=digest)
     dtype = _dtype_of(tokenizer)
@@ -203,7 +206,7 @@ def load_corpus(
                 except _DAMAGE as error:
                     warnings.warn(f"the corpus cache {str(folder)!r} is damaged ({error}) and made again", stacklevel=2)
             with whole_folder(folder) as staging:
-                _tokenize_text(text, backend, np.dtype(dtype), staging, report, most, progress)
+                _tokenize_text(text, backend, np.dtype(dtype), staging, report, most, progress, prompt)
             return _open_cached(folder, text.columns)
     except OSError as error:
         raise cache_error(folder.parent, error) from error
@@ -254,10 +257,11 @@ def _tokenize_text(
     report: CorpusReport,
     most: int | None,
     progress: bool,
+    prompt: str,
 ) -> None:
     with (folder / TOKENS).open("wb") as sink:
         places = array("q")
-        sentences = text.sentences(report, most, places)
+        sentences = (prompt + sentence for sentence in text.sentences(report, most, places))
         bar = progress_bar(sentences, progress, desc="tokenising", unit=" sentences", total=most)
         offsets = tokenize(bar, backend, dtype, sink, report, places)
     if report.sentences == 0:

@@ -18,8 +18,10 @@ from transformers import PreTrainedTokenizerBase
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.rule import PairRule
 from dystress_text.encoders.encoder import SentenceEncoder, check_length, check_views
+from dystress_text.encoders.frozen import FrozenEncoder
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
+from dystress_text.encoders.prompts import check_prompt
 from dystress_text.encoders.saved_model import load_saved
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import PREPARED_SETS, suite_folder
@@ -38,8 +40,9 @@ from dystress_text.evaluation.sts import Embed, pair_similarities, score_vectors
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import versions
-from dystress_text.simcse.corpus import TrainingText, load_corpus, tokenizer_id
+from dystress_text.simcse.corpus import TokenizedCorpus, TrainingText, load_corpus, tokenizer_id
 from dystress_text.simcse.held_out import Measured
+from dystress_text.simcse.helpers import build_helpers
 from dystress_text.simcse.objective import TEXT, objective_of
 from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import RunSettings, TextSettings
@@ -124,6 +127,8 @@ class TextRun:
                 _say(f"--{option}: not the published data but a variant: {variant}")
         objective, columns = self.task.objective, self.task.corpus.columns
         _say(f"{type(objective).__name__} with {objective.temperature}")
+        if self.task.helpers.dims and max(self.task.helpers.dims) < self.task.model.transformer.config.hidden_size:
+            _say("--matryoshka_dims leaves the whole vectors out: add their number of dimensions to train them too")
         samples = "sentences" if columns == 1 else f"rows of {columns} sentences"
         _say(f"{trainer.total_steps:,} steps of {trainer.order.batch_size} {samples} on {describe(self.accelerator)}")
         self._measure_untrained()
@@ -150,9 +155,11 @@ class TextRun:
             "duplicate_pairs": int(task.objective.duplicates) if task.mask_duplicates else None,
             **learned_end_points(task.objective.temperature),
         }
+        if task.objective.guided is not None:
+            self.record["guided_pairs"] = int(task.objective.guided)
         best = load_saved(output)[0].to(self.accelerator.device)
         encode = partial(_encode, best, task.tokenizer)
-        if self.evaluation.evaluators and task.evaluation_dtype != torch.float32:
+        if self.evaluation.evaluators and (task.evaluation_dtype != torch.float32 or task.helpers.base):
             self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
         if dev is not None:
             self.record["similarities"]["after"] = pair_similarities(dev, encode(dev.sentences)).histograms()
@@ -187,6 +194,8 @@ class TextRun:
         )
         if record["duplicate_pairs"]:
             _say(f"{record['duplicate_pairs']:,} pairs of equal samples were not used as negatives (--mask_duplicates)")
+        if "guided_pairs" in record:
+            _say(f"{record['guided_pairs']:,} further pairs were too alike for the guide to be negatives (--guide)")
         if "learned_temperature" in record:
             ends = (f"{name} {value:.4f}" for name, value in record["learned_temperature"].items())
             _say(f"learned: {', '.join(ends)}")
@@ -218,26 +227,27 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
     evaluation = build_evaluation(settings.evaluation, text.data_dir)
     metric = evaluation.best_metric(engine.metric_for_best_model)
     set_seed(engine.seed)
-    start = load_start(model_path(text.model_name_or_path), text, settings.given)
-    masking = None
-    if text.do_mlm:
-        check_whole(accelerator, "--do_mlm")
-        masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed)
-    start.model.to(accelerator.device)
-    check_length(text.max_seq_length, start.tokenizer, start.model)
-    if text.dropout != 0 and not text.supervised:  # --dropout 0 is on purpose
-        check_views(start.model, start.tokenizer)
-    with accelerator.local_main_process_first():
-        corpus = load_corpus(
-            source, start.tokenizer, text.max_seq_length, text.max_train_samples, progress=accelerator.is_main_process
-        )
+    start = _start(settings, accelerator)
+    masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed) if text.do_mlm else None
+    prompt = start.model.prompts.text
+    corpus = _read(source, start.tokenizer, text.max_seq_length, prompt, text, accelerator)
     measured = Measured.choose(len(corpus), text.held_out, text.random_pairs)
     corpus = corpus.only(measured.trained(len(corpus)))
+
+    def tokenize(frozen: FrozenEncoder) -> TokenizedCorpus:
+        limit = min(text.max_seq_length, frozen.limit)
+        if frozen.tokenizer is start.tokenizer:  # a copy of the start
+            return corpus
+        return _read(source, frozen.tokenizer, limit, frozen.prompt, text, accelerator).only(corpus.chosen)
+
+    dtype = evaluation_dtype(accelerator)
+    helpers = build_helpers(text, start, tokenize, objective.temperature.by_sample, accelerator.device, dtype)
     task = SimcseTask(
         start.model, start.tokenizer, corpus, objective, evaluation, text.packing, text.mask_duplicates, masking,
-        text.mlm_weight, evaluation_dtype(accelerator),
+        text.mlm_weight, dtype, helpers,
     )  # fmt: skip
     data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(start.tokenizer, text.max_seq_length)}"
+    data_id += f", prompt {prompt!r}" if prompt else ""
     if settings.evaluation.eval_file is not None:
         data_id += f", --eval_file {digest_of(evaluation)}"
     options = settings.options() | {"pooler_type": start.model.pooler_type, "metric_for_best_model": metric}
@@ -257,6 +267,34 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
     return TextRun(
         settings, start, source, measured, task, evaluation, options, data_id, variants, record, publish, accelerator
     )
+
+
+def _start(settings: RunSettings, accelerator: Accelerator) -> Start:
+    """The encoder before the first step, on its device; its length limit, its views and its prompt are checked."""
+    text = settings.text
+    if text.do_mlm:
+        check_whole(accelerator, "--do_mlm")
+    start = load_start(model_path(text.model_name_or_path), text, settings.given)
+    start.model.to(accelerator.device)
+    check_length(text.max_seq_length, start.tokenizer, start.model)
+    check_prompt(start.model.prompts.text, start.tokenizer, text.max_seq_length)
+    if text.dropout != 0 and not text.supervised:  # --dropout 0 is on purpose
+        check_views(start.model, start.tokenizer)
+    return start
+
+
+def _read(
+    source: TrainingText,
+    tokenizer: PreTrainedTokenizerBase,
+    limit: int,
+    prompt: str,
+    text: TextSettings,
+    accelerator: Accelerator,
+) -> TokenizedCorpus:
+    """The training text in a tokenizer's tokens."""
+    show = accelerator.is_main_process
+    with accelerator.local_main_process_first():
+        return load_corpus(source, tokenizer, limit, text.max_train_samples, progress=show, prompt=prompt)
 
 
 def paper_row(settings: RunSettings, temperature: PairRule, processes: int) -> dict[str, Any]:

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from dystress_text.core.matryoshka import matryoshka
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.encoders.encoder import SentenceEncoder, length_limit
 from dystress_text.encoders.encoding import TokenizedOnce
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.evaluation.evaluators import Evaluation
 from dystress_text.simcse.corpus import TokenizedCorpus
+from dystress_text.simcse.helpers import Helpers
 from dystress_text.training.batches import Batch
 from dystress_text.training.best_model import copied_to_cpu
 from dystress_text.training.distributed import is_sharded
@@ -35,6 +37,8 @@ class TextEmbeddings(Embeddings):
 
     Attributes:
         sample_ids: ids of the samples, one tensor (n,) per column; () if duplicates are not masked.
+        guide: the guide's vectors of the sentences, one tensor (n, any dim) per column; () without a guide.
+        teacher: the same of the teacher.
         masked_losses: the sum of the masked-language-model losses, (1,); None without that loss.
         masked_counts: the number of tokens in the sum, (1,).
     """
@@ -42,6 +46,8 @@ class TextEmbeddings(Embeddings):
     sample_ids: tuple[Tensor, ...] = ()
     masked_losses: Tensor | None = None
     masked_counts: Tensor | None = None
+    guide: tuple[Tensor, ...] = ()
+    teacher: tuple[Tensor, ...] = ()
 
 
 class SimcseTask:
@@ -59,6 +65,7 @@ class SimcseTask:
             for no such loss.
         mlm_weight: of that loss.
         evaluation_dtype: of the forward pass in evaluations while training.
+        helpers: guide, teacher and the like.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class SimcseTask:
         masking: TokenMasking | None = None,
         mlm_weight: float = 0.1,
         evaluation_dtype: torch.dtype = torch.float32,
+        helpers: Helpers = Helpers(),  # noqa: B008  # it does not change
     ) -> None:
         self.model = model
         self.packing = packing and model.can_pack
@@ -85,6 +93,9 @@ class SimcseTask:
         self.masking = masking
         self.mlm_weight = mlm_weight
         self.evaluation_dtype = evaluation_dtype
+        self.helpers = helpers
+        if helpers.guide is not None:
+            objective.guided = torch.zeros(1, dtype=torch.int64)
         self._tokenized = TokenizedOnce(tokenizer, length_limit(tokenizer, model.transformer))
         self.positions = 0
         self.tokens = 0
@@ -102,6 +113,7 @@ class SimcseTask:
             batch["samples"] = torch.from_numpy(indices)
         if self.masking is not None:
             batch |= self.masking(batch, indices)
+        batch |= self.helpers.load(indices, self.corpus)
         self.positions += batch["attention_mask"].numel()
         self.tokens += len(batch["token_ids"])
         return batch
@@ -121,6 +133,8 @@ class SimcseTask:
         return TextEmbeddings(
             views=vectors.chunk(max(2, columns)),
             sample_ids=batch["sample_ids"].chunk(columns) if self.mask_duplicates else (),
+            guide=self.helpers.vectors("guide", batch),
+            teacher=self.helpers.vectors("teacher", batch),
             masked_losses=masked_losses,
             masked_counts=batch.get("masked_count"),
             samples=batch.get("samples"),
@@ -134,12 +148,21 @@ class SimcseTask:
         self.objective.temperature.advance(epoch, run_fraction)
 
     def loss(self, embeddings: TextEmbeddings) -> Tensor:
-        ids: tuple[Tensor, ...] | None = embeddings.sample_ids or None
-        if ids is not None and len(ids) == 1:
-            ids = (ids[0], ids[0])  # two views of one sentence
-        loss = cast(Tensor, self.objective(*embeddings.views, ids=ids, samples=embeddings.samples))
+        gather, views = self.objective.gather, embeddings.views
+        inputs = {
+            "ids": _of_views(embeddings.sample_ids) or None,
+            "samples": embeddings.samples,
+            "guide": self.helpers.guidance(_of_views(embeddings.guide), gather),
+        }
+        dims = self.helpers.dims
+        loss = (
+            matryoshka(self.objective, views, dims, **inputs)
+            if dims
+            else cast(Tensor, self.objective(*views, **inputs))
+        )
+        if self.helpers.distillation is not None:
+            loss = loss + self.helpers.distillation(views, _of_views(embeddings.teacher), gather)
         if embeddings.masked_losses is not None and embeddings.masked_counts is not None:  # one entry per chunk
-            gather = self.objective.gather
             of_all = gather(embeddings.masked_counts.sum().unsqueeze(0)).sum()
             masked = self.mlm_weight * gather.world_size * embeddings.masked_losses.sum()
             loss = loss + masked / of_all.clamp(min=1)
@@ -159,4 +182,10 @@ class SimcseTask:
             # them a run would have another dropout from its first saved model on than it has always had
             nn.Linear(self.model.head_dense.in_features, self.model.head_dense.out_features)
         model = copied_to_cpu(self.model)
+        self.helpers.draw_back(model)
         return lambda folder: model.save(folder, self.tokenizer)
+
+
+def _of_views(columns: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """One tensor a view, from one a column: two views of one sentence share theirs."""
+    return columns * 2 if len(columns) == 1 else columns

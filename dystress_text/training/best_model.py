@@ -42,6 +42,7 @@ def is_best(state: TrainingState, metrics: Mapping[str, float], name: str | None
 def note_best(state: TrainingState, metrics: Mapping[str, float], name: str | None) -> None:
     """Record the model of this step as the best one."""
     state.best_metric, state.best_step, state.metrics = _value(metrics, name), state.step, dict(metrics)
+    state.not_better = 0
 
 
 def check_finite(model: nn.Module, step: int) -> None:

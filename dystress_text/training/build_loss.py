@@ -105,6 +105,8 @@ def build_rule(settings: LossSettings, defaults: LossDefaults) -> PairRule:
     temperature = build_temperature(settings, defaults)
     if settings.rule is None:
         return temperature
+    if settings.rule not in NEGATIVE_RULES:
+        raise UserError(f"--rule: unknown rule {settings.rule!r}; known are {', '.join(NEGATIVE_RULES)}")
     return _built(NEGATIVE_RULES[settings.rule], settings, temperature)
 
 
@@ -137,11 +139,20 @@ def _check_owners(settings: LossSettings) -> None:
 
 
 def learned_group(objective: nn.Module, settings: LossSettings) -> dict[str, Any] | None:
-    """The optimiser's parameter group of what a rule learns, without weight decay; None where it learns nothing."""
+    """The optimiser's parameter group of what a rule learns, without weight decay; None where it learns nothing.
+
+    Raises:
+        UserError: a learning rate for nothing.
+    """
     if not isinstance(objective, ContrastiveLoss):
         return None
     parameters = list(objective.temperature.parameters())
     if not parameters:
+        if settings.temperature_learning_rate != LossSettings.temperature_learning_rate:
+            raise UserError(
+                "--temperature_learning_rate: has no effect without --learn_temperature, --temperature robust or "
+                "--objective siglip"
+            )
         return None
     return {"params": parameters, "lr": settings.temperature_learning_rate, "weight_decay": 0.0}
 

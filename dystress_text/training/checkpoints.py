@@ -67,6 +67,7 @@ class TrainingState:
         losses: read from the device and not logged yet.
         skipped_steps: by fp16, because the gradient overflowed.
         skipped_in_row: the number of skipped steps since the last step that was not skipped.
+        not_better: evaluations since the best model's.
 
     Raises:
         ValueError: a counter is negative or not an integer, or a number is not finite.
@@ -80,9 +81,10 @@ class TrainingState:
     losses: list[float] = field(default_factory=list)
     skipped_steps: int = 0
     skipped_in_row: int = 0
+    not_better: int = 0
 
     def __post_init__(self) -> None:
-        counters = (self.step, self.skipped_steps, self.skipped_in_row, self.best_step or 0)
+        counters = (self.step, self.skipped_steps, self.skipped_in_row, self.best_step or 0, self.not_better)
         numbers = (self.train_seconds, self.best_metric or 0.0, *self.losses, *self.metrics.values())
         if not all(type(counter) is int and counter >= 0 for counter in counters):
             raise ValueError("a counter is negative or not an integer")

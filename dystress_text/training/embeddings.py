@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import torch
@@ -20,7 +20,7 @@ class Embeddings:
     """
 
     views: tuple[Tensor, ...]
-    samples: Tensor | None = None
+    samples: Tensor | None = field(default=None, kw_only=True)
 
     def tensors(self) -> list[Tensor]:
         """All tensors, field by field."""

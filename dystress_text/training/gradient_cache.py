@@ -55,16 +55,18 @@ def backward_in_chunks(task: Embedder, model: nn.Module, chunks: Sequence[Batch]
     loss = task.loss(cache[0].with_tensors(whole))
     accelerator.backward(loss)  # to the embeddings, scaled for accumulation and fp16
     rows = zip(*([len(tensor) for tensor in chunk.tensors()] for chunk in cache), strict=True)
-    gradients = [  # for each tensor, one per chunk
-        torch.split(_gradient(tensor), list(lengths))
+    gradients = [  # for each tensor with a gradient, one per chunk
+        torch.split(tensor.grad, list(lengths))
         for tensor, lengths in zip(whole, rows, strict=True)
-        if tensor.requires_grad
+        if tensor.grad is not None
     ]
     for i, (batch, *gradient) in enumerate(zip(chunks, *gradients, strict=True)):
         restore_random_states(states[i], accelerator.device)
         last = i + 1 == len(chunks)
         with nullcontext() if last else accelerator.no_sync(model):
-            embeddings = [x for x in task.embed(model, batch).tensors() if x.is_floating_point()]
+            embeddings = [
+                x for x in task.embed(model, batch).tensors() if x.requires_grad
+            ]  # not those of frozen models
             torch.autograd.backward(embeddings, gradient)
     return loss.detach()
 
@@ -79,8 +81,3 @@ def _embed_without_graph(
         states.append(random_states(device))
         cache.append(task.embed(model, batch))
     return cache, states
-
-
-def _gradient(view: Tensor) -> Tensor:
-    assert view.grad is not None
-    return view.grad

@@ -97,6 +97,9 @@ def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str
         on_main_process(accelerator, lambda: _begin(engine, output, built, trainer))
         summary = trainer.fit()
         built.record.update(_results(summary))
+        if summary.steps < trainer.total_steps and accelerator.is_main_process:
+            patience = f"{engine.early_stopping_patience} evaluations without a better {trainer.best_metric}"
+            print(f"stopped after step {summary.steps:,} of {trainer.total_steps:,}: {patience}", flush=True)
         on_main_process(accelerator, lambda: built.finish(summary, output))
     finally:
         trainer.close()

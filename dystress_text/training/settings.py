@@ -188,6 +188,11 @@ class EngineSettings:
         needs="log_similarity",
     )
     metric_for_best_model: str | None = option(None, "The metric that selects the best model (higher is better).")
+    early_stopping_patience: int | None = option(
+        None,
+        "Stop after so many evaluations in a row without a better value of the metric that selects the best model.",
+        interval="[1, inf)",
+    )
     report_to: str = option(
         "none", "A tracker of accelerate, such as tensorboard or wandb; metrics.jsonl is always written."
     )

@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.core.temperature import TemperatureError
-from dystress_text.errors import Interrupted, TrainingError
+from dystress_text.errors import Interrupted, TrainingError, UserError
 from dystress_text.training.accelerator import (
     Agreement,
     device_failure,
@@ -92,6 +92,8 @@ class Trainer:
         self._extra: list[nn.Parameter] = [] if extra_group is None else extra_group["params"]
         self.similarity_log = similarity_log
         self.best_metric = best_metric or settings.metric_for_best_model
+        if settings.early_stopping_patience is not None and self.best_metric is None:
+            raise UserError("--early_stopping_patience: nothing is evaluated, so no metric says when to stop")
         self.settings = settings
         self.options = dict(vars(settings) if options is None else options)
         self.accelerator = accelerator
@@ -170,14 +172,15 @@ class Trainer:
         bar = progress_bar(show=main, total=self.total_steps, initial=state.step, desc="training", unit=" steps")
         with StopSignals(main) as stop, bar:
             self._mark = time.perf_counter()
-            for micro_batches in self._batches(state.step):
+            for micro_batches in () if self._enough() else self._batches(state.step):
                 self._step(micro_batches)
                 state.step += 1
-                self._after_step(stop, bar)
+                if self._after_step(stop, bar):
+                    break
                 bar.update()
         self._finish_writing()
         return TrainingSummary(
-            steps=self.total_steps,
+            steps=state.step,
             seconds=state.train_seconds,
             samples_per_second=self._samples(state.step) / max(state.train_seconds, 1e-9),
             peak_memory_gb=peak_memory(self.accelerator.device) / 1e9,
@@ -186,8 +189,13 @@ class Trainer:
             metrics=state.metrics,
         )
 
-    def _after_step(self, stop: StopSignals, bar: tqdm[Any]) -> None:
-        """Log, evaluate, save and stop, each if it is due."""
+    def _enough(self) -> bool:
+        """Whether no evaluation was better than the best one for too long; the same on all processes."""
+        patience = self.settings.early_stopping_patience
+        return patience is not None and self._agree(self.state.not_better) >= patience
+
+    def _after_step(self, stop: StopSignals, bar: tqdm[Any]) -> bool:
+        """Log, evaluate, save and stop, each if it is due; returns whether the run ends early."""
         settings, state = self.settings, self.state
         last = state.step == self.total_steps
         every = {"epoch": self.steps_per_epoch, "no": 0}.get(settings.evaluation_strategy or "", settings.eval_steps)
@@ -213,8 +221,8 @@ class Trainer:
                 f"stopped by {signal.Signals(stopping).name} after step {state.step} of {self.total_steps}; "
                 "--resume_from_checkpoint goes on from there",
             )
-        if evaluating or saving:
-            self._mark = time.perf_counter()
+        self._mark = time.perf_counter() if evaluating or saving else self._mark
+        return evaluating and not last and self._enough()
 
     def close(self) -> None:
         """Free the prepared model and end the process group; the last call on every process.
@@ -331,6 +339,8 @@ class Trainer:
             with self._writing():
                 self._writer.start(self.task.snapshot(), self.state.step)
             note_best(self.state, metrics, self.best_metric)
+        else:
+            self.state.not_better += 1
 
     def _log(self, values: Mapping[str, float]) -> None:
         if self.accelerator.is_main_process:

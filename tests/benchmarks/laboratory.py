@@ -161,6 +161,43 @@ def table(outcomes: Sequence[Outcome]) -> list[str]:
     return lines
 
 
+def draw(outcomes: Sequence[Outcome], file: Path) -> None:
+    """Each rule's difference from its constant with its interval, and the margin, by what was predicted."""
+    import matplotlib.pyplot as plt
+
+    from dystress_text.report.drawings import WIDTH, style
+    from dystress_text.report.plots import STYLES, dress_plain
+
+    ordered = sorted(
+        outcomes, key=lambda one: (not one.prediction["equivalent"], one.prediction["moved"]), reverse=True
+    )
+    with style():
+        figure, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.28 * len(ordered)), layout="constrained")
+        axes.axvspan(-MARGIN, MARGIN, color="0.9", linewidth=0, label=f"the margin, {MARGIN:g} points")
+        for predicted, words, (colour, _), filled in (
+            (True, "predicted equivalent", STYLES[0], "full"),
+            (False, "predicted not equivalent", STYLES[1], "none"),
+        ):
+            rows = [i for i, one in enumerate(ordered) if bool(one.prediction["equivalent"]) == predicted]
+            chosen = [ordered[i].average for i in rows]
+            ends = [[d.mean - (d.low or 0) for d in chosen], [(d.high or 0) - d.mean for d in chosen]]
+            axes.errorbar(
+                [d.mean for d in chosen], rows, xerr=ends, fmt="o", color=colour, fillstyle=filled, markersize=4.5,
+                capsize=2, label=words,
+            )  # fmt: skip
+        names = [f"{one.name}, {one.prediction['constant']:g}" for one in ordered]
+        axes.set_yticks(range(len(ordered)), names)
+        for i, one in enumerate(ordered):
+            axes.annotate(
+                f"{100 * one.prediction['moved']:.1f} %, pull {one.prediction['pull']:.2f}", (1, i),
+                xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7,
+            )  # fmt: skip
+        dress_plain(axes, "", "Rule less its nearest constant, average of three STS sets", 8)
+        axes.set_xlabel("points, 95 % interval over five seeds")
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
+        figure.savefig(file, dpi=150)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -172,6 +209,7 @@ def main() -> None:
     two = commands.add_parser("test")
     two.add_argument("runs", type=Path)
     two.add_argument("--predictions", type=Path, required=True)
+    two.add_argument("--figure", type=Path, help="a picture of the table")
     options = parser.parse_args()
     try:
         if options.command == "predict":
@@ -184,6 +222,8 @@ def main() -> None:
     except UserError as error:
         raise SystemExit(str(error)) from error
     print("\n".join(table(outcomes)))
+    if options.figure is not None:
+        draw(outcomes, options.figure)
     counts = {kind: sum(o.observed == kind for o in outcomes) for kind in ("equivalent", "different", "undecided")}
     print(json.dumps({"rules": len(outcomes), "held": sum(one.held for one in outcomes), **counts}))
 

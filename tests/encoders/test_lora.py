@@ -16,6 +16,7 @@ from transformers import AutoModel
 
 from dystress_text.cli import extras
 from dystress_text.core import InfoNCELoss
+from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.lora import add_lora, merged, save_adapter
 from dystress_text.encoders.saved_model import load_saved
@@ -181,11 +182,16 @@ def test_the_loops_other_ways(more, flags, tmp_path):
     assert 0 < record["parameters"]["trained"] < record["parameters"]["all"]
 
 
+class Product(ContrastiveLoss):
+    def forward(self, a, b, ids=None, samples=None):
+        return (a * b).sum()
+
+
 def test_a_gradient_step_is_pefts_own(tiny_bert, corpus, tokenizer):
     """One step of plain SGD on a plain peft model, without any of our layers, moves the adapters as ours does."""
     rows = np.array([3, 1, 4, 15])
     ours = load_start(str(tiny_bert), TextSettings(lora_rank=2, dropout=0.0, mlp_head=False)).model.train()
-    task = SimcseTask(ours, tokenizer, corpus, lambda a, b, ids: (a * b).sum())
+    task = SimcseTask(ours, tokenizer, corpus, Product(0.05))
     task.loss(task.embed(ours, task.load(rows, 0))).backward()
     plain = AutoModel.from_pretrained(tiny_bert, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     plain = get_peft_model(plain, LoraConfig(r=2, lora_alpha=4))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dystress_text.report.comparison import over_pairs, paired, spread
+from dystress_text.report.comparison import equivalence, over_pairs, paired, spread
 
 
 def test_spread_is_the_samples():
@@ -59,6 +59,20 @@ def test_only_seeds_that_both_have_are_paired():
 def test_equal_figures_differ_by_nothing():
     found = paired({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0})
     assert (found.mean, found.low, found.high, found.p) == (0.0, 0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.1, -0.2, 0.24, 0.4])
+def test_equivalence_is_a_90_percent_interval_within_the_margin(mean):
+    for seed in range(20):
+        drawn = np.random.default_rng(seed).normal(mean, 0.15, 5)
+        ours, baseline = dict(enumerate(70 + drawn)), dict.fromkeys(range(5), 70.0)
+        interval = stats.ttest_1samp(drawn, 0).confidence_interval(0.90)
+        p = equivalence(ours, baseline, 0.25)
+        assert (p < 0.05) == (interval.low > -0.25 and interval.high < 0.25)
+        tail = stats.t.sf((0.25 - abs(drawn.mean())) / (drawn.std(ddof=1) / 5**0.5), 4)
+        assert p == pytest.approx(tail)
+    assert equivalence({0: 1.0}, {0: 1.0}, 0.25) is None
+    assert equivalence({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0}, 0.25) == 0
 
 
 def test_many_seeds_are_sampled_and_said_to_be():

@@ -147,6 +147,29 @@ def test_without_evaluation_the_last_model_is_kept(tmp_path, corpus):
     assert summary.steps == summary.best_step == 6
 
 
+def test_a_run_stops_when_it_gets_no_better(tmp_path, corpus):
+    """After two evaluations in a row that are not better; NaN is not. A continued run counts on."""
+    options = {"eval_steps": 1, "metric_for_best_model": "score", "early_stopping_patience": 2, "max_steps": 9}
+    scores = [1.0, 0.5, 2.0, float("nan"), 2.0, 9.0]
+    task = make_task(corpus)
+    task.scores = iter(scores)
+    summary, _ = run(task, corpus, tmp_path / "whole", **options)
+    assert (summary.steps, summary.best_step, summary.metrics) == (5, 3, {"score": 2.0})
+    assert (task.saved, next(task.scores)) == (2, 9.0)
+    for saved_at, left in ((4, [2.0, 9.0]), (5, [])):  # before the last evaluation, and where the run stopped
+        first, again = make_task(corpus), make_task(corpus)
+        first.scores, again.scores = iter(scores), iter(left)
+        folder = tmp_path / f"broken-{saved_at}"
+        run(first, corpus, folder, save_steps=saved_at, **options)
+        reset_accelerator()
+        summary, _ = run(again, corpus, folder, resume_from_checkpoint=True, save_steps=saved_at, **options)
+        assert (summary.steps, summary.best_step) == (5, 3)
+        assert equal(weights(task), weights(again))
+        reset_accelerator()
+    with pytest.raises(UserError, match="--early_stopping_patience: nothing is evaluated"):
+        run(make_task(corpus), corpus, tmp_path / "none", early_stopping_patience=1)
+
+
 def test_vectors_that_are_no_numbers_stop_the_run(tmp_path, corpus):
     task = make_task(corpus)
     task.scores = iter([float("nan")] * 6)

@@ -69,7 +69,7 @@ class PretrainTask:
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
         views = torch.cat(self.views.on_device(batch))  # (2 n, 3, size, size), the first views of all images first
-        return Embeddings(model(views).chunk(2), batch.get("samples"))  # views (n, dim)
+        return Embeddings(model(views).chunk(2), samples=batch.get("samples"))  # views (n, dim)
 
     def loss(self, embeddings: Embeddings) -> Tensor:
         try:
