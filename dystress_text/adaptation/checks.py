@@ -30,11 +30,11 @@ def check_sentences(sentences: Sequence[str]) -> None:
         UserError: fewer than 500, or fewer than 500 distinct ones.
     """
     if len(sentences) < FEWEST_SENTENCES:
-        raise UserError(f"--train_file: at least {FEWEST_SENTENCES} sentences are needed, got {len(sentences)}")
+        raise UserError(f"FILE: at least {FEWEST_SENTENCES} sentences are needed, got {len(sentences)}")
     distinct = len({normalized(sentence) for sentence in sentences})
     if distinct < FEWEST_SENTENCES:
         raise UserError(
-            f"--train_file: of {len(sentences):,} sentences only {distinct:,} are distinct; at least "
+            f"FILE: of {len(sentences):,} sentences only {distinct:,} are distinct; at least "
             f"{FEWEST_SENTENCES} are needed"
         )
 
@@ -103,7 +103,7 @@ def check_language(sentences: Sequence[str], tokenizer: PreTrainedTokenizerBase)
         raise UserError(f"--base: {type(tokenizer).__name__} has no fast (tokenizers) form")
     found = spelling(sentences, tokenizer)
     if found.letters == 0:
-        raise UserError("--train_file: the sentences have no letters")
+        raise UserError("FILE: the sentences have no letters")
     if found.unknown + found.in_bytes > MOST_UNKNOWN:
         raise UserError(
             f"--base: its tokenizer does not know the language of the text: {found.unknown:.0%} of the letters are in "

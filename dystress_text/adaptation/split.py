@@ -116,7 +116,7 @@ def split_text(sentences: Sequence[str], documents: Integers, seed: int) -> Spli
     distinct = distinct.only(~repeats(distinct.sentences))
     if len(distinct.sentences) < min(FEWEST, target):
         raise UserError(
-            f"--train_file: the sentences are too alike to measure on: of {len(drawn):,} that were held out, "
+            f"FILE: the sentences are too alike to measure on: of {len(drawn):,} that were held out, "
             f"{len(drawn) - len(distinct.sentences):,} are near copies of others"
         )
     return Split(structure, train, distinct, len(drawn) - len(distinct.sentences))
