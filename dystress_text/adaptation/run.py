@@ -128,27 +128,28 @@ def adapt(
         shipped = base if found["shipped"] == "base" else tuned
         _write(output, shipped, record, found, questions)
         _say(f"\n{verdict.words()}\n")
-        _say(in_words(found, str(output)))
+        _say(str(found["about"]))
         published = publish(output, record)
         if published is not None:
             _say(published)
         return found
 
 
-def in_words(found: Mapping[str, Any], place: str) -> str:
-    """What lies in the output folder, as a sentence.
+def in_words(outcome: Outcome, adapted: bool, chosen: Mapping[str, Any]) -> str:
+    """Which model was written, as a sentence.
 
     Args:
-        found: what ``verdict.json`` holds.
-        place: the folder's name.
+        outcome: of the verdict.
+        adapted: whether it is the adapted one.
+        chosen: its ``step`` and its share ``alpha`` of the trained weights.
     """
-    alpha, step = found["chosen"]["alpha"], found["chosen"]["step"]
-    tuned = f"{alpha:.0%} of the weights of step {step:,} and {1 - alpha:.0%} of the base's"
-    if found["shipped"] == "base":
-        return f"The model in {place} is the base, unchanged: nothing better was found. --keep_anyway writes the other."
-    if found["verdict"] == Outcome.WIN:
-        return f"The model in {place} is the adapted one: {tuned}."
-    return f"The model in {place} is the adapted one, though it did not win (--keep_anyway): {tuned}."
+    if not adapted:
+        return "The model that was written is the base, unchanged; --keep_anyway writes the adapted one."
+    though = "" if outcome == Outcome.WIN else ", though it did not win (--keep_anyway)"
+    return (
+        f"The model that was written is the adapted one{though}: {chosen['alpha']:.0%} of the weights of step "
+        f"{chosen['step']:,} and {1 - chosen['alpha']:.0%} of the base's."
+    )
 
 
 def _check_resumed(output: Path, settings: AdaptSettings) -> None:
@@ -205,6 +206,7 @@ def _found(
               "points": {f"{alpha:g}": points[alpha] for alpha in sorted(points)}}  # fmt: skip
     return verdict.record() | {
         "shipped": "adapted" if adapted else "base",
+        "about": in_words(verdict.outcome, adapted, chosen),
         "base": settings.base if not Path(settings.base).is_dir() else Path(settings.base).resolve().name,
         "file": {"name": Path(settings.file).name, "sha256": record["corpus"]["sha256"]},
         "seed": settings.seed,

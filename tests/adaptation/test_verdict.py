@@ -12,7 +12,7 @@ from scipy import stats
 from dystress_text.adaptation.intervals import Estimate, Part, of_agreement, of_means
 from dystress_text.adaptation.measures import COSINE, Measured, Values
 from dystress_text.adaptation.probes import DROPPED, GENERAL, HALVES, NEIGHBOURS
-from dystress_text.adaptation.verdict import Bars, Change, Compared, compare, decide, score
+from dystress_text.adaptation.verdict import Bars, Change, Compared, compare, decide, merit, score
 from dystress_text.errors import UserError
 
 rng = np.random.default_rng(0)
@@ -66,7 +66,7 @@ def test_agreement_is_spearmans():
     assert math.isnan(of_agreement(x, x * 0).figure)
 
 
-def compared(gain=(2, 1, 3), agreement=(90, 88, 92), cosine=(-5, -6, -4), dropped=(0, -1, 1), general=(0, -1, 1)):
+def compared(gain=(2, 1, 3), agreement=(95, 94, 96), cosine=(-5, -6, -4), dropped=(0, -1, 1), general=(0, -1, 1)):
     """Figures with their intervals."""
     made = {COSINE: cosine, DROPPED: dropped, GENERAL: general}
     changes = tuple(Change(name, 50.0, 50 + e[0], Estimate(*e, 100, 50), "neither") for name, e in made.items())
@@ -82,9 +82,10 @@ def compared(gain=(2, 1, 3), agreement=(90, 88, 92), cosine=(-5, -6, -4), droppe
         ({"gain": (-2, -4, 0.1)}, "TIE", "the interval holds 0"),
         ({"gain": (-2, -4, -0.1)}, "WORSE", "below the base for certain"),
         ({"gain": (math.nan, -math.inf, math.inf)}, "TIE", "the interval holds 0"),
-        ({"agreement": (40, 30, 49)}, "WORSE", "agree with the base's at .*40.00.*, below 50"),
-        ({"agreement": (49, 45, 53)}, "TIE", "below 50"),
-        ({"agreement": (math.nan, -math.inf, math.inf)}, "TIE", "below 50"),
+        ({"agreement": (40, 30, 49)}, "WORSE", "agree with the base's at .*40.00.*, below 93"),
+        ({"agreement": (49, 45, 53)}, "TIE", "below 93"),
+        ({"agreement": (92, 91, 92.9)}, "TIE", "below 93"),
+        ({"agreement": (math.nan, -math.inf, math.inf)}, "TIE", "below 93"),
         ({"cosine": (12, 11, 13)}, "WORSE", "random pairs come closer"),
         ({"cosine": (12, 9, 13)}, "TIE", "random pairs come closer"),
         ({"dropped": (-6, -8, -5.5)}, "WORSE", "^dropped words falls"),
@@ -101,7 +102,7 @@ def test_the_rules(figures, outcome, reason):
 
 
 def test_the_bars_can_be_moved():
-    bars = Bars(least_gain=3, least_agreement=95, most_cosine_rise=-6, most_loss=-0.5)
+    bars = Bars(least_gain=3, least_agreement=97, ruined_agreement=97, most_cosine_rise=-6, most_loss=-0.5)
     assert decide(compared(), replace(Bars(), least_gain=3)).outcome == "TIE"
     assert len(decide(compared(gain=(4, 1, 5)), bars).reasons) == 5  # all four guards, and the score
     with pytest.raises(ValueError, match="weights"):
@@ -137,3 +138,20 @@ def test_from_measures_to_the_record():
     assert few.record()["score"]["low"] is None
     with pytest.raises(UserError, match="too short to measure on"):
         score(base, tuned, Bars(weights={"other": 1}))
+
+
+def test_points_to_choose_by_are_the_score_less_what_is_broken():
+    base, tuned = models(0.03)
+    assert merit(base, tuned, Bars()) == pytest.approx(1.5)
+    items = base.values[DROPPED].units
+    lost = Values(base.values[DROPPED].values - 0.07, items, "higher")  # 7 points, of which 5 may be lost
+    risen = {COSINE: Values(np.full(len(items), 0.2), items, "neither")}
+    spoiled = replace(
+        tuned, values={**tuned.values, DROPPED: lost, COSINE: Values(np.full(len(items), 0.34), items, "neither")}
+    )
+    started = replace(base, values={**base.values, **risen})
+    assert merit(started, spoiled, Bars()) == pytest.approx(1.5 - 2 - 4)
+    reversed_ = replace(tuned, general=-base.general)
+    assert merit(base, reversed_, Bars()) == pytest.approx(1.5 - 193)
+    with pytest.raises(UserError, match="too short to measure on"):
+        merit(base, tuned, Bars(weights={"other": 1}))
