@@ -38,7 +38,7 @@ def settings(mine, tiny_bert, output, **more):
     return AdaptSettings(file=str(mine), base=str(tiny_bert), output_dir=str(output), **quick | more)
 
 
-def test_without_a_win_the_base_is_written(mine, tiny_bert, tmp_path, capsys, with_pictures):
+def test_without_a_win_the_base_is_written(mine, tiny_bert, tmp_path, capsys):
     """Its weights bit for bit, its vectors as transformers computes them; a second run says the same."""
     output = tmp_path / "out"
     found = adapt(settings(mine, tiny_bert, output), QUICK)
@@ -76,9 +76,12 @@ def test_without_a_win_the_base_is_written(mine, tiny_bert, tmp_path, capsys, wi
 
 
 def test_after_a_win_the_adapted_model_is_written(mine, tiny_bert, tmp_path, monkeypatch):
-    """With the weights between the base's and those of the chosen step. A stopped run goes on to the same verdict."""
+    """With the weights between the base's and those of the chosen step. A run that was stopped goes on."""
     monkeypatch.setattr(run, "decide", lambda compared, bars: replace(decide(compared, bars), outcome=Outcome.WIN))
     trained = {}
+
+    def stop(*_):
+        raise KeyboardInterrupt
 
     def keep(base, tuned, alphas, chooser):
         trained.update({name: tensor.clone() for name, tensor in tuned.model.transformer.state_dict().items()})
@@ -86,13 +89,27 @@ def test_after_a_win_the_adapted_model_is_written(mine, tiny_bert, tmp_path, mon
         return points
 
     choose = run.choose_share
+    monkeypatch.setattr(run, "choose_share", stop)
+    with pytest.raises(KeyboardInterrupt):
+        adapt(settings(mine, tiny_bert, tmp_path / "out"), QUICK)
+    assert not (tmp_path / "out" / "modules.json").exists()  # no model that is not judged
+    reset_accelerator()
     monkeypatch.setattr(run, "choose_share", keep)
-    found = adapt(settings(mine, tiny_bert, tmp_path / "out"), QUICK)
+    found = adapt(settings(mine, tiny_bert, tmp_path / "out", resume_from_checkpoint="yes"), QUICK)
+    assert not (tmp_path / "out" / ".training").exists()
     assert (found["verdict"], found["shipped"]) == ("WIN", "adapted")
     written, base = load_file(tmp_path / "out" / "model.safetensors"), load_file(tiny_bert / "model.safetensors")
     assert any(not torch.equal(written[name], base[name]) for name in base)
     for name, tensor in written.items():
         torch.testing.assert_close(tensor, (base[name] + trained[name]) / 2, rtol=0, atol=1e-6)
+
+
+def test_what_judges_chose_and_trained_nothing(mine, tiny_bert, tmp_path):
+    asked = run.Questions.read(settings(mine, tiny_bert, tmp_path))
+    trained = {asked.sentences[i] for i in asked.split.train}
+    parts = [set(asked.choosing.sentences), set(asked.judging.sentences), trained]
+    assert len(set().union(*parts)) == sum(len(part) for part in parts) >= 500
+    assert 50 < len(parts[1]) < 150
 
 
 SAME = "\n".join(["the cat sat on the mat", "The cat sat on the mat!"] * 300)
