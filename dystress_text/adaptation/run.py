@@ -174,7 +174,7 @@ def _build(
     )  # fmt: skip
     check_language(questions.sentences, built.start.tokenizer)
     _say("step 1 of 4: measuring the base")
-    base = EncodedOnce(built.task.encode)
+    base = EncodedOnce(Loaded(built.start.model, built.start.tokenizer).encode)  # in fp32, as the judge will
     check_directions(base(questions.choosing.sentences))
     chooser.base = measure(questions.choosing, base)
     engine = settings.engine(output)

@@ -46,7 +46,7 @@ def draw_verdict(found: Mapping[str, Any]) -> Figure:
 
     bars = found["bars"]
     changes = {each["name"]: each["difference"] for each in found["measures"]}
-    rows = [(SCORE, found["score"], None)]
+    rows: list[tuple[str, Any, float | None]] = [(SCORE, found["score"], None)]
     rows += [(name, changes[name], None) for name in found["deciding"]]
     rows += [(name, changes[name], -bars["most_loss"]) for name in bars["guarded"] if name in changes]
     with style():
