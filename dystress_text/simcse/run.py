@@ -261,7 +261,22 @@ def build_text_run(
         data_id += f", --eval_file {digest_of(evaluation)}"
     options = settings.options() | {"pooler_type": start.model.pooler_type, "metric_for_best_model": metric}
     variants = _variants(settings, source)
-    record = {
+    record = _record(settings, options, objective, corpus, accelerator.num_processes)
+    record |= {"data_variants": variants, **start.about}
+    return TextRun(
+        settings, start, source, measured, task, evaluation, options, data_id, variants, record, publish, accelerator
+    )
+
+
+def _record(
+    settings: RunSettings,
+    options: Mapping[str, Any],
+    objective: ContrastiveLoss,
+    corpus: TokenizedCorpus,
+    processes: int,
+) -> dict[str, Any]:
+    """What the record of a run begins with."""
+    return {
         "program": TEXT_PROGRAM,
         "settings": options,
         "objective": type(objective).__name__,
@@ -269,13 +284,8 @@ def build_text_run(
         "temperature_parameters": objective.temperature.values(),
         "corpus": asdict(corpus.report),
         "versions": versions("sentence-transformers", "tokenizers"),
-        "data_variants": variants,
-        **start.about,
-        **paper_row(settings, objective.temperature, accelerator.num_processes),
+        **paper_row(settings, objective.temperature, processes),
     }
-    return TextRun(
-        settings, start, source, measured, task, evaluation, options, data_id, variants, record, publish, accelerator
-    )
 
 
 def _start(settings: RunSettings, accelerator: Accelerator) -> Start:
