@@ -30,6 +30,7 @@ from dystress_text.files.whole import versions, write_json
 from dystress_text.simcse.run import TextRun, build_text_run
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.training_text import training_text
+from dystress_text.training.paper_row import PAPER
 from dystress_text.training.run import run
 from dystress_text.training.run_folder import (
     LOG,
@@ -226,7 +227,9 @@ def _write(
 ) -> None:
     """Write model, records and log, and remove what was not judged; complete ``record``."""
     source = str(found["file"]["name"])
-    record["settings"] = record["settings"] | {"output_dir": str(output), "interpolate": found["chosen"]["alpha"]}
+    here = {"output_dir": str(output), "interpolate": found["chosen"]["alpha"], "preset": None}
+    record["settings"] = record["settings"] | here
+    record.pop(PAPER, None)  # an adaptation stands for no row of the paper
     record["adaptation"] = dict(found)
     try:
         shipped.model.save(output, shipped.tokenizer)
