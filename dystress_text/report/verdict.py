@@ -63,7 +63,7 @@ def draw_verdict(found: Mapping[str, Any]) -> Figure:
         axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
         axes.set_ylim(len(rows) - 0.5, -0.5)
         dress_plain(axes, "", f"{found['verdict']}: adapted minus base", 8)
-        axes.set_xlabel(f"points, with {found['confidence']:.0%} intervals; red: a guard's bar")
+        axes.set_xlabel(f"points, {found['confidence']:.0%} intervals; ticks: bars")
     return figure
 
 
