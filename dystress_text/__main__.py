@@ -20,6 +20,7 @@ from dystress_text.errors import UserError
 
 COMMANDS = {
     "train": "fine-tune an encoder, unsupervised or on pairs",
+    "adapt": "adapt a model to your own sentences without labels, and hear whether it helped",
     "senteval": "evaluate a model on the STS and transfer tasks",
     "prepare": "get data sets ready, or a corpus from your own text",
     "search": "build, extend and query an index of sentences",
@@ -51,6 +52,10 @@ def program(command: str) -> ModuleType:
             from dystress_text import train
 
             return train
+        case "adapt":
+            from dystress_text import adapt
+
+            return adapt
         case "senteval":
             from dystress_text import senteval
 

@@ -46,7 +46,8 @@ def train(settings: RunSettings) -> dict[str, Any]:
     def publish(output: Path, record: Mapping[str, Any], objective: ContrastiveLoss) -> str:
         write_record(output, record)
         write_card(output, record)
-        return leave_report(output, objective.temperature, write_text_report)
+        page = leave_report(output, objective.temperature, write_text_report)
+        return f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}"
 
     def build(accelerator: Accelerator) -> TextRun:
         built = build_text_run(settings, accelerator, publish)

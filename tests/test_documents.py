@@ -116,6 +116,7 @@ SHORTER = {  # what the story adds to a command of a program
     "train": (*STEPS, "--train_file=mine.txt", "--eval_set=none"),
     "train --supervised": STEPS,
     "train --log_similarity": (*STEPS, "--train_batch_size=16", "--train_file=mine.txt", "--eval_set=none"),
+    "adapt": ("--max_steps=2", "--train_batch_size=8"),
     "senteval": ("--mode=fast",),
     "vision/train.py": ("--max_steps=1", "--train_batch_size=8", "--max_train_samples=64", "--knn_k=0"),
     "vision/evaluate.py": ("--limit=100", "--k=5", "--probe_epochs=1"),
@@ -133,7 +134,7 @@ def write_inputs(folder):
     rows = [line.split("\t") for line in MINI_STS.read_text().splitlines()]
     firsts = list(dict.fromkeys(row[5] for row in rows))[:120]
     seconds = [row[6] for row in rows][:40]
-    (folder / "mine.txt").write_text("\n".join(firsts))
+    (folder / "mine.txt").write_text("\n".join(dict.fromkeys(sentence for row in rows for sentence in row[5:7])))
     (folder / "sentences.txt").write_text("\n".join(firsts[:40]))
     (folder / "more.txt").write_text("\n".join(firsts[40:60]))
     (folder / "questions.txt").write_text("Who makes music?\nIs it raining?\n")

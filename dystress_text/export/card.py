@@ -95,6 +95,7 @@ def model_card(
         _about(record, model),
         "## How to use",
         *usage(model, layout, at),
+        *_verdict(record),
         *_recipe(record),
         *_results(record),
         *_further_results(record),
@@ -128,10 +129,39 @@ def _about(record: Mapping[str, Any], model: SavedModel) -> str:
         f"Maps sentences{limit} to vectors of {model.dimension} numbers, to be compared by cosine similarity. "
         f"A {_plain(model.transformer)} encoder"
         f"{f' with {model.layers} layers' if model.layers else ''}"
-        f"{f', {_plain(base)},' if base else ''} fine-tuned by contrastive learning "
-        "with dystress-text, an implementation of [this paper](https://arxiv.org/abs/2308.01140). "
+        f"{f', {_plain(base)},' if base else ''} {_made(record)}. "
         f"Pooling: {_pooling_in_words(model)}. "
         f"The vectors {'have length 1' if model.normalize else 'are not normalised'}.{_adapters_in_words(record)}"
+    )
+
+
+def _made(record: Mapping[str, Any]) -> str:
+    program = "dystress-text, an implementation of [this paper](https://arxiv.org/abs/2308.01140)"
+    if _section(record, "adaptation").get("shipped") == "base":
+        return f"as it was: {program}, trained it on other sentences, and that did not make it better"
+    return f"fine-tuned by contrastive learning with {program}"
+
+
+def _verdict(record: Mapping[str, Any]) -> Iterable[str]:
+    """What was said about an adapted model, and which model this is."""
+    found = _section(record, "adaptation")
+    if "verdict" not in found:
+        return
+    split = found["split"]
+    rows = []
+    for each in [{"name": "score", "base": "", "tuned": "", "difference": found["score"]}, *found["measures"]]:
+        if each["name"] in ("score", *found["deciding"], *found["bars"]["guarded"]):
+            change = each["difference"]
+            figures = [f"{value:.2f}" if _is_number(value) else "" for value in (each["base"], each["tuned"])]
+            ends = [f"{change[name]:+.2f}" if _is_number(change[name]) else "?" for name in ("figure", "low", "high")]
+            rows.append((each["name"], *figures, ends[0], f"{ends[1]} to {ends[2]}"))
+    yield (
+        f"## Verdict: {_plain(found['verdict'])}\n\n{_plain(found['about'])} Base and adapted model were compared "
+        f"without labels on {split['judged_on']:,} sentences of the training text that trained and chose nothing; "
+        "whether labels say the same is not known.\n\n"
+        + "\n".join(f"- {_plain(reason)}" for reason in found["reasons"])
+        + "\n\n"
+        + _table(("measure x 100", "base", "adapted", "difference", "95 % interval"), rows)
     )
 
 
@@ -231,7 +261,8 @@ def _recipe(record: Mapping[str, Any]) -> Iterable[str]:
         ("training time", f"{record['train_seconds']} s" if "train_seconds" in record else None),
         ("versions", _listed(_section(record, "versions"))),
     ]  # fmt: skip
-    yield "## Recipe\n\n" + _table(("", ""), (row for row in rows if row[1] is not None))
+    title = "Recipe that was tried" if _section(record, "adaptation").get("shipped") == "base" else "Recipe"
+    yield f"## {title}\n\n" + _table(("", ""), (row for row in rows if row[1] is not None))
 
 
 def _lora(settings: Mapping[str, Any]) -> str | None:

@@ -63,7 +63,7 @@ def _over_steps(runs: Sequence[RunCurves], titles: Mapping[str, str]) -> Picture
             axes.set_xlabel("optimiser steps")
             if len(runs) > 1:
                 name_lines(figure, axes, [run.name for run in runs])
-            pictures.append((f"{metric} over the steps", "", _data_uri(figure)))
+            pictures.append((f"{metric} over the steps", "", picture(figure)))
     return pictures
 
 
@@ -140,10 +140,11 @@ def _finished(figure: Figure, panels: Sequence[Axes], temperature: PairRule | No
         axes.label_outer()
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=1, frameon=False)
-    return _data_uri(figure)
+    return picture(figure)
 
 
-def _data_uri(figure: Figure) -> str:
+def picture(figure: Figure) -> str:
+    """A figure as a URI that holds it; the figure is closed."""
     with io.BytesIO() as drawn:
         figure.savefig(drawn, format="svg", metadata={"Date": None})
         plt.close(figure)

@@ -9,9 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -167,7 +169,7 @@ class TextRun:
         if self.settings.evaluation.has_several:
             self.record["evaluators"] = self.evaluation.record()
         published = self.publish(output, self.record, task.objective)
-        self._report(output)
+        self._report()
         if published is not None:
             _say(published)
 
@@ -185,7 +187,7 @@ class TextRun:
         rates = ", ".join(f"{cosine:.3f} at {rate}" for rate, cosine in found.table())
         _say(f"similarity that random pairs reach: {rates} ({found.about()})")
 
-    def _report(self, output: Path) -> None:
+    def _report(self) -> None:
         record, pooler = self.record, self.task.model.pooler_type
         _say(
             f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s of training, "
@@ -204,16 +206,23 @@ class TextRun:
                 _say(line)
         for line in further_lines(self.evaluation, record["trained"], pooler):
             _say(line)
-        _say(f"\nSentenceTransformer({str(output)!r}) loads the model.")
 
 
-def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Publish) -> TextRun:
+def build_text_run(
+    settings: RunSettings,
+    accelerator: Accelerator,
+    publish: Publish,
+    chosen: NDArray[np.int64] | None = None,
+    evaluation: Evaluation | None = None,
+) -> TextRun:
     """Load what a text run needs: its text, its encoder and its evaluation; call it on all processes.
 
     Args:
         settings: as parsed.
         accelerator: of the run.
         publish: see :class:`TextRun`.
+        chosen: numbers of the samples to train on, rising, in place of those that ``held_out`` leaves; None for these.
+        evaluation: in place of the settings'; None for that.
 
     Raises:
         UserError: the settings or the data are wrong.
@@ -224,7 +233,7 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
         source = training_text(text)
     if source.columns < 3 and text.hard_negative_weight != 0:
         raise UserError("--hard_negative_weight: this run has no hard negatives; --supervised reads them")
-    evaluation = build_evaluation(settings.evaluation, text.data_dir)
+    evaluation = evaluation or build_evaluation(settings.evaluation, text.data_dir)
     metric = evaluation.best_metric(engine.metric_for_best_model)
     set_seed(engine.seed)
     start = _start(settings, accelerator)
@@ -232,7 +241,7 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
     prompt = start.model.prompts.text
     corpus = _read(source, start.tokenizer, text.max_seq_length, prompt, text, accelerator)
     measured = Measured.choose(len(corpus), text.held_out, text.random_pairs)
-    corpus = corpus.only(measured.trained(len(corpus)))
+    corpus = corpus.only(measured.trained(len(corpus)) if chosen is None else chosen)
 
     def tokenize(frozen: FrozenEncoder) -> TokenizedCorpus:
         limit = min(text.max_seq_length, frozen.limit)
@@ -252,7 +261,22 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
         data_id += f", --eval_file {digest_of(evaluation)}"
     options = settings.options() | {"pooler_type": start.model.pooler_type, "metric_for_best_model": metric}
     variants = _variants(settings, source)
-    record = {
+    record = _record(settings, options, objective, corpus, accelerator.num_processes)
+    record |= {"data_variants": variants, **start.about}
+    return TextRun(
+        settings, start, source, measured, task, evaluation, options, data_id, variants, record, publish, accelerator
+    )
+
+
+def _record(
+    settings: RunSettings,
+    options: Mapping[str, Any],
+    objective: ContrastiveLoss,
+    corpus: TokenizedCorpus,
+    processes: int,
+) -> dict[str, Any]:
+    """What the record of a run begins with."""
+    return {
         "program": TEXT_PROGRAM,
         "settings": options,
         "objective": type(objective).__name__,
@@ -260,13 +284,8 @@ def build_text_run(settings: RunSettings, accelerator: Accelerator, publish: Pub
         "temperature_parameters": objective.temperature.values(),
         "corpus": asdict(corpus.report),
         "versions": versions("sentence-transformers", "tokenizers"),
-        "data_variants": variants,
-        **start.about,
-        **paper_row(settings, objective.temperature, accelerator.num_processes),
+        **paper_row(settings, objective.temperature, processes),
     }
-    return TextRun(
-        settings, start, source, measured, task, evaluation, options, data_id, variants, record, publish, accelerator
-    )
 
 
 def _start(settings: RunSettings, accelerator: Accelerator) -> Start:

@@ -2,8 +2,9 @@
 
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
 ``similarity.jsonl``, ``report.html``, ``audit.*``, ``checkpoint-STEP/``, ``failure/``, ``adapter/``, the trackers'
-``tracker-logs/dystress/``, the model with ``random_pairs.json``, and the results of its evaluations
-(``senteval-SUITE-MODE.json``, ``vision-DATASET.json``). All other files are the user's.
+``tracker-logs/dystress/``, the model with ``random_pairs.json``, the results of its evaluations
+(``senteval-SUITE-MODE.json``, ``vision-DATASET.json``), and of an adaptation ``verdict.json`` and, until there is a
+verdict, ``.training/``. All other files are the user's.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ TRACKER_FOLDER = "tracker-logs"
 STAGING = ".checkpoint-writing"
 EVALUATIONS = ("senteval-*.json", "vision-*.json")
 PROGRAMS = TEXT_PROGRAM, IMAGE_PROGRAM = "dystress_text/train.py", "vision/train.py"
+VERDICT, TRAINING = "verdict.json", ".training"  # of an adaptation: the folder of the run that is not judged yet
 RANDOM_PAIRS = "random_pairs.json"  # the model's cosines of random pairs
 MODEL_FILES = (  # no model loads without one of them
     "modules.json", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json",
@@ -141,12 +143,12 @@ def _is_run(output: Path) -> bool:
 
 
 def _remove_run(output: Path) -> None:
-    for pattern in (LOG, SIMILARITY_LOG, REPORT, *AUDIT, RANDOM_PAIRS, *EVALUATIONS, *MODEL_FILES):
+    for pattern in (LOG, SIMILARITY_LOG, REPORT, *AUDIT, VERDICT, RANDOM_PAIRS, *EVALUATIONS, *MODEL_FILES):
         for path in output.glob(pattern):
             path.unlink()
     for folder in (
         *checkpoint_folders(output),
-        *(output / name for name in (STAGING, MODEL_STAGING, FAILURE, ADAPTER)),
+        *(output / name for name in (STAGING, MODEL_STAGING, FAILURE, ADAPTER, TRAINING)),
     ):
         shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(output / TRACKER_FOLDER / "dystress", ignore_errors=True)

@@ -19,7 +19,7 @@ FOLDERS = ("dystress_text", "vision", "eval", "data")
 # from the ground up; rooms of one floor do not import each other
 TEXT_FLOORS = (
     ("errors", "core"), ("cli",), ("files",), ("training",), ("encoders",), ("evaluation",), ("simcse",),
-    ("preparation", "export", "search", "report"), ("programs",),
+    ("preparation", "export", "search", "report", "adaptation"), ("programs",),
 )  # fmt: skip
 VISION_FLOORS = (("vision.resnet",), ("vision.data",), ("vision.evaluation",), ("vision.pretraining",), ("vision",))
 FOR_VISION = {"errors", "core", "cli", "files", "training"}
