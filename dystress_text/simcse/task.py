@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -149,11 +149,10 @@ class SimcseTask:
 
     def loss(self, embeddings: TextEmbeddings) -> Tensor:
         gather, views = self.objective.gather, embeddings.views
-        inputs = {
-            "ids": _of_views(embeddings.sample_ids) or None,
-            "samples": embeddings.samples,
-            "guide": self.helpers.guidance(_of_views(embeddings.guide), gather),
-        }
+        inputs: dict[str, Any] = {"ids": _of_views(embeddings.sample_ids) or None, "samples": embeddings.samples}
+        guide = self.helpers.guidance(_of_views(embeddings.guide), gather)
+        if guide is not None:
+            inputs["guide"] = guide
         dims = self.helpers.dims
         loss = (
             matryoshka(self.objective, views, dims, **inputs)
