@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -78,7 +77,7 @@ def choose_share(base: Loaded, tuned: Loaded, alphas: Sequence[float], chooser: 
     points: dict[float, float] = {}
     for alpha in sorted(alphas):
         tuned.model.load_state_dict(interpolate(start, trained, alpha))
-        points[alpha] = chooser(partial(tuned.encode))[METRIC]
+        points[alpha] = chooser(tuned.encode)[METRIC]
     chosen = max(points, key=lambda alpha: (not math.isnan(points[alpha]), points[alpha]))
     tuned.model.load_state_dict(interpolate(start, trained, chosen))
     return {chosen: points[chosen], **points}

@@ -170,9 +170,7 @@ def _build(
     """The training run; the base is checked and measured, and only then the output folder is made."""
     if accelerator.num_processes > 1:
         raise UserError("an adaptation is one process; start it without accelerate launch")
-    built = build_text_run(
-        run_settings, accelerator, lambda *_: None, questions.split.train, Evaluation([chooser])
-    )  # fmt: skip
+    built = build_text_run(run_settings, accelerator, lambda *_: None, questions.split.train, Evaluation([chooser]))
     check_language(questions.sentences, built.start.tokenizer)
     _say("step 1 of 4: measuring the base")
     base = EncodedOnce(Loaded(built.start.model, built.start.tokenizer).encode)  # in fp32, as the judge will

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,3 @@ class AdaptSettings:
             TextSettings(**vars(self.text()) | helpers), EvaluationSettings(eval_set=["none"]), LossSettings(),
             EngineSettings(**engine), given=given,
         )  # fmt: skip
-
-    def options(self) -> dict[str, Any]:
-        """All options by name."""
-        return asdict(self)
