@@ -28,7 +28,7 @@ class Estimate:
         low: of the interval.
         high: of the interval.
         items: that were measured.
-        units: that were drawn as wholes.
+        units: that were drawn as wholes; where parts have different ones, the fewest of a part.
     """
 
     figure: float
@@ -84,7 +84,8 @@ def of_means(parts: Sequence[Part], seed: int = 0) -> Estimate:
         return np.asarray(sum(weight * mean for weight, mean in zip(weights, means, strict=True)))
 
     items = max(len(part.values) for part in parts)
-    return _estimate(stats, columns, summed, items, len(units), seed)
+    fewest = min(len(np.unique(part.units)) for part in parts)
+    return _estimate(stats, columns, summed, items, fewest, seed)
 
 
 def of_agreement(first: Float64, second: Float64, seed: int = 0) -> Estimate:
@@ -104,9 +105,10 @@ def _estimate(stats: Any, columns: Sequence[Float64], statistic: Any, items: int
     figure = float(statistic(*columns))
     if units < FEWEST_UNITS or not np.isfinite(figure):
         return Estimate(figure, -np.inf, np.inf, items, units)
+    batch = max(1, _AT_ONCE // (len(columns) * len(columns[0])))
     found = stats.bootstrap(
         columns, statistic, paired=True, vectorized=True, axis=-1, method="percentile", n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE, batch=max(1, _AT_ONCE // (units * len(columns))), rng=np.random.default_rng(seed),
+        confidence_level=CONFIDENCE, batch=batch, rng=np.random.default_rng(seed),
     ).confidence_interval  # fmt: skip
     low, high = float(found.low), float(found.high)
     return Estimate(figure, low if np.isfinite(low) else -np.inf, high if np.isfinite(high) else np.inf, items, units)

@@ -1,11 +1,13 @@
 """What a model answers: a value for each item of each measure, so that two models can be compared item by item.
 
-A measure's figure is the mean of its values. Products are in fp64 and in blocks of rows.
+A measure's figure is the mean of its values. A probe gives three: the reciprocal rank of the right answer; its log
+rank, -log2(rank), which tells smaller changes where right answers stand far down; and the alignment with it. Products
+are in fp64 and in blocks of rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,13 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dystress_text.adaptation.probes import Probe, Probes
+from dystress_text.adaptation.probes import Probe, Probes, distinct_texts
 from dystress_text.core.rows import positive_similarity, unit_vectors
 from dystress_text.evaluation.embedder import refusing_useless
 from dystress_text.evaluation.sts import Embed
 
-ALIGNMENT, UNIFORMITY, COSINE = "alignment", "uniformity", "random cosine"
-RECALLS = (1, 10)
+LOG_RANK, ALIGNMENT, UNIFORMITY, COSINE = "log rank", "alignment", "uniformity", "random cosine"
 EQUAL = 1e-6  # cosines of fp32 vectors that differ by less are equal
 
 _ENTRIES = 2**22  # of a block of products
@@ -64,7 +65,7 @@ class Measured:
 
 
 def measure(probes: Probes, embed: Embed) -> Measured:
-    """Ask a model.
+    """Ask a model everything.
 
     Args:
         probes: the questions.
@@ -73,31 +74,43 @@ def measure(probes: Probes, embed: Embed) -> Measured:
     Raises:
         UserError: the model gives NaN or infinite vectors, or one vector for everything.
     """
-    texts = probes.texts
-    units = unit_vectors(refusing_useless(embed)(texts).double())  # (texts, dim)
-    row = {text: i for i, text in enumerate(texts)}
-
-    def of(sentences: tuple[str, ...]) -> Tensor:
-        return units[torch.tensor([row[sentence] for sentence in sentences], dtype=torch.int64)]
-
+    of = _vectors(probes.texts, embed)
     found: dict[str, Values] = {}
     for probe in probes.all:
         found |= _answers(probe, of(probe.queries), of(probe.gallery))
     uniform, cosine = geometry(of(probes.sentences))
     found[UNIFORMITY] = Values(uniform, probes.units, "neither")
     found[COSINE] = Values(cosine, probes.units, "neither")
-    first, second = (of(tuple(pair[side] for pair in probes.pairs)) for side in (0, 1))
+    first, second = (of([pair[side] for pair in probes.pairs]) for side in (0, 1))
     return Measured(found, positive_similarity(first, second).numpy())
 
 
+def log_ranks(probes: Sequence[Probe], embed: Embed) -> dict[str, Values]:
+    """The log ranks of some probes alone, by the name of the measure; see :func:`measure`."""
+    of = _vectors(distinct_texts(probes), embed)
+    found = {}
+    for probe in probes:
+        rank = ranks(of(probe.queries), of(probe.gallery), probe.right, probe.own)
+        found[f"{probe.name} {LOG_RANK}"] = Values(-np.log2(rank), probe.units, "higher")
+    return found
+
+
+def _vectors(texts: Sequence[str], embed: Embed) -> Callable[[Sequence[str]], Tensor]:
+    """The unit vectors of some of the texts, in fp64, all of which are encoded here."""
+    units = unit_vectors(refusing_useless(embed)(texts).double())  # (texts, dim)
+    row = {text: i for i, text in enumerate(texts)}
+    return lambda some: units[torch.tensor([row[text] for text in some], dtype=torch.int64)]
+
+
 def _answers(probe: Probe, queries: Tensor, gallery: Tensor) -> dict[str, Values]:
-    """Reciprocal ranks, recalls and alignment of a probe, whose texts have these unit vectors."""
+    """Reciprocal ranks, log ranks and alignment of a probe, whose texts have these unit vectors."""
     rank = ranks(queries, gallery, probe.right, probe.own)
-    found = {probe.name: Values(1 / rank, probe.units, "higher")}
-    for most in RECALLS:
-        found[f"{probe.name} recall@{most}"] = Values((rank <= most).astype(np.float64), probe.units, "higher")
     distance = (queries - gallery[torch.from_numpy(probe.right.max(axis=1))]).square().sum(dim=1).numpy()
-    return found | {f"{probe.name} {ALIGNMENT}": Values(distance, probe.units, "neither")}
+    return {
+        probe.name: Values(1 / rank, probe.units, "higher"),
+        f"{probe.name} {LOG_RANK}": Values(-np.log2(rank), probe.units, "higher"),
+        f"{probe.name} {ALIGNMENT}": Values(distance, probe.units, "neither"),
+    }
 
 
 def ranks(queries: Tensor, gallery: Tensor, right: Integers, own: Integers) -> Float64:

@@ -6,7 +6,7 @@ Random choices depend on the seed and the sentence alone, so they do not change 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,7 +58,7 @@ class Probes:
         sentences: (n,) held out, whose geometry is measured.
         units: of each, (n,).
         probes: on held-out sentences.
-        general: words left out of general sentences; None without.
+        general: words left out of general sentences, whose units have numbers below 0; None without.
         pairs: (p, 2) general sentences whose similarities should stay.
     """
 
@@ -76,8 +76,14 @@ class Probes:
     @property
     def texts(self) -> list[str]:
         """All distinct texts to encode."""
-        asked = [text for probe in self.all for text in (*probe.queries, *probe.gallery)]
-        return list(dict.fromkeys([*self.sentences, *asked, *(text for pair in self.pairs for text in pair)]))
+        return list(dict.fromkeys([
+            *self.sentences, *distinct_texts(self.all), *(text for pair in self.pairs for text in pair)
+        ]))  # fmt: skip
+
+
+def distinct_texts(probes: Iterable[Probe]) -> list[str]:
+    """The texts of some probes, each once."""
+    return list(dict.fromkeys(text for probe in probes for text in (*probe.queries, *probe.gallery)))
 
 
 def general_pairs() -> tuple[tuple[str, str], ...]:
@@ -99,7 +105,7 @@ def make_probes(
         general: pairs of general sentences; None takes :func:`general_pairs`.
     """
     pairs = general_pairs() if general is None else tuple(general)
-    distinct = tuple(dict.fromkeys(sentence for pair in pairs for sentence in pair))
+    distinct = tuple(dict.fromkeys(first for first, _ in pairs))
     probes = [
         neighbours(held_out) if structure != "lines" else None,
         halves(held_out.sentences, held_out.units),
@@ -110,7 +116,7 @@ def make_probes(
         held_out.sentences,
         held_out.units,
         tuple(probe for probe in probes if probe is not None),
-        itself(GENERAL, distinct, np.arange(len(distinct)), lambda sentence: dropped(sentence, seed)),
+        itself(GENERAL, distinct, -1 - np.arange(len(distinct)), lambda sentence: dropped(sentence, seed)),
         pairs,
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dystress_text.adaptation.intervals import CONFIDENCE, Estimate, Part, of_agreement, of_means
-from dystress_text.adaptation.measures import COSINE, Better, Measured
+from dystress_text.adaptation.measures import COSINE, LOG_RANK, Better, Measured, Values
 from dystress_text.adaptation.probes import DROPPED, GENERAL, HALVES, NEIGHBOURS, TRUNCATED
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import UserError
@@ -39,7 +39,7 @@ class Bars:
 
     Attributes:
         weights: of the measures whose mean difference is the score; those that a text does not have are left out.
-        least_gain: of the score, for a WIN.
+        least_change: of the score, up for a WIN and down for WORSE.
         guarded: measures that may not fall by more than ``most_loss``.
         most_loss: of the guarded measures.
         least_agreement: Spearman's correlation of the similarities of general pairs with the base's, for a WIN.
@@ -48,8 +48,13 @@ class Bars:
         most_cosine_rise: of the mean absolute cosine of random pairs; beyond it the space collapses.
     """
 
-    weights: Mapping[str, float] = field(default_factory=lambda: {NEIGHBOURS: 1.0, HALVES: 1.0})
-    least_gain: float = 0.5
+    weights: Mapping[str, float] = field(
+        default_factory=lambda: {
+            f"{name} {LOG_RANK}": weight
+            for name, weight in ((NEIGHBOURS, 1.0), (HALVES, 1.0), (TRUNCATED, 0.5), (GENERAL, 0.5))
+        }
+    )
+    least_change: float = 2.0
     guarded: tuple[str, ...] = (DROPPED, TRUNCATED, GENERAL)
     most_loss: float = 5.0
     least_agreement: float = 93.0
@@ -159,6 +164,18 @@ def score(base: Measured, tuned: Measured, bars: Bars, seed: int = 0) -> Estimat
     return of_means(parts, seed).times(POINTS)
 
 
+def gain(base: Mapping[str, Values], tuned: Mapping[str, Values], bars: Bars) -> float:
+    """The figure of :func:`score`, without its interval, from the values of the deciding measures at least.
+
+    Raises:
+        UserError: see :func:`score`.
+    """
+    weights = {name: weight for name, weight in bars.weights.items() if name in base}
+    _check_deciding(weights)
+    points = sum(weight * (tuned[name].figure - base[name].figure) for name, weight in weights.items())
+    return POINTS * points / sum(weights.values())
+
+
 def merit(base: Measured, tuned: Measured, bars: Bars) -> float:
     """Points to choose a model by: the score less the points by which guards are broken; without intervals.
 
@@ -167,13 +184,10 @@ def merit(base: Measured, tuned: Measured, bars: Bars) -> float:
     differences = {
         name: POINTS * (tuned.values[name].figure - before.figure) for name, before in base.values.items()
     }  # fmt: skip
-    weights = {name: weight for name, weight in bars.weights.items() if name in differences}
-    _check_deciding(weights)
-    gain = sum(weight * differences[name] for name, weight in weights.items()) / sum(weights.values())
     broken = [bars.least_agreement - spearman(base.general, tuned.general)]
     broken += [differences[COSINE] - bars.most_cosine_rise] if COSINE in differences else []
     broken += [-differences[name] - bars.most_loss for name in bars.guarded if name in differences]
-    return gain - float(np.maximum(broken, 0).sum())
+    return gain(base.values, tuned.values, bars) - float(np.maximum(broken, 0).sum())
 
 
 def compare(base: Measured, tuned: Measured, bars: Bars, seed: int = 0) -> Compared:
@@ -194,18 +208,19 @@ def compare(base: Measured, tuned: Measured, bars: Bars, seed: int = 0) -> Compa
 def decide(compared: Compared, bars: Bars) -> Verdict:
     """The verdict; the same figures give the same one."""
     lost, doubtful = _guards(compared, bars)
-    gain = compared.score
-    over = f"the mean of {' and '.join(compared.deciding)} changes by {gain} points"
-    if gain.high < 0:
+    known, least = compared.score, bars.least_change
+    over = f"the mean of {' and '.join(compared.deciding)} changes by {known} points"
+    certain = known.low > 0 or known.high < 0
+    if certain and known.figure <= -least:
         return Verdict(
             Outcome.WORSE, (f"{over}, which is below the base for certain", *lost, *doubtful), compared, bars
         )
     if lost:
         return Verdict(Outcome.WORSE, (*lost, over, *doubtful), compared, bars)
-    if gain.low <= 0:
+    if not certain:
         return Verdict(Outcome.TIE, (f"{over}; the interval holds 0", *doubtful), compared, bars)
-    if gain.figure < bars.least_gain:
-        return Verdict(Outcome.TIE, (f"{over}, less than {bars.least_gain:g}", *doubtful), compared, bars)
+    if known.figure < least:
+        return Verdict(Outcome.TIE, (f"{over}, less than {least:g}", *doubtful), compared, bars)
     if doubtful:
         return Verdict(Outcome.TIE, (*doubtful, over), compared, bars)
     return Verdict(Outcome.WIN, (over,), compared, bars)
