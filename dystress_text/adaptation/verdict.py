@@ -209,7 +209,7 @@ def decide(compared: Compared, bars: Bars) -> Verdict:
     """The verdict; the same figures give the same one."""
     lost, doubtful = _guards(compared, bars)
     known, least = compared.score, bars.least_change
-    over = f"the mean of {' and '.join(compared.deciding)} changes by {known} points"
+    over = f"the score ({', '.join(compared.deciding)}) changes by {known} points"
     certain = known.low > 0 or known.high < 0
     if certain and known.figure <= -least:
         return Verdict(

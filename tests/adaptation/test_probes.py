@@ -32,7 +32,7 @@ def test_words_are_left_out_by_seed_and_sentence():
 
 
 def test_each_query_has_its_answer():
-    probes = {probe.name: probe for probe in make_probes(HELD_OUT, "blocks", 0, [("u v", "a b c d e f g h")]).all}
+    probes = {probe.name: probe for probe in make_probes(HELD_OUT, "blocks", 0, [("a b c d e f g h", "u v")]).all}
     assert set(probes) == {"neighbours", "halves", "dropped words", "truncation", "general dropped words"}
     near = probes["neighbours"]
     asked = {near.queries[i]: {near.gallery[j] for j in near.right[i] if j >= 0} for i in range(len(near.queries))}
@@ -51,6 +51,7 @@ def test_each_query_has_its_answer():
     general = probes["general dropped words"]
     assert general.queries == (dropped("a b c d e f g h", 0),)
     assert [general.gallery[i] for (i,) in general.right] == ["a b c d e f g h"]
+    assert not set(general.units) & set(HELD_OUT.units)  # a bootstrap draws them apart
 
 
 def test_no_neighbours_without_structure():

@@ -10,12 +10,13 @@ import pytest
 from scipy import stats
 
 from dystress_text.adaptation.intervals import Estimate, Part, of_agreement, of_means
-from dystress_text.adaptation.measures import COSINE, Measured, Values
+from dystress_text.adaptation.measures import COSINE, LOG_RANK, Measured, Values
 from dystress_text.adaptation.probes import DROPPED, GENERAL, HALVES, NEIGHBOURS
 from dystress_text.adaptation.verdict import Bars, Change, Compared, compare, decide, merit, score
 from dystress_text.errors import UserError
 
 rng = np.random.default_rng(0)
+NEIGHBOURS_RANK, HALVES_RANK = f"{NEIGHBOURS} {LOG_RANK}", f"{HALVES} {LOG_RANK}"
 
 
 def test_without_clusters_the_interval_is_scipys():
@@ -70,16 +71,17 @@ def compared(gain=(2, 1, 3), agreement=(95, 94, 96), cosine=(-5, -6, -4), droppe
     """Figures with their intervals."""
     made = {COSINE: cosine, DROPPED: dropped, GENERAL: general}
     changes = tuple(Change(name, 50.0, 50 + e[0], Estimate(*e, 100, 50), "neither") for name, e in made.items())
-    return Compared(Estimate(*gain, 100, 50), (HALVES,), changes, Estimate(*agreement, 526, 526))
+    return Compared(Estimate(*gain, 100, 50), (HALVES_RANK,), changes, Estimate(*agreement, 526, 526))
 
 
 @pytest.mark.parametrize(
     ("figures", "outcome", "reason"),
     [
-        ({}, "WIN", r"halves changes by \+2.00 \(\+1.00 to \+3.00\)"),
-        ({"gain": (0.4, 0.1, 0.7)}, "TIE", "less than 0.5"),
+        ({}, "WIN", r"\(halves log rank\) changes by \+2.00 \(\+1.00 to \+3.00\)"),
+        ({"gain": (0.4, 0.1, 0.7)}, "TIE", "less than 2"),
         ({"gain": (2, -0.1, 4)}, "TIE", "the interval holds 0"),
         ({"gain": (-2, -4, 0.1)}, "TIE", "the interval holds 0"),
+        ({"gain": (-1.9, -3, -0.1)}, "TIE", "less than 2"),
         ({"gain": (-2, -4, -0.1)}, "WORSE", "below the base for certain"),
         ({"gain": (math.nan, -math.inf, math.inf)}, "TIE", "the interval holds 0"),
         ({"agreement": (40, 30, 49)}, "WORSE", "agree with the base's at .*40.00.*, below 93"),
@@ -90,7 +92,7 @@ def compared(gain=(2, 1, 3), agreement=(95, 94, 96), cosine=(-5, -6, -4), droppe
         ({"cosine": (12, 9, 13)}, "TIE", "random pairs come closer"),
         ({"dropped": (-6, -8, -5.5)}, "WORSE", "^dropped words falls"),
         ({"general": (-6, -8, -4)}, "TIE", "^general dropped words falls"),
-        ({"general": (-4.9, -8, 1)}, "WIN", "halves"),
+        ({"general": (-4.9, -8, 1)}, "WIN", "halves log rank"),
         ({"gain": (-2, -4, -1), "general": (-6, -8, -5.5)}, "WORSE", "below the base for certain"),
     ],
 )
@@ -102,8 +104,8 @@ def test_the_rules(figures, outcome, reason):
 
 
 def test_the_bars_can_be_moved():
-    bars = Bars(least_gain=3, least_agreement=97, ruined_agreement=97, most_cosine_rise=-6, most_loss=-0.5)
-    assert decide(compared(), replace(Bars(), least_gain=3)).outcome == "TIE"
+    bars = Bars(least_change=3, least_agreement=97, ruined_agreement=97, most_cosine_rise=-6, most_loss=-0.5)
+    assert decide(compared(), replace(Bars(), least_change=3)).outcome == "TIE"
     assert len(decide(compared(gain=(4, 1, 5)), bars).reasons) == 5  # all four guards, and the score
     with pytest.raises(ValueError, match="weights"):
         Bars(weights={})
@@ -113,27 +115,29 @@ def models(gain, units=40):
     """Measures of a base and of a model that is better by a constant."""
     items = np.repeat(np.arange(units), 5)
     values = rng.uniform(size=len(items))
-    base = {name: Values(values, items, "higher") for name in (NEIGHBOURS, HALVES, DROPPED)}
-    tuned = base | {HALVES: Values(values + gain, items, "higher")}
+    base = {name: Values(values, items, "higher") for name in (NEIGHBOURS_RANK, HALVES_RANK, DROPPED)}
+    tuned = base | {HALVES_RANK: Values(values + gain, items, "higher")}
     general = rng.normal(size=526)
     return Measured(base, general), Measured(tuned, general**3)
 
 
 def test_from_measures_to_the_record():
-    base, tuned = models(0.03)
-    assert score(base, tuned, Bars()).figure == pytest.approx(1.5)  # the mean of 3 and 0
-    assert score(base, tuned, Bars(weights={NEIGHBOURS: 1, HALVES: 2, "other": 9})).figure == pytest.approx(2)
+    base, tuned = models(0.05)
+    assert score(base, tuned, Bars()).figure == pytest.approx(2.5)  # the mean of 5 and 0
+    assert score(base, tuned, Bars(weights={NEIGHBOURS_RANK: 1, HALVES_RANK: 2, "other": 9})).figure == pytest.approx(
+        10 / 3
+    )
     verdict = decide(compare(base, tuned, Bars()), Bars())
     assert verdict.outcome == "WIN"
     assert verdict.compared.agreement.figure == pytest.approx(100)
     record = json.loads(json.dumps(verdict.record(), allow_nan=False))
     assert record["verdict"] == "WIN"
-    assert record["deciding"] == [NEIGHBOURS, HALVES]
-    halves = next(row for row in record["measures"] if row["name"] == HALVES)
-    assert halves["tuned"] - halves["base"] == pytest.approx(halves["difference"]["figure"]) == pytest.approx(3)
-    assert record["bars"]["least_gain"] == 0.5
-    assert verdict.words().startswith("WIN: the mean of neighbours and halves changes by +1.50")
-    few = decide(compare(*models(0.03, units=5), Bars()), Bars())
+    assert record["deciding"] == [NEIGHBOURS_RANK, HALVES_RANK]
+    halves = next(row for row in record["measures"] if row["name"] == HALVES_RANK)
+    assert halves["tuned"] - halves["base"] == pytest.approx(halves["difference"]["figure"]) == pytest.approx(5)
+    assert record["bars"]["least_change"] == 2
+    assert verdict.words().startswith("WIN: the score (neighbours log rank, halves log rank) changes by +2.50")
+    few = decide(compare(*models(0.05, units=5), Bars()), Bars())
     assert few.outcome == "TIE"
     assert few.record()["score"]["low"] is None
     with pytest.raises(UserError, match="too short to measure on"):
