@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.adaptation.measures import LOG_RANK, Measured, log_ranks, measure
-from dystress_text.adaptation.probes import Probes
+from dystress_text.adaptation.probes import Probe, Probes
 from dystress_text.adaptation.verdict import Bars, gain, merit
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.interpolation import interpolate
@@ -38,10 +38,14 @@ class Chooser:
     name: str = "sentences that choose"
     best_metrics: Sequence[str] = (METRIC,)
 
+    @property
+    def deciding(self) -> list[Probe]:
+        """The probes whose log ranks make the score."""
+        return [probe for probe in self.probes.all if f"{probe.name} {LOG_RANK}" in self.bars.weights]
+
     def __call__(self, embed: Embed) -> Mapping[str, float]:
         assert self.base is not None
-        deciding = [probe for probe in self.probes.all if f"{probe.name} {LOG_RANK}" in self.bars.weights]
-        return {METRIC: gain(self.base.values, log_ranks(deciding, embed), self.bars)}
+        return {METRIC: gain(self.base.values, log_ranks(self.deciding, embed), self.bars)}
 
     def points(self, embed: Embed) -> float:
         """The gain less what is lost that must stay."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,12 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from dystress_text.adaptation.checks import check_directions, check_language, check_sentences
+from dystress_text.adaptation.checks import check_directions, check_language
 from dystress_text.adaptation.choice import Chooser, Loaded, choose_share
 from dystress_text.adaptation.measures import measure
-from dystress_text.adaptation.probes import Probes, make_probes
+from dystress_text.adaptation.probes import distinct_texts
+from dystress_text.adaptation.questions import Questions
 from dystress_text.adaptation.settings import AdaptSettings, Recipe
-from dystress_text.adaptation.split import Split, read_text, split_text
 from dystress_text.adaptation.verdict import Bars, Outcome, Verdict, compare, decide
 from dystress_text.encoders.saved_model import load_saved
 from dystress_text.errors import UserError
@@ -28,8 +29,8 @@ from dystress_text.evaluation.evaluators import Evaluation
 from dystress_text.evaluation.random_pairs import random_pairs
 from dystress_text.files.whole import versions, write_json
 from dystress_text.simcse.run import TextRun, build_text_run
+from dystress_text.simcse.settings import RunSettings
 from dystress_text.simcse.start import load_start
-from dystress_text.simcse.training_text import training_text
 from dystress_text.training.paper_row import PAPER
 from dystress_text.training.run import run
 from dystress_text.training.run_folder import (
@@ -44,46 +45,9 @@ from dystress_text.training.run_folder import (
 
 Publish = Callable[[Path, Mapping[str, Any]], str | None]  # writes card and page; returns a line about them
 
+TEXTS_A_SENTENCE = 8  # training on one costs as encoding these: two views, each with gradients, and the guide's
+
 _OPTIONS = {"--train_file": "FILE", "--model_name_or_path": "--base", "--model": "--base"}
-
-
-@dataclass(frozen=True)
-class Questions:
-    """A text that is split, and what is asked on it.
-
-    Attributes:
-        sentences: all of them.
-        split: of the text.
-        choosing: probes on one half of what is held out.
-        judging: probes on the other half.
-    """
-
-    sentences: list[str]
-    split: Split
-    choosing: Probes
-    judging: Probes
-
-    @classmethod
-    def read(cls, settings: AdaptSettings) -> Questions:
-        """Read, check and split the text that the settings name.
-
-        Raises:
-            UserError: the text cannot be read, or no adaptation can use it.
-        """
-        sentences, documents = read_text(training_text(settings.text()))
-        check_sentences(sentences)
-        split = split_text(sentences, documents, settings.seed)
-        halves = split.held_out.halves(settings.seed)
-        choosing, judging = (make_probes(half, split.structure, settings.seed) for half in halves)
-        return cls(sentences, split, choosing, judging)
-
-    def account(self) -> dict[str, Any]:
-        """How many sentences went where."""
-        return {
-            "structure": self.split.structure, "sentences": len(self.sentences), "trained_on": len(self.split.train),
-            "chosen_on": len(self.choosing.sentences), "judged_on": len(self.judging.sentences),
-            "left_out": self.split.left_out,
-        }  # fmt: skip
 
 
 def adapt(
@@ -111,11 +75,11 @@ def adapt(
         check_output(output, settings.engine(output))
         _check_resumed(output, settings)
         questions = Questions.read(settings)
-        _say(_account_in_words(questions))
+        _say(questions.words())
         training = output / TRAINING
         run_settings = settings.run(recipe, training, len(questions.split.train))
         chooser = Chooser(questions.choosing, bars)
-        build = partial(_build, settings, run_settings, questions, chooser, output)
+        build = partial(_build, settings, run_settings, recipe, questions, chooser, output)
         record = run(run_settings.engine, build)
         base, tuned = _base(settings, training), Loaded(*load_saved(training))
         for each in (base, tuned):
@@ -161,7 +125,8 @@ def _check_resumed(output: Path, settings: AdaptSettings) -> None:
 
 def _build(
     settings: AdaptSettings,
-    run_settings: Any,
+    run_settings: RunSettings,
+    recipe: Recipe,
     questions: Questions,
     chooser: Chooser,
     output: Path,
@@ -173,14 +138,27 @@ def _build(
     built = build_text_run(run_settings, accelerator, lambda *_: None, questions.split.train, Evaluation([chooser]))
     check_language(questions.sentences, built.start.tokenizer)
     _say("step 1 of 4: measuring the base")
+    start = time.perf_counter()
     base = EncodedOnce(Loaded(built.start.model, built.start.tokenizer).encode)  # in fp32, as the judge will
     check_directions(base(questions.choosing.sentences))
     chooser.base = measure(questions.choosing, base)
     engine = settings.engine(output)
     if not (engine.resumes and (output / TRAINING).is_dir()):
         prepare_output(output, engine, built.record | {"adaptation": {}})
-    _say("step 2 of 4: training")
+    seconds = (time.perf_counter() - start) / len(questions.choosing.texts)
+    left = seconds * texts_left(run_settings, recipe, questions, chooser)
+    minutes = max(1, round(left / 60))
+    _say(f"step 2 of 4: training; with all that follows it takes about {minutes} min, less if it stops early")
     return built
+
+
+def texts_left(run_settings: RunSettings, recipe: Recipe, questions: Questions, chooser: Chooser) -> int:
+    """The work after the base is measured, as a number of texts to encode."""
+    steps, choosing = run_settings.engine.max_steps, len(questions.choosing.texts)
+    assert steps is not None
+    trained = steps * run_settings.engine.train_batch_size * TEXTS_A_SENTENCE
+    measured = recipe.evaluations * len(distinct_texts(chooser.deciding)) + len(recipe.alphas) * choosing
+    return trained + measured + 2 * len(questions.judging.texts)
 
 
 def _base(settings: AdaptSettings, training: Path) -> Loaded:
@@ -239,16 +217,6 @@ def _write(
     except OSError as error:
         raise UserError(f"--output_dir: cannot write to {str(output)!r}: {error.strerror or error}") from error
     shutil.rmtree(output / TRAINING, ignore_errors=True)
-
-
-def _account_in_words(questions: Questions) -> str:
-    account = questions.account()
-    what = {"documents": "documents", "blocks": "blocks of neighbouring lines", "lines": "single lines"}
-    left = f"; {account['left_out']:,} are left out as near copies" if account["left_out"] else ""
-    return (
-        f"{account['sentences']:,} sentences: {account['trained_on']:,} train, {account['chosen_on']:,} choose the "
-        f"model and {account['judged_on']:,} judge it, held out as {what[account['structure']]}{left}"
-    )
 
 
 @contextmanager
