@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.adaptation.measures import LOG_RANK, Measured, log_ranks, measure
-from dystress_text.adaptation.probes import Probe, Probes
-from dystress_text.adaptation.verdict import Bars, gain, merit
+from dystress_text.adaptation.measures import Measured, measure
+from dystress_text.adaptation.probes import Probes
+from dystress_text.adaptation.verdict import Bars, merit
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.interpolation import interpolate
 from dystress_text.evaluation.sts import Embed
@@ -23,8 +23,6 @@ METRIC = "points_without_labels"
 @dataclass
 class Chooser:
     """Implements :class:`dystress_text.evaluation.evaluators.Evaluator` with questions that need no labels.
-
-    While training it asks the deciding ones alone; :meth:`points` asks everything.
 
     Attributes:
         probes: on the sentences that choose, none of which judges.
@@ -38,19 +36,9 @@ class Chooser:
     name: str = "sentences that choose"
     best_metrics: Sequence[str] = (METRIC,)
 
-    @property
-    def deciding(self) -> list[Probe]:
-        """The probes whose log ranks make the score."""
-        return [probe for probe in self.probes.all if f"{probe.name} {LOG_RANK}" in self.bars.weights]
-
     def __call__(self, embed: Embed) -> Mapping[str, float]:
         assert self.base is not None
-        return {METRIC: gain(self.base.values, log_ranks(self.deciding, embed), self.bars)}
-
-    def points(self, embed: Embed) -> float:
-        """The gain less what is lost that must stay."""
-        assert self.base is not None
-        return merit(self.base, measure(self.probes, embed), self.bars)
+        return {METRIC: merit(self.base, measure(self.probes, embed), self.bars)}
 
 
 @dataclass(frozen=True)
@@ -89,7 +77,7 @@ def choose_share(base: Loaded, tuned: Loaded, alphas: Sequence[float], chooser: 
     points: dict[float, float] = {}
     for alpha in sorted(alphas):
         tuned.model.load_state_dict(interpolate(start, trained, alpha))
-        points[alpha] = chooser.points(tuned.encode)
+        points[alpha] = chooser(tuned.encode)[METRIC]
     chosen = max(points, key=lambda alpha: (not math.isnan(points[alpha]), points[alpha]))
     tuned.model.load_state_dict(interpolate(start, trained, chosen))
     return {chosen: points[chosen], **points}

@@ -7,7 +7,7 @@ are in fp64 and in blocks of rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dystress_text.adaptation.probes import Probe, Probes, distinct_texts
+from dystress_text.adaptation.probes import Probe, Probes
 from dystress_text.core.rows import positive_similarity, unit_vectors
 from dystress_text.evaluation.embedder import refusing_useless
 from dystress_text.evaluation.sts import Embed
@@ -65,7 +65,7 @@ class Measured:
 
 
 def measure(probes: Probes, embed: Embed) -> Measured:
-    """Ask a model everything.
+    """Ask a model.
 
     Args:
         probes: the questions.
@@ -74,32 +74,21 @@ def measure(probes: Probes, embed: Embed) -> Measured:
     Raises:
         UserError: the model gives NaN or infinite vectors, or one vector for everything.
     """
-    of = _vectors(probes.texts, embed)
+    texts = probes.texts
+    units = unit_vectors(refusing_useless(embed)(texts).double())  # (texts, dim)
+    row = {text: i for i, text in enumerate(texts)}
+
+    def of(sentences: tuple[str, ...]) -> Tensor:
+        return units[torch.tensor([row[sentence] for sentence in sentences], dtype=torch.int64)]
+
     found: dict[str, Values] = {}
     for probe in probes.all:
         found |= _answers(probe, of(probe.queries), of(probe.gallery))
     uniform, cosine = geometry(of(probes.sentences))
-    found[UNIFORMITY] = Values(uniform, probes.units, "neither")
+    found[UNIFORMITY] = Values(uniform, probes.units, "lower")
     found[COSINE] = Values(cosine, probes.units, "neither")
-    first, second = (of([pair[side] for pair in probes.pairs]) for side in (0, 1))
+    first, second = (of(tuple(pair[side] for pair in probes.pairs)) for side in (0, 1))
     return Measured(found, positive_similarity(first, second).numpy())
-
-
-def log_ranks(probes: Sequence[Probe], embed: Embed) -> dict[str, Values]:
-    """The log ranks of some probes alone, by the name of the measure; see :func:`measure`."""
-    of = _vectors(distinct_texts(probes), embed)
-    found = {}
-    for probe in probes:
-        rank = ranks(of(probe.queries), of(probe.gallery), probe.right, probe.own)
-        found[f"{probe.name} {LOG_RANK}"] = Values(-np.log2(rank), probe.units, "higher")
-    return found
-
-
-def _vectors(texts: Sequence[str], embed: Embed) -> Callable[[Sequence[str]], Tensor]:
-    """The unit vectors of some of the texts, in fp64, all of which are encoded here."""
-    units = unit_vectors(refusing_useless(embed)(texts).double())  # (texts, dim)
-    row = {text: i for i, text in enumerate(texts)}
-    return lambda some: units[torch.tensor([row[text] for text in some], dtype=torch.int64)]
 
 
 def _answers(probe: Probe, queries: Tensor, gallery: Tensor) -> dict[str, Values]:

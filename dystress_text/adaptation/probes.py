@@ -6,7 +6,7 @@ Random choices depend on the seed and the sentence alone, so they do not change 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -76,14 +76,8 @@ class Probes:
     @property
     def texts(self) -> list[str]:
         """All distinct texts to encode."""
-        return list(dict.fromkeys([
-            *self.sentences, *distinct_texts(self.all), *(text for pair in self.pairs for text in pair)
-        ]))  # fmt: skip
-
-
-def distinct_texts(probes: Iterable[Probe]) -> list[str]:
-    """The texts of some probes, each once."""
-    return list(dict.fromkeys(text for probe in probes for text in (*probe.queries, *probe.gallery)))
+        asked = [text for probe in self.all for text in (*probe.queries, *probe.gallery)]
+        return list(dict.fromkeys([*self.sentences, *asked, *(text for pair in self.pairs for text in pair)]))
 
 
 def general_pairs() -> tuple[tuple[str, str], ...]:

@@ -19,8 +19,8 @@ class Questions:
     Attributes:
         sentences: all of them.
         split: of the text.
-        choosing: probes on one half of what is held out.
-        judging: probes on the other half.
+        choosing: probes on a third of what is held out.
+        judging: probes on the rest.
     """
 
     sentences: list[str]
@@ -38,8 +38,8 @@ class Questions:
         sentences, documents = read_text(training_text(settings.text()))
         check_sentences(sentences)
         split = split_text(sentences, documents, settings.seed)
-        halves = split.held_out.halves(settings.seed)
-        choosing, judging = (make_probes(half, split.structure, settings.seed) for half in halves)
+        parts = split.held_out.parts(settings.seed)
+        choosing, judging = (make_probes(part, split.structure, settings.seed) for part in parts)
         return cls(sentences, split, choosing, judging)
 
     def account(self) -> dict[str, Any]:

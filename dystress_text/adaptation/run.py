@@ -18,7 +18,6 @@ from accelerate import Accelerator
 from dystress_text.adaptation.checks import check_directions, check_language
 from dystress_text.adaptation.choice import Chooser, Loaded, choose_share
 from dystress_text.adaptation.measures import measure
-from dystress_text.adaptation.probes import distinct_texts
 from dystress_text.adaptation.questions import Questions
 from dystress_text.adaptation.settings import AdaptSettings, Recipe
 from dystress_text.adaptation.verdict import Bars, Outcome, Verdict, compare, decide
@@ -146,18 +145,18 @@ def _build(
     if not (engine.resumes and (output / TRAINING).is_dir()):
         prepare_output(output, engine, built.record | {"adaptation": {}})
     seconds = (time.perf_counter() - start) / len(questions.choosing.texts)
-    left = seconds * texts_left(run_settings, recipe, questions, chooser)
+    left = seconds * texts_left(run_settings, recipe, questions)
     minutes = max(1, round(left / 60))
     _say(f"step 2 of 4: training; with all that follows it takes about {minutes} min, less if it stops early")
     return built
 
 
-def texts_left(run_settings: RunSettings, recipe: Recipe, questions: Questions, chooser: Chooser) -> int:
+def texts_left(run_settings: RunSettings, recipe: Recipe, questions: Questions) -> int:
     """The work after the base is measured, as a number of texts to encode."""
     steps, choosing = run_settings.engine.max_steps, len(questions.choosing.texts)
     assert steps is not None
     trained = steps * run_settings.engine.train_batch_size * TEXTS_A_SENTENCE
-    measured = recipe.evaluations * len(distinct_texts(chooser.deciding)) + len(recipe.alphas) * choosing
+    measured = (recipe.evaluations + len(recipe.alphas)) * choosing
     return trained + measured + 2 * len(questions.judging.texts)
 
 

@@ -22,7 +22,7 @@ from dystress_text.simcse.corpus import TrainingText
 
 Structure = Literal["documents", "blocks", "lines"]
 
-MOST_SHARE, LEAST, MOST = 0.1, 200, 2_000  # held out: a tenth, but at least 200 sentences and at most 2,000
+MOST_SHARE, LEAST, MOST = 0.2, 200, 2_000  # held out: a fifth, but at least 200 sentences and at most 2,000
 FEWEST = 100  # that are left without near copies
 UNITS = 40  # that are held out at least: a bootstrap draws them whole, so longer documents are cut
 COMPARED = 2_000  # neighbouring lines that tell whether a text runs on
@@ -51,13 +51,13 @@ class HeldOut:
         kept = tuple(sentence for sentence, one in zip(self.sentences, chosen, strict=True) if one)
         return HeldOut(kept, self.places[chosen], self.units[chosen])
 
-    def halves(self, seed: int) -> tuple[HeldOut, HeldOut]:
-        """Two parts with every other unit each: one to choose a model on, and one to judge it on.
+    def parts(self, seed: int) -> tuple[HeldOut, HeldOut]:
+        """A third of the units to choose a model on, and the others to judge it on.
 
         A model chosen on the sentences that judge it looks better than it is.
         """
         units = np.random.default_rng(seed).permutation(np.unique(self.units))
-        first = np.isin(self.units, units[::2])
+        first = np.isin(self.units, units[::3])
         return self.only(first), self.only(~first)
 
 

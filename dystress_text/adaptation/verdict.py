@@ -1,7 +1,9 @@
 """WIN, TIE or WORSE: a tuned model beside its base, from measures without labels.
 
-A model wins where its score is above the base's, for certain and by enough, and nothing that must stay was lost. It is
-worse where its score is below, or something that must stay was lost, for certain. All else is a tie.
+Contrastive training helps a model whose vectors crowd together: it opens the space, and what belongs together must stay
+together (alignment and uniformity, Wang and Isola 2020; Gao et al. 2021). So a model wins where its space opens for
+certain and its score does not fall, and nothing that must stay was lost. It is worse where its score falls, something
+that must stay was lost, or its space closes, for certain. All else is a tie.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dystress_text.adaptation.intervals import CONFIDENCE, Estimate, Part, of_agreement, of_means
-from dystress_text.adaptation.measures import COSINE, LOG_RANK, Better, Measured, Values
+from dystress_text.adaptation.measures import LOG_RANK, UNIFORMITY, Better, Measured
 from dystress_text.adaptation.probes import DROPPED, GENERAL, HALVES, NEIGHBOURS, TRUNCATED
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import UserError
@@ -35,35 +37,38 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Bars:
-    """What decides; figures in points, x 100. The numbers are provisional: no labelled runs have checked them yet.
+    """What decides; figures in points, x 100. docs/adapt.md says on which runs they were set, and what they held on.
 
     Attributes:
         weights: of the measures whose mean difference is the score; those that a text does not have are left out.
-        least_change: of the score, up for a WIN and down for WORSE.
-        guarded: measures that may not fall by more than ``most_loss``.
-        most_loss: of the guarded measures.
+        least_opening: fall of the uniformity, for a WIN; a rise by as much is WORSE.
+        most_doubt: the score's interval may not reach further below 0, for a WIN.
+        least_fall: of the score, for WORSE.
+        guarded: measures, and the most by which each may fall.
         least_agreement: Spearman's correlation of the similarities of general pairs with the base's, for a WIN.
         ruined_agreement: for certain below it, the general similarities are lost. Between the two a model has changed
             much, and may be better or worse.
-        most_cosine_rise: of the mean absolute cosine of random pairs; beyond it the space collapses.
     """
 
     weights: Mapping[str, float] = field(
-        default_factory=lambda: {
-            f"{name} {LOG_RANK}": weight
-            for name, weight in ((NEIGHBOURS, 1.0), (HALVES, 1.0), (TRUNCATED, 0.5), (GENERAL, 0.5))
-        }
+        default_factory=lambda: _log_ranks({NEIGHBOURS: 1.0, HALVES: 1.0, TRUNCATED: 0.5, GENERAL: 0.5})
     )
-    least_change: float = 2.0
-    guarded: tuple[str, ...] = (DROPPED, TRUNCATED, GENERAL)
-    most_loss: float = 5.0
+    least_opening: float = 20.0
+    most_doubt: float = 10.0
+    least_fall: float = 2.0
+    guarded: Mapping[str, float] = field(
+        default_factory=lambda: _log_ranks({DROPPED: 10.0, TRUNCATED: 10.0, GENERAL: 2.5})
+    )
     least_agreement: float = 93.0
     ruined_agreement: float = 50.0
-    most_cosine_rise: float = 10.0
 
     def __post_init__(self) -> None:
         if not self.weights or min(self.weights.values()) <= 0:
             raise ValueError("the score needs measures with weights above 0")
+
+
+def _log_ranks(figures: Mapping[str, float]) -> dict[str, float]:
+    return {f"{name} {LOG_RANK}": figure for name, figure in figures.items()}
 
 
 @dataclass(frozen=True)
@@ -101,9 +106,15 @@ class Compared:
     changes: tuple[Change, ...]
     agreement: Estimate
 
-    def change(self, name: str) -> Change | None:
-        """A measure's change; None if it was not measured."""
-        return next((change for change in self.changes if change.name == name), None)
+    @property
+    def opening(self) -> Estimate:
+        """The fall of the uniformity, x 100."""
+        known = self.change(UNIFORMITY).difference
+        return Estimate(-known.figure, -known.high, -known.low, known.items, known.units)
+
+    def change(self, name: str) -> Change:
+        """A measure's change."""
+        return next(change for change in self.changes if change.name == name)
 
 
 @dataclass(frozen=True)
@@ -127,6 +138,7 @@ class Verdict:
         return {
             "format": FORMAT, "verdict": self.outcome.value, "reasons": list(self.reasons), "confidence": CONFIDENCE,
             "score": _plain(asdict(self.compared.score)), "deciding": list(self.compared.deciding),
+            "opening": _plain(asdict(self.compared.opening)),
             "agreement": _plain(asdict(self.compared.agreement)),
             "measures": [_plain(asdict(change)) for change in self.compared.changes], "bars": _plain(asdict(self.bars)),
         }  # fmt: skip
@@ -164,30 +176,26 @@ def score(base: Measured, tuned: Measured, bars: Bars, seed: int = 0) -> Estimat
     return of_means(parts, seed).times(POINTS)
 
 
-def gain(base: Mapping[str, Values], tuned: Mapping[str, Values], bars: Bars) -> float:
-    """The figure of :func:`score`, without its interval, from the values of the deciding measures at least.
-
-    Raises:
-        UserError: see :func:`score`.
-    """
-    weights = {name: weight for name, weight in bars.weights.items() if name in base}
-    _check_deciding(weights)
-    points = sum(weight * (tuned[name].figure - base[name].figure) for name, weight in weights.items())
-    return POINTS * points / sum(weights.values())
-
-
 def merit(base: Measured, tuned: Measured, bars: Bars) -> float:
-    """Points to choose a model by: the score less the points by which guards are broken; without intervals.
+    """Points to choose a model by, without intervals.
+
+    A model that breaks what a WIN asks for has as many points below 0 as it breaks; one that opens the space by too
+    little has none; any other has the points by which it opens it.
 
     See :func:`score` for arguments and errors. NaN where the agreement is not a number.
     """
     differences = {
         name: POINTS * (tuned.values[name].figure - before.figure) for name, before in base.values.items()
     }  # fmt: skip
-    broken = [bars.least_agreement - spearman(base.general, tuned.general)]
-    broken += [differences[COSINE] - bars.most_cosine_rise] if COSINE in differences else []
-    broken += [-differences[name] - bars.most_loss for name in bars.guarded if name in differences]
-    return gain(base.values, tuned.values, bars) - float(np.maximum(broken, 0).sum())
+    weights = {name: weight for name, weight in bars.weights.items() if name in differences}
+    _check_deciding(weights)
+    gain = sum(weight * differences[name] for name, weight in weights.items()) / sum(weights.values())
+    broken = [-gain, bars.least_agreement - spearman(base.general, tuned.general)]
+    broken += [-differences[name] - most for name, most in bars.guarded.items() if name in differences]
+    lost, opening = float(np.maximum(broken, 0).sum()), -differences[UNIFORMITY]
+    if not lost <= 0:
+        return -lost
+    return opening if opening >= bars.least_opening else 0.0
 
 
 def compare(base: Measured, tuned: Measured, bars: Bars, seed: int = 0) -> Compared:
@@ -207,23 +215,23 @@ def compare(base: Measured, tuned: Measured, bars: Bars, seed: int = 0) -> Compa
 
 def decide(compared: Compared, bars: Bars) -> Verdict:
     """The verdict; the same figures give the same one."""
+    score, opening = compared.score, compared.opening
+    over = f"the score ({', '.join(compared.deciding)}) changes by {score} points"
+    opens = f"the space opens by {opening} points of uniformity"
     lost, doubtful = _guards(compared, bars)
-    known, least = compared.score, bars.least_change
-    over = f"the score ({', '.join(compared.deciding)}) changes by {known} points"
-    certain = known.low > 0 or known.high < 0
-    if certain and known.figure <= -least:
-        return Verdict(
-            Outcome.WORSE, (f"{over}, which is below the base for certain", *lost, *doubtful), compared, bars
-        )
+    if score.high < 0 and score.figure <= -bars.least_fall:
+        lost.insert(0, f"{over}, which is below the base for certain")
+    if opening.high < -bars.least_opening:
+        lost.append(f"{opens}: it closes")
     if lost:
-        return Verdict(Outcome.WORSE, (*lost, over, *doubtful), compared, bars)
-    if not certain:
-        return Verdict(Outcome.TIE, (f"{over}; the interval holds 0", *doubtful), compared, bars)
-    if known.figure < least:
-        return Verdict(Outcome.TIE, (f"{over}, less than {least:g}", *doubtful), compared, bars)
+        return Verdict(Outcome.WORSE, (*lost, *doubtful), compared, bars)
+    if not opening.low >= bars.least_opening:
+        doubtful.insert(0, f"{opens}; a WIN needs {bars.least_opening:g} for certain")
+    if not (score.figure >= 0 and score.low >= -bars.most_doubt):
+        doubtful.insert(0, f"{over}; a WIN needs 0, and an interval above -{bars.most_doubt:g}")
     if doubtful:
-        return Verdict(Outcome.TIE, (*doubtful, over), compared, bars)
-    return Verdict(Outcome.WIN, (over,), compared, bars)
+        return Verdict(Outcome.TIE, tuple(doubtful), compared, bars)
+    return Verdict(Outcome.WIN, (opens, over), compared, bars)
 
 
 def _guards(compared: Compared, bars: Bars) -> tuple[list[str], list[str]]:
@@ -232,15 +240,11 @@ def _guards(compared: Compared, bars: Bars) -> tuple[list[str], list[str]]:
     known, bar = compared.agreement, bars.least_agreement
     text = f"the similarities of general pairs agree with the base's at {known}, below {bar:g}"
     margins = [(text, known.figure - bar, known.high - bars.ruined_agreement)]
-    if rise := compared.change(COSINE):
-        known = rise.difference
-        text = f"random pairs come closer: their mean |cosine| changes by {known}, more than {bars.most_cosine_rise:g}"
-        margins.append((text, bars.most_cosine_rise - known.figure, bars.most_cosine_rise - known.low))
-    for name in bars.guarded:
-        if change := compared.change(name):
-            known = change.difference
-            text = f"{name} falls: it changes by {known}, a loss of more than {bars.most_loss:g}"
-            margins.append((text, known.figure + bars.most_loss, known.high + bars.most_loss))
+    for change in compared.changes:
+        if change.name in bars.guarded:
+            known, most = change.difference, bars.guarded[change.name]
+            text = f"{change.name} falls: it changes by {known}, a loss of more than {most:g}"
+            margins.append((text, known.figure + most, known.high + most))
     lost = [text for text, _, best in margins if best < 0]
     return lost, [text for text, figure, best in margins if not figure >= 0 and not best < 0]  # NaN is in doubt
 

@@ -44,7 +44,7 @@ from dystress_text.files.whole import sha256_of, write_json
 from dystress_text.simcse.start import load_start
 from dystress_text.training.run_folder import VERDICT
 
-SEEDS = (0, 1)
+SEEDS = (2, 3)  # the numbers of the verdict were set on other texts, and on runs with seed 0
 BASES = ("minilm", "bert", "random")
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 TASKS: dict[str, Task] = {task.name: task for task in STS_TASKS} | {task.name: task for task in TRANSFER_TASKS}
