@@ -33,8 +33,8 @@ class Recipe:
     guide_quantile: float | None = 0.95
     teacher_weight: float | None = 1.0
     alphas: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0)
-    evaluations: int = 6
-    patience: int = 4
+    evaluations: int = 5
+    patience: int = 3
     fewest_steps: int = 100
     most_steps: int = 1000
 

@@ -149,8 +149,9 @@ def _verdict(record: Mapping[str, Any]) -> Iterable[str]:
         return
     split = found["split"]
     rows = []
-    for each in [{"name": "score", "base": "", "tuned": "", "difference": found["score"]}, *found["measures"]]:
-        if each["name"] in ("score", *found["deciding"], *found["bars"]["guarded"]):
+    deciding = [{"name": name, "base": "", "tuned": "", "difference": found[name]} for name in ("opening", "score")]
+    for each in [*deciding, *found["measures"]]:
+        if each["name"] in ("opening", "score", *found["deciding"], *found["bars"]["guarded"]):
             change = each["difference"]
             figures = [f"{value:.2f}" if _is_number(value) else "" for value in (each["base"], each["tuned"])]
             ends = [f"{change[name]:+.2f}" if _is_number(change[name]) else "?" for name in ("figure", "low", "high")]

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCORE = "score"
+SCORE, OPENING = "score", "opening"
+
+Row = tuple[str, Mapping[str, Any], float | None]  # a name, its change, and the bar
 
 
 def found_in(record: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -38,7 +40,7 @@ def verdict_table(found: Mapping[str, Any]) -> tuple[str, list[list[str]]]:
 
 
 def draw_verdict(found: Mapping[str, Any]) -> Figure:
-    """The differences of the measures that decide or guard, with their intervals; a tick where a guard is broken."""
+    """How far the space opens, and the changes of the score and of what is guarded; a tick at each one's bar."""
     import matplotlib.pyplot as plt
 
     from dystress_text.report.drawings import WIDTH, style
@@ -46,24 +48,28 @@ def draw_verdict(found: Mapping[str, Any]) -> Figure:
 
     bars = found["bars"]
     changes = {each["name"]: each["difference"] for each in found["measures"]}
-    rows: list[tuple[str, Any, float | None]] = [(SCORE, found["score"], None)]
-    rows += [(name, changes[name], None) for name in found["deciding"]]
-    rows += [(name, changes[name], -bars["most_loss"]) for name in bars["guarded"] if name in changes]
+    kept: list[Row] = [(SCORE, found[SCORE], -bars["most_doubt"])]
+    kept += [(name, changes[name], None) for name in found["deciding"] if name not in bars["guarded"]]
+    kept += [(name, changes[name], -most) for name, most in bars["guarded"].items() if name in changes]
+    opened: list[Row] = [(OPENING, found[OPENING], bars["least_opening"])]
     with style():
-        figure, axes = plt.subplots(figsize=(0.75 * WIDTH, 0.8 + 0.26 * len(rows)), layout="constrained")
-        axes.axvline(0, color=STYLES[3][0], linewidth=1)
-        for place, (name, change, least) in enumerate(rows):
-            colour = STYLES[0][0] if name == SCORE else STYLES[3][0]
-            if change["low"] is not None and change["high"] is not None:
-                axes.plot([change["low"], change["high"]], [place, place], color=colour, linewidth=1.6)
-            if change["figure"] is not None:
-                axes.plot(change["figure"], place, "o", color=colour, markersize=5)
-            if least is not None:
-                axes.plot(least, place, "|", color=STYLES[1][0], markersize=11, markeredgewidth=1.6)
-        axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        dress_plain(axes, "", f"{found['verdict']}: adapted minus base", 8)
-        axes.set_xlabel(f"points, {found['confidence']:.0%} intervals; ticks: bars")
+        size = (0.8 * WIDTH, 1.3 + 0.26 * (1 + len(kept)))
+        figure, panels = plt.subplots(2, 1, figsize=size, height_ratios=[1.4, len(kept)], layout="constrained")
+        for axes, rows in zip(panels, (opened, kept), strict=True):
+            axes.axvline(0, color=STYLES[3][0], linewidth=1)
+            for place, (name, change, bar) in enumerate(rows):
+                colour = STYLES[0][0] if name in (SCORE, OPENING) else STYLES[3][0]
+                if change["low"] is not None and change["high"] is not None:
+                    axes.plot([change["low"], change["high"]], [place, place], color=colour, linewidth=1.6)
+                if change["figure"] is not None:
+                    axes.plot(change["figure"], place, "o", color=colour, markersize=5)
+                if bar is not None:
+                    axes.plot(bar, place, "|", color=STYLES[1][0], markersize=11, markeredgewidth=1.6)
+            axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+            axes.set_ylim(len(rows) - 0.5, -0.5)
+            dress_plain(axes, "", "", 8)
+        panels[0].set_title(f"{found['verdict']}: adapted minus base", fontsize=9, loc="left")
+        panels[1].set_xlabel(f"points, {found['confidence']:.0%} intervals; ticks: bars")
     return figure
 
 

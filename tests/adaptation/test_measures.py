@@ -8,7 +8,7 @@ import torch
 from scipy.spatial.distance import pdist
 
 from dystress_text.adaptation import measures
-from dystress_text.adaptation.measures import geometry, log_ranks, measure, ranks
+from dystress_text.adaptation.measures import geometry, measure, ranks
 from dystress_text.adaptation.probes import make_probes
 from dystress_text.adaptation.split import HeldOut
 from dystress_text.errors import UserError
@@ -97,10 +97,6 @@ def test_all_measures_of_a_model():
     rank = [rank_by_loop(vectors[q], [vectors[g] for g in cut.gallery], [i], -1) for i, q in enumerate(cut.queries)]
     assert found.values["halves"].values.tolist() == pytest.approx([1 / r for r in rank])
     assert found.values["halves log rank"].values.tolist() == pytest.approx([-math.log2(r) for r in rank])
-    alone = log_ranks([near, cut], bag_of_words)
-    assert set(alone) == {"neighbours log rank", "halves log rank"}
-    for name, values in alone.items():
-        assert values.values.tolist() == pytest.approx(found.values[name].values.tolist())
 
 
 def test_a_useless_model_is_refused():

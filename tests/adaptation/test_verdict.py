@@ -10,13 +10,15 @@ import pytest
 from scipy import stats
 
 from dystress_text.adaptation.intervals import Estimate, Part, of_agreement, of_means
-from dystress_text.adaptation.measures import COSINE, LOG_RANK, Measured, Values
+from dystress_text.adaptation.measures import LOG_RANK, UNIFORMITY, Measured, Values
 from dystress_text.adaptation.probes import DROPPED, GENERAL, HALVES, NEIGHBOURS
 from dystress_text.adaptation.verdict import Bars, Change, Compared, compare, decide, merit, score
 from dystress_text.errors import UserError
 
 rng = np.random.default_rng(0)
-NEIGHBOURS_RANK, HALVES_RANK = f"{NEIGHBOURS} {LOG_RANK}", f"{HALVES} {LOG_RANK}"
+NEIGHBOURS_RANK, HALVES_RANK, DROPPED_RANK, GENERAL_RANK = (
+    f"{name} {LOG_RANK}" for name in (NEIGHBOURS, HALVES, DROPPED, GENERAL)
+)
 
 
 def test_without_clusters_the_interval_is_scipys():
@@ -67,56 +69,70 @@ def test_agreement_is_spearmans():
     assert math.isnan(of_agreement(x, x * 0).figure)
 
 
-def compared(gain=(2, 1, 3), agreement=(95, 94, 96), cosine=(-5, -6, -4), dropped=(0, -1, 1), general=(0, -1, 1)):
+def compared(score=(2, 1, 3), opening=(60, 50, 70), agreement=(95, 94, 96), dropped=(0, -1, 1), general=(0, -1, 1)):
     """Figures with their intervals."""
-    made = {COSINE: cosine, DROPPED: dropped, GENERAL: general}
+    uniformity = (-opening[0], -opening[2], -opening[1])
+    made = {UNIFORMITY: uniformity, DROPPED_RANK: dropped, GENERAL_RANK: general}
     changes = tuple(Change(name, 50.0, 50 + e[0], Estimate(*e, 100, 50), "neither") for name, e in made.items())
-    return Compared(Estimate(*gain, 100, 50), (HALVES_RANK,), changes, Estimate(*agreement, 526, 526))
+    return Compared(Estimate(*score, 100, 50), (HALVES_RANK,), changes, Estimate(*agreement, 526, 526))
+
+
+UNKNOWN = (math.nan, -math.inf, math.inf)
 
 
 @pytest.mark.parametrize(
     ("figures", "outcome", "reason"),
     [
-        ({}, "WIN", r"\(halves log rank\) changes by \+2.00 \(\+1.00 to \+3.00\)"),
-        ({"gain": (0.4, 0.1, 0.7)}, "TIE", "less than 2"),
-        ({"gain": (2, -0.1, 4)}, "TIE", "the interval holds 0"),
-        ({"gain": (-2, -4, 0.1)}, "TIE", "the interval holds 0"),
-        ({"gain": (-1.9, -3, -0.1)}, "TIE", "less than 2"),
-        ({"gain": (-2, -4, -0.1)}, "WORSE", "below the base for certain"),
-        ({"gain": (math.nan, -math.inf, math.inf)}, "TIE", "the interval holds 0"),
+        ({}, "WIN", r"opens by \+60.00 \(\+50.00 to \+70.00\)"),
+        ({"score": (0, -9.9, 9)}, "WIN", "opens"),
+        ({"score": (-0.1, -9.9, 9)}, "TIE", r"\(halves log rank\) changes by -0.10 .* needs 0"),
+        ({"score": (1, -10.1, 12)}, "TIE", "interval above -10"),
+        ({"score": (-1.9, -3, -0.1)}, "TIE", "needs 0"),
+        ({"score": (-2, -4, -0.1)}, "WORSE", "below the base for certain"),
+        ({"score": UNKNOWN}, "TIE", "needs 0"),
+        ({"opening": (21, 20, 22)}, "WIN", "opens"),
+        ({"opening": (21, 19.9, 22)}, "TIE", "needs 20 for certain"),
+        ({"opening": (-30, -40, -20.1)}, "WORSE", "it closes"),
+        ({"opening": (-30, -41, -19)}, "TIE", "needs 20"),
+        ({"opening": UNKNOWN}, "TIE", "needs 20"),
         ({"agreement": (40, 30, 49)}, "WORSE", "agree with the base's at .*40.00.*, below 93"),
         ({"agreement": (49, 45, 53)}, "TIE", "below 93"),
         ({"agreement": (92, 91, 92.9)}, "TIE", "below 93"),
-        ({"agreement": (math.nan, -math.inf, math.inf)}, "TIE", "below 93"),
-        ({"cosine": (12, 11, 13)}, "WORSE", "random pairs come closer"),
-        ({"cosine": (12, 9, 13)}, "TIE", "random pairs come closer"),
-        ({"dropped": (-6, -8, -5.5)}, "WORSE", "^dropped words falls"),
-        ({"general": (-6, -8, -4)}, "TIE", "^general dropped words falls"),
-        ({"general": (-4.9, -8, 1)}, "WIN", "halves log rank"),
-        ({"gain": (-2, -4, -1), "general": (-6, -8, -5.5)}, "WORSE", "below the base for certain"),
+        ({"agreement": UNKNOWN}, "TIE", "below 93"),
+        ({"dropped": (-11, -12, -10.5)}, "WORSE", "^dropped words log rank falls"),
+        ({"general": (-2.6, -8, -2.4)}, "TIE", "^general dropped words log rank falls"),
+        ({"general": (-2.4, -8, 1)}, "WIN", "opens"),
+        ({"score": (-2, -4, -1), "general": (-6, -8, -5.5)}, "WORSE", "below the base for certain"),
     ],
 )
 def test_the_rules(figures, outcome, reason):
     verdict = decide(compared(**figures), Bars())
     assert verdict.outcome == outcome
     assert re.search(reason, verdict.reasons[0])
-    assert decide(compared(**figures), Bars()) == verdict
+    assert decide(compared(**figures), Bars()).reasons == verdict.reasons
 
 
 def test_the_bars_can_be_moved():
-    bars = Bars(least_change=3, least_agreement=97, ruined_agreement=97, most_cosine_rise=-6, most_loss=-0.5)
-    assert decide(compared(), replace(Bars(), least_change=3)).outcome == "TIE"
-    assert len(decide(compared(gain=(4, 1, 5)), bars).reasons) == 5  # all four guards, and the score
+    bars = Bars(
+        least_opening=61, most_doubt=-2, least_fall=-3, least_agreement=97, ruined_agreement=97,
+        guarded={DROPPED_RANK: -0.5, GENERAL_RANK: -0.5},
+    )  # fmt: skip
+    found = decide(compared(), bars)
+    assert (found.outcome, len(found.reasons)) == ("WORSE", 3)  # agreement for certain; two guards
+    found = decide(compared(), replace(bars, ruined_agreement=50))
+    assert (found.outcome, len(found.reasons)) == ("TIE", 5)  # score and opening too
     with pytest.raises(ValueError, match="weights"):
         Bars(weights={})
 
 
-def models(gain, units=40):
-    """Measures of a base and of a model that is better by a constant."""
+def models(gain, opening=0.6, units=40):
+    """Measures of a base and of a model that is better by a constant, in a more open space."""
     items = np.repeat(np.arange(units), 5)
     values = rng.uniform(size=len(items))
-    base = {name: Values(values, items, "higher") for name in (NEIGHBOURS_RANK, HALVES_RANK, DROPPED)}
+    base = {name: Values(values, items, "higher") for name in (NEIGHBOURS_RANK, HALVES_RANK, DROPPED_RANK)}
+    base[UNIFORMITY] = Values(-values, items, "lower")
     tuned = base | {HALVES_RANK: Values(values + gain, items, "higher")}
+    tuned[UNIFORMITY] = Values(-values - opening, items, "lower")
     general = rng.normal(size=526)
     return Measured(base, general), Measured(tuned, general**3)
 
@@ -130,13 +146,15 @@ def test_from_measures_to_the_record():
     verdict = decide(compare(base, tuned, Bars()), Bars())
     assert verdict.outcome == "WIN"
     assert verdict.compared.agreement.figure == pytest.approx(100)
+    assert verdict.compared.opening.figure == pytest.approx(60)
     record = json.loads(json.dumps(verdict.record(), allow_nan=False))
     assert record["verdict"] == "WIN"
+    assert record["opening"]["figure"] == pytest.approx(60)
     assert record["deciding"] == [NEIGHBOURS_RANK, HALVES_RANK]
     halves = next(row for row in record["measures"] if row["name"] == HALVES_RANK)
     assert halves["tuned"] - halves["base"] == pytest.approx(halves["difference"]["figure"]) == pytest.approx(5)
-    assert record["bars"]["least_change"] == 2
-    assert verdict.words().startswith("WIN: the score (neighbours log rank, halves log rank) changes by +2.50")
+    assert record["bars"]["least_opening"] == 20
+    assert verdict.words().startswith("WIN: the space opens by +60.00")
     few = decide(compare(*models(0.05, units=5), Bars()), Bars())
     assert few.outcome == "TIE"
     assert few.record()["score"]["low"] is None
@@ -144,18 +162,17 @@ def test_from_measures_to_the_record():
         score(base, tuned, Bars(weights={"other": 1}))
 
 
-def test_points_to_choose_by_are_the_score_less_what_is_broken():
-    base, tuned = models(0.03)
-    assert merit(base, tuned, Bars()) == pytest.approx(1.5)
-    items = base.values[DROPPED].units
-    lost = Values(base.values[DROPPED].values - 0.07, items, "higher")  # 7 points, of which 5 may be lost
-    risen = {COSINE: Values(np.full(len(items), 0.2), items, "neither")}
-    spoiled = replace(
-        tuned, values={**tuned.values, DROPPED: lost, COSINE: Values(np.full(len(items), 0.34), items, "neither")}
-    )
-    started = replace(base, values={**base.values, **risen})
-    assert merit(started, spoiled, Bars()) == pytest.approx(1.5 - 2 - 4)
-    reversed_ = replace(tuned, general=-base.general)
-    assert merit(base, reversed_, Bars()) == pytest.approx(1.5 - 193)
+def test_points_to_choose_by():
+    """The opening, where nothing is lost and there is enough of it; else what is lost, below 0."""
+    base, tuned = models(0.05)
+    assert merit(base, tuned, Bars()) == pytest.approx(60)
+    assert merit(*models(0.05, opening=0.19), Bars()) == 0
+    assert merit(*models(-0.05), Bars()) == pytest.approx(-2.5)
+    items = base.values[DROPPED_RANK].units
+    lost = Values(base.values[DROPPED_RANK].values - 0.13, items, "higher")  # 13 points, of which 10 may be lost
+    spoiled = replace(tuned, values={**tuned.values, DROPPED_RANK: lost})
+    assert merit(base, spoiled, Bars()) == pytest.approx(-3)
+    assert merit(base, replace(tuned, general=-base.general), Bars()) == pytest.approx(-193)
+    assert math.isnan(merit(base, replace(tuned, general=base.general * 0), Bars()))
     with pytest.raises(UserError, match="too short to measure on"):
         merit(base, tuned, Bars(weights={"other": 1}))
