@@ -404,8 +404,8 @@ BREAKS: tuple[Break, ...] = (
     Break("paper-image-data-set", "if data == name_of(dataset) and", "if", ("test_paper_beside.py",)),
     Break(
         "verdict-judged-where-chosen",
-        "choosing, judging = (make_probes(half, split.structure, settings.seed) for half in halves)",
-        "choosing = judging = make_probes(halves[0], split.structure, settings.seed)",
+        "choosing, judging = (make_probes(part, split.structure, settings.seed) for part in parts)",
+        "choosing = judging = make_probes(parts[0], split.structure, settings.seed)",
         ("test_adapt.py",),
     ),
     Break(
@@ -417,10 +417,12 @@ BREAKS: tuple[Break, ...] = (
     Break("share-of-equal-points", "for alpha in sorted(alphas):", "for alpha in alphas:", ("test_choice.py",)),
     Break(
         "merit-without-guards",
-        "return gain - float(np.maximum(broken, 0).sum())",
-        "return gain",
+        "    if not lost <= 0:\n        return -lost\n",
+        "",
         ("test_verdict.py",),
     ),
+    Break("opening-for-a-win", "not opening.low >= bars.least_opening", "False", ("test_verdict.py",)),
+    Break("general-units-apart", "-1 - np.arange(len(distinct))", "np.arange(len(distinct))", ("test_probes.py",)),
     Break("agreement-for-a-win", "known.figure - bar, known.high", "0.0, known.high", ("test_verdict.py",)),
     Break(
         "near-copies-held-out",

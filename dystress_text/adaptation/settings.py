@@ -17,7 +17,7 @@ from dystress_text.training.settings import EngineSettings, LossSettings
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an adaptation trains and chooses; the numbers are provisional, no labelled runs have checked them yet.
+    """How an adaptation trains and chooses; docs/adapt.md says how its numbers were set, and what they held on.
 
     Attributes:
         guide_quantile: pairs that the base finds more alike than this share of a batch's are no negatives; None for

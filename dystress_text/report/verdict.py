@@ -65,11 +65,11 @@ def draw_verdict(found: Mapping[str, Any]) -> Figure:
                     axes.plot(change["figure"], place, "o", color=colour, markersize=5)
                 if bar is not None:
                     axes.plot(bar, place, "|", color=STYLES[1][0], markersize=11, markeredgewidth=1.6)
-            axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+            axes.set_yticks(range(len(rows)), [name.removesuffix(" log rank") for name, _, _ in rows])
             axes.set_ylim(len(rows) - 0.5, -0.5)
             dress_plain(axes, "", "", 8)
-        panels[0].set_title(f"{found['verdict']}: adapted minus base", fontsize=9, loc="left")
-        panels[1].set_xlabel(f"points, {found['confidence']:.0%} intervals; ticks: bars")
+        panels[0].set_title(f"{found['verdict']}: adapted minus base; points of uniformity", fontsize=9, loc="left")
+        panels[1].set_xlabel(f"points of log rank, {found['confidence']:.0%} intervals; ticks: bars")
     return figure
 
 

@@ -34,6 +34,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from dystress_text.adaptation.choice import Loaded
 from dystress_text.adaptation.intervals import Estimate, of_agreement
+from dystress_text.adaptation.measures import UNIFORMITY
 from dystress_text.adaptation.settings import AdaptSettings
 from dystress_text.encoders.saved_model import load_saved
 from dystress_text.evaluation.catalogue import STS_TASKS, TRANSFER_TASKS, Task
@@ -170,7 +171,7 @@ def followed(records: Sequence[Mapping[str, Any]], measure: str) -> Estimate | N
 def tables(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """Markdown: the runs, and how each measure follows the labels."""
     lines = [
-        "| base | text | seed | verdict | score | share | agreement | own task | its change | STS-B | right |",
+        "| base | text | seed | verdict | score | share | opening | own task | its change | STS-B | right |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for one in sorted(records, key=lambda one: (one["base"], one["text"], one["seed"])):
@@ -178,7 +179,7 @@ def tables(records: Sequence[Mapping[str, Any]]) -> list[str]:
         cells = (
             one["base"], one["text"], str(one["seed"]), one["verdict"],
             f"{score['figure']:+.1f} ({score['low']:+.1f} to {score['high']:+.1f})", f"{one['chosen']['alpha']:.0%}",
-            f"{one['agreement']['figure']:.2f}", f"{labels['own']:.2f}", f"{gain(one):+.2f}",
+            f"{-differences(one)[UNIFORMITY]:.0f}", f"{labels['own']:.2f}", f"{gain(one):+.2f}",
             f"{gain(one, GENERAL):+.2f}", "yes" if right(one) else "no",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
