@@ -160,6 +160,9 @@ def test_from_measures_to_the_record():
     assert few.record()["score"]["low"] is None
     with pytest.raises(UserError, match="too short to measure on"):
         score(base, tuned, Bars(weights={"other": 1}))
+    short = Measured({**base.values, GENERAL_RANK: base.values[HALVES_RANK]}, base.general)
+    with pytest.raises(UserError, match="too short to measure on"):
+        score(short, short, Bars(weights={GENERAL_RANK: 1}))
 
 
 def test_points_to_choose_by():
