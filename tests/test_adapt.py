@@ -121,6 +121,10 @@ SAME = "\n".join(["the cat sat on the mat", "The cat sat on the mat!"] * 300)
         ("\n".join(make_sentences(300)), "FILE: at least 500 sentences are needed, got 300"),
         (SAME, "FILE: of 600 sentences only 1 are distinct"),
         ("\n".join(f"слово номер {i} и ещё одно" for i in range(600)), "--base: its tokenizer does not know the lang"),
+        (
+            "\n".join(f"word{i} is {i * 7919 % 10007}" for i in range(600)),
+            "FILE: the sentences are too short to measure on",
+        ),
         (None, "FILE: no file"),
     ],
 )

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dystress_text.adaptation.checks import check_sentences
-from dystress_text.adaptation.probes import Probes, make_probes
+from dystress_text.adaptation.probes import FEWEST_CHANGED, Probes, make_probes
 from dystress_text.adaptation.settings import AdaptSettings
 from dystress_text.adaptation.split import Split, read_text, split_text
+from dystress_text.errors import UserError
 from dystress_text.simcse.training_text import training_text
 
 
@@ -40,6 +41,10 @@ class Questions:
         split = split_text(sentences, documents, settings.seed)
         parts = split.held_out.parts(settings.seed)
         choosing, judging = (make_probes(part, split.structure, settings.seed) for part in parts)
+        if not (choosing.probes and judging.probes):
+            raise UserError(
+                f"FILE: the sentences are too short to measure on: none of {FEWEST_CHANGED} words was held out"
+            )
         return cls(sentences, split, choosing, judging)
 
     def account(self) -> dict[str, Any]:

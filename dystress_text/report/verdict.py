@@ -53,7 +53,7 @@ def draw_verdict(found: Mapping[str, Any]) -> Figure:
     kept += [(name, changes[name], -most) for name, most in bars["guarded"].items() if name in changes]
     opened: list[Row] = [(OPENING, found[OPENING], bars["least_opening"])]
     with style():
-        size = (0.8 * WIDTH, 1.3 + 0.26 * (1 + len(kept)))
+        size = (0.8 * WIDTH, 1.6 + 0.26 * (1 + len(kept)))
         figure, panels = plt.subplots(2, 1, figsize=size, height_ratios=[1.4, len(kept)], layout="constrained")
         for axes, rows in zip(panels, (opened, kept), strict=True):
             axes.axvline(0, color=STYLES[3][0], linewidth=1)
@@ -68,7 +68,8 @@ def draw_verdict(found: Mapping[str, Any]) -> Figure:
             axes.set_yticks(range(len(rows)), [name.removesuffix(" log rank") for name, _, _ in rows])
             axes.set_ylim(len(rows) - 0.5, -0.5)
             dress_plain(axes, "", "", 8)
-        panels[0].set_title(f"{found['verdict']}: adapted minus base; points of uniformity", fontsize=9, loc="left")
+        panels[0].set_title(f"{found['verdict']}: adapted minus base", fontsize=9, loc="left")
+        panels[0].set_xlabel("points of uniformity")
         panels[1].set_xlabel(f"points of log rank, {found['confidence']:.0%} intervals; ticks: bars")
     return figure
 
