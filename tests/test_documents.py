@@ -100,7 +100,7 @@ def test_every_page_is_in_the_navigation():
 
 def test_commands_install_the_tested_set():
     installs = [line for block in BLOCKS for line in block.lines if "pip install" in line]
-    assert len(installs) == 6
+    assert len(installs) == 7
     assert all("-c constraints.txt" in line or "dist/dystress_text-" in line for line in installs)
     assert all(is_install(line) or line.startswith(("python3", "pip")) for line in installs)
     pins = (ROOT / "constraints.txt").read_text()
