@@ -125,8 +125,11 @@ SHORTER = {  # what the story adds to a command of a program
 
 def shorter(command: Command) -> tuple[str, ...]:
     """The arguments of a command in the story."""
-    named = [kind for kind in SHORTER if kind.split()[-1] in command.words]
-    return (*command.words, *SHORTER.get(named[0] if named else command.program, ()))
+    said = {command.program, *command.words}
+    named = [
+        added for kind, added in SHORTER.items() if kind.split()[0] == command.program and said.issuperset(kind.split())
+    ]
+    return (*command.words, *(named[-1] if named else ()))  # the last one is the most exact
 
 
 def write_inputs(folder):
