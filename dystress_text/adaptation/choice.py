@@ -16,7 +16,6 @@ from dystress_text.adaptation.verdict import Bars, merit
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.interpolation import interpolate
 from dystress_text.evaluation.sts import Embed
-from dystress_text.training.heap import return_freed_memory
 
 METRIC = "points_without_labels"
 
@@ -39,7 +38,6 @@ class Chooser:
 
     def __call__(self, embed: Embed) -> Mapping[str, float]:
         assert self.base is not None
-        return_freed_memory()
         return {METRIC: merit(self.base, measure(self.probes, embed), self.bars)}
 
 

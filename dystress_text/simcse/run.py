@@ -54,6 +54,7 @@ from dystress_text.simcse.training_text import training_text
 from dystress_text.training.accelerator import describe, evaluation_dtype, gather_of, global_batch_size
 from dystress_text.training.build_loss import build_temperature, learned_end_points, learned_group
 from dystress_text.training.distributed import check_whole
+from dystress_text.training.kernel_cache import keep_few_kernels
 from dystress_text.training.paper_row import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.settings import EngineSettings, LossSettings
@@ -227,6 +228,7 @@ def build_text_run(
     Raises:
         UserError: the settings or the data are wrong.
     """
+    keep_few_kernels()
     text, engine = settings.text, settings.engine
     objective = objective_of(settings, gather_of(accelerator)).to(accelerator.device)
     with accelerator.local_main_process_first():
