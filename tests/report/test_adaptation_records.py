@@ -1,4 +1,4 @@
-"""The thirty runs of docs/results.md: the table is that of the records, and the records bear out each verdict."""
+"""The adaptations of docs/results.md: the table is that of the records, and the records bear out each verdict."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from scipy import stats
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RECORDS = [json.loads(file.read_text()) for file in sorted((DOCS / "study" / "adaptation").glob("*.json"))]
 SECTIONS = {text.split("\n")[0]: text for text in (DOCS / "results.md").read_text().split("\n## ")[1:]}
-TABLE = SECTIONS["The verdict of an adaptation beside labels, thirty runs"]
+TABLE = SECTIONS["The verdict of an adaptation beside labels"]
 
 
 def name(record):

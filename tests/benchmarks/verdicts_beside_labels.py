@@ -1,8 +1,8 @@
 """Does the verdict of ``dystress adapt`` say what labels say? Adaptations to the texts of labelled tasks.
 
     pip install -c constraints.txt 'dystress-text[minilm]'
-    python tests/benchmarks/thirty_runs.py run RUNS --data_dir data/prepared/senteval --bert FOLDER --wikipedia FILE
-    python tests/benchmarks/thirty_runs.py table RUNS
+    python tests/benchmarks/verdicts_beside_labels.py run RUNS --data_dir FOLDER --bert FOLDER --wikipedia FILE
+    python tests/benchmarks/verdicts_beside_labels.py table RUNS
 
 The bases are MiniLM from its package, a BERT without training on sentences, and one of its form with random weights.
 ``run`` makes a text file of each task's training sentences, without labels and in a drawn order, in which no pair
@@ -52,8 +52,9 @@ TASKS: dict[str, Task] = {task.name: task for task in STS_TASKS} | {task.name: t
 GENERAL = "STS-B"
 WIKIPEDIA = "Wikipedia"  # its labels are the mean of the sets below
 OF_WIKIPEDIA = ("STS12", "STS-B", "SICK-R")
-SIMILARITY = ("STS-B", "SICK-R")  # scored by the cosines themselves; the other tasks train a classifier
-TEXTS = (*SIMILARITY, "MRPC", "MR", "TREC")
+SIMILARITY = ("STS-B", "SICK-R", WIKIPEDIA)  # scored by the cosines themselves
+CLASSIFIED = ("MRPC", "MR", "TREC")  # scored by a classifier's accuracy
+TEXTS = ("STS-B", "SICK-R", *CLASSIFIED)
 TIED = 0.5  # points; a TIE is right within them
 AGREEMENT, SCORE = "agreement", "score"
 
@@ -186,8 +187,8 @@ def tables(records: Sequence[Mapping[str, Any]]) -> list[str]:
         lines.append(f"| {' | '.join(cells)} |")
     groups = {
         "own task, all runs": (records, "own"),
-        f"own task, {' and '.join(SIMILARITY)}": ([one for one in records if one["text"] in SIMILARITY], "own"),
-        "own task, the others": ([one for one in records if one["text"] not in SIMILARITY], "own"),
+        f"own task, {', '.join(SIMILARITY)}": ([one for one in records if one["text"] in SIMILARITY], "own"),
+        f"own task, {', '.join(CLASSIFIED)}": ([one for one in records if one["text"] in CLASSIFIED], "own"),
         "STS-B, all runs": (records, GENERAL),
     }
     lines += ["", f"| measure | {' | '.join(groups)} |", "|---" * (1 + len(groups)) + "|"]
