@@ -1,6 +1,7 @@
 """From a file to a verdict, with a tiny model; what is refused; what is written."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from dystress_text.adaptation import run
 from dystress_text.adaptation.settings import AdaptSettings, Recipe
 from dystress_text.adaptation.verdict import Outcome, decide
 from dystress_text.errors import UserError
+from dystress_text.training.run_folder import TEXT_PROGRAM, write_record
 
 QUICK = Recipe(alphas=(0.5, 1.0), evaluations=2)
 
@@ -138,6 +140,19 @@ def test_text_that_is_refused(text, message, tiny_bert, tmp_path, capsys):
     assert said.startswith(f"dystress adapt: error: {message}")
     assert said.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("words", [(), ("--overwrite_output_dir",), ("--resume_from_checkpoint", "auto")])
+@pytest.mark.parametrize("inside", [".", "model"])
+def test_a_base_in_the_output_folder_stays(inside, words, mine, tiny_bert, tmp_path, capsys):
+    output = tmp_path / "out"
+    shutil.copytree(tiny_bert, output / inside)
+    write_record(output, {"program": TEXT_PROGRAM})
+    before = {file: file.read_bytes() for file in output.rglob("*") if file.is_file()}
+    line = [str(mine), "--base", str(output / inside), "--output_dir", str(output), "--max_seq_length", "16", *words]
+    assert main(line) == 2
+    assert capsys.readouterr().err.startswith(f"dystress adapt: error: --output_dir: {str(output)!r} holds the base")
+    assert {file: file.read_bytes() for file in output.rglob("*") if file.is_file()} == before
 
 
 @pytest.mark.parametrize(

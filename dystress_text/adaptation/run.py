@@ -71,6 +71,7 @@ def adapt(
     """
     with _named_as_here():
         output = Path(settings.output_dir)
+        _check_base_stays(settings)
         check_output(output, settings.engine(output))
         _check_resumed(output, settings)
         questions = Questions.read(settings)
@@ -114,6 +115,13 @@ def in_words(outcome: Outcome, adapted: bool, chosen: Mapping[str, Any]) -> str:
         f"The model that was written is the adapted one{though}: {chosen['alpha']:.0%} of the weights of step "
         f"{chosen['step']:,} and {1 - chosen['alpha']:.0%} of the base's."
     )
+
+
+def _check_base_stays(settings: AdaptSettings) -> None:
+    """The base is read again when all is trained, and a run that is replaced takes its model with it."""
+    base = Path(settings.base)
+    if base.is_dir() and base.resolve().is_relative_to(Path(settings.output_dir).resolve()):
+        raise UserError(f"--output_dir: {settings.output_dir!r} holds the base, which must stay; name another folder")
 
 
 def _check_resumed(output: Path, settings: AdaptSettings) -> None:
