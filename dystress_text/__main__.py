@@ -1,8 +1,7 @@
 """Sentence embeddings with a temperature that depends on the similarity of each pair.
 
     dystress train --preset quickstart      # no network, no GPU, two minutes; the model is in out/
-    dystress search build --model out --file sentences.txt --index idx
-    dystress search query --model out --index idx "A man plays a guitar."
+    dystress senteval --model out --suite mini
 
 dystress COMMAND --help says more. On several GPUs or processes: accelerate launch -m dystress_text.train
 """
@@ -20,13 +19,9 @@ from dystress_text.errors import UserError
 
 COMMANDS = {
     "train": "fine-tune an encoder, unsupervised or on pairs",
-    "adapt": "adapt a model to your own sentences without labels, and hear whether it helped",
     "senteval": "evaluate a model on the STS and transfer tasks",
-    "prepare": "get data sets ready, or a corpus from your own text",
-    "search": "build, extend and query an index of sentences",
+    "prepare": "get data sets ready",
     "audit": "which constant temperature a rule amounts to, from a run's log or without training",
-    "calibrate": "which cosine is high: the cosines of random pairs, for any model and text",
-    "demo": "a page on this machine that searches with a model",
     "export": "copies for transformers, ONNX Runtime, older releases, the hub",
     "sweep": "train and evaluate many configurations with several seeds",
     "report": "tables and pages of runs, with tests against constant temperatures",
@@ -52,10 +47,6 @@ def program(command: str) -> ModuleType:
             from dystress_text import train
 
             return train
-        case "adapt":
-            from dystress_text import adapt
-
-            return adapt
         case "senteval":
             from dystress_text import senteval
 
@@ -64,22 +55,10 @@ def program(command: str) -> ModuleType:
             from dystress_text.preparation import __main__ as prepare
 
             return prepare
-        case "search":
-            from dystress_text.search import __main__ as search
-
-            return search
         case "audit":
             from dystress_text import audit
 
             return audit
-        case "calibrate":
-            from dystress_text import calibrate
-
-            return calibrate
-        case "demo":
-            from dystress_text import demo
-
-            return demo
         case "export":
             from dystress_text.export import __main__ as export
 

@@ -7,6 +7,20 @@ class UserError(Exception):
     """Something that the user can put right; the message is one line that names the option and the valid values."""
 
 
+class ParameterError(UserError, ValueError):
+    """A parameter whose value, or whose presence beside others, does not fit.
+
+    Library code names the parameter; a program prints it as its option (:mod:`dystress_text.cli`).
+
+    Attributes:
+        parameter: its name, without dashes.
+    """
+
+    def __init__(self, parameter: str, message: str) -> None:
+        super().__init__(f"{parameter}: {message}")
+        self.parameter = parameter
+
+
 class TrainingError(UserError):
     """A run that cannot go on, such as one whose loss is no longer a number."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from dystress_text.cli.access_tokens import without_tokens
-from dystress_text.errors import Interrupted, UserError
+from dystress_text.errors import Interrupted, ParameterError, UserError
 
 
 class OneLineErrors:
@@ -64,7 +64,8 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
     try:
         return 0 if work() else 1
     except UserError as error:
-        print(f"{prog}: error: {one_line(str(error))}", file=sys.stderr, flush=True)
+        dashes = "--" if isinstance(error, ParameterError) else ""
+        print(f"{prog}: error: {dashes}{one_line(str(error))}", file=sys.stderr, flush=True)
         return 2
     except Interrupted as stop:
         print(f"{prog}: {stop}", file=sys.stderr, flush=True)
