@@ -27,7 +27,7 @@ from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
 from dystress_text.files.places import cache_error, cache_root
 from dystress_text.files.text_lines import CorpusReport
-from dystress_text.files.whole import whole_folder
+from dystress_text.files.whole import sha256_of, whole_folder
 from dystress_text.simcse.training_text import TextFile, TrainingText
 
 __all__ = ["TextFile", "TokenizedCorpus", "corpus_in_memory", "load_corpus", "tokenizer_id"]
@@ -123,7 +123,7 @@ def load_corpus(
             if folder.is_dir():
                 try:
                     return _open_cached(folder, text.columns)
-                except (OSError, ValueError, TypeError, KeyError) as error:
+                except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
                     warnings.warn(f"the corpus cache {str(folder)!r} is damaged ({error}) and made again", stacklevel=2)
             with whole_folder(folder) as staging:
                 places = array("q")
@@ -163,11 +163,10 @@ def tokenizer_id(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> str
 
 def _tokenized(sentences: Iterable[str], backend: Tokenizer) -> Iterator[tuple[list[int], bool]]:
     """The token ids of each sentence, and whether it was cut."""
-    most, remaining = backend.truncation["max_length"], iter(sentences)
+    remaining = iter(sentences)
     while chunk := list(islice(remaining, CHUNK)):
         for encoding in backend.encode_batch_fast(chunk):
-            ids = encoding.ids
-            yield ids, len(ids) == most and bool(encoding.overflowing)
+            yield encoding.ids, bool(encoding.overflowing)
 
 
 def _write(
@@ -183,15 +182,16 @@ def _write(
                 report.first_line.setdefault("truncated", places[number])
                 report.truncated += 1
     np.save(folder / OFFSETS, np.frombuffer(offsets, dtype=np.int64))
-    stored = {"dtype": np.dtype(width).name, "report": asdict(report)}
+    checksums = {name: sha256_of(folder / name) for name in (TOKENS, OFFSETS)}
+    stored = {"dtype": np.dtype(width).name, "checksums": checksums, "report": asdict(report)}
     (folder / REPORT).write_text(json.dumps(stored, indent=1))
 
 
 def _open_cached(folder: Path, columns: int) -> TokenizedCorpus:
     stored = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+    if stored["checksums"] != {name: sha256_of(folder / name) for name in (TOKENS, OFFSETS)}:
+        raise ValueError("a file is not what was written")
     tokens = np.memmap(folder / TOKENS, dtype=stored["dtype"], mode="r")
     offsets = np.load(folder / OFFSETS, mmap_mode="r", allow_pickle=False)
     report = CorpusReport(**stored["report"])
-    if offsets.shape != (report.sentences + 1,) or report.sentences % columns or offsets[-1] != len(tokens):
-        raise ValueError("the files do not fit each other")
     return TokenizedCorpus(tokens, offsets, report, columns)
