@@ -14,7 +14,6 @@ from dystress_text.report.notes import notes_of
 from dystress_text.report.page import render_page
 from dystress_text.report.runs import TRAINING, read_text_runs
 from dystress_text.report.tables import Comparisons, sections
-from dystress_text.report.verdict import found_in
 from dystress_text.simcse.objective import temperature_of_record
 from dystress_text.training.run_folder import REPORT
 
@@ -35,9 +34,7 @@ def write_text_report(folder: Path, temperature: PairRule | None = None) -> Path
     tables = list(sections(compared, but=TRAINING))  # the page has another table for what training measured
     if rows := random_pairs_rows(history.record):
         tables.append(("Which similarity is high: random pairs", [list(HEADER), *map(list, rows)]))
-    verdict = found_in(history.record)
-    notes = notes_of(compared) if verdict is None else []  # these are about tables of other runs
-    write_text(folder / REPORT, render_page([history], tables, notes, verdict))
+    write_text(folder / REPORT, render_page([history], tables, notes_of(compared)))
     return folder / REPORT
 
 
