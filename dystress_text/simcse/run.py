@@ -22,10 +22,10 @@ from dystress_text.encoders.encoder import check_length, check_views
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
 from dystress_text.encoders.saved_model import load_saved
-from dystress_text.errors import ParameterError, UserError
+from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import PREPARED_SETS, suite_folder
 from dystress_text.evaluation.evaluators import build_evaluation, digest_of, further_lines, sts_line, sts_metrics
-from dystress_text.evaluation.random_pairs import random_pairs
+from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs, random_pairs_rows
 from dystress_text.evaluation.readers import POSITIVE_SCORE
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import Embed, pair_similarities, score_vectors
@@ -164,24 +164,12 @@ class TextRun:
             self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
         if dev is not None:
             self.record["similarities"]["after"] = pair_similarities(dev, encode(dev.sentences)).histograms()
-        self._measure_random_pairs(encode, output)
+        self.record["random_pairs"] = random_pairs(encode(self._measured).numpy())
         if self.settings.evaluation.has_several:
             self.record["evaluators"] = self.evaluation.record()
         published = self.publish(output, self.record, task.objective)
         for line in (*self._results(), *([] if published is None else [published])):
             _say(line)
-
-    def _measure_random_pairs(self, encode: Embed, output: Path) -> None:
-        """Write the cosines of random pairs into the model's folder; a run that has too few sentences goes without."""
-        source = Path(self.settings.text.train_file or self.text.name).name
-        try:
-            found = random_pairs(encode(self._measured).numpy(), source)
-        except UserError as error:
-            _say(f"no similarities of random pairs: {error}")
-            return
-        found.save(output)
-        rates = ", ".join(f"{cosine:.3f} at {rate}" for rate, cosine in found.table())
-        _say(f"similarity that random pairs reach: {rates} ({found.about()})")
 
     def _results(self) -> list[str]:
         """Speed, what was learned, and the table of the set before and after training."""
@@ -195,6 +183,9 @@ class TextRun:
             lines.append(
                 "learned: " + ", ".join(f"{n} {value:.4f}" for n, value in record["learned_temperature"].items())
             )
+        reached = ", ".join(f"{cosine} by {share}" for share, cosine in random_pairs_rows(record))
+        if reached:
+            lines.append(f"similarity reached by random pairs: {reached}")
         if dev is not None:
             best = next(iter(record["untrained"]))
             lines.append(f"\n{dev.name:24} {'pooler':16} {'Spearman':>8} {'alignment':>9} {'uniformity':>10}")
@@ -205,7 +196,7 @@ class TextRun:
         return lines + further_lines(self.evaluation, record["trained"], pooler)
 
 
-def some_sentences(text: TrainingText, sentences: int, most: int = 4_000) -> list[str]:
+def some_sentences(text: TrainingText, sentences: int, most: int = MOST_SENTENCES) -> list[str]:
     """Distinct sentences of a training text, the first of a sample each, for random pairs; the same for all seeds.
 
     Args:
