@@ -313,16 +313,12 @@ def model_path(name: str) -> str:
 
 
 def _encode(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]) -> Tensor:
-    vectors = model.encode(sentences, tokenizer)
-    assert isinstance(vectors, Tensor)
-    return vectors
+    return model.encode(sentences, tokenizer)
 
 
 def vectors_by_pooler(dev: StsPairs, model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> dict[str, Tensor]:
     """Vectors of the sentences of a set, (distinct sentences, dim), by pooler."""
-    vectors = model.encode(dev.sentences, tokenizer, poolers=POOLERS)
-    assert isinstance(vectors, dict)
-    return vectors
+    return model.encode_by_pooler(dev.sentences, tokenizer, POOLERS)
 
 
 def untrained(dev: StsPairs, vectors: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
