@@ -21,6 +21,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from filelock import FileLock
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -30,7 +31,7 @@ from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import UserError
 from dystress_text.files.places import cache_error, cache_root
 from dystress_text.files.text_lines import UNPACK_ERRORS, CorpusReport, open_text, read_sentences
-from dystress_text.files.whole import locked, sha256_of, whole_folder
+from dystress_text.files.whole import sha256_of, whole_folder
 
 FORMAT = 3  # version of the cache; raise it with the layout of the files or the reading of a text
 TOKENS, OFFSETS = "tokens.bin", "offsets.npy"
@@ -194,7 +195,7 @@ def load_corpus(
     dtype = _dtype_of(tokenizer)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(folder.with_suffix(".lock")):  # another run may be tokenising the same text
+        with FileLock(folder.with_suffix(".lock")):  # another run may be tokenising the same text
             if folder.is_dir():
                 try:
                     return _open_cached(folder, text.columns)
