@@ -33,7 +33,7 @@ from dystress_text.evaluation.evaluators import (
     sts_line,
     sts_metrics,
 )
-from dystress_text.evaluation.random_pairs import random_pairs
+from dystress_text.evaluation.random_pairs import random_pairs, random_pairs_rows
 from dystress_text.evaluation.readers import POSITIVE_SCORE, StsPairs
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import Embed, pair_similarities, score_vectors
@@ -156,7 +156,7 @@ class TextRun:
             self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
         if dev is not None:
             self.record["similarities"]["after"] = pair_similarities(dev, encode(dev.sentences)).histograms()
-        self._measure_random_pairs(encode, output)
+        self._measure_random_pairs(encode)
         if self.settings.evaluation.has_several:
             self.record["evaluators"] = self.evaluation.record()
         published = self.publish(output, self.record, task.objective)
@@ -164,17 +164,12 @@ class TextRun:
         if published is not None:
             _say(published)
 
-    def _measure_random_pairs(self, encode: Embed, output: Path) -> None:
-        """Write the cosines of random pairs into the model's folder; a run that has too few sentences goes without."""
-        source = Path(self.settings.text.train_file or self.text.name).name
-        try:
-            found = random_pairs(encode(self._sentences).numpy(), source)
-        except UserError as error:
-            _say(f"no similarities of random pairs: {error}")
-            return
-        found.save(output)
-        rates = ", ".join(f"{cosine:.3f} at {rate}" for rate, cosine in found.table())
-        _say(f"similarity that random pairs reach: {rates} ({found.about()})")
+    def _measure_random_pairs(self, encode: Embed) -> None:
+        """Keep the cosines of random pairs in the record; a run that has too few sentences goes without."""
+        self.record["random_pairs"] = random_pairs(encode(self._sentences).numpy())
+        rows = random_pairs_rows(self.record)
+        if rows:
+            _say(f"similarity reached by random pairs: {', '.join(f'{cosine} by {share}' for share, cosine in rows)}")
 
     def _report(self) -> None:
         record, pooler = self.record, self.task.model.pooler_type
