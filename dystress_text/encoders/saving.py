@@ -64,19 +64,20 @@ def write_model(
         dense: a head's, (dim, dim), applied with tanh to the pooled vector.
         normalize: the vectors get length 1.
     """
-    from sentence_transformers import SentenceTransformer, models  # slow to import
+    from sentence_transformers import SentenceTransformer  # slow to import
+    from sentence_transformers.sentence_transformer import modules as kinds
 
     dim, layers = transformer.config.hidden_size, transformer.config.num_hidden_layers
     weights = layer_weights(pooler_type, layers)
     modules: list[nn.Module] = [_TransformerFiles(transformer, tokenizer, weights is not None)]
     with torch.random.fork_rng(devices=[]):
         if weights is not None:
-            modules.append(models.WeightedLayerPooling(dim, layers, 0, nn.Parameter(weights)))
-        modules.append(models.Pooling(dim, "mean" if pooler_type in AVERAGED else "cls"))
+            modules.append(kinds.WeightedLayerPooling(dim, layers, 0, nn.Parameter(weights)))
+        modules.append(kinds.Pooling(dim, "mean" if pooler_type in AVERAGED else "cls"))
         if dense is not None:
-            modules.append(models.Dense(dim, dim, init_weight=dense.weight.detach(), init_bias=dense.bias.detach()))
+            modules.append(kinds.Dense(dim, dim, init_weight=dense.weight.detach(), init_bias=dense.bias.detach()))
         if normalize:
-            modules.append(models.Normalize())
+            modules.append(kinds.Normalize())
         model = SentenceTransformer(modules=modules, device=str(transformer.device))
         model.save(str(folder), create_model_card=False)
     _reword(folder)

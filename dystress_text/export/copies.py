@@ -141,7 +141,7 @@ def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fold
         "tokens": "mean" if layers else "first",
         "normalize": encoder.normalize,
     }
-    if encoder.keep_head:
+    if encoder.keep_head and encoder.head is not None:
         dense = pooler_dense(encoder.transformer)
         if layers or dense is None:
             reason = "follows a mean over the tokens" if layers else "has no place: the encoder has no pooler"
