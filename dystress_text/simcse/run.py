@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.encoders.encoder import SentenceEncoder, check_length, check_views
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
@@ -279,7 +279,7 @@ def some_sentences(text: TrainingText, corpus: TokenizedCorpus, most: int = 4_00
     return list(dict.fromkeys(sentence for row, sentence in enumerate(found) if row in rows))
 
 
-def paper_row(settings: RunSettings, temperature: PairRule, processes: int) -> dict[str, Any]:
+def paper_row(settings: RunSettings, temperature: Temperature, processes: int) -> dict[str, Any]:
     """The record's entry about the row of the paper that the preset stands for; empty where there is none.
 
     Args:

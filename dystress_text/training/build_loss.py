@@ -12,8 +12,8 @@ from torch import nn
 
 from dystress_text.core.gather import Gather
 from dystress_text.core.learnable import LearnableTemperature
-from dystress_text.core.more_losses import RINCELoss, SigLIPLoss, SigmoidRule
-from dystress_text.core.negative_rules import NEGATIVE_RULES
+from dystress_text.core.other_losses import RINCELoss, SigLIPLoss, SigmoidRule
+from dystress_text.core.rules import NEGATIVE_RULES
 from dystress_text.core.objectives import (
     ContrastiveLoss,
     DCLLoss,
@@ -23,7 +23,7 @@ from dystress_text.core.objectives import (
     NTXentLoss,
 )
 from dystress_text.core.registry import TEMPERATURES, Temperature, make_temperature, temperature_parameters
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import UserError
 from dystress_text.training.settings import OBJECTIVES, LossSettings
@@ -90,7 +90,7 @@ def build_temperature(settings: LossSettings, defaults: LossDefaults) -> Tempera
         raise UserError(f"--learn_temperature: {error}") from error
 
 
-def build_rule(settings: LossSettings, defaults: LossDefaults) -> PairRule:
+def build_rule(settings: LossSettings, defaults: LossDefaults) -> Temperature:
     """The rule that the settings describe: a temperature, alone or with what changes its negatives, or SigLIP's.
 
     Raises:
@@ -164,7 +164,7 @@ def _option_names(message: str) -> str:
     return f"--{option} {rest}" if option in TEMPERATURE_OPTIONS else message
 
 
-def learned_end_points(rule: PairRule | None) -> dict[str, dict[str, float]]:
+def learned_end_points(rule: Temperature | None) -> dict[str, dict[str, float]]:
     """Set what a rule learned to the best model's and return its entry in ``run.json``; {} where it learns nothing."""
     if rule is None or not rule.end_points():
         return {}

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dystress_text.cli.command_line import exit_code
-from dystress_text.core.shift_versions import ONE_SIDED, SHIFTED
 from dystress_text.training.presets import Preset, listing
 from vision.data.strength import AT_IMAGENET_SCALE
 from vision.evaluation.paper import row_of, told
