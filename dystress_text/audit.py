@@ -27,8 +27,7 @@ from dystress_text.cli.command_line import exit_code
 from dystress_text.cli.extras import require
 from dystress_text.cli.options import SettingsParser
 from dystress_text.cli.text_table import lay_out
-from dystress_text.core.registry import TEMPERATURES
-from dystress_text.core.registry import Temperature
+from dystress_text.core.registry import TEMPERATURES, Temperature
 from dystress_text.errors import UserError
 from dystress_text.files.whole import write_json
 from dystress_text.report.audit import Audit, in_words, record_of, table, windows_of
