@@ -144,9 +144,6 @@ def hyper_parameters(options, setup, settings):
             expected[_OPTIONS.get(name, name)] = value
     wrong = [name for name, value in expected.items() if options[name] != value]
     return [f"{name}: {options[name]} in {options['preset']}, {expected[name]} in the paper" for name in wrong]
-        f"{name}: {value} in --preset {options['preset']}, {expected[name]} in the paper"
-        for name, value in wrong.items()
-    ]
 
 
 def compare(tables):
