@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 
 import transformers
 
-from dystress_text.calibrate import drawn
 from dystress_text.cli.command_line import exit_code
 from dystress_text.cli.extras import require
 from dystress_text.cli.options import SettingsParser
@@ -33,7 +32,6 @@ from dystress_text.core.rule import PairRule
 from dystress_text.errors import UserError
 from dystress_text.files.whole import write_json
 from dystress_text.report.audit import Audit, in_words, record_of, table, windows_of
-from dystress_text.search.loading import read_lines
 from dystress_text.simcse.objective import TEXT, loss_of_record, temperature_of_record
 from dystress_text.training.build_loss import build_objective
 from dystress_text.training.run_folder import (
@@ -147,7 +145,7 @@ def _curve(rule: PairRule | None, detached: bool) -> Curve | None:
 
 def _of_sentences(loss: LossSettings, options: Namespace, given: set[str]) -> tuple[Audit, Curve | None]:
     """The audit on sentences: with the rule that is given, else with that of the model's run, else the default."""
-    from dystress_text.report.audit_sentences import MOST_SENTENCES, log_of_sentences  # slow to import
+    from dystress_text.report.audit_sentences import drawn_sentences, log_of_sentences  # slow to import
 
     record = read_record(Path(options.model))
     settings = record.get("settings", {}) if record.get("program") == TEXT_PROGRAM else {}
@@ -162,7 +160,7 @@ def _of_sentences(loss: LossSettings, options: Namespace, given: set[str]) -> tu
     encoder = {name: settings[name] for name in _ENCODER if name in settings}
     encoder |= {name: getattr(options, name) for name in _ENCODER if getattr(options, name) is not None}
     objective = build_objective(loss, TEXT)
-    sentences = drawn(read_lines(str(options.sentences), "--sentences"), MOST_SENTENCES)
+    sentences = drawn_sentences(options.sentences)
     if len(sentences) < 2:
         raise UserError(f"--sentences: two distinct sentences are needed, got {len(sentences)}")
     lines = log_of_sentences(options.model, encoder, given, sentences, objective, batch_size)

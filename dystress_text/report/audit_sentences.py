@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 
@@ -12,6 +15,8 @@ from dystress_text.cli.progress import progress_bar
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.encoders.encoder import check_length, check_views
 from dystress_text.encoders.saved_model import find_saved, read_saved
+from dystress_text.errors import UserError
+from dystress_text.files.text_lines import UNPACK_ERRORS, CorpusReport, open_text, read_sentences
 from dystress_text.simcse.corpus import corpus_in_memory
 from dystress_text.simcse.run import model_path
 from dystress_text.simcse.settings import TextSettings
@@ -21,6 +26,26 @@ from dystress_text.training.batches import BatchOrder, load_ahead
 from dystress_text.training.similarity_log import SimilarityLog
 
 MOST_SENTENCES = 10_000
+
+
+def drawn_sentences(file: Path) -> list[str]:
+    """Distinct sentences of at most so many of a file, drawn at random, the same in each call.
+
+    A sample drawn while reading: no more than so many sentences are held in memory.
+    """
+    rng, kept, report = np.random.default_rng(0), list[str](), CorpusReport()
+    try:
+        with sys.stdin.buffer if str(file) == "-" else open_text(file) as stream:
+            for count, sentence in enumerate(read_sentences(stream, report), 1):
+                if len(kept) < MOST_SENTENCES:
+                    kept.append(sentence)
+                elif (place := int(rng.integers(count))) < MOST_SENTENCES:
+                    kept[place] = sentence
+    except (OSError, *UNPACK_ERRORS) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"--sentences: cannot read {str(file)!r}: {reason}") from error
+    print(f"{file}: {report.summary()}", file=sys.stderr)
+    return list(dict.fromkeys(kept))
 
 
 @torch.no_grad()

@@ -15,7 +15,6 @@ from dystress_text.core.rule import PairRule
 from dystress_text.errors import UserError
 from dystress_text.files.whole import write_text
 from dystress_text.report.history import RunHistory, read_history
-from dystress_text.report.verdict import draw_verdict, verdict_table, verdict_words
 from dystress_text.training.paper_row import said_of
 from dystress_text.training.run_folder import REPORT
 
@@ -69,7 +68,6 @@ def render_page(
     runs: Sequence[RunHistory],
     tables: Sequence[tuple[str, Table]] = (),
     notes: Sequence[str] = (),
-    verdict: Mapping[str, Any] | None = None,
 ) -> str:
     """The page of runs, as HTML.
 
@@ -77,7 +75,6 @@ def render_page(
         runs: one, or several side by side.
         tables: more tables, each a title and its cells, the header first.
         notes: what a reader of the tables must know.
-        verdict: of an adaptation, which stands above all else.
 
     Raises:
         UserError: the ``plots`` extra is not installed.
@@ -86,22 +83,18 @@ def render_page(
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     from dystress_text.report.drawings import metric_title
-    from dystress_text.report.page_drawings import galleries, picture
+    from dystress_text.report.page_drawings import galleries
 
     several = len(runs) > 1
     environment = Environment(
         loader=PackageLoader("dystress_text.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     options = {run.name: run.record["settings"] for run in runs}
-    words, judged, drawn = [], [], []
-    if verdict is not None:
-        words, judged = verdict_words(verdict), [verdict_table(verdict)]
-        drawn = [("The verdict", [("What changed, with intervals", "", picture(draw_verdict(verdict)))])]
     page = environment.get_template(REPORT).render(
         title=f"{len(runs)} runs" if several else runs[0].name,
-        summary=[*words, *(_summary(run, several) for run in runs)],
-        tables=[*judged, ("Before and after training", _results(runs, metric_title)), *tables],
-        galleries=[*drawn, *galleries(runs)],
+        summary=[_summary(run, several) for run in runs],
+        tables=[("Before and after training", _results(runs, metric_title)), *tables],
+        galleries=galleries(runs),
         notes=notes,
         differing=_by_run(options, differing=True),
         settings=_by_run(options),

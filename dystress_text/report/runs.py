@@ -91,7 +91,7 @@ class FinishedRun:
         loss, engine = LossSettings(), EngineSettings()
         defaults = {**vars(loss), **vars(engine)}
         if self.record["program"] == TEXT_PROGRAM:
-            text = TextSettings(mask_duplicates=False)  # the default is on; older runs had no such mask
+            text = TextSettings()
             defaults = RunSettings(text, EvaluationSettings(), loss, engine).options()
         return {**defaults, **as_before(self.record["settings"], defaults)}
 

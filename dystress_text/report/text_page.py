@@ -13,7 +13,6 @@ from dystress_text.report.notes import notes_of
 from dystress_text.report.page import render_page
 from dystress_text.report.runs import TRAINING, read_text_runs
 from dystress_text.report.tables import Comparisons, sections
-from dystress_text.report.verdict import found_in
 from dystress_text.simcse.objective import temperature_of_record
 from dystress_text.training.run_folder import REPORT
 
@@ -32,9 +31,7 @@ def write_text_report(folder: Path, temperature: PairRule | None = None) -> Path
     history = _read(folder, temperature)
     compared = Comparisons(*read_text_runs([folder]))
     tables = sections(compared, but=TRAINING)  # the page has another table for what training measured
-    verdict = found_in(history.record)
-    notes = notes_of(compared) if verdict is None else []  # these are about tables of other runs
-    write_text(folder / REPORT, render_page([history], tables, notes, verdict))
+    write_text(folder / REPORT, render_page([history], tables, notes_of(compared)))
     return folder / REPORT
 
 

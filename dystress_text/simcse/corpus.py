@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -130,10 +130,6 @@ class TokenizedCorpus:
     def __len__(self) -> int:
         return (len(self.offsets) - 1) // self.columns if self.chosen is None else len(self.chosen)
 
-    def only(self, chosen: NDArray[np.int64] | None) -> TokenizedCorpus:
-        """These samples of the corpus; None for all."""
-        return TokenizedCorpus(self.tokens, self.offsets, self.report, self.columns, chosen)
-
     def batch(self, samples: NDArray[np.int64]) -> dict[str, Tensor]:
         """The sentences of samples (n,): the first column of all samples, then the second, and so on.
 
@@ -151,14 +147,15 @@ class TokenizedCorpus:
             "attention_mask": torch.from_numpy(mask.astype(np.int64)),
         }
 
-    def digests(self, samples: NDArray[np.int64]) -> Tensor:
-        """Hashes of the sentences in the order of :meth:`batch`, (n * columns,) int64.
-
-        Equal tokens have equal hashes; different tokens have equal ones with probability 2^-64.
-        """
-        rows = (self.tokens[self.offsets[i] : self.offsets[i + 1]].tobytes() for i in self._sentences(samples))
-        digests = b"".join(hashlib.blake2b(row, digest_size=8).digest() for row in rows)
-        return torch.frombuffer(bytearray(digests), dtype=torch.int64)
+    def distinct(self) -> TokenizedCorpus:
+        """The first of all samples with the same tokens."""
+        bounds, first = self.offsets[:: self.columns].tolist(), dict[bytes, int]()
+        for sample, (start, end) in enumerate(pairwise(bounds)):
+            lengths = self.offsets[sample * self.columns : (sample + 1) * self.columns] - start
+            row = lengths.tobytes() + self.tokens[start:end].tobytes()
+            first.setdefault(hashlib.blake2b(row, digest_size=16).digest(), sample)
+        chosen = np.fromiter(first.values(), np.int64)
+        return TokenizedCorpus(self.tokens, self.offsets, self.report, self.columns, chosen)
 
     def _sentences(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         samples = samples if self.chosen is None else self.chosen[samples]
@@ -172,7 +169,6 @@ def load_corpus(
     max_samples: int | None = None,
     cache_dir: str | Path | None = None,
     progress: bool = True,
-    prompt: str = "",
 ) -> TokenizedCorpus:
     """Tokenise a training text, or load its tokens from the cache.
 
@@ -183,7 +179,6 @@ def load_corpus(
         max_samples: use only the first ``max_samples`` samples; None for all.
         cache_dir: the folder of caches; None is :func:`cache_root`.
         progress: show a progress bar while tokenising.
-        prompt: what each sentence begins with.
 
     Raises:
         UserError: the text or the cache cannot be read or written, the text has no sentence, or the tokenizer has no
@@ -192,7 +187,7 @@ def load_corpus(
     digest = text.checksum()
     backend = training_tokenizer(tokenizer, max_seq_length)
     most = None if max_samples is None else max_samples * text.columns
-    named = f"{FORMAT} {digest} {most} {backend.to_str()}" + (f" {prompt!r}" if prompt else "")
+    named = f"{FORMAT} {digest} {most} {backend.to_str()}"
     key = hashlib.sha256(named.encode()).hexdigest()[:32]
     folder = Path(cache_dir or cache_root()) / "corpus" / key
     report = CorpusReport(sha256=digest)
@@ -206,7 +201,7 @@ def load_corpus(
                 except _DAMAGE as error:
                     warnings.warn(f"the corpus cache {str(folder)!r} is damaged ({error}) and made again", stacklevel=2)
             with whole_folder(folder) as staging:
-                _tokenize_text(text, backend, np.dtype(dtype), staging, report, most, progress, prompt)
+                _tokenize_text(text, backend, np.dtype(dtype), staging, report, most, progress)
             return _open_cached(folder, text.columns)
     except OSError as error:
         raise cache_error(folder.parent, error) from error
@@ -257,11 +252,10 @@ def _tokenize_text(
     report: CorpusReport,
     most: int | None,
     progress: bool,
-    prompt: str,
 ) -> None:
     with (folder / TOKENS).open("wb") as sink:
         places = array("q")
-        sentences = (prompt + sentence for sentence in text.sentences(report, most, places))
+        sentences = text.sentences(report, most, places)
         bar = progress_bar(sentences, progress, desc="tokenising", unit=" sentences", total=most)
         offsets = tokenize(bar, backend, dtype, sink, report, places)
     if report.sentences == 0:

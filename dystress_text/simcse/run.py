@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -13,17 +14,14 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.rule import PairRule
 from dystress_text.encoders.encoder import SentenceEncoder, check_length, check_views
-from dystress_text.encoders.frozen import FrozenEncoder
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
-from dystress_text.encoders.prompts import check_prompt
 from dystress_text.encoders.saved_model import load_saved
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import PREPARED_SETS, suite_folder
@@ -41,10 +39,9 @@ from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import Embed, pair_similarities, score_vectors
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.prepared_data import variant_of
+from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import versions
 from dystress_text.simcse.corpus import TokenizedCorpus, TrainingText, load_corpus, tokenizer_id
-from dystress_text.simcse.held_out import Measured
-from dystress_text.simcse.helpers import build_helpers
 from dystress_text.simcse.objective import TEXT, objective_of
 from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import RunSettings, TextSettings
@@ -53,7 +50,6 @@ from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.training_text import training_text
 from dystress_text.training.accelerator import describe, evaluation_dtype, gather_of, global_batch_size
 from dystress_text.training.build_loss import build_temperature, learned_end_points, learned_group
-from dystress_text.training.distributed import check_whole
 from dystress_text.training.kernel_cache import keep_few_kernels
 from dystress_text.training.paper_row import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import TEXT_PROGRAM
@@ -73,7 +69,6 @@ class TextRun:
         settings: as parsed.
         start: the encoder before the first step.
         text: the training sentences.
-        measured: the samples whose random pairs are measured at the end.
         task: the task to train.
         evaluation: of the task.
         options: the settings with the pooler of the loaded model and the metric that selects the best model.
@@ -87,7 +82,6 @@ class TextRun:
     settings: RunSettings
     start: Start
     text: TrainingText
-    measured: Measured
     task: SimcseTask
     evaluation: Evaluation
     options: Mapping[str, Any]
@@ -122,16 +116,15 @@ class TextRun:
     def begin(self, trainer: Trainer, before: Mapping[str, Any]) -> None:
         for line in (*self.start.notes, f"{self.task.corpus.report.summary()} ({self.text.name})"):
             _say(line)
-        self._sentences = self.measured.read(self.text)  # now: a text may be gone at the end
-        if self.measured.held_out:
-            _say(f"{len(self.measured.samples):,} of them are held out of training (--held_out)")
+        if self.settings.text.drop_duplicates:
+            dropped = self.record["corpus"]["dropped"]
+            _say(f"{dropped:,} samples with the tokens of an earlier one were dropped (--drop_duplicates)")
+        self._sentences = some_sentences(self.text, self.task.corpus)  # now: a text may be gone at the end
         for option, variant in self.variants.items():
             if variant is not None:
                 _say(f"--{option}: not the published data but a variant: {variant}")
         objective, columns = self.task.objective, self.task.corpus.columns
         _say(f"{type(objective).__name__} with {objective.temperature}")
-        if self.task.helpers.dims and max(self.task.helpers.dims) < self.task.model.transformer.config.hidden_size:
-            _say("--matryoshka_dims leaves the whole vectors out: add their number of dimensions to train them too")
         samples = "sentences" if columns == 1 else f"rows of {columns} sentences"
         _say(f"{trainer.total_steps:,} steps of {trainer.order.batch_size} {samples} on {describe(self.accelerator)}")
         self._measure_untrained()
@@ -155,14 +148,11 @@ class TextRun:
         self.record |= {
             "sentences_per_second": round(task.corpus.columns * summary.samples_per_second, 1),
             "padding_share": round(task.padding_share, 4),
-            "duplicate_pairs": int(task.objective.duplicates) if task.mask_duplicates else None,
             **learned_end_points(task.objective.temperature),
         }
-        if task.objective.guided is not None:
-            self.record["guided_pairs"] = int(task.objective.guided)
         best = load_saved(output)[0].to(self.accelerator.device)
         encode = partial(_encode, best, task.tokenizer)
-        if self.evaluation.evaluators and (task.evaluation_dtype != torch.float32 or task.helpers.base):
+        if self.evaluation.evaluators and task.evaluation_dtype != torch.float32:
             self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
         if dev is not None:
             self.record["similarities"]["after"] = pair_similarities(dev, encode(dev.sentences)).histograms()
@@ -176,11 +166,9 @@ class TextRun:
 
     def _measure_random_pairs(self, encode: Embed, output: Path) -> None:
         """Write the cosines of random pairs into the model's folder; a run that has too few sentences goes without."""
-        if not self._sentences:  # --random_pairs 0
-            return
         source = Path(self.settings.text.train_file or self.text.name).name
         try:
-            found = random_pairs(encode(self._sentences).numpy(), source, self.measured.held_out)
+            found = random_pairs(encode(self._sentences).numpy(), source)
         except UserError as error:
             _say(f"no similarities of random pairs: {error}")
             return
@@ -195,10 +183,6 @@ class TextRun:
             f"{sum(self.evaluation.seconds.values()):,.0f} s of evaluation, "
             f"peak memory {record['peak_memory_gb']:.2f} GB, {100 * record['padding_share']:.1f} % padding"
         )
-        if record["duplicate_pairs"]:
-            _say(f"{record['duplicate_pairs']:,} pairs of equal samples were not used as negatives (--mask_duplicates)")
-        if "guided_pairs" in record:
-            _say(f"{record['guided_pairs']:,} further pairs were too alike for the guide to be negatives (--guide)")
         if "learned_temperature" in record:
             ends = (f"{name} {value:.4f}" for name, value in record["learned_temperature"].items())
             _say(f"learned: {', '.join(ends)}")
@@ -213,8 +197,6 @@ def build_text_run(
     settings: RunSettings,
     accelerator: Accelerator,
     publish: Publish,
-    chosen: NDArray[np.int64] | None = None,
-    evaluation: Evaluation | None = None,
 ) -> TextRun:
     """Load what a text run needs: its text, its encoder and its evaluation; call it on all processes.
 
@@ -222,8 +204,6 @@ def build_text_run(
         settings: as parsed.
         accelerator: of the run.
         publish: see :class:`TextRun`.
-        chosen: numbers of the samples to train on, rising, in place of those that ``held_out`` leaves; None for these.
-        evaluation: in place of the settings'; None for that.
 
     Raises:
         UserError: the settings or the data are wrong.
@@ -235,39 +215,29 @@ def build_text_run(
         source = training_text(text)
     if source.columns < 3 and text.hard_negative_weight != 0:
         raise UserError("--hard_negative_weight: this run has no hard negatives; --supervised reads them")
-    evaluation = evaluation or build_evaluation(settings.evaluation, text.data_dir)
+    evaluation = build_evaluation(settings.evaluation, text.data_dir)
     metric = evaluation.best_metric(engine.metric_for_best_model)
     set_seed(engine.seed)
     start = _start(settings, accelerator)
     masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed) if text.do_mlm else None
-    prompt = start.model.prompts.text
-    corpus = _read(source, start.tokenizer, text.max_seq_length, prompt, text, accelerator)
-    measured = Measured.choose(len(corpus), text.held_out, text.random_pairs)
-    corpus = corpus.only(measured.trained(len(corpus)) if chosen is None else chosen)
-
-    def tokenize(frozen: FrozenEncoder) -> TokenizedCorpus:
-        limit = min(text.max_seq_length, frozen.limit)
-        if frozen.tokenizer is start.tokenizer:  # a copy of the start
-            return corpus
-        return _read(source, frozen.tokenizer, limit, frozen.prompt, text, accelerator).only(corpus.chosen)
-
+    with accelerator.local_main_process_first():
+        show = accelerator.is_main_process
+        corpus = load_corpus(source, start.tokenizer, text.max_seq_length, text.max_train_samples, progress=show)
+    read = len(corpus)
+    corpus = corpus.distinct() if text.drop_duplicates else corpus
     dtype = evaluation_dtype(accelerator)
-    helpers = build_helpers(text, start, tokenize, objective.temperature.by_sample, accelerator.device, dtype)
     task = SimcseTask(
-        start.model, start.tokenizer, corpus, objective, evaluation, text.packing, text.mask_duplicates, masking,
-        text.mlm_weight, dtype, helpers,
-    )  # fmt: skip
+        start.model, start.tokenizer, corpus, objective, evaluation, text.packing, masking, text.mlm_weight, dtype
+    )
     data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(start.tokenizer, text.max_seq_length)}"
-    data_id += f", prompt {prompt!r}" if prompt else ""
     if settings.evaluation.eval_file is not None:
         data_id += f", --eval_file {digest_of(evaluation)}"
     options = settings.options() | {"pooler_type": start.model.pooler_type, "metric_for_best_model": metric}
     variants = _variants(settings, source)
     record = _record(settings, options, objective, corpus, accelerator.num_processes)
+    record["corpus"]["dropped"] = read - len(corpus)
     record |= {"data_variants": variants, **start.about}
-    return TextRun(
-        settings, start, source, measured, task, evaluation, options, data_id, variants, record, publish, accelerator
-    )
+    return TextRun(settings, start, source, task, evaluation, options, data_id, variants, record, publish, accelerator)
 
 
 def _record(
@@ -291,31 +261,22 @@ def _record(
 
 
 def _start(settings: RunSettings, accelerator: Accelerator) -> Start:
-    """The encoder before the first step, on its device; its length limit, its views and its prompt are checked."""
+    """The encoder before the first step, on its device; its length limit and its views are checked."""
     text = settings.text
-    if text.do_mlm:
-        check_whole(accelerator, "--do_mlm")
     start = load_start(model_path(text.model_name_or_path), text, settings.given)
     start.model.to(accelerator.device)
     check_length(text.max_seq_length, start.tokenizer, start.model)
-    check_prompt(start.model.prompts.text, start.tokenizer, text.max_seq_length)
     if text.dropout != 0 and not text.supervised:  # --dropout 0 is on purpose
         check_views(start.model, start.tokenizer)
     return start
 
 
-def _read(
-    source: TrainingText,
-    tokenizer: PreTrainedTokenizerBase,
-    limit: int,
-    prompt: str,
-    text: TextSettings,
-    accelerator: Accelerator,
-) -> TokenizedCorpus:
-    """The training text in a tokenizer's tokens."""
-    show = accelerator.is_main_process
-    with accelerator.local_main_process_first():
-        return load_corpus(source, tokenizer, limit, text.max_train_samples, progress=show, prompt=prompt)
+def some_sentences(text: TrainingText, corpus: TokenizedCorpus, most: int = 4_000) -> list[str]:
+    """Distinct sentences of a training text, the first of a sample each, for random pairs; the same for all seeds."""
+    chosen = np.random.default_rng(0).permutation(corpus.report.sentences // text.columns)[:most] * text.columns
+    rows, last = set(chosen.tolist()), int(chosen.max()) + 1
+    found = text.sentences(CorpusReport(), last, array("q"))
+    return list(dict.fromkeys(sentence for row, sentence in enumerate(found) if row in rows))
 
 
 def paper_row(settings: RunSettings, temperature: PairRule, processes: int) -> dict[str, Any]:
