@@ -48,72 +48,53 @@ from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.simcse.start import Start, load_start
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.training_text import training_text
-from dystress_text.training.accelerator import describe, evaluation_dtype, gather_of, global_batch_size
+from dystress_text.training.accelerator import (
+    describe,
+    evaluation_dtype,
+    gather_of,
+    global_batch_size,
+    keep_few_kernels,
+)
 from dystress_text.training.build_loss import build_temperature, learned_end_points, learned_group
-from dystress_text.training.kernel_cache import keep_few_kernels
-from dystress_text.training.paper_row import entry_of, settings_of, trained_with
+from dystress_text.training.presets import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.settings import EngineSettings, LossSettings
-from dystress_text.training.similarity_log import SimilarityLog, similarity_log_of
-from dystress_text.training.task import TrainingSummary
-from dystress_text.training.trainer import Trainer
+from dystress_text.training.similarity_log import similarity_log_of
+from dystress_text.training.task import Run, TrainingSummary
 
 Publish = Callable[[Path, Mapping[str, Any], ContrastiveLoss], str | None]
 
 
-@dataclass
-class TextRun:
-    """Implements :class:`dystress_text.training.run.Run` for sentences.
+@dataclass(kw_only=True)
+class TextRun(Run):
+    """A run on sentences.
 
     Attributes:
         settings: as parsed.
         start: the encoder before the first step.
         text: the training sentences.
-        task: the task to train.
         evaluation: of the task.
-        options: the settings with the pooler of the loaded model and the metric that selects the best model.
-        data_id: identifies the training sentences, their tokens, and the sentences that select the best model.
         variants: of the prepared data, by option; None for published data.
-        record: the content of ``run.json``.
         publish: writes card and page into the folder, and returns a line about them.
         accelerator: of the run.
     """
 
+    task: SimcseTask
     settings: RunSettings
     start: Start
     text: TrainingText
-    task: SimcseTask
     evaluation: Evaluation
-    options: Mapping[str, Any]
-    data_id: str
     variants: Mapping[str, str | None]
-    record: dict[str, Any]
     publish: Publish
     accelerator: Accelerator
-    make_optimizer: None = None
-    similarity_log: SimilarityLog | None = field(init=False)
-    learned_temperature: dict[str, Any] | None = field(init=False)
     _sentences: list[str] = field(init=False)  # that are measured
-
-    def __post_init__(self) -> None:
-        self.similarity_log = similarity_log_of(self.settings.engine, self.task.objective)
-        self.learned_temperature = learned_group(self.task.objective, self.settings.loss)
-
-    @property
-    def best_metric(self) -> str | None:
-        metric: str | None = self.options["metric_for_best_model"]
-        return metric
-
-    @property
-    def samples(self) -> int:
-        return len(self.task.corpus)
 
     @property
     def dev(self) -> StsPairs | None:
         """The first set of scored pairs, which table and page show; None without scored pairs."""
         return next(iter(self.evaluation.pairs), None)
 
-    def begin(self, trainer: Trainer, before: Mapping[str, Any]) -> None:
+    def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
         for line in (*self.start.notes, f"{self.task.corpus.report.summary()} ({self.text.name})"):
             _say(line)
         if self.settings.text.drop_duplicates:
@@ -126,7 +107,7 @@ class TextRun:
         objective, columns = self.task.objective, self.task.corpus.columns
         _say(f"{type(objective).__name__} with {objective.temperature}")
         samples = "sentences" if columns == 1 else f"rows of {columns} sentences"
-        _say(f"{trainer.total_steps:,} steps of {trainer.order.batch_size} {samples} on {describe(self.accelerator)}")
+        _say(f"{steps:,} steps of {batch_size} {samples} on {describe(self.accelerator)}")
         self._measure_untrained()
 
     def _measure_untrained(self) -> None:
@@ -237,7 +218,23 @@ def build_text_run(
     record = _record(settings, options, objective, corpus, accelerator.num_processes)
     record["corpus"]["dropped"] = read - len(corpus)
     record |= {"data_variants": variants, **start.about}
-    return TextRun(settings, start, source, task, evaluation, options, data_id, variants, record, publish, accelerator)
+    return TextRun(
+        task=task,
+        samples=len(corpus),
+        options=options,
+        data_id=data_id,
+        record=record,
+        learned_temperature=learned_group(objective, settings.loss),
+        similarity_log=similarity_log_of(engine, objective),
+        best_metric=metric,
+        settings=settings,
+        start=start,
+        text=source,
+        evaluation=evaluation,
+        variants=variants,
+        publish=publish,
+        accelerator=accelerator,
+    )
 
 
 def _record(

@@ -26,7 +26,7 @@ from dystress_text.core.registry import TEMPERATURES, Temperature, make_temperat
 from dystress_text.core.rule import PairRule
 from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import UserError
-from dystress_text.training.settings import OBJECTIVES, LossSettings
+from dystress_text.training.settings import OBJECTIVES, OWNERS, TEMPERATURE_OPTIONS, LossSettings
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,6 @@ class LossDefaults:
     tau_range: Mapping[str, float]
     schedule: Mapping[str, Any]
     alignment: Mapping[str, float]
-
-
-TEMPERATURE_OPTIONS = (
-    "temp", "tau_min", "tau_max", "shift", "scale", "sharpness", "half_period", "unit", "tau_0", "alpha", "a_0",
-    "effective_negatives", "rho", "knots",
-)  # fmt: skip
 
 
 def build_temperature(settings: LossSettings, defaults: LossDefaults) -> Temperature:
@@ -110,12 +104,6 @@ def build_rule(settings: LossSettings, defaults: LossDefaults) -> PairRule:
     return _built(NEGATIVE_RULES[settings.rule], settings, temperature)
 
 
-# of the objective or the rule that an option belongs to
-OWNERS = {
-    "sigma": ("dclw", "adnce"), "q": ("rince",), "lam": ("rince",), "logit_scale": ("siglip",),
-    "logit_bias": ("siglip",), "tau_plus": ("debiased", "hcl"), "beta": ("hcl",), "margin": ("focal",),
-    "mu": ("adnce",), "hardness_strength": ("hardness",),
-}  # fmt: skip
 T = TypeVar("T")
 
 
@@ -150,8 +138,7 @@ def learned_group(objective: nn.Module, settings: LossSettings) -> dict[str, Any
     if not parameters:
         if settings.temperature_learning_rate != LossSettings.temperature_learning_rate:
             raise UserError(
-                "--temperature_learning_rate: has no effect without --learn_temperature, --temperature robust or "
-                "--objective siglip"
+                "--temperature_learning_rate: has no effect without --learn_temperature or --objective siglip"
             )
         return None
     return {"params": parameters, "lr": settings.temperature_learning_rate, "weight_decay": 0.0}

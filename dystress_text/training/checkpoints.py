@@ -138,7 +138,9 @@ class Checkpoints:
     def load(self, folder: Path) -> None:
         """Load everything except the :class:`TrainingState` and the learning rate, which follows from its step."""
         try:
-            groups = [{k: v for k, v in g.items() if k != "step"} for g in self.optimizer.param_groups]  # some count here
+            groups = [
+                {k: v for k, v in g.items() if k != "step"} for g in self.optimizer.param_groups
+            ]  # some count here
             self.accelerator.load_state(str(folder))
             for group, options in zip(self.optimizer.param_groups, groups, strict=True):
                 group.update(options)

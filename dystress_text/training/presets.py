@@ -35,11 +35,6 @@ class Preset:
     settings: dict[str, Any]
     rows: tuple[str, ...] = ()
 
-    def group(self, group: type[Settings]) -> Settings:
-        """The options of a dataclass as the preset has them, without any flags."""
-        names = {entry.name for entry in fields(group)}  # type: ignore[arg-type]  # a dataclass
-        return group(**{name: value for name, value in self.settings.items() if name in names})
-
 
 def find_preset(name: str, presets: Mapping[str, Preset]) -> Preset:
     """The preset of that name; an error names similar ones."""
@@ -53,6 +48,12 @@ def listing(presets: Mapping[str, Preset]) -> str:
     """A line for each preset: its name and what it stands for."""
     width = max(len(name) for name in presets)
     return "\n".join(f"{name.ljust(width)}  {preset.about}" for name, preset in presets.items())
+
+
+def settings_of(preset: Preset, group: type[Settings]) -> Settings:
+    """The options of a dataclass as a preset has them, without any flags."""
+    names = {entry.name for entry in fields(group)}  # type: ignore[arg-type]  # a dataclass
+    return group(**{name: value for name, value in preset.settings.items() if name in names})
 
 
 def trained_with(options: Mapping[str, Any], temperature: object, batch: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dystress_text.errors import ParameterError, UserError
+from dystress_text.errors import UserError
 from dystress_text.files.whole import MODEL_STAGING, to_json, write_json, write_text
 from dystress_text.training.settings import EngineSettings
 

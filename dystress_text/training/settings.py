@@ -18,6 +18,21 @@ OBJECTIVES = ("infonce", "ntxent", "dcl", "dclw", "macl", "rince", "siglip")
 RULES = ("debiased", "hcl", "focal", "adnce", "hardness")
 OF_AN_OBJECTIVE = ("rows", "q", "lam", "logit_scale", "logit_bias")
 MACL_ROWS = ("infonce", "ntxent")
+TEMPERATURE_OPTIONS = (
+    "temp", "tau_min", "tau_max", "shift", "scale", "sharpness", "half_period", "unit", "tau_0", "alpha", "a_0", "knots",
+)  # fmt: skip
+# of the objective or the rule that an option belongs to
+OWNERS = {
+    "sigma": ("dclw", "adnce"), "q": ("rince",), "lam": ("rince",), "logit_scale": ("siglip",),
+    "logit_bias": ("siglip",), "tau_plus": ("debiased", "hcl"), "beta": ("hcl",), "margin": ("focal",),
+    "mu": ("adnce",), "hardness_strength": ("hardness",),
+}  # fmt: skip
+# options that may differ between a run and its continuation
+FREE_OPTIONS = (
+    "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_total_limit", "logging_steps",
+    "report_to", "log_similarity", "high_similarity", "train_file", "text_column", "eval_file", "dataset", "data_dir",
+    "preset",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -31,13 +46,10 @@ class LossSettings:
     temperature: str | None = option(
         None,
         "constant, cosine, shifted_cosine, one_sided_cosine, linear, exponential, monotonic_cosine, "
-        "even_ode, scheduled, alignment_adaptive, temo, piecewise_linear, robust, isogclr; default shifted_cosine, "
-        "constant with --temp, "
-        "alignment_adaptive with macl.",
+        "even_ode, scheduled, alignment_adaptive, temo, piecewise_linear; default shifted_cosine, constant with "
+        "--temp, alignment_adaptive with macl.",
     )
-    temp: float | None = option(
-        None, "The constant temperature (SimCSE: 0.05); of robust and isogclr the one at the start."
-    )
+    temp: float | None = option(None, "The constant temperature (SimCSE: 0.05).")
     tau_min: float | None = option(None, "Lowest temperature; profiles: 0.05.")
     tau_max: float | None = option(None, "Highest temperature; profiles: 0.07.")
     shift: float | None = option(None, "shifted_cosine, one_sided_cosine: minus the plateau's start; -0.4 and 0.2.")
@@ -53,10 +65,6 @@ class LossSettings:
         None, "alignment_adaptive: how strongly it follows A; 2. temo: how far the temperature rises; 0.04."
     )
     a_0: float | None = option(None, "alignment_adaptive: reference alignment; 0.8.")
-    effective_negatives: float | None = option(
-        None, "robust: so many equal negatives weigh what the softmax lets weigh; 10."
-    )
-    rho: float | None = option(None, "isogclr: divergence of the softmax from equal weights; 0.4.")
     rule: str | None = option(
         None,
         "What the negatives weigh, with any temperature and objective but siglip; default nothing more.",
@@ -87,7 +95,7 @@ class LossSettings:
     )
     temperature_learning_rate: float = option(
         1e-3,
-        "learn_temperature, robust, siglip: peak learning rate of what is learned; no weight decay, no clipping.",
+        "learn_temperature, siglip: peak learning rate of what is learned; no weight decay, no clipping.",
         interval="(0, inf)",
     )
 
@@ -188,11 +196,6 @@ class EngineSettings:
         needs="log_similarity",
     )
     metric_for_best_model: str | None = option(None, "The metric that selects the best model (higher is better).")
-    early_stopping_patience: int | None = option(
-        None,
-        "Stop after so many evaluations in a row without a better value of the metric that selects the best model.",
-        interval="[1, inf)",
-    )
     report_to: str = option(
         "none", "A tracker of accelerate, such as tensorboard or wandb; metrics.jsonl is always written."
     )

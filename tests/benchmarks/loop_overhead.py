@@ -32,6 +32,7 @@ from dystress_text.training.batches import BatchOrder
 from dystress_text.training.build_loss import build_objective
 from dystress_text.training.optimizer import parameter_groups
 from dystress_text.training.settings import EngineSettings, LossSettings
+from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
 BATCH = 64
@@ -50,7 +51,7 @@ def through_the_engine(task: SimcseTask, steps: int) -> float:
     task.snapshot = lambda: lambda folder: None  # type: ignore[method-assign]  # saving is not the loop
     with tempfile.TemporaryDirectory() as folder:
         settings = EngineSettings(output_dir=folder, max_steps=steps, learning_rate=RATE, mixed_precision="bf16")
-        trainer = Trainer(task, len(task.corpus), settings, make_accelerator(settings))
+        trainer = Trainer(Run(task=task, samples=len(task.corpus)), settings, make_accelerator(settings))
         with contextlib.redirect_stderr(io.StringIO()):
             return 1000 * trainer.fit().seconds / steps
 

@@ -19,8 +19,7 @@ from typing import Any
 from programs import IMAGES, ROOT, TEXT, call, report
 
 from dystress_text import train as text
-from dystress_text.training.run_folder import checkpoint_folders, read_record
-from dystress_text.training.step_log import read_steps
+from dystress_text.training.run_folder import checkpoint_folders, read_record, read_steps
 from vision import train as images
 
 PATIENCE = 120  # seconds until the first checkpoint

@@ -12,7 +12,7 @@ from typing import Any
 
 from accelerate.state import AcceleratorState, GradientState
 
-from dystress_text.training.step_log import read_steps
+from dystress_text.training.run_folder import read_steps
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))

@@ -38,6 +38,7 @@ from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.build_loss import build_objective
 from dystress_text.training.run_folder import read_record
 from dystress_text.training.settings import EngineSettings, LossSettings
+from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
 SAVING = ("_evaluate", "_checkpoint", "_finish_writing")  # of the trainer; the first one evaluates as well
@@ -86,11 +87,11 @@ def profile_steps(options: argparse.Namespace, model: str, folder: Path) -> dict
             profiler.stop()
             return {}
 
-        def snapshot(self) -> Callable[[Path], None]:
-            return lambda folder: None  # saving is not a step
+        def save(self, folder: Path) -> None:
+            pass  # saving is not a step
 
     task = Profiled(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT))
-    Trainer(task, len(corpus), settings, make_accelerator(settings)).fit()
+    Trainer(Run(task=task, samples=len(corpus)), settings, make_accelerator(settings)).fit()
     return summary(profiler, starts[1] - starts[0], options.steps)
 
 

@@ -7,7 +7,7 @@ from encoder_cases import colour_images, tiny_encoder
 from vision_cases import write_folder
 
 from dystress_text.training.build_loss import build_temperature
-from dystress_text.training.paper_row import said_of
+from dystress_text.training.presets import said_of
 from vision import train
 from vision.data import loading
 from vision.evaluate import main

@@ -9,7 +9,7 @@ from conftest import reset_accelerator
 from vision_cases import ONE_PROCESS
 
 from dystress_text.errors import TrainingError, UserError
-from dystress_text.training.embeddings import Embeddings
+from dystress_text.training.task import Embeddings
 from vision.data.augment import SimclrAugment
 from vision.data.crops import RandomCrop
 from vision.pretraining.build_task import objective_of

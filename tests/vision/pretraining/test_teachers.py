@@ -7,7 +7,7 @@ import torch
 from encoder_cases import as_float, colour_images, tiny_encoder
 from processes import in_threads
 
-from dystress_text.training.embeddings import Embeddings
+from dystress_text.training.task import Embeddings
 from vision.data.views import RandomViews
 from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask, predictor
 from vision.resnet import load_encoder
@@ -232,6 +232,6 @@ def test_what_a_checkpoint_holds_is_the_teacher_and_the_centre(kind):
 
 def test_the_encoder_is_saved_without_its_head(tmp_path):
     task = make_task("byol")
-    task.snapshot()(tmp_path)
+    task.save(tmp_path)
     for name, own in load_encoder(tmp_path).state_dict().items():
         assert torch.equal(own, task.encoder.state_dict()[name])

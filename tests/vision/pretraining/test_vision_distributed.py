@@ -14,8 +14,8 @@ from torch import nn
 from dystress_text.core import CosineTemperature, NTXentLoss, ProcessGather, QueueInfoNCELoss
 from dystress_text.core.gather import LocalGather
 from dystress_text.training.accelerator import make_accelerator
-from dystress_text.training.best_model import copied_to_cpu
 from dystress_text.training.settings import EngineSettings
+from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 from vision.data.views import RandomViews
 from vision.pretraining.batchnorm import CpuSyncBatchNorm, synchronise
@@ -55,9 +55,8 @@ class Unsaved:
     def evaluate(self):
         return {}
 
-    def snapshot(self):
-        weights = copied_to_cpu(self.model).state_dict()
-        return lambda folder: torch.save(weights, folder / "weights.pt")
+    def save(self, folder):
+        torch.save(self.model.state_dict(), folder / "weights.pt")
 
 
 class Views(Unsaved, PretrainTask):
@@ -106,10 +105,10 @@ def train(folder, kind="views", sync=False, halves=False, steps=STEPS):
     if halves:
         task.model = InHalves(encoder)
     vision = VisionSettings(optimizer="sgd")
-    trainer = Trainer(
-        task, IMAGES, settings, accelerator,
-        make_optimizer=lambda network: make_optimizer(network, settings, vision, BATCH),
-    )  # fmt: skip
+    run = Run(
+        task=task, samples=IMAGES, make_optimizer=lambda network: make_optimizer(network, settings, vision, BATCH)
+    )
+    trainer = Trainer(run, settings, accelerator)
     trainer.fit()
     trainer.model = task.model
     accelerator.free_memory()
