@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dystress_text.core.diagnosis import BINS, local_temperature
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.report.audit import Audit, Window, tau_in_words
 from dystress_text.report.curves import similarities
 from dystress_text.report.drawings import WIDTH, style
@@ -23,7 +23,7 @@ _MARGIN = 0.04  # of the similarity, beside the bins that hold a gradient
 _LITTLE, _MUCH = 2e-4, 0.01  # shares of the gradient in a bin: it is shown, and its temperatures fit the panel
 
 
-def draw_audit(audit: Audit, rule: PairRule | None, detach: bool = True) -> Figure:
+def draw_audit(audit: Audit, rule: Temperature | None, detach: bool = True) -> Figure:
     """The figure of an audit over all its steps.
 
     Args:
@@ -66,7 +66,7 @@ def _gradients(axes: Axes, window: Window) -> None:
     axes.set_ylim(bottom=0)
 
 
-def _temperatures(axes: Axes, rule: PairRule, detach: bool, window: Window) -> None:
+def _temperatures(axes: Axes, rule: Temperature, detach: bool, window: Window) -> None:
     s = similarities(4001)
     local, tau = local_temperature(rule, s, detach).numpy(), rule(s).detach().expand_as(s).numpy()
     axes.plot(s, tau, color=_GREY, linestyle=_DOTTED, linewidth=1.2, label="its $\\tau(s)$")

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.encoders.encoder import SentenceEncoder, check_length, check_views
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
@@ -55,7 +55,7 @@ from dystress_text.training.accelerator import (
     global_batch_size,
     keep_few_kernels,
 )
-from dystress_text.training.build_loss import build_temperature, learned_end_points, learned_group
+from dystress_text.training.build_loss import build_temperature, learned_group
 from dystress_text.training.presets import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.settings import EngineSettings, LossSettings
@@ -129,7 +129,6 @@ class TextRun(Run):
         self.record |= {
             "sentences_per_second": round(task.corpus.columns * summary.samples_per_second, 1),
             "padding_share": round(task.padding_share, 4),
-            **learned_end_points(task.objective.temperature),
         }
         best = load_saved(output)[0].to(self.accelerator.device)
         encode = partial(_encode, best, task.tokenizer)
@@ -276,7 +275,7 @@ def some_sentences(text: TrainingText, corpus: TokenizedCorpus, most: int = 4_00
     return list(dict.fromkeys(sentence for row, sentence in enumerate(found) if row in rows))
 
 
-def paper_row(settings: RunSettings, temperature: PairRule, processes: int) -> dict[str, Any]:
+def paper_row(settings: RunSettings, temperature: Temperature, processes: int) -> dict[str, Any]:
     """The record's entry about the row of the paper that the preset stands for; empty where there is none.
 
     Args:

@@ -41,6 +41,7 @@ class TrainingState:
         best_metric: the metric of the best model.
         best_step: the step of the best model.
         metrics: all metrics of the best model.
+        learned: what the loss had learned at the best model.
         train_seconds: spent in steps.
         losses: read from the device and not logged yet.
         skipped_steps: by fp16, because the gradient overflowed.
@@ -51,6 +52,7 @@ class TrainingState:
     best_metric: float | None = None
     best_step: int | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    learned: dict[str, float] = field(default_factory=dict)
     train_seconds: float = 0.0
     losses: list[float] = field(default_factory=list)
     skipped_steps: int = 0
@@ -113,7 +115,7 @@ class Checkpoints:
         on_main_process(self.accelerator, finish)
 
     def find(self, last_step: int) -> tuple[Path, TrainingState] | None:
-        """The newest checkpoint and its state; None without one. One of another run, or after ``last_step``, is refused."""
+        """The newest checkpoint and its state; None without one. That of another run is refused."""
         folder = next(iter(checkpoint_folders(self.output)), None)
         if folder is None:
             return None
@@ -138,9 +140,8 @@ class Checkpoints:
     def load(self, folder: Path) -> None:
         """Load everything except the :class:`TrainingState` and the learning rate, which follows from its step."""
         try:
-            groups = [
-                {k: v for k, v in g.items() if k != "step"} for g in self.optimizer.param_groups
-            ]  # some count here
+            # a group's "step" is a state: some optimisers count there
+            groups = [{k: v for k, v in group.items() if k != "step"} for group in self.optimizer.param_groups]
             self.accelerator.load_state(str(folder))
             for group, options in zip(self.optimizer.param_groups, groups, strict=True):
                 group.update(options)

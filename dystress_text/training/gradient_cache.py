@@ -7,7 +7,7 @@ that of one chunk and of all embeddings; the cost is a second forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dystress_text.errors import ParameterError
-from dystress_text.training.task import Batch, Embeddings, Task, concatenated
+from dystress_text.training.batches import Batch
+from dystress_text.training.task import Embeddings, concatenated
 
 
 def check_no_batch_statistics(model: nn.Module) -> None:
@@ -31,9 +32,13 @@ def check_no_batch_statistics(model: nn.Module) -> None:
 
 
 def backward_in_chunks(
-    task: Task, model: nn.Module, chunks: Sequence[Batch], accelerator: Accelerator
-) -> tuple[Tensor, Embeddings]:
-    """Add the gradient of the whole batch's loss to the weights; returns the loss and all embeddings.
+    embed: Callable[[nn.Module, Batch], Embeddings],
+    loss_of: Callable[[Embeddings], Tensor],
+    model: nn.Module,
+    chunks: Sequence[Batch],
+    accelerator: Accelerator,
+) -> Tensor:
+    """Add the gradient of the whole batch's loss to the weights, and return the loss.
 
     Processes exchange gradients once, in the backward pass of the last chunk. Call it within
     ``accelerator.accumulate(model)``.
@@ -43,10 +48,9 @@ def backward_in_chunks(
     with torch.no_grad():
         for batch in chunks:
             states.append(random_states(device))
-            cache.append(task.embed(model, batch))
+            cache.append(embed(model, batch))
     whole = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in concatenated(cache)]
-    embeddings = cache[0].with_tensors(whole)
-    loss = task.loss(embeddings)
+    loss = loss_of(cache[0].with_tensors(whole))
     accelerator.backward(loss)  # to the embeddings, scaled for accumulation and fp16
     lengths = list(zip(*([len(tensor) for tensor in chunk.tensors()] for chunk in cache), strict=True))
     gradients = [  # for each tensor with a gradient, one per chunk
@@ -57,9 +61,9 @@ def backward_in_chunks(
     for i, (batch, *gradient) in enumerate(zip(chunks, *gradients, strict=True)):
         restore_random_states(states[i], device)
         with nullcontext() if i + 1 == len(chunks) else accelerator.no_sync(model):
-            again = [x for x in task.embed(model, batch).tensors() if x.requires_grad]
+            again = [x for x in embed(model, batch).tensors() if x.requires_grad]
             torch.autograd.backward(again, gradient)
-    return loss.detach(), embeddings
+    return loss.detach()
 
 
 def random_states(device: torch.device) -> list[Tensor]:

@@ -69,7 +69,7 @@ def trained_with(options: Mapping[str, Any], temperature: object, batch: int) ->
 
 
 def entry_of(preset: Preset, run: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The record's entry about the row, from :func:`trained_with` of the run and of its preset alone; {} without row."""
+    """The record's entry about the row, from :func:`trained_with` of the run and of its preset alone."""
     if not preset.rows:
         return {}
     changed = [f"--{name} {run[name]} (row: {value})" for name, value in row.items() if run[name] != value]

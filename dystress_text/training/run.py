@@ -54,6 +54,8 @@ def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str
             train_seconds=round(summary.seconds, 2),
             peak_memory_gb=round(summary.peak_memory_gb, 3),
         )
+        if summary.learned:
+            built.record["learned_temperature"] = summary.learned
         on_main_process(accelerator, lambda: built.finish(summary, output))
     finally:
         trainer.close()

@@ -87,6 +87,7 @@ class TrainingSummary:
         best_step: of the saved model.
         skipped_steps: steps that fp16 skipped, for gradients that overflowed.
         metrics: of the saved model.
+        learned: what the loss had learned at the saved model, such as end points of a temperature.
     """
 
     steps: int
@@ -96,6 +97,7 @@ class TrainingSummary:
     best_step: int | None
     skipped_steps: int
     metrics: dict[str, float]
+    learned: dict[str, float]
 
 
 @dataclass(kw_only=True)

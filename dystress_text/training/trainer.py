@@ -38,13 +38,14 @@ from dystress_text.training.accelerator import (
     seed_process,
 )
 from dystress_text.training.batches import Batch, BatchOrder, load_ahead
+from dystress_text.training.build_loss import learned_values
 from dystress_text.training.checkpoints import Checkpoints, TrainingState, identity_of, remove_old
 from dystress_text.training.gradient_cache import backward_in_chunks, check_no_batch_statistics
 from dystress_text.training.optimizer import adamw, count_steps, schedule
 from dystress_text.training.run_folder import FAILURE, LOG, SIMILARITY_LOG, append, checkpoint_folder, shorten
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.stop_signals import StopRequest, stop_signals
-from dystress_text.training.task import Run, TrainingSummary
+from dystress_text.training.task import Embeddings, Run, TrainingSummary
 
 
 class Trainer:
@@ -74,7 +75,8 @@ class Trainer:
         identity = identity_of(run.options, accelerator, run.data_id)
         self._checkpoints = Checkpoints(self.folder, accelerator, self.optimizer, run.task.state, identity)
         found = self._checkpoints.find(self.total_steps) if settings.resumes else None
-        self._resumed, self.state = found or (None, TrainingState())
+        self._resumed = None if found is None else found[0]
+        self.state = TrainingState() if found is None else found[1]
         self._agree = Agreement(accelerator)
         self._fp16 = accelerator.scaler is not None
         self._pending: list[Tensor] = []  # a loss and a gradient's norm, (2,), for each batch since the last reading
@@ -90,7 +92,7 @@ class Trainer:
         try:
             return self._fit()
         except TemperatureError as error:
-            raise TrainingError(str(error)) from error
+            raise TrainingError(f"{', '.join(f'--{name}' for name in error.options)}: {error}") from error
         except RuntimeError as error:
             reason = failure_of(error, self.accelerator)
             if reason is None:
@@ -135,6 +137,7 @@ class Trainer:
             best_step=state.best_step,
             skipped_steps=state.skipped_steps,
             metrics=state.metrics,
+            learned=state.learned,
         )
 
     def _resume(self, folder: Path) -> None:
@@ -173,7 +176,7 @@ class Trainer:
             yield [list(islice(loaded, per_batch)) for _ in range(accumulation)]
 
     def _step(self, micro_batches: list[list[Batch]]) -> None:
-        accelerator, log = self.accelerator, self.run.similarity_log
+        accelerator = self.accelerator
         learned = (self.run.learned_temperature or {"params": []})["params"]
         clip = self.settings.max_grad_norm or (math.inf if self._fp16 else 0)  # fp16 overflows show in the norm
         self.task.begin_step(self.state.step / self.steps_per_epoch, self.state.step / self.total_steps)
@@ -181,13 +184,10 @@ class Trainer:
             norm: Tensor | None = None
             with accelerator.accumulate(self.model):
                 if len(chunks) == 1:
-                    embeddings = self.task.embed(self.model, chunks[0])
-                    loss = self.task.loss(embeddings)
+                    loss = self._loss(self.task.embed(self.model, chunks[0]))
                     accelerator.backward(loss)
                 else:
-                    loss, embeddings = backward_in_chunks(self.task, self.model, chunks, accelerator)
-                if log is not None:
-                    log.add(embeddings.views)
+                    loss = backward_in_chunks(self.task.embed, self._loss, self.model, chunks, accelerator)
                 if accelerator.sync_gradients:
                     for parameter in learned:  # before the check for overflow, so that all processes find it
                         parameter.grad = accelerator.reduce(parameter.grad, "mean")
@@ -197,9 +197,14 @@ class Trainer:
                 self.optimizer.zero_grad()
             loss = loss.detach()
             self._pending.append(torch.stack([loss, loss.new_zeros(()) if norm is None else norm.to(loss)]))
-        if log is not None:
-            log.end_step()
+        if self.run.similarity_log is not None:
+            self.run.similarity_log.end_step()
         self.scheduler.step()  # also after an fp16 overflow: the fused optimizer skips the step on the device
+
+    def _loss(self, embeddings: Embeddings) -> Tensor:
+        if self.run.similarity_log is not None:  # before the loss, which may change a queue
+            self.run.similarity_log.add(embeddings.views)
+        return self.task.loss(embeddings)
 
     def _after_step(self, stop: StopRequest, bar: tqdm[Any]) -> None:
         """Log, evaluate, save and stop, each if it is due."""
@@ -235,7 +240,7 @@ class Trainer:
     # ---- losses and logs -------------------------------------------------------------------------------------------
 
     def _read_losses(self) -> None:
-        """Read the losses since the last call; nothing else is read from the device. One that is not finite ends the run."""
+        """Read the losses since the last call, all that is read from the device, and end at one that is not finite."""
         if not self._pending:
             return
         read: list[list[float]] = self.accelerator.reduce(torch.stack(self._pending), "mean").tolist()
@@ -306,6 +311,7 @@ class Trainer:
         with self._writing():
             self.task.save(self.folder)
         state.best_metric, state.best_step, state.metrics = value, state.step, metrics
+        state.learned = learned_values(self.task.state)
 
     def _saved_model(self) -> str:
         step = self.state.best_step

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dystress_text.cli.command_line import exit_code
-from dystress_text.core.shift_versions import ONE_SIDED, SHIFTED
 from dystress_text.training.presets import Preset, listing
 from vision.data.strength import AT_IMAGENET_SCALE
 from vision.evaluation.paper import row_of, told
@@ -138,14 +137,15 @@ def _cifar_ablations() -> dict[str, Preset]:
                     presets[f"{data}-range-{low}-{high}"] = Preset(
                         "ablation of the range, a figure of the paper", {**base, **_cosine(low, high)}
                     )
-        for version, (shift, scale) in SHIFTED.items():
-            presets[f"{data}-shift-v{version[0]}-{abs(shift)}"] = Preset(
-                f"ablation of the shift, version {version}, a figure of the paper",
+        for shift, scale in ((0.2, 0.6), (0.4, 0.7), (-0.2, 0.6), (-0.4, 0.7)):
+            version = 1 if shift > 0 else 2  # the minimum lies in the right half, or in the left one
+            presets[f"{data}-shift-v{version}-{abs(shift)}"] = Preset(
+                f"ablation of the shift, version {version}{'a' if abs(shift) == 0.2 else 'b'}, a figure of the paper",
                 {**base, **_shifted(0.07, 0.2, shift, scale)},
             )
-        for version, shift in ONE_SIDED.items():
-            presets[f"{data}-shift-v{version[0]}-{shift}"] = Preset(
-                f"ablation of the shift, the one-sided version {version}, a figure of the paper",
+        for shift in (0.2, 0.4):  # minus the plateau's start
+            presets[f"{data}-shift-v3-{shift}"] = Preset(
+                f"ablation of the shift, the one-sided version 3{'a' if shift == 0.2 else 'b'}, a figure of the paper",
                 {**base, **_cosine(0.07, 0.2), "temperature": "one_sided_cosine", "shift": shift},
             )
         for rate in (0.01, 0.03, 0.06, 0.1, 0.3, 0.5):

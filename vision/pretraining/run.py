@@ -14,11 +14,11 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
 from dystress_text.files.whole import versions
 from dystress_text.training.accelerator import describe, evaluation_dtype, global_batch_size
-from dystress_text.training.build_loss import build_temperature, learned_end_points, learned_group
+from dystress_text.training.build_loss import build_temperature, learned_group
 from dystress_text.training.presets import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import IMAGE_PROGRAM, write_record
 from dystress_text.training.similarity_log import similarity_log_of
@@ -48,7 +48,7 @@ from vision.pretraining.settings import (
 from vision.pretraining.task import PretrainTask
 from vision.resnet import ImageInput
 
-Publish = Callable[[Path, PairRule | None], str]
+Publish = Callable[[Path, Temperature | None], str]
 
 
 @dataclass(kw_only=True)
@@ -93,7 +93,7 @@ class VisionRun(Run):
         }
 
     @property
-    def temperature(self) -> PairRule | None:
+    def temperature(self) -> Temperature | None:
         """The objective's temperature; None for an objective without one."""
         objective = self.task.objective
         return objective.temperature if isinstance(objective, ContrastiveLoss) else None
@@ -110,7 +110,6 @@ class VisionRun(Run):
 
     def finish(self, summary: TrainingSummary, output: Path) -> None:
         self.record["images_per_second"] = round(summary.samples_per_second, 1)
-        self.record |= learned_end_points(self.temperature)
         write_record(output, self.record)
         self._report(output)
         _say(self.publish(output, self.temperature))
@@ -128,7 +127,7 @@ class VisionRun(Run):
         _say(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
 
 
-def paper_row(settings: PretrainSettings, temperature: PairRule | None, processes: int) -> dict[str, Any]:
+def paper_row(settings: PretrainSettings, temperature: Temperature | None, processes: int) -> dict[str, Any]:
     """The record's entry about the row of the paper that the preset stands for; empty where there is none.
 
     Args:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.rows import at_least_fp32
+from dystress_text.core.vectors import at_least_fp32
 from dystress_text.errors import TrainingError
 from dystress_text.training.batches import Batch
 from dystress_text.training.task import Embeddings
