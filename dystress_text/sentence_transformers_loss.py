@@ -80,9 +80,6 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
             raise TypeError(f"objective must be an instance, such as NTXentLoss(0.05), got {objective!r}")
         if isinstance(objective, QueueInfoNCELoss):
             raise ValueError("QueueInfoNCELoss needs a momentum encoder, which sentence-transformers' trainer has not")
-        if objective.temperature.by_sample:
-            kind = type(objective.temperature).__name__
-            raise ValueError(f"{kind} needs the samples' numbers, which sentence-transformers' trainer does not give")
         if not isinstance(objective.gather, LocalGather):
             raise ValueError("build the objective without gather; gather_across_devices=True replaces it")
         if mini_batch_size is not None:

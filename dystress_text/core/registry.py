@@ -149,7 +149,7 @@ def constructor_options(classes: Mapping[str, Callable[..., Any]]) -> dict[str, 
 def _arguments(cls: Callable[..., Any]) -> dict[str, str]:
     """What the docstring of a class and of its bases says about each argument."""
     found: dict[str, str] = {}
-    for base in inspect.getmro(cls):  # type: ignore[arg-type]  # a class
+    for base in inspect.getmro(cls):
         _, _, args = inspect.cleandoc(base.__doc__ or "").partition("Args:\n")
         section = re.split(r"\n\S", args)[0]
         for key, text in re.findall(r"^ {4}(\w+): (.*?)(?=^ {4}\w|\Z)", section, flags=re.S | re.M):

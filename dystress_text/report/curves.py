@@ -111,7 +111,8 @@ def logits() -> dict[str, Temperature]:
 
 def logit(temperature: Temperature, s: Tensor) -> Tensor:
     """``s / tau(s)``, the same shape as ``s``."""
-    return (s / temperature(s)).detach()
+    tau: Tensor = temperature(s)
+    return (s / tau).detach()
 
 
 def gradient_factor(temperature: Temperature, s: Tensor, detached: bool) -> Tensor:

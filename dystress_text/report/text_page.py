@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dystress_text.core.registry import Temperature
+from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.evaluation.readers import POSITIVE_SCORE
 from dystress_text.files.whole import write_text
 from dystress_text.report.history import RunHistory, read_history
@@ -30,7 +31,9 @@ def write_text_report(folder: Path, temperature: Temperature | None = None) -> P
     """
     history = _read(folder, temperature)
     compared = Comparisons(*read_text_runs([folder]))
-    tables = sections(compared, but=TRAINING)  # the page has another table for what training measured
+    tables = list(sections(compared, but=TRAINING))  # the page has another table for what training measured
+    if rows := random_pairs_rows(history.record):
+        tables.append(("Which similarity is high: random pairs", [list(HEADER), *map(list, rows)]))
     write_text(folder / REPORT, render_page([history], tables, notes_of(compared)))
     return folder / REPORT
 

@@ -44,6 +44,9 @@ _TINY: Options = {
     "image_size": 64,
     "eval_steps": 7810,
 }
+# the paper's versions of the shifted minimum: shift and scale of 1 and 2; of 3, minus the plateau's start
+_SHIFTED = {"1a": (0.2, 0.6), "1b": (0.4, 0.7), "2a": (-0.2, 0.6), "2b": (-0.4, 0.7)}
+_ONE_SIDED = {"3a": 0.2, "3b": 0.4}
 _SCHEDULE: Options = {"temperature": "scheduled", "tau_min": 0.1, "tau_max": 1.0, "half_period": 200, "unit": "epoch"}
 
 
@@ -137,15 +140,14 @@ def _cifar_ablations() -> dict[str, Preset]:
                     presets[f"{data}-range-{low}-{high}"] = Preset(
                         "ablation of the range, a figure of the paper", {**base, **_cosine(low, high)}
                     )
-        for shift, scale in ((0.2, 0.6), (0.4, 0.7), (-0.2, 0.6), (-0.4, 0.7)):
-            version = 1 if shift > 0 else 2  # the minimum lies in the right half, or in the left one
-            presets[f"{data}-shift-v{version}-{abs(shift)}"] = Preset(
-                f"ablation of the shift, version {version}{'a' if abs(shift) == 0.2 else 'b'}, a figure of the paper",
+        for version, (shift, scale) in _SHIFTED.items():
+            presets[f"{data}-shift-v{version[0]}-{abs(shift)}"] = Preset(
+                f"ablation of the shift, version {version}, a figure of the paper",
                 {**base, **_shifted(0.07, 0.2, shift, scale)},
             )
-        for shift in (0.2, 0.4):  # minus the plateau's start
-            presets[f"{data}-shift-v3-{shift}"] = Preset(
-                f"ablation of the shift, the one-sided version 3{'a' if shift == 0.2 else 'b'}, a figure of the paper",
+        for version, shift in _ONE_SIDED.items():
+            presets[f"{data}-shift-v{version[0]}-{shift}"] = Preset(
+                f"ablation of the shift, the one-sided version {version}, a figure of the paper",
                 {**base, **_cosine(0.07, 0.2), "temperature": "one_sided_cosine", "shift": shift},
             )
         for rate in (0.01, 0.03, 0.06, 0.1, 0.3, 0.5):
