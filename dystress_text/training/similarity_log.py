@@ -37,10 +37,10 @@ from dystress_text.training.settings import EngineSettings
 
 @dataclass
 class SimilarityLog:
-    """Figures of the batches that it is given; nothing is read from the device before :meth:`read`.
+    """Watches an objective's batches; nothing is read from the device before :meth:`read`.
 
     Attributes:
-        objective: whose pairs they are.
+        objective: the objective to watch.
         threshold: the similarity at which the high-similarity region begins.
     """
 
@@ -51,10 +51,11 @@ class SimilarityLog:
     _compared: Tensor | None = field(default=None, init=False)
 
     def add(self, views: Sequence[Tensor]) -> None:
-        """Add a batch's embeddings, before a queue's loss takes the batch in; call it on all processes."""
-        found = pair_sums(self.objective, views, self.threshold).packed()
+        """Add a batch, from what the objective takes: embeddings, (n, dim) each."""
+        z = [view.detach() for view in views]
+        found = pair_sums(self.objective, z, self.threshold).packed()
         self._step = found if self._step is None else self._step + found
-        compared = compare(self.objective, views).packed()
+        compared = compare(self.objective, z).packed()
         self._compared = compared if self._compared is None else self._compared + compared
 
     def end_step(self) -> None:

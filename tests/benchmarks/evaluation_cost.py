@@ -22,7 +22,7 @@ from dystress_text.encoders.encoder import SentenceEncoder, length_limit, load_e
 from dystress_text.encoders.encoding import TokenizedOnce
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.files.places import EMBEDDED
-from dystress_text.training.best_model import check_finite, copied_to_cpu
+from dystress_text.training.trainer import check_finite
 
 
 def main() -> None:
@@ -56,7 +56,6 @@ def main() -> None:
         "encode, tokenised once": lambda: encoder.encode_again(pairs.sentences, tokenized).sum().item(),
         "save through files": through_files,
         "save, in the thread": written,
-        "copy, before it": lambda: copied_to_cpu(encoder),
         "finite weights": lambda: check_finite(encoder, 1),
     }
     seconds: dict[str, list[float]] = {name: [] for name in contestants}

@@ -15,6 +15,7 @@ from dystress_text.core import CosineTemperature, NTXentLoss, ProcessGather, Que
 from dystress_text.core.gather import LocalGather
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import EngineSettings
+from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 from vision.data.views import RandomViews
 from vision.pretraining.batchnorm import CpuSyncBatchNorm, synchronise
@@ -71,10 +72,10 @@ def train(folder, kind="views"):
         objective.queue.copy_(F.normalize(torch.randn(objective.queue.shape, dtype=torch.float64), dim=-1))
         task = Queue(encoder, TurningViews(images, None), objective, momentum=0.9, autocast=accelerator.autocast)
     vision = VisionSettings(optimizer="sgd")
-    trainer = Trainer(
-        task, IMAGES, settings, accelerator,
-        make_optimizer=lambda network: make_optimizer(network, settings, vision, BATCH),
-    )  # fmt: skip
+    run = Run(
+        task=task, samples=IMAGES, make_optimizer=lambda network: make_optimizer(network, settings, vision, BATCH)
+    )
+    trainer = Trainer(run, settings, accelerator)
     trainer.fit()
     trainer.model = task.model
     accelerator.free_memory()
