@@ -37,10 +37,10 @@ from dystress_text.training.settings import EngineSettings
 
 @dataclass
 class SimilarityLog:
-    """Figures of the batches that it is given; nothing is read from the device before :meth:`read`.
+    """Watches an objective's batches; nothing is read from the device before :meth:`read`.
 
     Attributes:
-        objective: whose pairs they are.
+        objective: the objective to watch.
         threshold: the similarity at which the high-similarity region begins.
     """
 
