@@ -46,17 +46,15 @@ class SimilarityLog:
 
     objective: ContrastiveLoss
     threshold: float
-    _step: Tensor | None = field(default=None, init=False)
-    _steps: list[Tensor] = field(default_factory=list, init=False)
-    _compared: Tensor | None = field(default=None, init=False)
+    _step: PairSums | None = field(default=None, init=False)
+    _steps: list[PairSums] = field(default_factory=list, init=False)
+    _compared: Comparison | None = field(default=None, init=False)
 
     def add(self, views: Sequence[Tensor]) -> None:
-        """Add a batch, from what the objective takes: embeddings, (n, dim) each."""
-        z = [view.detach() for view in views]
-        found = pair_sums(self.objective, z, self.threshold).packed()
-        self._step = found if self._step is None else self._step + found
-        compared = compare(self.objective, z).packed()
-        self._compared = compared if self._compared is None else self._compared + compared
+        """Add a batch's embeddings, before a queue's loss takes the batch in; call it on all processes."""
+        found, compared = pair_sums(self.objective, views, self.threshold), compare(self.objective, views)
+        self._step = found if self._step is None else PairSums(*map(torch.add, self._step, found))
+        self._compared = compared if self._compared is None else Comparison(*map(torch.add, self._compared, compared))
 
     def end_step(self) -> None:
         """End a step; the batches since the last call belong to it."""
@@ -68,17 +66,18 @@ class SimilarityLog:
         """The lines of the steps since the last call, over all processes; call it on all of them."""
         if not self._steps:
             return []
-        sums: Tensor = accelerator.reduce(torch.stack(self._steps), "sum").double().cpu()  # (steps, sums)
+        sums = [torch.stack(of_steps) for of_steps in zip(*self._steps, strict=True)]  # (steps, ...) each
+        sums = [each.double().cpu() for each in accelerator.reduce(sums, "sum")]
         self._steps.clear()
-        lines: list[dict[str, Any]] = [_figures(PairSums.unpacked(step)) for step in sums]
-        histograms = PairSums.unpacked(sums.sum(0)).histograms.tolist()
+        lines: list[dict[str, Any]] = [_figures(PairSums(*step)) for step in zip(*sums, strict=True)]
+        histograms = PairSums(*sums).histograms.sum(0).tolist()
         names = ("positives", "negatives", "gradient")
         lines[-1]["histograms"] = {
             name: [round(value, 6) for value in counts] for name, counts in zip(names, histograms, strict=True)
         }
-        compared: Tensor = accelerator.reduce(self._compared, "sum").double().cpu()
+        compared = Comparison(*(each.double().cpu() for each in accelerator.reduce(self._compared, "sum")))
         self._compared = None
-        lines[-1]["comparison"] = _comparison(Comparison.unpacked(compared).mean())
+        lines[-1]["comparison"] = _comparison(compared.mean())
         return lines
 
 
