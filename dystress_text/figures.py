@@ -14,8 +14,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
-from dystress_text.errors import UserError
-from dystress_text.report.figures import ACCURACIES, FIGURES, OF_RUNS, draw, draw_all
+from dystress_text.cli.extras import require
+from dystress_text.errors import ParameterError, UserError, reason_of
+
+ENDINGS = (".png", ".svg", ".pdf")
+OF_PAPER = {
+    "profiles": "every temperature function over the similarity",
+    "ranges": "the cosine and the shifted profile at several ranges",
+    "shifts": "shifted and one-sided profiles",
+    "ode": "solutions of the paper's equation over c, delta and K",
+    "logit": "s / tau(s) and its slope, with the temperature in and out of the gradient",
+}
+OUTCOMES = {
+    "accuracy-geometry": "accuracy against uniformity and tolerance (text: alignment) of evaluated runs",
+    "accuracy-temperature": "accuracy of evaluated runs by temperature",
+    "geometry-temperature": "accuracy, uniformity and tolerance (text: alignment) by temperature",
+    "accuracy-rate": "accuracy of evaluated runs over the learning rate",
+}
+OF_RUNS = {"training": "loss, STS-B dev, alignment and uniformity over the steps of runs", **OUTCOMES}
+FIGURES = OF_PAPER | OF_RUNS
 
 
 def make_parser() -> OneLineParser:
@@ -24,10 +41,41 @@ def make_parser() -> OneLineParser:
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME", help=f"{', '.join(FIGURES)}, or all")
     add("runs", nargs="*", type=Path, metavar="RUN", help=f"runs, or folders of runs, for {', '.join(OF_RUNS)}")
-    add("--accuracy", choices=ACCURACIES, help="of runs of images (default knn)")
+    add("--accuracy", choices=("knn", "linear"), help="of runs of images (default knn)")
     add("--output", type=Path, help="the picture (default NAME.png); with all, the folder (default figures/)")
     add("--list", action="store_true", help="print the names and what each shows")
     return parser
+
+
+def draw(name: str, file: Path, runs: Sequence[Path] = (), accuracy: str | None = None) -> None:
+    """Draw a figure of :data:`FIGURES` into a file; what does not fit is a UserError.
+
+    Args:
+        name: of the figure.
+        file: the picture; its ending, one of :data:`ENDINGS`, says the format.
+        runs: folders of runs, for :data:`OF_RUNS`.
+        accuracy: of runs of images, ``knn`` or ``linear``; None for the first.
+    """
+    if name not in FIGURES:
+        raise UserError(f"name a figure: {', '.join(FIGURES)}, or all; got {name!r}")
+    if (name in OF_RUNS) != bool(runs):
+        raise UserError(f"{name} {'needs' if name in OF_RUNS else 'takes no'} folders of runs")
+    if accuracy is not None and name not in OUTCOMES:
+        raise ParameterError("accuracy", f"{name} has none")
+    if file.suffix.lower() not in ENDINGS:
+        raise ParameterError("output", f"{str(file)!r} must end in one of {', '.join(ENDINGS)}")
+    require("plots", "a figure")
+    from dystress_text.report import drawings, outcomes, plots  # an extra: the rest of the package does not need it
+
+    if name in OUTCOMES:
+        figure = outcomes.draw(name, outcomes.read_outcomes(runs, accuracy, "geometry" in name))
+    else:
+        figure = drawings.make(name, runs)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        plots.save(figure, file)
+    except OSError as error:
+        raise ParameterError("output", f"cannot write {str(file)!r}: {reason_of(error)}") from error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,16 +86,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.list:
             print("\n".join(f"{name:21} {about}" for name, about in FIGURES.items()))
             return True
-        if options.name is None:
-            raise UserError(f"name a figure: {', '.join(FIGURES)}, or all (see --help)")
+        files = {str(options.name): options.output or Path(f"{options.name}.png")}
         if options.name == "all":
-            if options.runs or options.accuracy:
-                raise UserError("all takes no folders of runs and no --accuracy")
-            files = draw_all(options.output or Path("figures"))
-        else:
-            files = [options.output or Path(f"{options.name}.png")]
-            draw(options.name, files[0], options.runs, options.accuracy)
-        print("\n".join(map(str, files)))
+            files = {name: (options.output or Path("figures")) / f"{name}.png" for name in OF_PAPER}
+        for name, file in files.items():
+            draw(name, file, options.runs, options.accuracy)
+            print(file)
         return True
 
     return exit_code("dystress figures", work)

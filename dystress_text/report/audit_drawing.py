@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dystress_text.core.diagnosis import BINS, local_temperature
 from dystress_text.core.rule import PairRule
 from dystress_text.report.audit import Audit, Window, tau_in_words
-from dystress_text.report.curves import similarities
-from dystress_text.report.drawings import WIDTH, style
-from dystress_text.report.plots import STYLES, dress
+from dystress_text.report.plots import GREY, STYLES, WIDTH, dress, stacked, style
 
-(_BLUE, _SOLID), (_RED, _DASHED), _, (_GREY, _DOTTED) = STYLES
+(_BLUE, _SOLID), (_RED, _DASHED), *_ = STYLES
 _RULE = "this rule"
 _EDGES = np.linspace(-1, 1, BINS + 1)
 _MARGIN = 0.04  # of the similarity, beside the bins that hold a gradient
@@ -33,9 +31,7 @@ def draw_audit(audit: Audit, rule: PairRule | None, detach: bool = True) -> Figu
     """
     window = audit.windows["all"]
     with style():
-        figure, (above, below) = plt.subplots(
-            2, 1, figsize=(WIDTH, 4.3), sharex=True, layout="constrained", height_ratios=(3, 2)
-        )
+        figure, (above, below) = stacked(2, WIDTH, 4.3, [3, 2])
         _gradients(above, window)
         if rule is not None and rule.sums == 1:
             _temperatures(below, rule, detach, window)
@@ -62,14 +58,14 @@ def _gradients(axes: Axes, window: Window) -> None:
     axes.stairs(rule, _EDGES, color=_BLUE, linestyle=_SOLID, linewidth=1.4, label=_RULE)
     axes.stairs(constant, _EDGES, color=_RED, linestyle=_DASHED, linewidth=1.4, label=_name(window))
     title = f"Where the negatives' gradient lies: {100 * window.moved:.1f} % of it must move"
-    dress(axes, f"% of the gradient\nin a bin of {2 / BINS:g}", title, 8)
+    dress(axes, f"% of the gradient\nin a bin of {2 / BINS:g}", title)
     axes.set_ylim(bottom=0)
 
 
 def _temperatures(axes: Axes, rule: PairRule, detach: bool, window: Window) -> None:
-    s = similarities(4001)
+    s = torch.linspace(-1, 1, 4001, dtype=torch.float64)
     local, tau = local_temperature(rule, s, detach).numpy(), rule(s).detach().expand_as(s).numpy()
-    axes.plot(s, tau, color=_GREY, linestyle=_DOTTED, linewidth=1.2, label="its $\\tau(s)$")
+    axes.plot(s, tau, color=GREY, linestyle=":", linewidth=1.2, label="its $\\tau(s)$")
     axes.plot(s, local, color=_BLUE, linestyle=_SOLID, label=_RULE)
     axes.axhline(window.tau, color=_RED, linestyle=_DASHED, linewidth=1.4, label=_name(window))
     bins = np.flatnonzero(window.rule >= _MUCH)
@@ -78,7 +74,7 @@ def _temperatures(axes: Axes, rule: PairRule, detach: bool, window: Window) -> N
     low, high = np.nanmin(shown), min(np.nanmax(shown), 3 * window.tau)
     room = max(0.1 * (high - low), 0.02 * window.tau)
     axes.set_ylim(low - room, high + room)
-    dress(axes, "local temperature", "By how much similarity a negative's gradient grows e-fold", 8)
+    dress(axes, "local temperature", "By how much similarity a negative's gradient grows e-fold")
 
 
 def _ratio(axes: Axes, window: Window) -> None:
@@ -86,7 +82,7 @@ def _ratio(axes: Axes, window: Window) -> None:
     ratio = np.where(much, window.rule / np.where(much, window.constant, 1), np.nan)
     axes.stairs(ratio, _EDGES, color=_BLUE, linestyle=_SOLID, linewidth=1.4, baseline=None, label=_RULE)
     axes.axhline(1, color=_RED, linestyle=_DASHED, linewidth=1.4, label=_name(window))
-    dress(axes, "ratio", "The rule's gradient over the constant's", 8)
+    dress(axes, "ratio", "The rule's gradient over the constant's")
 
 
 def _name(window: Window) -> str:
