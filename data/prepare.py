@@ -2,7 +2,7 @@
 
 import sys
 
-if __name__ == "__main__":  # the corpus builder's workers come by here and shall not load all of it
-    from dystress_text.preparation.__main__ import main
+from dystress_text.preparation.__main__ import main
 
+if __name__ == "__main__":
     sys.exit(main())

@@ -8,6 +8,7 @@ dystress COMMAND --help says more. On several GPUs or processes: accelerate laun
 
 from __future__ import annotations
 
+import pkgutil
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -17,69 +18,32 @@ from dystress_text.cli.command_line import OneLineParser, exit_code, near_or_all
 from dystress_text.cli.completion import SHELLS, completion_script
 from dystress_text.errors import UserError
 
-COMMANDS = {
-    "train": "fine-tune an encoder, unsupervised or on pairs",
-    "senteval": "evaluate a model on the STS and transfer tasks",
-    "prepare": "get data sets ready",
-    "audit": "which constant temperature a rule amounts to, from a run's log or without training",
-    "export": "copies for transformers, ONNX Runtime, older releases, the hub",
-    "sweep": "train and evaluate many configurations with several seeds",
-    "report": "tables and pages of runs, with tests against constant temperatures",
-    "figures": "the paper's figures, and curves of runs",
-    "presets": "settings by name: one for each row of the paper",
+COMMANDS = {  # module with ``main`` and ``make_parser``, loaded when it is called, and what it does
+    "train": ("dystress_text.train", "fine-tune an encoder, unsupervised or on pairs"),
+    "senteval": ("dystress_text.senteval", "evaluate a model on the STS and transfer tasks"),
+    "prepare": ("dystress_text.preparation.__main__", "get data sets ready"),
+    "audit": (
+        "dystress_text.audit",
+        "which constant temperature a rule amounts to, from a run's log or without training",
+    ),
+    "export": ("dystress_text.export.__main__", "copies for transformers, ONNX Runtime, older releases, the hub"),
+    "sweep": ("dystress_text.sweep", "train and evaluate many configurations with several seeds"),
+    "report": ("dystress_text.report.__main__", "tables and pages of runs, with tests against constant temperatures"),
+    "figures": ("dystress_text.figures", "the paper's figures, and curves of runs"),
+    "presets": ("dystress_text.presets", "settings by name: one for each row of the paper"),
 }
 
 
 def _guide() -> str:
-    lines = (f"  {name:11} {about}" for name, about in COMMANDS.items())
+    lines = (f"  {name:11} {about}" for name, (_, about) in COMMANDS.items())
     last = f"  {'completion':11} completion of all this in your shell: {', '.join(SHELLS)}"
     return f"dystress {__version__}: {__doc__}\n" + "\n".join(["commands:", *lines, last])
 
 
 def program(command: str) -> ModuleType:
-    """The module of a command, with ``main`` and ``make_parser``; it is loaded when asked for, as some take seconds.
-
-    Raises:
-        UserError: there is no such command.
-    """
-    match command:
-        case "train":
-            from dystress_text import train
-
-            return train
-        case "senteval":
-            from dystress_text import senteval
-
-            return senteval
-        case "prepare":
-            from dystress_text.preparation import __main__ as prepare
-
-            return prepare
-        case "audit":
-            from dystress_text import audit
-
-            return audit
-        case "export":
-            from dystress_text.export import __main__ as export
-
-            return export
-        case "sweep":
-            from dystress_text import sweep
-
-            return sweep
-        case "report":
-            from dystress_text.report import __main__ as report
-
-            return report
-        case "figures":
-            from dystress_text import figures
-
-            return figures
-        case "presets":
-            from dystress_text import presets
-
-            return presets
-    raise UserError(f"unknown command {command!r}; {near_or_all(command, COMMANDS, 1, 'commands are')}")
+    """The module of a command."""
+    module: ModuleType = pkgutil.resolve_name(f"{COMMANDS[command][0]}:")
+    return module
 
 
 def completion_parser() -> OneLineParser:
@@ -95,27 +59,28 @@ def completion_parser() -> OneLineParser:
     return parser
 
 
+def _own_command(command: str, rest: Sequence[str]) -> bool:
+    """What this module does itself: guide, version, completion."""
+    if command in ("-h", "--help", "help"):
+        print(_guide(), flush=True)
+    elif command == "--version":
+        print(f"dystress-text {__version__}", flush=True)
+    elif command == "completion":
+        shell = completion_parser().parse_args(rest).shell
+        parts = {name: (program(name).make_parser(), about) for name, (_, about) in COMMANDS.items()}
+        print(completion_script("dystress", parts, shell), flush=True)
+    else:
+        raise UserError(f"unknown command {command!r}; {near_or_all(command, COMMANDS, 1, 'commands are')}")
+    return True
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The console command; returns the exit code of the program that it calls."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    command, rest = (words[0], words[1:]) if words else ("--help", [])
-    programs: list[ModuleType] = []
-
-    def work() -> bool:
-        if command in ("-h", "--help", "help"):
-            print(_guide(), flush=True)
-        elif command == "--version":
-            print(f"dystress-text {__version__}", flush=True)
-        elif command == "completion":
-            shell = completion_parser().parse_args(rest).shell
-            parts = {name: (program(name).make_parser(), about) for name, about in COMMANDS.items()}
-            print(completion_script("dystress", parts, shell), flush=True)
-        else:
-            programs.append(program(command))
-        return True
-
-    code = exit_code(f"dystress {command}" if command == "completion" else "dystress", work)
-    return int(programs[0].main(rest)) if programs else code
+    command, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if command in COMMANDS:
+        return int(program(command).main(rest))
+    prog = "dystress completion" if command == "completion" else "dystress"
+    return exit_code(prog, lambda: _own_command(command, rest))
 
 
 if __name__ == "__main__":

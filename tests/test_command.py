@@ -32,7 +32,7 @@ def test_a_command_is_the_program_of_that_name(command, capsys):
 
 
 def test_what_is_no_command_is_one_line(capsys):
-    assert run(["serach"], capsys) == (2, "", "dystress: error: unknown command 'serach'; did you mean search?\n")
+    assert run(["swep"], capsys) == (2, "", "dystress: error: unknown command 'swep'; did you mean sweep?\n")
     code, _, error = run(["completion", "csh"], capsys)
     assert code == 2
     assert error.startswith("dystress completion: error: argument shell: invalid choice: 'csh'")
@@ -52,7 +52,6 @@ def test_bash_completes_commands_options_and_values(capsys, tmp_path):
         done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True)
         return set(done.stdout.split())
 
-    assert completed("dystress", "se") == {"search", "senteval"}
+    assert completed("dystress", "se") == {"senteval"}
     assert completed("dystress", "train", "--tau_") == {"--tau_min", "--tau_max", "--tau_0", "--tau_plus"}
     assert completed("dystress", "senteval", "--suite", "m") == {"mini"}
-    assert completed("dystress", "search", "b") == {"build"}

@@ -55,7 +55,7 @@ def test_the_wheel_holds_the_package_with_its_model_and_sets_and_nothing_else(bu
         str(file.relative_to(ROOT)) for file in (ROOT / "dystress_text" / "embedded").rglob("*") if file.is_file()
     }
     assert len(embedded) > 12
-    assert embedded | {"dystress_text/py.typed", "dystress_text/search/demo.html"} <= names
+    assert embedded | {"dystress_text/py.typed"} <= names
 
 
 class Environment:
@@ -92,15 +92,17 @@ def user(built, tmp_path_factory):
 
 
 def test_a_users_first_commands(user):
-    """Three commands to a searched model, the others on what they leave, and those that need no model."""
+    """A trained model that searches, the other commands on it, and those that need no model."""
     (user.home / "sentences.txt").write_text("It is raining.\nThe shop is closed.\nA man plays the guitar on stage.\n")
     started = time.monotonic()
     user.run("dystress", "train", "--preset", "quickstart")
     trained = time.monotonic() - started
-    user.run("dystress", "search", "build", "--model", "out", "--file", "sentences.txt", "--index", "idx")
-    query = ("dystress", "search", "query", "--index", "idx", "--model", "out", "--false_alarm=0.01")
-    assert "A man plays the guitar" in user.run(*query, "Someone plays the guitar.")[0].splitlines()[1]
-    print(f"from the wheel to a searched model: {time.monotonic() - started:.0f} s")
+    query = (
+        "from sentence_transformers import SentenceTransformer, util; m = SentenceTransformer('out');"
+        "texts = open('sentences.txt').readlines();"
+        "print(util.semantic_search(m.encode(['Someone plays the guitar.']), m.encode(texts)))"
+    )
+    assert user.run("python", "-c", query)[0].startswith("[[{'corpus_id': 2,")
     check_quickstart(user.home / "out", trained)
     assert "MiniParaphrase" in user.run("dystress", "senteval", "--model", "out", "--suite", "mini")[0]
     assert "mini" in user.run("dystress", "report", "out")[0]

@@ -10,7 +10,6 @@ EXTRAS = {
     "plots": ("matplotlib", "jinja2"),
     "lora": ("peft",),
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "search": ("usearch",),
 }
 
 

@@ -13,7 +13,7 @@ from dystress_text.cli.command_line import one_line
 from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.saved_model import SavedModel, read_saved
 from dystress_text.evaluation.catalogue import STS_SETS
-from dystress_text.evaluation.random_pairs import RandomPairs
+from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.export.card_code import usage
 from dystress_text.export.citation import CITATION
 from dystress_text.files.hub import hub_reachable
@@ -42,9 +42,9 @@ def write_card(
 
     Raises:
         OSError: it cannot be written.
-        UserError: there is no model in the folder, or its cosines of random pairs are damaged.
+        UserError: there is no model in the folder.
     """
-    write_text(folder / CARD, model_card(record, model or read_saved(folder), layout, at, RandomPairs.load(folder)))
+    write_text(folder / CARD, model_card(record, model or read_saved(folder), layout, at))
 
 
 def describe_base(name_or_path: str) -> dict[str, Any]:
@@ -78,7 +78,6 @@ def model_card(
     model: SavedModel,
     layout: str = "native",
     at: str = HERE,
-    random_pairs: RandomPairs | None = None,
 ) -> str:
     """The text of a model folder's README.md.
 
@@ -87,7 +86,6 @@ def model_card(
         model: its description.
         layout: of the folder's files, one of :data:`LAYOUTS`.
         at: the folder or hub name for the code.
-        random_pairs: the model's cosines of random pairs; None if it has none.
     """
     sections = [
         _front_matter(record, layout),
@@ -99,7 +97,7 @@ def model_card(
         *_recipe(record),
         *_results(record),
         *_further_results(record),
-        *_high_similarity(random_pairs),
+        *_high_similarity(record),
         "## Licences\n\n" + _licences(record),
         "## Citation\n\n```bibtex\n" + CITATION + "\n```",
     ]
@@ -370,15 +368,13 @@ def _further_results(record: Mapping[str, Any]) -> Iterable[str]:
         yield "## Further results\n\nMeasured while training.\n\n" + _table(("metric", "this model"), figures)
 
 
-def _high_similarity(random_pairs: RandomPairs | None) -> Iterable[str]:
-    """Cosines by false-alarm rate."""
-    if random_pairs is None:
-        return
-    rows = [(rate, f"{cosine:.3f}") for rate, cosine in random_pairs.table()]
-    yield (
-        "## Which similarity is high\n\nThe false-alarm rate is the share of random pairs of sentences with at least "
-        f"this similarity. Measured on {_plain(random_pairs.about())}; other kinds of text have other rates.\n\n"
-    ) + _table(("false-alarm rate", "similarity"), rows)
+def _high_similarity(record: Mapping[str, Any]) -> Iterable[str]:
+    rows = random_pairs_rows(record)
+    if rows:
+        yield (
+            "## Which similarity is high\n\nRandom pairs of sentences of the training text reach these similarities; "
+            "other kinds of text have others.\n\n"
+        ) + _table(HEADER, rows)
 
 
 def _first_set(trained: Mapping[str, Any]) -> str | None:

@@ -24,7 +24,6 @@ from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.pretrained import load_pretrained, load_sentence_transformer, pooler_dense
 from dystress_text.encoders.saved_model import load_saved, read_saved
 from dystress_text.errors import UserError, reason_of
-from dystress_text.evaluation.random_pairs import RandomPairs
 from dystress_text.export.card import HERE, LAYOUTS, write_card
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import whole_folder
@@ -87,7 +86,7 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
     saved = read_saved(model)
     if saved.prompts.text:
         raise UserError(f"{str(model)!r} has a default prompt, which other layouts do not keep; nothing was written")
-    record, random_pairs = _read_record(model), RandomPairs.load(model)
+    record = _read_record(model)
     encoder, tokenizer = load_saved(model)
     encoder.eval()
     tokenizer.model_max_length = length_limit(tokenizer, encoder.transformer)
@@ -96,8 +95,6 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
         output.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(output) as folder:
             write(encoder, tokenizer, folder)
-            if random_pairs is not None:
-                random_pairs.save(folder)
             write_card(folder, record, saved, to, at)
             for file in folder.rglob("*"):  # some libraries write for the owner's eyes alone
                 if file.is_file():

@@ -20,8 +20,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
-from filelock import FileLock, Timeout
-
 MANIFEST = "manifest.json"
 MODEL_STAGING = ".model-writing"
 
@@ -225,29 +223,6 @@ def _damage_of_file(folder: Path, name: str, record: FileRecord) -> str | None:
     if path.stat().st_size != record.bytes or sha256_of(path) != record.sha256:
         return f"{name} is not what was written"
     return None
-
-
-@contextmanager
-def locked(file: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock that only one process has at a time; it is released when the process ends in any way.
-
-    Args:
-        file: the lock file; its folder must exist.
-        wait: wait for the process that holds the lock; if False, the body then runs without the lock.
-
-    Yields:
-        Whether this process holds the lock.
-    """
-    lock = FileLock(file)
-    held = True
-    try:
-        lock.acquire(timeout=-1 if wait else 0)
-    except Timeout:
-        held = False
-    try:
-        yield held
-    finally:
-        lock.release()
 
 
 def sha256_of(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Data sets made ready: fetched, checked, unpacked, moved into place; a corpus from running text.
+"""Data sets made ready: fetched, checked, unpacked, moved into place.
 
 May import: all rooms below simcse, and simcse. Program: ``dystress prepare``.
 """

@@ -6,7 +6,6 @@
     dystress prepare mhist --from FOLDER                    # labelled images, from the unpacked download
     dystress prepare verify wiki1m                          # compare with the checksums of the preparation
     dystress prepare path wiki1m
-    dystress prepare corpus FILES... --output corpus.txt    # your own text, one sentence a line
 
 Data go to ``data/prepared`` of a checkout, else to ``~/.local/share/dystress-text``; DYSTRESS_DATA or --data_dir moves
 them. ``dystress prepare list`` says what each set is, and a set's preparation under which terms it may be used.
@@ -16,7 +15,6 @@ them. ``dystress prepare list`` says what each set is, and a set's preparation u
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import threading
@@ -24,18 +22,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.errors import DataError, UserError
 from dystress_text.files.places import data_root
-from dystress_text.preparation import commands
-from dystress_text.preparation.corpus_builder import CorpusBuildSettings
+from dystress_text.files.prepared_data import Manifest, read_manifest
 from dystress_text.preparation.data_sets import CATALOG
-from dystress_text.preparation.prepare import Request
+from dystress_text.preparation.prepare import Request, manifest_of, prepare, verify
+
+COMMANDS = ("list", "verify", "path")
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The program's options."""
     parser = OneLineParser("dystress prepare", __doc__)
     add = parser.add_argument
-    add("what", nargs="+", metavar="NAME", help=f"data sets ({', '.join(CATALOG)}), or a command before names or files")
+    add("what", nargs="+", metavar="NAME", help=f"data sets ({', '.join(CATALOG)}), or a command before names")
     add("--from", dest="source", type=Path, help="a local file or folder instead of the hub")
     add("--variant", help="what the data are, if they are knowingly not the published ones; every result then says so")
     add("--again", action="store_true", help="prepare what is ready once more")
@@ -44,33 +44,75 @@ def make_parser() -> argparse.ArgumentParser:
     add("--classes", type=Path, help="imagenet100: a file with one class (folder name) a line")
     add("--ratio", type=float, default=0.01, help="long-tailed sets: smallest to largest class (default 0.01)")
     add("--seed", type=int, default=0, help="long-tailed sets: of the choice (default 0)")
-    add = parser.add_argument_group("corpus").add_argument
-    add("--output", type=Path, help="the file to write")
-    add("--min_words", type=int, default=6, help="words of the shortest sentence (default 6)")
-    add("--max_words", type=int, default=80, help="words of the longest sentence (default 80)")
-    add("--workers", type=int, default=0, help="processes; 0 for one a core (default 0)")
-    add("--overwrite", action="store_true", help="replace the output file")
     return parser
 
 
 def run(options: argparse.Namespace) -> bool:
     """Do what was asked for; False if something that was asked for is not as it should be."""
-    command, *names = options.what
     root = data_root(options.data_dir)
-    if command == "corpus":
-        workers = options.workers or os.cpu_count() or 1
-        settings = CorpusBuildSettings(options.min_words, options.max_words, workers, options.overwrite)
-        return commands.corpus([Path(name) for name in names], options.output, settings)
+    command = options.what[0] if options.what[0] in COMMANDS else None
+    names = options.what[command is not None :]
+    if command == "list" and names:
+        raise UserError("list takes no names")
+    if command != "list" and not names:
+        raise UserError(f"name a data set; known are {', '.join(CATALOG)}")
+    for name in names:
+        if name not in CATALOG:
+            raise UserError(f"no data set {name!r}; known are {', '.join(CATALOG)}; commands are {', '.join(COMMANDS)}")
     if command == "list":
-        return commands.list_sets(names, root)
+        return _list(root)
     if command == "path":
-        return commands.path(names, root)
+        for name in names:
+            manifest_of(name, root)
+            print(root / CATALOG[name].folder)
+        return True
     if command == "verify":
-        return commands.verify(names, root)
-    request = Request(
-        root, options.source, options.variant, options.classes, options.ratio, options.seed, options.again
-    )
-    return commands.prepare(options.what, request)
+        return _verify(names, root)
+    given = {name: getattr(options, name) for name in ("source", "variant", "classes", "ratio", "seed", "again")}
+    return _prepare(names, Request(root, **given))
+
+
+def _prepare(names: Sequence[str], request: Request) -> bool:
+    """Get sets ready: all of them, also after one that failed."""
+    successes = []
+    for name in names:
+        try:
+            manifest = prepare(name, request)
+        except DataError as error:
+            print(f"dystress prepare: error: {error}", file=sys.stderr, flush=True)
+            successes.append(False)
+            continue
+        print(f"{name}: {_state(manifest)}, in {request.root / CATALOG[name].folder}")
+        print(f"  terms: {CATALOG[name].terms}", flush=True)
+    return all(successes)
+
+
+def _list(root: Path) -> bool:
+    for entry in CATALOG.values():
+        manifest = read_manifest(root / entry.folder)
+        state = _state(manifest) if manifest is not None else f"not prepared ({entry.size})"
+        print(f"{entry.name:15} {entry.about}\n{'':15} {state}")
+    return True
+
+
+def _verify(names: Sequence[str], root: Path) -> bool:
+    """Print what differs from the records of prepared sets."""
+    found = 0
+    for name in names:
+        problems = verify(name, root)
+        found += len(problems)
+        print(f"{name}: {'as prepared' if not problems else f'{len(problems)} problems'}")
+        for problem in problems:
+            print(f"  {problem}")
+    return not found
+
+
+def _state(manifest: Manifest) -> str:
+    counts = ", ".join(f"{split} {count:,}" for split, count in manifest.counts.items())
+    state = "ready" + (f" ({counts})" if counts else "")
+    if manifest.not_ready:
+        state += f" but for {', '.join(manifest.not_ready)}"
+    return state + (f"; variant: {manifest.variant}" if manifest.variant else "")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

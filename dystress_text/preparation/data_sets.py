@@ -155,10 +155,3 @@ CATALOG = {
         ),
     )
 }
-
-# how the published text begins, and other texts that are known to lie where it is looked for, by checksum
-WIKI1M_FIRST_LINE = "YMCA in South Australia"
-WIKI1M_LINES = 1_000_000
-WIKI1M_VARIANTS = {
-    "88eb6bfd6748eaeb8c033dcf0f6c49aa98c452009f30ddab0e5b965fb071d094": "Wikipedia sample, dumps of 2014-2020",
-}

@@ -7,15 +7,14 @@ nothing half-ready. A lock keeps two preparations of one set apart.
 from __future__ import annotations
 
 import shutil
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from filelock import FileLock
+
 from dystress_text.errors import DataError
 from dystress_text.files.prepared_data import Manifest, read_manifest, write_manifest
-from dystress_text.files.whole import locked, record_of, records_of, recover, whole_folder
+from dystress_text.files.whole import record_of, records_of, recover, whole_folder
 from dystress_text.preparation import images, texts
 from dystress_text.preparation.class_folders import LABELLED_SETS, class_folders
 from dystress_text.preparation.data_sets import CATALOG, DataSet
@@ -55,7 +54,7 @@ def prepare(name: str, request: Request) -> Manifest:
     final = request.root / entry.folder
     try:
         request.root.mkdir(parents=True, exist_ok=True)
-        with _alone(request.root / f".{entry.folder}.lock", name):
+        with FileLock(request.root / f".{entry.folder}.lock"):
             recover(final)
             for left in request.root.glob(f".{entry.folder}.*.writing"):  # by a process that was killed
                 shutil.rmtree(left)
@@ -85,21 +84,14 @@ def manifest_of(name: str, root: Path) -> Manifest:
 
 
 def verify(name: str, root: Path) -> list[str]:
-    """What differs between a prepared set and its record; nothing if all is well.
-
-    Raises:
-        DataError: the set has not been prepared.
-    """
+    """What differs between a prepared set and its record; nothing if all is well."""
     folder, manifest = root / CATALOG[name].folder, manifest_of(name, root)
     problems = [f"{part}: {reason}" for part, reason in manifest.not_ready.items()]
     for path, record in manifest.files.items():
-        file = folder / path
-        if not file.is_file():
+        if not (folder / path).is_file():
             problems.append(f"{path}: missing")
-        elif file.stat().st_size != record.bytes:
-            problems.append(f"{path}: {file.stat().st_size:,} bytes, {record.bytes:,} expected")
-        elif record_of(file) != record:
-            problems.append(f"{path}: its content has changed (sha256)")
+        elif record_of(folder / path) != record:
+            problems.append(f"{path}: its content has changed")
     if manifest.folder is not None and not Path(manifest.folder).is_dir():
         problems.append(f"{manifest.folder}: the folder with the images is gone")
     return problems
@@ -128,15 +120,3 @@ def _build(entry: DataSet, request: Request, staging: Path) -> Manifest:
     if entry.name == "wiki1m":
         return texts.wiki1m(paths[0], source, request.variant, staging)
     return texts.senteval(entry, paths[0], source, request.variant, request.root / entry.folder, staging)
-
-
-@contextmanager
-def _alone(lock: Path, name: str) -> Iterator[None]:
-    """Hold the lock; say so first if another process has it."""
-    with locked(lock, wait=False) as held:
-        if held:
-            yield
-            return
-    print(f"{name}: another process prepares it; waiting", file=sys.stderr, flush=True)
-    with locked(lock):
-        yield

@@ -6,12 +6,10 @@ import re
 from fnmatch import fnmatch
 from pathlib import Path
 
-from dystress_text.errors import DataError
+from dystress_text.errors import DataError, reason_of
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import sha256_of
 from dystress_text.preparation.data_sets import DataSet
-
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def from_hub(entry: DataSet) -> list[Path]:
@@ -37,47 +35,38 @@ def from_hub(entry: DataSet) -> list[Path]:
             for name in found:
                 path = Path(hf_hub_download(entry.repository, name, repo_type="dataset"))
                 stated = get_hf_file_metadata(hf_hub_url(entry.repository, name, repo_type="dataset")).etag or ""
-                if _SHA256.fullmatch(stated) and sha256_of(path) != stated:
+                if re.fullmatch("[0-9a-f]{64}", stated) and sha256_of(path) != stated:
                     path.resolve().unlink()  # or the next try would find it again
                     raise DataError(f"{entry.name}: {name} is not what the hub says that it is (sha256); try again")
                 paths.append(path)
     except DataError:
         raise
     except Exception as error:  # whatever the network, the hub or the file system says
-        reason = " ".join(str(error).split())
-        raise DataError(f"{entry.name}: {entry.repository} cannot be fetched: {reason}") from error
+        raise DataError(f"{entry.name}: {entry.repository} cannot be fetched: {reason_of(error)}") from error
     return paths
 
 
 def from_local(entry: DataSet, source: Path) -> list[Path]:
-    """The set's files, or its folder, at a place that the user names.
+    """The set's files at a place that the user names; for SentEval the folder or archive that holds its tasks.
 
     Raises:
         DataError: they are not there.
     """
-    if not source.exists():
-        raise DataError(f"--from: {str(source)!r} does not exist")
-    if not source.is_dir():
+    if source.is_file() or source.is_fifo():
         return [source]
-    match entry.name:
-        case "wiki1m":
-            patterns = [["wiki1m_for_simcse.txt"], ["wiki1m/wiki1m_for_simcse.txt"], ["wiki1m*.txt*"]]
-        case "senteval" | "stsb":
-            if (source / "STS").is_dir():
-                return [source]
-            patterns = [
-                ["senteval"],
-                ["downstream"],
-                ["SentEval/data/downstream"],
-                ["data/downstream"],
-                ["senteval.tar*"],
-            ]
-        case _:
-            patterns = [[f"{place}{pattern}" for pattern in entry.files] for place in ("", f"{entry.name}*/")]
-            patterns.append([f"{entry.name}*/{Path(pattern).name}" for pattern in entry.files])
-    for group in patterns:
+    if entry.folder == "senteval" and (tasks := folder_of_tasks(source)) is not None:
+        return [tasks]
+    groups = [[place + pattern for pattern in entry.files] for place in ("", f"{entry.name}*/")]
+    groups.append([f"{entry.name}*/{Path(pattern).name}" for pattern in entry.files])
+    groups += [[f"{entry.name}*.txt*"], [f"{entry.folder}*.tar*"]]
+    for group in groups:
         found = [sorted(source.glob(pattern)) for pattern in group]
         if all(found):
-            return [path for paths in found for path in paths][: 1 if len(group) == 1 else None]
-    looked_for = ", ".join(group[0] for group in patterns)
-    raise DataError(f"--from: nothing of {entry.name} in {str(source)!r}; looked for {looked_for}")
+            return [path for paths in found for path in paths]
+    raise DataError(f"{entry.name}: not in {str(source)!r}; looked for {', '.join(group[0] for group in groups)}")
+
+
+def folder_of_tasks(folder: Path) -> Path | None:
+    """The folder, at most three levels down, that holds SentEval's tasks: its STS among them."""
+    found = (path.parent for depth in range(4) for path in sorted(folder.glob("*/" * depth + "STS")) if path.is_dir())
+    return next(found, None)

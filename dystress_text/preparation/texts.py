@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import tempfile
 from pathlib import Path
 
-from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import STSB_DEV, SUITES, Task
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.files.prepared_data import Manifest, read_manifest
 from dystress_text.files.text_lines import UNPACK_ERRORS, open_text
-from dystress_text.preparation.data_sets import WIKI1M_FIRST_LINE, WIKI1M_LINES, WIKI1M_VARIANTS, DataSet
-from dystress_text.preparation.unpack import UnpackLimits, unpack
+from dystress_text.preparation.data_sets import DataSet
+from dystress_text.preparation.sources import folder_of_tasks
+from dystress_text.preparation.unpack import unpack
 from dystress_text.simcse.training_text import WIKI1M
 
+WIKI1M_FIRST_LINE = b"YMCA in South Australia"
+WIKI1M_LINES = 1_000_000
 STSB_DEV_PAIRS = 1500
 # further files that are copied where the source has them
 _EXTRA = {
@@ -29,33 +30,22 @@ def wiki1m(file: Path, source: str, variant: str | None, staging: Path) -> Manif
     """Copy the training text, unpacked, and check that it is the published one.
 
     Raises:
-        DataError: it is neither the published text nor a known variant, and the user does not name a variant.
+        DataError: it is not, and the user does not name a variant.
     """
-    digest, lines, first, last = hashlib.sha256(), 0, b"", b""
+    target = staging / WIKI1M
     try:
-        with (
-            open_text(file) as text,
-            (staging / WIKI1M).open("wb") as copy,
-            progress_bar(desc="wiki1m", unit="B", unit_scale=True) as bar,
-        ):
-            while block := text.read(1 << 20):
-                first = first or block[:200]
-                last = block[-1:]
-                digest.update(block)
-                lines += block.count(b"\n")
-                copy.write(block)
-                bar.update(len(block))
+        with open_text(file) as text, target.open("wb") as copy:
+            shutil.copyfileobj(text, copy, 1 << 20)
     except UNPACK_ERRORS as error:
         raise DataError(f"wiki1m: {file} is damaged: {error}") from error
-    lines += last not in (b"", b"\n")
-    published = first.split(b"\n")[0].strip() == WIKI1M_FIRST_LINE.encode()
-    known = WIKI1M_VARIANTS.get(digest.hexdigest())
-    variant = variant or known
-    if variant is None and not (published and lines == WIKI1M_LINES):
+    with target.open("rb") as text:
+        first = text.readline(200).strip()
+        text.seek(0)
+        lines = sum(1 for _ in text)
+    if variant is None and (first != WIKI1M_FIRST_LINE or lines != WIKI1M_LINES):
         raise DataError(
-            f"wiki1m: {file} has {lines:,} lines ({WIKI1M_LINES:,} expected) and "
-            f"{'begins' if published else 'does not begin'} as SimCSE's text does; --variant NAME says that it is "
-            "knowingly another text"
+            f"wiki1m: {file} has {lines:,} lines ({WIKI1M_LINES:,} expected) and begins with {first[:60]!r} "
+            f"({WIKI1M_FIRST_LINE!r} expected); --variant NAME says that it is knowingly another text"
         )
     return Manifest("wiki1m", source, variant, counts={"lines": lines})
 
@@ -68,18 +58,19 @@ def senteval(entry: DataSet, path: Path, source: str, variant: str | None, befor
     """
     with tempfile.TemporaryDirectory(dir=staging.parent, prefix=f".{staging.name}-") as unpacked:
         if path.is_file():
-            unpack(path, Path(unpacked) / "archive", UnpackLimits())
-            path = _downstream(Path(unpacked) / "archive", path)
+            unpack(path, Path(unpacked))
+            tasks_in_archive = folder_of_tasks(Path(unpacked))
+            if tasks_in_archive is None:
+                raise DataError(f"{entry.name}: {path} holds no folder STS")
+            path = tasks_in_archive
         tasks = [task for group in SUITES["senteval"].values() for task in group]
         wanted = [task for task in tasks if entry.name == "senteval" or task.name == "STS-B"]
         not_ready: dict[str, str] = {}
         for task in tasks:
-            places = [path, before] if task in wanted else [before]
-            reason = _copy_task(task, places, staging)
+            reason = _copy_task(task, [path, before] if task in wanted else [before], staging)
             if reason is not None:
                 not_ready[task.name] = reason
-    missing = [task.name for task in wanted if task.name in not_ready]
-    if len(missing) == len(wanted):
+    if all(task.name in not_ready for task in wanted):
         raise DataError(f"{entry.name}: nothing usable in {source}: {not_ready[wanted[0].name]}")
     old = read_manifest(before)
     return Manifest("senteval", source, variant or (old.variant if old else None), not_ready=not_ready)
@@ -91,11 +82,10 @@ def _copy_task(task: Task, places: list[Path], staging: Path) -> str | None:
     for place in places:
         try:
             task.read(place)
+            if task.name == "STS-B" and (pairs := len(read_sts_benchmark(place / STSB_DEV))) != STSB_DEV_PAIRS:
+                raise DataError(f"{STSB_DEV} has {pairs:,} pairs, {STSB_DEV_PAIRS:,} expected")
         except DataError as error:
             reason = reason or str(error).replace(f"{place}/", "")
-            continue
-        if task.name == "STS-B" and (problem := _dev_problem(place)) is not None:
-            reason = reason or problem
             continue
         for name in (*task.files, *_EXTRA.get(task.name, ())):
             if (place / name).is_file():
@@ -103,20 +93,3 @@ def _copy_task(task: Task, places: list[Path], staging: Path) -> str | None:
                 shutil.copyfile(place / name, staging / name)
         return None
     return reason
-
-
-def _dev_problem(place: Path) -> str | None:
-    """What is wrong with STS-B's dev split, by which training chooses its model."""
-    try:
-        pairs = len(read_sts_benchmark(place / STSB_DEV))
-    except DataError as error:
-        return str(error).replace(f"{place}/", "")
-    return None if pairs == STSB_DEV_PAIRS else f"{STSB_DEV} has {pairs:,} pairs, {STSB_DEV_PAIRS:,} expected"
-
-
-def _downstream(folder: Path, archive: Path) -> Path:
-    """The folder of an unpacked archive that holds the tasks."""
-    found = sorted((path.parent for path in folder.rglob("STS") if path.is_dir()), key=lambda path: len(path.parts))
-    if not found:
-        raise DataError(f"senteval: {archive} holds no folder STS")
-    return found[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dystress_text.core.rule import PairRule
+from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.files.whole import write_text
 from dystress_text.report.history import RunHistory, read_history
 from dystress_text.report.page import render_page
@@ -23,7 +24,10 @@ def write_text_report(folder: Path, temperature: PairRule | None = None) -> Path
     """
     compared = Comparisons(*read_text_runs([folder]))
     tables = sections(compared, but=TRAINING)  # the page has another table for what training measured
-    write_text(folder / REPORT, render_page([_read(folder, temperature)], tables, notes_of(compared)))
+    history, temperature = _read(folder, temperature)
+    if rows := random_pairs_rows(history.record):
+        tables.append(("Which similarity is high: random pairs", [list(HEADER), *map(list, rows)]))
+    write_text(folder / REPORT, render_page([(history, temperature)], tables, notes_of(compared)))
     return folder / REPORT
 
 

@@ -34,7 +34,6 @@ _PAPER: dict[str, Any] = {
     "max_grad_norm": 1.0,
     "num_train_epochs": 1,
     "eval_steps": 125,
-    "mask_duplicates": False,
     "mixed_precision": AUTO_FP16,
 }
 
@@ -100,14 +99,6 @@ RULE_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "rule-rince": ("Chuang et al. 2022, images' q and lam", _constant(0.05, objective="rince", q=0.1, lam=0.01)),
     "rule-siglip": ("Zhai et al. 2023", {"objective": "siglip", "logit_scale": 10.0, "logit_bias": -10.0}),
-    "rule-robust": (
-        "one learned temperature (Wei et al. 2024), 10 effective negatives",
-        {"temperature": "robust", "temp": 0.07, "effective_negatives": 10.0},
-    ),
-    "rule-isogclr": (
-        "a temperature a sample (Qiu et al. 2023), images' setting",
-        {"objective": "dcl", "temperature": "isogclr", "temp": 0.1, "rho": 0.4, "tau_min": 0.05, "tau_max": 1.0},
-    ),
     "rule-temo": (
         "TeMo, setting of images with texts",
         {"temperature": "temo", "tau_0": 0.01, "alpha": 0.04, "detach_temperature": False},
@@ -145,7 +136,7 @@ PRESETS: dict[str, Preset] = {
             **_SMALL_ENCODER,
             "model_name_or_path": "dystress_text/embedded/bert-mini-wiki",
             "max_steps": 1000,
-            "held_out": 10_000,
+            "drop_duplicates": True,
         },
     ),
     "quickstart": Preset(
@@ -157,7 +148,7 @@ PRESETS: dict[str, Preset] = {
             "eval_set": "mini_sts",
             "max_steps": 150,
             "eval_steps": 50,
-            "held_out": 1500,
+            "drop_duplicates": True,
         },
     ),
 }

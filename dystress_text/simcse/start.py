@@ -66,8 +66,6 @@ def load_start(name: str, text: TextSettings, given: Collection[str] = ()) -> St
     drop = not keep if text.mlp_only_train is None else text.mlp_only_train
     model = build_encoder(pretrained, pooler_type, True if has_dense else text.mlp_head, keep_head=not drop)
     model.normalize = saved is not None and saved.normalize
-    if saved is not None:
-        model.use_prompts(saved.prompts, pretrained.tokenizer)
     source = _start_head(model, pretrained, text, folder if has_dense else None, saved)
     notes = [] if saved is None else [_note_on_model(saved, model)]
     notes += _notes_on_head(model, pretrained, source)
@@ -139,8 +137,6 @@ def _note_on_model(saved: SavedModel, model: SentenceEncoder) -> str:
         traits.append("a head")
     if saved.normalize:
         traits.append("normalised vectors")
-    if saved.prompts.text:
-        traits.append(f"prompt {saved.prompts.text!r}")
     if saved.max_seq_length:
         traits.append(f"at most {saved.max_seq_length} tokens")
     return f"sentence-transformers model: {', '.join(traits)}"

@@ -2,7 +2,7 @@
 
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
 ``similarity.jsonl``, ``report.html``, ``audit.*``, ``checkpoint-STEP/``, ``failure/``, ``adapter/``, the trackers'
-``tracker-logs/dystress/``, the model with ``random_pairs.json``, the results of its evaluations
+``tracker-logs/dystress/``, the model, the results of its evaluations
 (``senteval-SUITE-MODE.json``, ``vision-DATASET.json``), and of an adaptation ``verdict.json`` and, until there is a
 verdict, ``.training/``. All other files are the user's.
 """
@@ -31,7 +31,6 @@ STAGING = ".checkpoint-writing"
 EVALUATIONS = ("senteval-*.json", "vision-*.json")
 PROGRAMS = TEXT_PROGRAM, IMAGE_PROGRAM = "dystress_text/train.py", "vision/train.py"
 VERDICT, TRAINING = "verdict.json", ".training"  # of an adaptation: the folder of the run that is not judged yet
-RANDOM_PAIRS = "random_pairs.json"  # the model's cosines of random pairs
 MODEL_FILES = (  # no model loads without one of them
     "modules.json", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json",
     "projector.safetensors",
@@ -143,7 +142,7 @@ def _is_run(output: Path) -> bool:
 
 
 def _remove_run(output: Path) -> None:
-    for pattern in (LOG, SIMILARITY_LOG, REPORT, *AUDIT, VERDICT, RANDOM_PAIRS, *EVALUATIONS, *MODEL_FILES):
+    for pattern in (LOG, SIMILARITY_LOG, REPORT, *AUDIT, VERDICT, *EVALUATIONS, *MODEL_FILES):
         for path in output.glob(pattern):
             path.unlink()
     for folder in (

@@ -116,10 +116,10 @@ def test_processes_share_the_mean_over_all_hidden_tokens(tiny_bert, text_file):
     def work(gather):
         masking = TokenMasking(tokenizer)
         objective = InfoNCELoss(0.1, gather=gather)
-        task = SimcseTask(encoder, tokenizer, corpus, objective, None, True, False, masking, 0.5)
+        task = SimcseTask(encoder, tokenizer, corpus, objective, None, True, masking, 0.5)
         rows = slice(2 * gather.rank, 2 * gather.rank + 2)
         own = slice(gather.rank, gather.rank + 1)
-        return task.loss(TextEmbeddings((z[0][rows], z[1][rows]), (), totals[own], counts[own]))
+        return task.loss(TextEmbeddings((z[0][rows], z[1][rows]), totals[own], counts[own]))
 
     both = sum(in_threads(2, work)) / 2
     assert float(both) == pytest.approx(float(InfoNCELoss(0.1)(*z)) + 0.5 * 8 / 11, rel=1e-12)

@@ -12,7 +12,7 @@ CALLS = {
     "subprocess.getoutput", "subprocess.getstatusoutput", "pd.read_pickle", "pandas.read_pickle", "torch.hub.load",
     "asyncio.create_subprocess_shell", "tempfile.mktemp",
 }  # fmt: skip
-METHODS = {"register_for_checkpointing", "extractall", "read_pickle", "load_module"}
+METHODS = {"register_for_checkpointing", "read_pickle", "load_module"}
 SAFE_LOADERS = {"SafeLoader", "CSafeLoader", "BaseLoader", "CBaseLoader"}
 
 
@@ -44,6 +44,8 @@ def faults(source, name="x.py"):
         is_true = {name for name, value in given.items() if isinstance(value, ast.Constant) and value.value is True}
         if called in CALLS or last in METHODS:
             fault(node, f"calls {called}")
+        if last in ("extractall", "extract", "unpack_archive") and "filter" not in given:
+            fault(node, "unpacks without a filter")
         if last == "add_safe_globals":
             fault(node, "lets more be unpickled")
         if None in given and last == "from_pretrained":

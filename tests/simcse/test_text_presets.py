@@ -87,13 +87,13 @@ def test_simcses_models_have_their_recipes(name):
     supervised = name.startswith("supervised")
     assert (text.supervised, engine.num_train_epochs) == ((True, 3) if supervised else (False, 1))
     assert repr(objective(name).temperature) == "ConstantTemperature(tau=0.05)"
-    assert (text.pooler_type, text.max_seq_length, text.mask_duplicates) == ("cls", 32, False)
+    assert (text.pooler_type, text.max_seq_length, text.drop_duplicates) == ("cls", 32, False)
 
 
 SCRIPTS = {  # what run_unsup_example.sh and run_sup_example.sh set, and defaults of 4.2.1 that they leave
     "max_seq_length": 32, "eval_steps": 125, "pooler_type": "cls", "lr_scheduler_type": "linear", "warmup_ratio": 0.0,
     "weight_decay": 0.0, "gradient_accumulation_steps": 1, "seed": 42, "eval_set": "stsb_dev", "do_mlm": False,
-    "mask_duplicates": False, "mixed_precision": "auto_fp16", "bidirectional": False, "hard_negative_weight": 0.0,
+    "drop_duplicates": False, "mixed_precision": "auto_fp16", "bidirectional": False, "hard_negative_weight": 0.0,
 }  # fmt: skip
 
 

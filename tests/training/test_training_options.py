@@ -1,23 +1,17 @@
 """Duplicates in a batch and a learned temperature, in runs of the program."""
 
-import csv
 import json
-from collections import Counter
 
-import numpy as np
 import pytest
 import torch
 from conftest import WORDS
 from trainer_cases import make_task
 
-from dystress_text.encoders.encoder import load_encoder
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.objective import TEXT, temperature_of_record
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.train import main
 from dystress_text.training.accelerator import make_accelerator
-from dystress_text.training.batches import BatchOrder
 from dystress_text.training.build_loss import build_objective, learned_end_points, learned_group
 from dystress_text.training.settings import EngineSettings, LossSettings
 from dystress_text.training.trainer import Trainer
@@ -32,49 +26,6 @@ def record_of(folder):
 def losses_of(folder):
     lines = (folder / "out" / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line)["loss"] for line in lines if "loss" in json.loads(line)]
-
-
-@pytest.fixture
-def repeated(tmp_path, flags):
-    """Options of a run on sentences of which some stand twice, with the mask."""
-    file = tmp_path / "repeated.txt"
-    file.write_text("\n".join(SENTENCES))
-    return [
-        *(flag for flag in flags if not flag.startswith("--train_file")),
-        f"--train_file={file}",
-        "--mask_duplicates",
-    ]
-
-
-@pytest.mark.parametrize(("objective", "each", "chunk"), [("infonce", 2, ()), ("ntxent", 8, ("--grad_cache_chunk=3",))])
-def test_equal_sentences_of_a_batch_are_counted(repeated, tmp_path, objective, each, chunk):
-    assert main([*repeated, f"--objective={objective}", *chunk]) == 0
-    order = BatchOrder(len(SENTENCES), 8, 42)
-    batches = [batch for epoch in range(2) for batch in order.epoch(epoch)][:6]
-    twice = sum(
-        n * (n - 1) // 2 for batch in batches for n in Counter(SENTENCES[i] for i in batch).values()
-    )  # pairs of sentences
-    assert twice > 0
-    assert record_of(tmp_path)["duplicate_pairs"] == each * twice
-
-
-def test_without_the_mask_nothing_is_counted_and_the_loss_is_higher(repeated, tmp_path):
-    assert main([*repeated, "--logging_steps=1"]) == 0
-    masked = losses_of(tmp_path)
-    assert main([*repeated, "--logging_steps=1", "--mask_duplicates=no", "--overwrite_output_dir"]) == 0
-    assert record_of(tmp_path)["duplicate_pairs"] is None
-    assert sum(losses_of(tmp_path)) > sum(masked)
-
-
-def test_digests_are_equal_for_equal_tokens_alone(tmp_path, tiny_bert):
-    _, tokenizer = load_encoder(str(tiny_bert), "cls")
-    (tmp_path / "a.txt").write_text("\n".join([*SENTENCES, "the   cat", "the cat", "cat the"]))
-    corpus = load_corpus(TextFile(tmp_path / "a.txt"), tokenizer, 16, progress=False)
-    digests = corpus.digests(np.arange(len(corpus))).tolist()
-    tokens = [tuple(corpus.batch(np.array([i]))["token_ids"].tolist()) for i in range(len(corpus))]
-    for i in range(len(corpus)):
-        for j in range(len(corpus)):
-            assert (digests[i] == digests[j]) == (tokens[i] == tokens[j])
 
 
 @pytest.mark.parametrize(
@@ -164,17 +115,3 @@ def test_options_that_do_not_fit_are_one_line(flags, capsys, options, message):
     assert main([*flags, *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
-
-
-def test_the_same_anchor_twice_has_two_positives(flags, tmp_path):
-    """A table whose rows share their anchor: what is masked are the pairs across those rows."""
-    file = tmp_path / "rows.csv"
-    rows = [(SENTENCES[i // 2], " ".join(WORDS[i : i + 6])) for i in range(20)]
-    with file.open("w", newline="") as stream:
-        csv.writer(stream).writerows([("sent0", "sent1"), *rows])
-    given = [flag for flag in flags if not flag.startswith("--train_file")]
-    masked = ["--supervised", "--mask_duplicates", f"--train_file={file}"]
-    assert main([*given, *masked, "--max_steps=2", "--train_batch_size=10"]) == 0
-    order = BatchOrder(20, 10, 42).epoch(0)
-    expected = sum(rows[i][0] == rows[j][0] and i != j for batch in order for i in batch for j in batch)
-    assert record_of(tmp_path)["duplicate_pairs"] == expected > 0

@@ -13,12 +13,10 @@ from PIL import Image
 from vision_cases import encoded, write_folder, write_parquet
 
 from dystress_text.errors import DataError, UserError
-from dystress_text.files.long_tail import LongTail, long_tail_indices, write_long_tail
+from dystress_text.files.long_tail import long_tail_indices
 from dystress_text.files.prepared_data import Manifest, write_manifest
-from vision.data import loading as module
 from vision.data.images import KNOWN_MEAN_STD, ImageSet, mean_std
-from vision.data.loading import keeps_side, load_images
-from vision.data.pictures import PictureFiles
+from vision.data.loading import load_images
 
 
 def test_class_folders(tmp_path):
@@ -34,38 +32,6 @@ def test_class_folders(tmp_path):
     assert found.subset(torch.tensor([1])).image(0)[0, 0, 0] == 20
 
 
-def test_divided_folders_number_classes_as_training_does(tmp_path):
-    write_folder(tmp_path / "train", {"a": [1, 1], "b": [2], "c": [3]})
-    write_folder(tmp_path / "val", {"c": [3]})
-    found = load_images(str(tmp_path), "test")
-    assert (found.classes, found.labels.tolist()) == (("a", "b", "c"), [2])
-    write_folder(tmp_path / "val", {"d": [3]})
-    with pytest.raises(DataError, match=r"d: a class that .*train does not have"):
-        load_images(str(tmp_path), "test")
-
-
-def test_files_that_are_passed_over_are_told(tmp_path):
-    write_folder(tmp_path, {"a": [10, 20], "b": [30]})
-    for place in ("a/x.gif", "b/notes.txt", "list.csv", "a/.hidden"):
-        (tmp_path / place).write_bytes(b"x")
-    with pytest.warns(UserWarning, match=r"3 files in .* are passed over.*the first: .*list\.csv"):
-        assert len(load_images(str(tmp_path))) == 3
-
-
-def test_at_most_a_thousand_files_are_measured(tmp_path, monkeypatch):
-    seen = []
-    monkeypatch.setattr(ImageSet, "image", lambda self, row: seen.append(row) or torch.zeros(3, 2, 2))
-    mean_std(ImageSet(None, PictureFiles([tmp_path] * 1999), None, (), "mine", None, 2))
-    assert len(seen) == 1000
-
-
-def test_images_without_labels(tmp_path):
-    write_folder(tmp_path, {".": [5, 6, 7]})
-    found = load_images(str(tmp_path))
-    assert (len(found), found.labels, found.classes) == (3, None, ())
-    assert found.subset([0]).labels is None
-
-
 def test_larger_pictures_stay_as_they_are(tmp_path):
     write_folder(tmp_path, {"a": [10, 20], "b": [30]}, side=120)
     found = load_images(str(tmp_path))
@@ -78,33 +44,6 @@ def test_larger_pictures_stay_as_they_are(tmp_path):
     assert load_images(str(tmp_path), view=32).size == 37
 
 
-def test_many_small_images_stay_as_they_are(tmp_path, monkeypatch):
-    write_folder(tmp_path, {"a": [10, 20], "b": [30]}, side=16)
-    monkeypatch.setattr(module, "MEMORY", 1000)
-    found = load_images(str(tmp_path))
-    assert (found.images, found.size, found.image(2)[0, 0, 0]) == (None, 16, 30)
-
-
-@pytest.mark.parametrize(
-    ("own", "view", "small"),
-    [(32, 32, True), (64, 64, True), (24, 48, True), (64, 32, True), (96, 32, False), (240, 32, False),
-     (240, 224, False), (120, 96, False), (32, 224, True)],
-)  # fmt: skip
-def test_which_images_are_small(own, view, small):
-    assert keeps_side(own, view) == small
-
-
-def test_one_small_image_does_not_reduce_the_others(tmp_path):
-    write_folder(tmp_path, {"a": [1], "b": []}, side=16)
-    for number in range(3):
-        (tmp_path / "b" / f"{number}.png").write_bytes(encoded(7, 300))
-    assert load_images(str(tmp_path), view=224).size == 256
-    assert load_images(str(tmp_path)).size == 256
-    (tmp_path / "a" / "0.png").write_bytes(encoded(7, 300))
-    (tmp_path / "b" / "0.png").write_bytes(encoded(7, 16))
-    assert load_images(str(tmp_path), view=32).size == 37
-
-
 def test_parquet_in_the_hubs_layout(tmp_path):
     names = ["tick", "tock"]
     write_parquet(tmp_path / "plain_text" / "train-00000-of-00001.parquet", [3, 4, 5], [0, 1, 1], names)
@@ -113,20 +52,6 @@ def test_parquet_in_the_hubs_layout(tmp_path):
     assert (found.classes, found.labels.tolist(), found.variant) == (("tick", "tock"), [0, 1, 1], None)
     assert found.images[:, 1, 0, 0].tolist() == [3, 4, 5]
     assert len(load_images(str(tmp_path), "test")) == 1
-
-
-def test_validation_is_no_part_of_the_test_split(tmp_path):
-    for name, gray in (("train", 1), ("validation", 2), ("test", 3)):
-        write_parquet(tmp_path / f"{name}-00000-of-00001.parquet", [gray, gray], [0, 1])
-    assert load_images(str(tmp_path), "test").images[:, 0, 0, 0].tolist() == [3, 3]
-    (tmp_path / "test-00000-of-00001.parquet").unlink()
-    assert load_images(str(tmp_path), "test").images[:, 0, 0, 0].tolist() == [2, 2]
-
-
-def test_parquet_of_small_jpeg_is_a_copy(tmp_path):
-    write_parquet(tmp_path / "train-0.parquet", [3, 4], [0, 1], side=32, kind="JPEG")
-    found = load_images(str(tmp_path))
-    assert (found.variant, found.classes) == ("JPEG copy", ("0", "1"))
 
 
 @pytest.fixture
@@ -154,38 +79,6 @@ def test_prepared_sets_and_their_long_tail(prepared):
     assert mean_std(tail) == KNOWN_MEAN_STD["cifar10"]
 
 
-def test_a_saved_long_tail_is_used(prepared):
-    root, labels = prepared
-    (root / "cifar10-lt").mkdir()
-    indices = long_tail_indices(labels, 0.5, seed=7)
-    write_long_tail(root / "cifar10-lt" / "train-indices.txt", LongTail("cifar10-lt", 0.5, 7, indices), labels)
-    assert len(load_images("cifar10_lt", data_dir=str(root))) == len(indices)
-    (root / "cifar10-lt" / "train-indices.txt").write_text("broken")
-    with pytest.raises(DataError, match=r"train-indices\.txt"):
-        load_images("cifar10_lt", data_dir=str(root))
-
-
-def test_long_tails_of_full_sets(tmp_path):
-    """12,406 and 10,847 images of 50,000; the images are one file content, so that this is about numbers."""
-    for name, classes, count in (("cifar10", 10, 12_406), ("cifar100", 100, 10_847)):
-        path = tmp_path / name / "train-00000-of-00001.parquet"
-        write_parquet(path, [0], [0], rows=50_000, classes=classes, label="fine_label")
-        assert len(load_images(f"{name}_lt", data_dir=str(tmp_path))) == count
-
-
-def test_prepared_folders_and_class_lists(tmp_path):
-    write_folder(tmp_path / "mine" / "train", {"a": [1, 1], "b": [2], "c": [3, 3]})
-    write_folder(tmp_path / "mine" / "val", {"a": [1], "b": [2], "c": [3]})
-    folder = tmp_path / "data" / "imagenet100"
-    folder.mkdir(parents=True)
-    (folder / "classes.txt").write_text("c\na\n")
-    write_manifest(folder, Manifest("imagenet100", "list", "two classes", folder=str(tmp_path / "mine")))
-    found = load_images("imagenet100", data_dir=str(tmp_path / "data"))
-    assert (found.classes, found.labels.tolist(), found.variant) == (("c", "a"), [0, 0, 1, 1], "two classes")
-    assert found.images[:, 0, 0, 0].tolist() == [3, 3, 1, 1]
-    assert load_images("imagenet100", "test", str(tmp_path / "data")).labels.tolist() == [0, 1]
-
-
 def break_one(root):
     write_folder(root, {"a": [1, 2, 3], "b": [4, 5]})
     path = root / "a" / "1.png"
@@ -202,31 +95,6 @@ def test_corrupt_images_stop_or_are_counted(tmp_path):
     assert found.corrupt == 1
     assert found.images[:, 0, 0, 0].tolist() == [1, 3, 4, 5]
     assert found.labels.tolist() == [0, 0, 1, 1]
-
-
-def test_corrupt_files_of_larger_sets(tmp_path, monkeypatch):
-    broken = break_one(tmp_path)
-    monkeypatch.setattr(module, "MEMORY", 10)
-    found = load_images(str(tmp_path))
-    with pytest.raises(DataError, match=r"1\.png"):
-        found.image(found.pictures.paths.index(broken))
-    with pytest.warns(UserWarning, match="1 of 5"):
-        found = load_images(str(tmp_path), skip_corrupt=True)
-    assert broken not in found.pictures.paths
-    assert found.corrupt == 1
-    assert found.labels.tolist() == [0, 0, 1, 1]
-
-
-def test_a_corrupt_first_image_and_too_few_left(tmp_path):
-    write_folder(tmp_path, {"a": [1, 2], "b": [3]})
-    (tmp_path / "a" / "0.png").write_bytes(b"nothing")
-    with pytest.raises(DataError, match=r"0\.png .*--skip_corrupt"):
-        load_images(str(tmp_path))
-    with pytest.warns(UserWarning, match="1 of 3"):
-        assert len(load_images(str(tmp_path), skip_corrupt=True)) == 2
-    (tmp_path / "b" / "0.png").write_bytes(b"nothing")
-    with pytest.raises(DataError, match="too few are left"):
-        load_images(str(tmp_path), skip_corrupt=True)
 
 
 @pytest.mark.parametrize(
@@ -286,14 +154,6 @@ def test_mean_and_std():
     assert mean == pytest.approx(values.mean((0, 2, 3)).tolist(), abs=1e-6)
     assert std == pytest.approx([*values[:, :2].std((0, 2, 3), correction=0).tolist(), 1 / 255], abs=1e-5)
     assert mean_std(ImageSet(pixels, None, None, (), "cifar100-lt", None, 4)) == KNOWN_MEAN_STD["cifar100"]
-
-
-def test_mean_and_std_of_files(tmp_path, monkeypatch):
-    write_folder(tmp_path, {"a": [0, 255]})
-    monkeypatch.setattr(module, "MEMORY", 10)
-    mean, std = mean_std(load_images(str(tmp_path)))
-    assert mean == pytest.approx((0.5, 0.5, 0.5))
-    assert std == pytest.approx((0.5, 0.5, 0.5))
 
 
 def test_the_cifar10_copy():

@@ -1,21 +1,17 @@
 """Pictures that stay encoded: crops of the whole picture, parquet files of any size, damage in a large set."""
 
 import io
-from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from vision_cases import write_folder, write_parquet
+from vision_cases import write_parquet
 
-from dystress_text.errors import DataError
-from vision.data import loading, parquet
+from vision.data import parquet
 from vision.data.augment import CropAndFlip
 from vision.data.crops import RandomCrop, draw_boxes
-from vision.data.decoding import check, decode_crops
+from vision.data.decoding import decode_crops
 from vision.data.images import ImageSet
 from vision.data.loading import load_images
 from vision.data.pictures import PictureFiles
@@ -75,15 +71,6 @@ def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
     assert torch.equal(whole[4], torch.stack(decode_crops(images.pictures.content(4), lambda *_: sized)))
 
 
-def test_most_crops_are_not_enlarged_as_in_simclr():
-    """28 % of SimCLR's crops of a picture of 500 x 375 have a smaller area than 224 x 224; of 256 x 256, 87 %."""
-    shares = []
-    for height, width in ((375, 500), (256, 256)):
-        boxes = np.array(draw_boxes(height, width, CROP, 20_000, np.random.default_rng(0)))
-        shares.append((boxes[:, 2] * boxes[:, 3] < 224**2).mean())
-    assert shares == pytest.approx([0.28, 0.87], abs=0.02)
-
-
 def test_a_batch_of_views_follows_the_order(tmp_path):
     views = RandomViews(photos(tmp_path), CropAndFlip(RandomCrop(16), (0.5,) * 3, (0.25,) * 3), 2, seed=3)
     order = torch.tensor([5, 1, 0, 2])
@@ -95,23 +82,6 @@ def test_a_batch_of_views_follows_the_order(tmp_path):
         seen = torch.cat([found[k] for _, found in batches]) * 0.25 + 0.5
         for view, crop in zip(seen, crops[:, k] / 255, strict=True):
             assert min((view - crop).abs().max(), (view - crop.flip(2)).abs().max()) < 1e-5
-
-
-def test_kinds_of_views_share_a_decoding(tmp_path, monkeypatch):
-    large, small = (CropAndFlip(RandomCrop(side, *scale), (0.5,) * 3, (0.25,) * 3)
-                    for side, scale in ((16, (0.14, 1.0)), (8, (0.05, 0.14))))  # fmt: skip
-    views = RandomViews(photos(tmp_path), large, 2, 3, ((small, 4),))
-    opened = []
-    monkeypatch.setattr("vision.data.decoding.Image.open", lambda *a, real=Image.open: opened.append(a) or real(*a))
-    batch = views.load(np.array([2, 5, 1]), 0)
-    assert len(opened) == 3
-    assert [tuple(crops.shape) for crops in batch.values()] == [(3, 2, 3, 16, 16), (3, 4, 3, 8, 8)]
-    seen = views.on_device(batch)
-    assert [tuple(view.shape) for view in seen] == [(3, 3, 16, 16)] * 2 + [(3, 3, 8, 8)] * 4
-    plain = replace(views, others=()).load(np.array([2, 5, 1]), 0)
-    assert torch.equal(plain["crops0"], batch["crops0"])
-    of_small_images = views.on_device({"images": torch.zeros(5, 3, 20, 20, dtype=torch.uint8)})
-    assert [tuple(view.shape) for view in of_small_images] == [(5, 3, 16, 16)] * 2 + [(5, 3, 8, 8)] * 4
 
 
 # parquet files
@@ -142,62 +112,4 @@ def test_parquet_files_of_any_size(memory, shards, monkeypatch, tmp_path, capsys
     assert (tmp_path / "cache").is_dir() == (memory == 10)
 
 
-def test_a_damaged_row_is_named(shards):
-    table = pq.read_table(shards / "train-00001-of-00003.parquet")
-    rows = table["img"].to_pylist()
-    rows[2]["bytes"] = rows[2]["bytes"][:60]
-    pq.write_table(table.set_column(0, "img", pa.array(rows)), shards / "train-00001-of-00003.parquet")
-    found = load_images(str(shards))
-    with pytest.raises(DataError, match=r"train-00001-of-00003\.parquet, row 2 cannot be decoded"):
-        found.batch(np.arange(12))
-    with pytest.warns(UserWarning, match="1 of 12 images of shards are corrupt and left out"):
-        assert (len(load_images(str(shards), skip_corrupt=True)), found.corrupt) == (11, 0)
-
-
-def test_a_shard_of_another_shape_is_one_line(shards):
-    odd = shards / "train-00002-of-00003.parquet"
-    pq.write_table(pa.table({"image": [{"bytes": b"x"}], "label": [0]}), odd)
-    with pytest.raises(DataError, match=r"00002.* has columns of other names than .*00000.*: 'image' and 'label', not"):
-        load_images(str(shards))
-    pq.write_table(pa.table({"img": ["a.png"], "label": [0]}), odd)
-    with pytest.raises(DataError, match=r"00002.*: column 'img' is of type string; it needs a field 'bytes'"):
-        load_images(str(shards))
-    pq.write_table(pa.table({"img": [{"bytes": None, "path": "a.png"}], "label": [0]}), odd)
-    with pytest.raises(DataError, match=r"00002-of-00003\.parquet, row 0 has no image"):
-        load_images(str(shards))
-    pq.write_table(pa.table({"img": [{"bytes": b"x", "path": None}], "label": ["tick"]}), odd)
-    with pytest.raises(DataError, match=r"shards is damaged or of another layout|without a class") as caught:
-        load_images(str(shards))
-    assert "\n" not in str(caught.value)
-
-
 # damage
-
-
-@pytest.mark.parametrize("part", [0.05, 0.3, 0.6, 0.9, 0.99])
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_a_truncated_picture_is_found_at_reduced_size(part, kind):
-    content = photo(kind=kind)
-    check(content)
-    with pytest.raises(DataError, match=r"cannot be decoded"):
-        check(content[: int(part * len(content))])
-
-
-def test_only_so_many_corrupt_pictures_are_left_out(tmp_path, monkeypatch):
-    write_folder(tmp_path, {"a": list(range(30)), "b": list(range(30))}, side=100)
-    monkeypatch.setattr(loading, "_CHUNK", 7)
-    for k in range(11):
-        path = tmp_path / "a" / f"{k}.png"
-        path.write_bytes(path.read_bytes()[:50])
-        if k < 10:
-            with pytest.warns(UserWarning, match=rf"{k + 1} of 60 images .* left out; the first: .*a/0\.png"):
-                found = load_images(str(tmp_path), skip_corrupt=True)
-            assert (len(found), found.corrupt, len(found.labels)) == (59 - k, k + 1, 59 - k)
-    with pytest.raises(DataError, match=r"11 of 60 .*--skip_corrupt leaves out at most 1% or 10. The first: .*0\.png"):
-        load_images(str(tmp_path), skip_corrupt=True)
-
-
-def test_sets_of_another_seed_see_other_crops(tmp_path):
-    views = RandomViews(photos(tmp_path), CropAndFlip(RandomCrop(16), (0.5,) * 3, (0.25,) * 3), 1, seed=3)
-    one, other = (replace(views, seed=seed).load(np.arange(3), 0)["crops0"] for seed in (3, 4))
-    assert not torch.equal(one, other)

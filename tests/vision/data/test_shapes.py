@@ -5,7 +5,6 @@ import colorsys
 import pytest
 import torch
 
-from dystress_text.errors import UserError
 from vision.data.loading import load_images
 from vision.data.shapes import make_shapes
 
@@ -29,13 +28,6 @@ def test_seeds_and_splits():
     assert torch.equal(load_images("shapes", "test").images, make_shapes("test").images)
 
 
-def test_the_global_generator_is_left_alone():
-    torch.manual_seed(0)
-    state = torch.get_rng_state()
-    make_shapes("train", per_class=2)
-    assert torch.equal(state, torch.get_rng_state())
-
-
 def test_test_hues_are_not_in_training():
     """Of the mean colour, where noise hardly counts."""
     hues = {}
@@ -46,25 +38,3 @@ def test_test_hues_are_not_in_training():
     outside = sum(0.45 <= hue <= 1.0 for hue in hues["test"])
     assert inside >= 990
     assert outside >= 990
-
-
-def test_figures_lie_farther_out_in_the_test_split():
-    def distances(split):
-        shapes = make_shapes(split, per_class=100)
-        discs = shapes.images[shapes.labels == 0].float()
-        ground = discs[:, :, (0, 0, -1, -1), (0, -1, 0, -1)].median(2).values[:, :, None, None]
-        weight = (discs - ground).abs().sum(1) > 60
-        steps = torch.arange(shapes.size) - (shapes.size - 1) / 2
-        x = (weight * steps[None, None, :]).sum((1, 2)) / weight.sum((1, 2))
-        y = (weight * steps[None, :, None]).sum((1, 2)) / weight.sum((1, 2))
-        return torch.hypot(x, y)
-
-    train, test = distances("train"), distances("test")
-    assert train.median() < 2.5 < test.median()
-
-
-def test_bad_arguments_are_named():
-    with pytest.raises(UserError, match="--split"):
-        make_shapes("dev")
-    with pytest.raises(UserError, match="--per_class"):
-        make_shapes("train", per_class=0)

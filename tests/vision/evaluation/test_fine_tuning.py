@@ -1,13 +1,10 @@
 """Fine-tuning: its schedule, its first step by hand, what it learns and what it leaves alone."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from encoder_cases import as_float, colour_images, tiny_encoder
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from dystress_text.errors import TrainingError, UserError
 from vision.evaluation.features import evaluating
 from vision.evaluation.fine_tuning import Classifier, FineTuningRecipe, fine_tune, score_classifier
 
@@ -88,13 +85,3 @@ def test_the_encoder_and_the_random_state_stay_and_the_seed_decides():
         models[0].encoder.backbone.embedder.embedder.convolution.weight,
         encoder.backbone.embedder.embedder.convolution.weight,
     )
-
-
-def test_errors_are_one_line():
-    encoder, train = tiny_encoder(), colour_images(12)
-    with pytest.raises(UserError, match=r"--class_weights: no class 'd'; known are a, b, c$"):
-        fine_tune(encoder, Whole(train), {"d": 2.0}, SHORT)
-    with pytest.raises(UserError, match="at least two images a step"):
-        fine_tune(encoder, Whole(train), {}, replace(SHORT, batch_size=1))
-    with pytest.raises(TrainingError, match=r"fine-tuning diverged in epoch \d: .*; lower --transfer_lr"):
-        fine_tune(encoder, Whole(train), {}, FineTuningRecipe(epochs=4, batch_size=4, learning_rate=1e30))

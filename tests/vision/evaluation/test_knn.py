@@ -7,7 +7,6 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from dystress_text.errors import UserError
 from vision.evaluation import knn
 from vision.evaluation.knn import cosine_votes, l2_votes
 
@@ -75,20 +74,6 @@ def test_cosine_equals_scikit_learn_with_these_weights():
     assert (mine == torch.mode(labels).values).float().mean() < 0.5
 
 
-def test_a_low_temperature_is_the_nearest_neighbour_and_does_not_overflow():
-    bank, labels, queries, _ = clouds(60, 23)
-    assert torch.equal(
-        cosine_knn(bank, labels, queries, 5, 60, temperature=1e-5), cosine_knn(bank, labels, queries, 5, 1)
-    )
-
-
-def test_lengths_do_not_count_for_the_cosine():
-    bank, labels, queries, _ = clouds(60, 23)
-    scale = torch.linspace(0.1, 30, 60)[:, None]
-    assert torch.equal(cosine_knn(bank * scale, labels, queries, 5, 9), cosine_knn(bank, labels, queries, 5, 9))
-    assert not torch.equal(l2_knn(bank * scale, labels, queries, 5, 9), l2_knn(bank, labels, queries, 5, 9))
-
-
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("weights", knn.WEIGHTS)
 @pytest.mark.parametrize("k", [1, 10])
@@ -114,36 +99,3 @@ def test_ties_and_exact_matches_equal_scikit_learn_where_it_defines_them(k, weig
     mine = l2_knn(bank, labels, queries, 3, k, weights).numpy()
     assert defined.sum() >= 10
     assert np.array_equal(mine[defined], theirs.predict(queries.double().numpy())[defined])
-
-
-def test_exact_matches_are_the_only_ones_that_count():
-    bank = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.001, 0.0], [0.002, 0.0], [0.003, 0.0]])
-    labels = torch.tensor([2, 1, 0, 0, 0])
-    query = torch.zeros(1, 2)
-    assert l2_votes(bank, labels, query, 3, k=5).tolist() == [[0, 1, 1]]
-    assert l2_knn(bank, labels, query, 3, k=5).item() == 1  # the lower class number
-    assert l2_knn(bank, labels, query, 3, k=5, weights="uniform").item() == 0
-
-
-def test_close_vectors_far_from_the_origin_keep_their_order():
-    bank = 1000 + torch.tensor([[0.0, 0.0], [0.01, 0.0], [0.0, 0.02]])
-    queries = bank + 0.001
-    labels = torch.arange(3)
-    assert l2_knn(bank, labels, queries, 3).tolist() == [0, 1, 2]
-    assert l2_knn(bank, labels, bank, 3, k=3).tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda x, y: cosine_knn(x, y, x, 5, k=11), "--k: 11 neighbours of a bank of 10 images; give 1 to 10"),
-        (lambda x, y: cosine_knn(x, y, x, 5, k=0), "--k: 0 neighbours"),
-        (lambda x, y: l2_knn(x, y, x, 5, k=11), "--l2_k: 11 neighbours of a bank of 10"),
-        (lambda x, y: cosine_knn(x, y, x, 5, k=3, temperature=0.0), "--knn_temperature: must be above 0, got 0"),
-        (lambda x, y: cosine_knn(x, y, x, 5, k=3, temperature=float("nan")), "--knn_temperature: must be above 0"),
-    ],
-)
-def test_errors_name_the_option(call, message):
-    bank, labels, _, _ = clouds(10, 1)
-    with pytest.raises(UserError, match=message):
-        call(bank, labels)

@@ -1,7 +1,6 @@
 """The linear probe: against scikit-learn on real features, and its schedule against a loop by hand."""
 
 import math
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import ClassVar
@@ -9,20 +8,15 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from encoder_cases import colour_images, tiny_encoder
-from PIL import Image
+from encoder_cases import tiny_encoder
 from sklearn.linear_model import LogisticRegression
 
-from dystress_text.errors import UserError
 from vision.data.augment import evaluation_transform
 from vision.data.images import mean_std
-from vision.data.loading import Splits, load_images
 from vision.data.shapes import make_shapes
 from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.features import image_features
-from vision.evaluation.measures import Subject, linear
 from vision.evaluation.probe import augmented_probe, linear_probe
-from vision.resnet import ImageInput
 
 
 def clouds(n, m, dim=16, classes=4, seed=0):
@@ -87,23 +81,6 @@ def test_it_comes_close_to_logistic_regression_on_features_of_shapes():
     assert reached.top5 > reached.top1
 
 
-def test_neither_a_shift_nor_a_scale_of_the_features_matters():
-    x, y, queries, _ = clouds(160, 40)
-    plain = linear_probe(x, y, queries, 4, epochs=5, batch_size=32)
-    moved = linear_probe(20 * x + 3, y, 20 * queries + 3, 4, epochs=5, batch_size=32)
-    torch.testing.assert_close(moved, plain, rtol=1e-3, atol=1e-3)
-    assert linear_probe(torch.ones_like(x), y, queries, 4, epochs=1).isfinite().all()  # nothing to learn from
-
-
-def test_it_can_be_repeated_and_draws_nothing_from_the_caller():
-    x, y, queries, _ = clouds(160, 40)
-    state = torch.get_rng_state()
-    first = linear_probe(x, y, queries, 4, epochs=2, batch_size=32, seed=1)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(linear_probe(x, y, queries, 4, epochs=2, batch_size=32, seed=1), first)
-    assert not torch.equal(linear_probe(x, y, queries, 4, epochs=2, batch_size=32, seed=2), first)
-
-
 class Clouds:
     """Views that are features, other ones each epoch."""
 
@@ -151,32 +128,3 @@ def test_the_augmented_probe_is_the_formula_on_each_epochs_views():
             step += 1
     expected = np.hstack([queries.double().numpy(), np.ones((40, 1))]) @ weight.T
     assert mine.numpy() == pytest.approx(expected, abs=1e-4)
-
-
-def test_pictures_have_the_published_probe_and_small_images_the_fast_one(tmp_path):
-    """Red against blue, of an untrained network; the views are crops of whole pictures."""
-    splits = []
-    for k, (split, count) in enumerate((("train", 24), ("test", 10))):
-        images = colour_images(count, 2, seed=k, size=100)
-        for row, (pixels, label) in enumerate(zip(images.images, images.labels.tolist(), strict=True)):
-            place = tmp_path / split / str(label)
-            place.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(place / f"{row}.png")
-        splits.append(load_images(str(tmp_path), split, size=None if split == "train" else 100, view=88))
-    encoder, taken = tiny_encoder(), ImageInput(88, 0.875, (0.5,) * 3, (0.25,) * 3)
-    pictures = Subject(encoder, Splits(*splits, 88, taken.mean, taken.std), taken, batch_size=8)
-    state = torch.get_rng_state()
-    found = [linear(pictures, 30, None) for _ in range(2)]
-    assert torch.equal(torch.get_rng_state(), state)
-    assert found[0] == found[1]
-    assert (found[0].probe, linear(pictures, 2, "fixed").probe) == ("augmented", "fixed")
-    assert found[0].top1 > 90
-    small = colour_images(12, 2)
-    images = Subject(encoder, Splits(small, small, 16, taken.mean, taken.std), replace(taken, image_size=16))
-    assert (linear(images, 2, None).probe, linear(images, 2, "augmented").probe) == ("fixed", "augmented")
-
-
-def test_one_class_is_refused():
-    x, y, queries, _ = clouds(50, 10)
-    with pytest.raises(UserError, match="training images are of one class only"):
-        linear_probe(x, torch.ones_like(y), queries, 4)

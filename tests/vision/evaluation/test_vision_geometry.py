@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from vision.evaluation.geometry import measure_geometry, plot_geometry
+from vision.evaluation.geometry import measure_geometry
 
 
 @pytest.fixture
@@ -49,12 +49,3 @@ def test_every_figure_is_that_of_its_definition(views):
         counts[kind][min(int((dot(view1[i], view2[j]) + 1) * 10), 19)] += 1
     assert [list(found.true_positive), list(found.false_negative), list(found.true_negative)] == list(counts.values())
     assert found.edges == pytest.approx([-1 + 0.1 * i for i in range(21)], abs=1e-6)
-
-
-def test_the_picture_has_a_panel_for_each_encoder(views, tmp_path):
-    one, two = measure_geometry(*views), measure_geometry(*views, bins=40)
-    plot_geometry({"untrained": one, "trained": two}, "colours", tmp_path / "two.png")
-    plot_geometry({"trained": two}, "colours", tmp_path / "one.png")
-    headers = [(tmp_path / name).read_bytes()[:24] for name in ("two.png", "one.png")]
-    width = [int.from_bytes(header[16:20]) for header in headers]
-    assert width[0] > 1.5 * width[1]

@@ -57,13 +57,6 @@ def test_a_step_with_options(more, tmp_path):
     assert step(run.task, 16, sgd(run), similarity_log=run.similarity_log).device == META
 
 
-def test_it_fails_where_the_augmentation_stays_on_the_cpu(tmp_path):
-    run = meta_run(f"--output_dir={tmp_path / 'out'}")
-    run.task.views.augment.to_empty(device="cpu")
-    with pytest.raises(RuntimeError, match="device"):
-        step(run.task, 16, sgd(run))
-
-
 def test_the_run_puts_the_augmentation_where_the_encoder_is(tmp_path):
     settings = parse([*SHORT, f"--output_dir={tmp_path / 'out'}"])
     accelerator = make_accelerator(settings.engine)

@@ -1,0 +1,188 @@
+"""Whether a device computes what was asked, through the training programs; the last line is JSON. kit.py runs them.
+
+python tests/gpu/checks.py --corpus sentences.txt dropout | equal | objectives KIND | killed KIND | profile
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from accelerate.state import AcceleratorState, GradientState
+from safetensors.torch import load_file
+from torch.profiler import ProfilerActivity, profile
+
+from dystress_text import train as text
+from dystress_text.training.accelerator import set_kernels
+from vision import train as images
+
+ROOT = Path(__file__).resolve().parents[2]
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+MODEL = str(ROOT / "dystress_text" / "embedded" / "bert-mini-wiki")
+PROGRAMS = {"text": ("dystress_text/train.py", text.main), "images": ("vision/train.py", images.main)}
+VARIANTS = {
+    "text": {
+        "infonce": "", "ntxent": "--objective=ntxent", "dcl": "--objective=dcl", "dclw": "--objective=dclw",
+        "macl": "--objective=macl", "bidirectional": "--bidirectional=yes", "mlm": "--do_mlm=yes",
+        "learned": "--learn_temperature=yes", "cache": "--grad_cache_chunk=16", "padded": "--packing=no",
+    },
+    "images": {name: f"--objective={name}" for name in (
+        "ntxent", "infonce", "dcl", "dclw", "macl", "queue", "barlow_twins", "vicreg", "w_mse", "zero_cl", "arb", "byol",
+        "dino")},
+}  # fmt: skip
+
+
+def words_of(options: argparse.Namespace, kind: str) -> list[str]:
+    """A short run's options, without its folder."""
+    steps = [f"--max_steps={options.steps}", f"--train_batch_size={options.batch}", "--eval_steps=0"]
+    if kind == "images":
+        return ["--preset=quickstart", "--knn_k=0", "--logging_steps=1", *steps]
+    own = [f"--model_name_or_path={MODEL}", "--eval_set=none", f"--train_file={options.corpus}"]
+    return ["--preset=small", "--logging_steps=1", *own, *steps]
+
+
+def call(kind: str, words: Sequence[str]) -> None:
+    """Run a training program in this process."""
+    AcceleratorState._reset_state(reset_partial_state=True)  # accelerate keeps its state for the life of a process
+    GradientState._reset_state()
+    code = PROGRAMS[kind][1](list(words))
+    if code:
+        raise RuntimeError(f"exit code {code}")
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log, without timings."""
+    lines = map(json.loads, (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    return [{key: value for key, value in line.items() if "second" not in key} for line in lines]
+
+
+def losses_of(folder: Path) -> list[float]:
+    return [line["loss"] for line in log_of(folder) if "loss" in line]
+
+
+def dropout(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The share of attention weights that training's kernels drop beside the rate asked, with and without padding.
+
+    All queries and keys are zero, so every weight is 1 / tokens; the values are unit vectors, so that each weight shows
+    by itself in the output. cuDNN rounded rates to multiples of 1/16 (pytorch#174245).
+    """
+    set_kernels(deterministic=False)
+    heads, length, size = 12, 32, 64
+    found, right = [], True
+    for rate in (0.05, 0.1, 0.15, 0.25):
+        for tokens in (length, 23):
+            zeros = torch.zeros(options.batch, heads, length, size, dtype=torch.bfloat16, device=DEVICE)
+            values = torch.eye(length, size, dtype=torch.bfloat16, device=DEVICE).expand_as(zeros).contiguous()
+            mask = (torch.arange(length, device=DEVICE) < tokens).expand(options.batch, 1, 1, length)
+            out = F.scaled_dot_product_attention(zeros, zeros, values, None if tokens == length else mask, rate)
+            weights = out[..., :tokens].float()
+            dropped = float((weights == 0).float().mean())
+            right &= abs(dropped - rate) < 1 / 256 + 5 * math.sqrt(rate * (1 - rate) / weights.numel())
+            found.append({"asked": rate, "tokens": tokens, "dropped": round(dropped, 5)})
+    return {"rates": found, "right": right}
+
+
+def equal(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Steps in fp32 without dropout on the device beside the CPU's, in a process that sees no GPU."""
+    lines = options.corpus.read_text(encoding="utf-8").replace('"', "").splitlines()
+    pairs = [f'"{a}","{b}"' for a, b in zip(lines[::2], lines[1::2], strict=False)]
+    (folder / "pairs.csv").write_text("\n".join(["sent0,sent1", *pairs]) + "\n", encoding="utf-8")
+    words = [*words_of(options, "text"), "--supervised", f"--train_file={folder / 'pairs.csv'}", "--dropout=0"]
+    words += ["--mixed_precision=no", "--output_dir"]
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
+    subprocess.run([sys.executable, PROGRAMS["text"][0], *words, str(folder / "cpu")], cwd=ROOT, env=env, check=True)
+    call("text", [*words, str(folder / "device")])
+    cpu, device = (load_file(folder / name / "model.safetensors") for name in ("cpu", "device"))
+    expected, losses = losses_of(folder / "cpu"), losses_of(folder / "device")
+    off = max(abs(a / b - 1) for a, b in zip(losses, expected, strict=True))
+    apart = max(float((device[name].double() - cpu[name].double()).abs().max()) for name in cpu)
+    return {"cpu": expected, "device": losses, "loss_off": off, "weights_apart": apart, "right": off < 1e-3}
+
+
+def objectives(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Some steps of every objective in each precision: do they run, are losses finite?"""
+    found: dict[str, Any] = {}
+    failed: list[str] = []
+    for name in options.only or VARIANTS[options.kind]:
+        for precision in ("no", "bf16", "fp16") if DEVICE.type == "cuda" else ("no", "bf16"):
+            out = folder / name / precision
+            more = [*VARIANTS[options.kind][name].split(), f"--mixed_precision={precision}", f"--output_dir={out}"]
+            try:
+                call(options.kind, [*words_of(options, options.kind), *more])
+                found[f"{name}, {precision}"] = losses = losses_of(out)
+                if not losses or any(loss is None or not math.isfinite(loss) for loss in losses):
+                    failed.append(f"{name}, {precision}")
+            except Exception as error:  # the other runs go on
+                failed.append(f"{name}, {precision}: {type(error).__name__}: {error}")
+    return {"losses": found, "failed": failed, "right": not failed}
+
+
+def killed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """A run killed with SIGKILL after its first checkpoint and resumed ends as one left alone, bit by bit."""
+    words = [*words_of(options, options.kind), f"--save_steps={options.steps // 4}", "--deterministic", "--output_dir"]
+    command = [sys.executable, PROGRAMS[options.kind][0], *words]
+    whole, torn = folder / "whole", folder / "killed"
+    call(options.kind, [*words, str(whole)])
+    process = subprocess.Popen([*command, str(torn)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    while process.poll() is None and not list(torn.glob("checkpoint-*")):
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    code = process.wait()
+    subprocess.run([*command, str(torn), "--resume_from_checkpoint=auto"], cwd=ROOT, check=True)
+    sums = [hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest() for out in (whole, torn)]
+    same = {"weights": sums[0] == sums[1], "log": log_of(whole) == log_of(torn)}
+    return {"killed": code == -signal.SIGKILL, **same, "right": code == -signal.SIGKILL and all(same.values())}
+
+
+def profiled(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """A short run under torch.profiler: kernel launches and waits a step, the device's seconds, the longest kernels."""
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if DEVICE.type == "cuda" else [])]
+    with profile(activities=activities) as profiler:
+        call("text", [*words_of(options, "text"), "--output_dir", str(folder / "out")])
+    rows = profiler.key_averages()  # type: ignore[no-untyped-call]
+    calls = Counter({row.key: row.count for row in rows})
+    spent = Counter({row.key: row.self_device_time_total or row.self_cpu_time_total for row in rows})
+    return {
+        "launches_a_step": sum(n for key, n in calls.items() if "LaunchKernel" in key) / options.steps,
+        "waits_a_step": sum(n for key, n in calls.items() if "Synchronize" in key) / options.steps,
+        "longest": [
+            {"name": key[:160], "ms_a_step": us / 1000 / options.steps, "calls_a_step": calls[key] / options.steps}
+            for key, us in spent.most_common(15)
+        ],
+        "right": True,
+    }
+
+
+def main() -> int:
+    """Run one check; 1 if it does not hold."""
+    checks = {"dropout": dropout, "equal": equal, "objectives": objectives, "killed": killed, "profile": profiled}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("check", choices=list(checks))
+    parser.add_argument("kind", nargs="?", choices=list(PROGRAMS), default="text")
+    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--only", nargs="+")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = checks[options.check](options, Path(folder))
+    print(json.dumps(result), flush=True)
+    return 0 if result["right"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
