@@ -183,7 +183,7 @@ def _write(audit: Audit, curve: Curve | None, folder: Path) -> str:
         except UserError as error:
             return f"{record} has the figures; no picture: {error}"
         from dystress_text.report.audit_drawing import draw_audit
-        from dystress_text.report.drawings import save
+        from dystress_text.report.plots import save
 
         for picture in pictures:
             save(draw_audit(audit, *(curve or (None,))), picture)

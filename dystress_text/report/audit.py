@@ -192,7 +192,9 @@ def in_words(audit: Audit) -> list[str]:
     window, name = audit.windows["all"], tau_in_words(audit.windows["all"])
     moved, expected = f"{100 * window.moved:.1f} % of the gradient", "expected to train like it"
     if window.moved < EQUIVALENT_MOVED:
-        found = f"this rule is the constant {name} to within {moved}; it is {'' if window.equivalent else 'not '}{expected}"
+        found = (
+            f"this rule is the constant {name} to within {moved}; it is {'' if window.equivalent else 'not '}{expected}"
+        )
     else:
         found = f"this rule is no constant: the nearest is {name}, and {moved} must be moved; it is not {expected}"
     lines = [f"On these {audit.data} {found}."]
@@ -236,6 +238,7 @@ def record_of(audit: Audit) -> dict[str, Any]:
 
 
 def _window_record(window: Window) -> dict[str, Any]:
+    moved = dict(zip(map(str, window.taus.tolist()), window.moved_by_constant.round(5).tolist(), strict=True))
     return {
         "steps": list(window.steps),
         "nearest_constant": round(window.tau, 5),
@@ -244,7 +247,7 @@ def _window_record(window: Window) -> dict[str, Any]:
         "pull": round(window.pull, 5),
         "negative_similarity": round(window.negative, 5),
         "differences": [{"low": d.low, "high": d.high, "share": round(d.share, 5)} for d in window.differences()],
-        "moved_by_constant": dict(zip(map(str, window.taus.tolist()), window.moved_by_constant.round(5).tolist(), strict=True)),
+        "moved_by_constant": moved,
         "gradient": {
             "edges": np.linspace(-1, 1, BINS + 1).round(5).tolist(),
             "rule": window.rule.round(5).tolist(),

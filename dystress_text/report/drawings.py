@@ -62,7 +62,14 @@ def draw_profiles() -> Figure:
 
 def draw_shifts() -> Figure:
     """The paper's versions of the shifted minimum, and two more shifts; the cosine behind, a dot at the minimum."""
-    versions = {"1a": (0.2, 0.6), "1b": (0.4, 0.7), "2a": (-0.2, 0.6), "2b": (-0.4, 0.7), "": (-0.6, 0.8), " ": (0, 0.5)}
+    versions = {
+        "1a": (0.2, 0.6),
+        "1b": (0.4, 0.7),
+        "2a": (-0.2, 0.6),
+        "2b": (-0.4, 0.7),
+        "": (-0.6, 0.8),
+        " ": (0, 0.5),
+    }
     named: dict[str, Temperature] = {
         f"{name} $\\Delta s$ = {shift:g}, k = {scale:g}": ShiftedCosineTemperature(0.1, 0.2, shift=shift, scale=scale)
         for name, (shift, scale) in versions.items()
@@ -176,7 +183,9 @@ def draw_logit() -> Figure:
         above.plot(s, s / temperature(s), color=STYLES[0][0])
         below.axhline(0, color="black", linewidth=0.6)
         _plot_slope(below, full, 0, "through $\\tau(s)$: $d(s/\\tau)/ds$")
-        _plot_slope(below, slope(temperature, s, detached=True), 1, "$\\tau$ detached, as in the paper's code: $1/\\tau$")
+        _plot_slope(
+            below, slope(temperature, s, detached=True), 1, "$\\tau$ detached, as in the paper's code: $1/\\tau$"
+        )
         dress(above, "logit $s/\\tau(s)$" * (column == 0), title)
         dress(below, "gradient factor" * (column == 0), "")
         for axes in (above, below):

@@ -40,7 +40,9 @@ def read_history(folder: Path) -> RunHistory:
     if record.get("program") not in PROGRAMS or "trained" not in record:
         raise UserError(f"{str(folder)!r} holds no finished run")
     log = folder / SIMILARITY_LOG
-    return RunHistory(folder.resolve().name, record, read_curves(folder), list(read_steps(log)) if log.is_file() else [])
+    return RunHistory(
+        folder.resolve().name, record, read_curves(folder), list(read_steps(log)) if log.is_file() else []
+    )
 
 
 def read_curves(folder: Path) -> Curves:

@@ -23,7 +23,7 @@ FREE = {*FREE_OPTIONS, "metric_for_best_model"} - {"train_file", "text_column"}
 OF_THE_LOSS = {entry.name for entry in fields(LossSettings)}
 TRAINING = "training"
 _NAME = re.compile(r"(?P<name>.+)-seed-(?P<seed>\d+)")
-_KEPT = ("objective", "temperature", "temperature_parameters", "steps", "train_seconds", "device", "trained", "paper")
+_KEPT = ("objective", "temperature", "temperature_parameters", "steps", "train_seconds", "device", "paper")
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,9 @@ def _means(compared: Comparisons, group: Group) -> Table:
         published, row = group.paper(runs[0]), paper_row(runs[0])
         if published is not None and row is not None:
             theirs = [published[column] for column in group.columns]
-            gaps = [spread(of).mean - f if of and f is not None else None for of, f in zip(columns, theirs, strict=True)]
+            gaps = [
+                spread(of).mean - f if of and f is not None else None for of, f in zip(columns, theirs, strict=True)
+            ]
             lines.append([f"  paper: {row.name}", *("-" if f is None else f"{f:.2f}" for f in theirs)])
             lines.append(["  ours - paper", *("-" if gap is None else f"{gap:+.2f}" for gap in gaps)])
     return lines
