@@ -18,7 +18,7 @@ from pathlib import Path
 import transformers
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
-from dystress_text.report.sweep import grid_options, sweep
+from dystress_text.report.sweep import GRID, sweep
 from dystress_text.simcse.presets import TABLES
 
 
@@ -35,7 +35,7 @@ def make_parser() -> OneLineParser:
     )
     add("--presets", nargs="+", default=[], metavar="NAME", help="presets by name: dystress presets")
     add("--temperature", help="of a grid; its values are the next options, all combinations of them")
-    for name in grid_options():
+    for name in GRID:
         add(f"--{name}", nargs="+", default=[], type=float, metavar="VALUE", help="of the grid")
     add("--seeds", nargs="+", type=int, default=[0, 1, 2], help="of every configuration (default 0 1 2)")
     add = parser.add_argument_group("how").add_argument

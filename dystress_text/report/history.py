@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import UserError
-from dystress_text.training.run_folder import LOG, PROGRAMS, SIMILARITY_LOG, read_record
-from dystress_text.training.step_log import read_steps
+from dystress_text.training.run_folder import LOG, PROGRAMS, SIMILARITY_LOG, read_record, read_steps
 
 Curves = dict[str, tuple[list[float], list[float]]]  # steps and values of a metric by its name
 _NOT_DRAWN = ("step", "learning_rate", "samples_per_second")

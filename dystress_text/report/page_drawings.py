@@ -10,7 +10,7 @@ from math import nan
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.report.history import Curves, RunHistory, metrics_of
 from dystress_text.report.plots import (
     SIMILARITIES,
@@ -45,7 +45,7 @@ _FIGURES = {
 }
 
 
-def galleries(runs: Sequence[tuple[RunHistory, PairRule | None]]) -> list[tuple[str, Pictures]]:
+def galleries(runs: Sequence[tuple[RunHistory, Temperature | None]]) -> list[tuple[str, Pictures]]:
     """The pictures of a page by heading; a gallery may be empty."""
     curves = {run.name: run.curves for run, _ in runs}
     drawn = [m for m in metrics_of(list(curves.values())) if any(len(c.get(m, [[]])[0]) > 1 for c in curves.values())]
@@ -80,7 +80,7 @@ def _over_steps(runs: Mapping[str, Curves], metrics: Iterable[str]) -> Pictures:
     return pictures
 
 
-def _similarities(run: RunHistory, temperature: PairRule | None) -> list[tuple[str, str]]:
+def _similarities(run: RunHistory, temperature: Temperature | None) -> list[tuple[str, str]]:
     """Histograms of the development set's pairs, and of the batches' where they were logged."""
     if temperature is not None and (temperature.needs_progress or temperature.needs_mean_positive):
         temperature = None  # it has no curve
@@ -99,7 +99,7 @@ def _similarities(run: RunHistory, temperature: PairRule | None) -> list[tuple[s
 
 
 def _draw(
-    panels: Mapping[str, Histograms], kinds: Mapping[str, tuple[str, tuple[str, str]]], temperature: PairRule | None
+    panels: Mapping[str, Histograms], kinds: Mapping[str, tuple[str, tuple[str, str]]], temperature: Temperature | None
 ) -> str:
     """Histograms, a panel for each title, above the temperature at the same similarities."""
     with style():

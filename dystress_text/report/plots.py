@@ -24,7 +24,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from PIL import Image
 
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.core.temperature import (
     ConstantTemperature,
     CosineTemperature,
@@ -115,7 +115,7 @@ def save(figure: Figure, file: Path) -> None:
             file.write_bytes(drawn.getvalue())
 
 
-def plot_temperatures(temperatures: Mapping[str, PairRule], file: str | Path) -> None:
+def plot_temperatures(temperatures: Mapping[str, Temperature], file: str | Path) -> None:
     """Draw temperatures, four at most, and their logits ``s / tau(s)`` over the similarity, side by side."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.6), layout="constrained")
     for (label, temperature), (colour, line) in zip(temperatures.items(), STYLES, strict=False):
@@ -131,7 +131,7 @@ def plot_temperatures(temperatures: Mapping[str, PairRule], file: str | Path) ->
 
 
 def plot_similarities(
-    similarities: Mapping[str, NDArray[np.floating]], title: str, *, temperature: PairRule, source: str, file: Path
+    similarities: Mapping[str, NDArray[np.floating]], title: str, *, temperature: Temperature, source: str, file: Path
 ) -> None:
     """Draw histograms of similarities, and below them the temperature over the same axis.
 

@@ -14,9 +14,8 @@ from typing import Any
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import TASKS, Row
-from dystress_text.training.checkpoints import FREE_OPTIONS
 from dystress_text.training.run_folder import PROGRAMS, RECORD, TEXT_PROGRAM, evaluation_file, read_json, run_folders
-from dystress_text.training.settings import LossSettings
+from dystress_text.training.settings import FREE_OPTIONS, LossSettings
 
 # Options that do not set configurations apart. Unlike a resumed run, a configuration has one training file.
 FREE = {*FREE_OPTIONS, "metric_for_best_model"} - {"train_file", "text_column"}

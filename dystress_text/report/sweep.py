@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from dystress_text.core.registry import TEMPERATURES, temperature_parameters
 from dystress_text.errors import Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import own_names
 from dystress_text.files.places import PACKAGE
@@ -28,16 +27,12 @@ from dystress_text.simcse.objective import objective_of
 from dystress_text.simcse.presets import PRESETS, TABLES
 from dystress_text.training.presets import find_preset
 from dystress_text.training.run_folder import RECORD, evaluation_file, read_json, read_record
+from dystress_text.training.settings import TEMPERATURE_OPTIONS
 
+GRID = tuple(option for option in TEMPERATURE_OPTIONS if option != "unit")  # the numbers
 SET_HERE = ("--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir")
 TRAIN, EVALUATE = PACKAGE / "train.py", PACKAGE / "senteval.py"
 Command = list[str]
-
-
-def grid_options() -> list[str]:
-    """The options of temperatures that are numbers."""
-    known = {name: p for kind in TEMPERATURES for name, p in temperature_parameters(kind).items()}
-    return ["temp" if name == "tau" else name for name, p in known.items() if "str" not in str(p.annotation)]
 
 
 @dataclass(frozen=True)
@@ -107,7 +102,7 @@ def configurations(options: Any) -> dict[str, list[str]]:
     for name in names:
         find_preset(name, PRESETS)
     found = {name: [f"--preset={name}"] for name in names}
-    axes = {name: list(dict.fromkeys(values)) for name in grid_options() if (values := getattr(options, name))}
+    axes = {name: list(dict.fromkeys(values)) for name in GRID if (values := getattr(options, name))}
     if axes or options.temperature:
         kind = [] if options.temperature is None else [options.temperature]
         for values in itertools.product(*axes.values()):

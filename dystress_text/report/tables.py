@@ -19,7 +19,7 @@ from dystress_text.report.comparison import Difference, paired, spread
 from dystress_text.report.runs import OF_THE_LOSS, TRAINING, TextRun, differing
 from dystress_text.simcse.paper import ROWS, PaperRow
 from dystress_text.simcse.presets import PRESETS
-from dystress_text.training.paper_row import said_of
+from dystress_text.training.presets import said_of
 
 Table = list[list[str]]  # cells as text, the header first
 

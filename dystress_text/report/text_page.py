@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.files.whole import write_text
 from dystress_text.report.history import RunHistory, read_history
@@ -15,7 +15,7 @@ from dystress_text.simcse.objective import temperature_of_record
 from dystress_text.training.run_folder import REPORT
 
 
-def write_text_report(folder: Path, temperature: PairRule | None = None) -> Path:
+def write_text_report(folder: Path, temperature: Temperature | None = None) -> Path:
     """Write the ``report.html`` of a finished text run, and return where it is.
 
     Args:
@@ -36,6 +36,6 @@ def page_of(compared: Comparisons) -> str:
     return render_page([_read(run.folder) for run in compared.runs], sections(compared), notes_of(compared))
 
 
-def _read(folder: Path, temperature: PairRule | None = None) -> tuple[RunHistory, PairRule]:
+def _read(folder: Path, temperature: Temperature | None = None) -> tuple[RunHistory, Temperature]:
     history = read_history(folder)
     return history, temperature or temperature_of_record(history.record)
