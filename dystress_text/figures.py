@@ -1,9 +1,8 @@
-"""The paper's figures from this package's own temperatures, and the curves of training runs; needs the plots extra.
+"""The paper's figures, from this package's own temperatures or from runs of images; needs the plots extra.
 
 dystress figures --list
 dystress figures profiles --output profiles.pdf            # .png, .svg or .pdf
-dystress figures training out_a/ out_b/ --output runs.png  # from each run's metrics.jsonl
-dystress figures accuracy-geometry out_*/                  # from evaluated runs, of images or of text
+dystress figures accuracy-geometry out_*/                  # from evaluated runs of images
 dystress figures all --output figures/                     # all that need no run
 """
 
@@ -26,13 +25,12 @@ OF_PAPER = {
     "logit": "s / tau(s) and its slope, with the temperature in and out of the gradient",
 }
 OUTCOMES = {
-    "accuracy-geometry": "accuracy against uniformity and tolerance (text: alignment) of evaluated runs",
+    "accuracy-geometry": "accuracy against uniformity and tolerance of evaluated runs",
     "accuracy-temperature": "accuracy of evaluated runs by temperature",
-    "geometry-temperature": "accuracy, uniformity and tolerance (text: alignment) by temperature",
+    "geometry-temperature": "accuracy, uniformity and tolerance by temperature",
     "accuracy-rate": "accuracy of evaluated runs over the learning rate",
 }
-OF_RUNS = {"training": "loss, STS-B dev, alignment and uniformity over the steps of runs", **OUTCOMES}
-FIGURES = OF_PAPER | OF_RUNS
+FIGURES = OF_PAPER | OUTCOMES
 
 
 def make_parser() -> OneLineParser:
@@ -40,37 +38,35 @@ def make_parser() -> OneLineParser:
     parser = OneLineParser("dystress figures", __doc__)
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME", help=f"{', '.join(FIGURES)}, or all")
-    add("runs", nargs="*", type=Path, metavar="RUN", help=f"runs, or folders of runs, for {', '.join(OF_RUNS)}")
-    add("--accuracy", choices=("knn", "linear"), help="of runs of images (default knn)")
+    add("runs", nargs="*", type=Path, metavar="RUN", help=f"runs, or folders of runs, for {', '.join(OUTCOMES)}")
+    add("--accuracy", choices=("knn", "linear"), default="knn", help="of runs (default knn)")
     add("--output", type=Path, help="the picture (default NAME.png); with all, the folder (default figures/)")
     add("--list", action="store_true", help="print the names and what each shows")
     return parser
 
 
-def draw(name: str, file: Path, runs: Sequence[Path] = (), accuracy: str | None = None) -> None:
+def draw(name: str, file: Path, runs: Sequence[Path] = (), accuracy: str = "knn") -> None:
     """Draw a figure of :data:`FIGURES` into a file; what does not fit is a UserError.
 
     Args:
         name: of the figure.
         file: the picture; its ending, one of :data:`ENDINGS`, says the format.
-        runs: folders of runs, for :data:`OF_RUNS`.
-        accuracy: of runs of images, ``knn`` or ``linear``; None for the first.
+        runs: folders of runs, for :data:`OUTCOMES`.
+        accuracy: of them, ``knn`` or ``linear``.
     """
     if name not in FIGURES:
         raise UserError(f"name a figure: {', '.join(FIGURES)}, or all; got {name!r}")
-    if (name in OF_RUNS) != bool(runs):
-        raise UserError(f"{name} {'needs' if name in OF_RUNS else 'takes no'} folders of runs")
-    if accuracy is not None and name not in OUTCOMES:
-        raise ParameterError("accuracy", f"{name} has none")
+    if (name in OUTCOMES) != bool(runs):
+        raise UserError(f"{name} {'needs' if name in OUTCOMES else 'takes no'} folders of runs")
     if file.suffix.lower() not in ENDINGS:
         raise ParameterError("output", f"{str(file)!r} must end in one of {', '.join(ENDINGS)}")
     require("plots", "a figure")
     from dystress_text.report import drawings, outcomes, plots  # an extra: the rest of the package does not need it
 
     if name in OUTCOMES:
-        figure = outcomes.draw(name, outcomes.read_outcomes(runs, accuracy, "geometry" in name))
+        figure = outcomes.draw(name, *outcomes.read_outcomes(runs, accuracy, "geometry" in name))
     else:
-        figure = drawings.make(name, runs)
+        figure = drawings.make(name)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         plots.save(figure, file)

@@ -2,7 +2,6 @@
 
     dystress report sweep/
     dystress report sweep/ --format latex > tables.tex
-    dystress report sweep/ --format csv                        # every figure in one table
     dystress report sweep/ --format jsonl > runs.jsonl         # a line for each run; dystress report reads it again
     dystress report out_a/ out_b/ --baseline out_b             # single runs
     dystress report out_a/ out_b/ --format html > compare.html # with curves, settings and similarities
@@ -22,11 +21,10 @@ from dystress_text.cli import text_table
 from dystress_text.cli.command_line import OneLineParser, exit_code
 from dystress_text.errors import UserError
 from dystress_text.report.runs import read_text_runs
-from dystress_text.report.tables import Comparisons, csv_table, render
+from dystress_text.report.tables import Comparisons, render
 from dystress_text.report.text_page import page_of
 
 STYLES: dict[str, Callable[[Comparisons], str]] = {
-    "csv": csv_table,
     "jsonl": lambda compared: "\n".join(run.line() for run in compared.runs),
     "html": page_of,
 }

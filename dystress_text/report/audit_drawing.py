@@ -14,7 +14,7 @@ from torch import Tensor
 from dystress_text.core.diagnosis import BINS, local_temperature
 from dystress_text.core.registry import Temperature
 from dystress_text.report.audit import Audit, Window, tau_in_words
-from dystress_text.report.plots import GREY, STYLES, WIDTH, dress, stacked, style
+from dystress_text.report.plots import GREY, STYLES, WIDTH, dress, legend_below, stacked, style
 
 (_BLUE, _SOLID), (_RED, _DASHED), *_ = STYLES
 _RULE = "this rule"
@@ -28,27 +28,21 @@ def draw_audit(audit: Audit, rule: Temperature | None, detach: bool = True) -> F
 
     Args:
         audit: what is drawn.
-        rule: has the temperatures of the lower panel; None for the ratio of the gradients there.
+        rule: has the temperatures of the lower panel; None for no such panel.
         detach: whether its temperature is kept out of the gradient.
     """
     window = audit.windows["all"]
+    s = torch.linspace(-1, 1, 4001, dtype=torch.float64)
+    local = None if rule is None else local_temperature(rule, s, detach)
     with style():
-        figure, (above, below) = stacked(2, WIDTH, 4.3, [3, 2])
-        _gradients(above, window)
-        s = torch.linspace(-1, 1, 4001, dtype=torch.float64)
-        local = None if rule is None else local_temperature(rule, s, detach)
+        figure, grid = stacked(1 if local is None else 2, WIDTH, 2.8 if local is None else 4.3)
+        _gradients(grid[0], window)
         if rule is not None and local is not None:
-            _temperatures(below, s, local.numpy(), rule(s).detach().numpy(), window)
-        else:
-            _ratio(below, window)
-        above.label_outer()
-        below.set_xticks(np.arange(-1, 1.01, 0.2).round(1))
-        below.set_xlim(*_occupied(window))
-        names: dict[str, Any] = {}
-        for axes in (above, below):
-            handles, labels = axes.get_legend_handles_labels()
-            names |= dict(zip(labels, handles, strict=True))
-        figure.legend(list(names.values()), list(names), loc="outside lower center", ncols=3, frameon=False)
+            _temperatures(grid[1], s, local.numpy(), rule(s).detach().numpy(), window)
+            grid[0].label_outer()
+        grid[-1].set_xticks(np.arange(-1, 1.01, 0.2).round(1))
+        grid[-1].set_xlim(*_occupied(window))
+        legend_below(figure, grid[-1], columns=3)
         figure.suptitle(f"{audit.rule}\non {audit.negatives:,} negatives", fontsize=7)
     return figure
 
@@ -77,14 +71,6 @@ def _temperatures(axes: Axes, s: Tensor, local: NDArray[Any], tau: NDArray[Any],
     room = max(0.1 * (high - low), 0.02 * window.tau)
     axes.set_ylim(low - room, high + room)
     dress(axes, "local temperature", "By how much similarity a negative's gradient grows e-fold")
-
-
-def _ratio(axes: Axes, window: Window) -> None:
-    much = (window.rule >= _LITTLE) & (window.constant >= _LITTLE)
-    ratio = np.where(much, window.rule / np.where(much, window.constant, 1), np.nan)
-    axes.stairs(ratio, _EDGES, color=_BLUE, linestyle=_SOLID, linewidth=1.4, baseline=None, label=_RULE)
-    axes.axhline(1, color=_RED, linestyle=_DASHED, linewidth=1.4, label=_name(window))
-    dress(axes, "ratio", "The rule's gradient over the constant's")
 
 
 def _name(window: Window) -> str:

@@ -1,4 +1,4 @@
-"""The paper's figures from this package's own temperatures, and the curves of runs: 12 cm wide, text from 7 points.
+"""The paper's figures from this package's own temperatures: 12 cm wide, text from 7 points.
 
 Needs the ``plots`` extra.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import matplotlib.pyplot as plt
 import torch
@@ -27,7 +26,6 @@ from dystress_text.core.temperature import (
     ShiftedCosineTemperature,
     ode_temperature,
 )
-from dystress_text.report.history import metrics_of, read_curves
 from dystress_text.report.plots import (
     GREY,
     MORE_STYLES,
@@ -36,7 +34,6 @@ from dystress_text.report.plots import (
     WIDTH,
     dress,
     legend_below,
-    plot_metric,
     stacked,
     style,
 )
@@ -203,27 +200,6 @@ def _plot_slope(axes: Axes, values: torch.Tensor, place: int, label: str) -> Non
     axes.plot(SIMILARITIES, values, STYLES[place][1], color=STYLES[place][0], label=label)
 
 
-def draw_training(folders: Sequence[Path]) -> Figure:
-    """Loss and metrics of runs over their steps."""
-    names = [folder.resolve().name for folder in folders]
-    runs = {
-        str(folder) if names.count(name) > 1 else name: read_curves(folder)
-        for folder, name in zip(folders, names, strict=True)
-    }
-    metrics = metrics_of(list(runs.values()))
-    rows = -(-len(metrics) // 2)
-    figure, grid = plt.subplots(
-        rows, min(2, len(metrics)), figsize=(WIDTH, 0.6 + 1.9 * rows + 0.15 * len(runs)), squeeze=False,
-        layout="constrained",
-    )  # fmt: skip
-    for axes, metric in zip(grid.flat, metrics, strict=False):
-        plot_metric(axes, runs, metric)
-    for axes in grid.flat[len(metrics) :]:
-        axes.axis("off")
-    legend_below(figure, grid[0, 0])
-    return figure
-
-
 DRAWINGS: dict[str, Callable[[], Figure]] = {
     "profiles": draw_profiles,
     "ranges": draw_ranges,
@@ -233,10 +209,10 @@ DRAWINGS: dict[str, Callable[[], Figure]] = {
 }
 
 
-def make(name: str, runs: Sequence[Path] = ()) -> Figure:
-    """The figure of that name, ``training`` from these runs."""
+def make(name: str) -> Figure:
+    """The figure of that name."""
     with style(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the logit of some rows falls
-        figure = DRAWINGS[name]() if name in DRAWINGS else draw_training(runs)
+        figure = DRAWINGS[name]()
         figure.draw_without_rendering()  # lays it out under these settings
         return figure

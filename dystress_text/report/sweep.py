@@ -154,10 +154,7 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     if options.dry_run:
         print("\n".join(map(_listed, runs)))
         return True
-    try:
-        (options.output_dir / "logs").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ParameterError("output_dir", f"cannot write to {str(options.output_dir)!r}: {error.strerror}") from error
+    (options.output_dir / "logs").mkdir(parents=True, exist_ok=True)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     environment = {"OMP_NUM_THREADS": str(max(1, cores // options.jobs)), **os.environ}
     print(f"{len(runs)} run{'s' * (len(runs) > 1)}, {options.jobs} at once, in {options.output_dir}", flush=True)
@@ -242,7 +239,7 @@ def _next_step(job: _Job, env: Mapping[str, str]) -> str | None:
     code = 0 if job.process is None else job.process.returncode
     if code:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return f"{how}, {last_line(Path(job.log.name))}; log: {job.log.name}"
+        return f"{how}; log: {job.log.name}"
     try:
         _, command = next(job.steps)
     except StopIteration:
@@ -271,12 +268,3 @@ def _noted() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def last_line(log: Path) -> str:
-    """The last line that is not empty and not the state of a progress bar."""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 4096))
-        lines = file.read().decode(errors="replace").splitlines()
-    told = [line.strip() for line in lines if line.strip() and "it/s" not in line and "%|" not in line]
-    return told[-1] if told else "it said nothing"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -16,10 +14,9 @@ from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import GROUPS, TASKS, Row, average
 from dystress_text.report.comparison import Difference, paired, spread
-from dystress_text.report.runs import OF_THE_LOSS, TRAINING, TextRun, differing
+from dystress_text.report.runs import OF_THE_LOSS, TextRun, differing
 from dystress_text.simcse.paper import ROWS, PaperRow
 from dystress_text.simcse.presets import PRESETS
-from dystress_text.training.presets import said_of
 
 Table = list[list[str]]  # cells as text, the header first
 
@@ -88,41 +85,6 @@ def paper_row(run: TextRun) -> PaperRow | None:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A figure of a configuration over seeds, beside a baseline's and the paper's: a line of the CSV.
-
-    Attributes:
-        group: of figures, as ``senteval/sts``.
-        configuration: its name.
-        task: or the average.
-        seeds: of the configuration.
-        mean: over them.
-        deviation: over them.
-        paper: its figure.
-        baseline: another configuration.
-        common_seeds: that both have; what follows is over these.
-        difference: configuration minus baseline.
-        low: of its 95 % interval.
-        high: of its 95 % interval.
-        p: of the sign-flip test.
-    """
-
-    group: str
-    configuration: str
-    task: str
-    seeds: int
-    mean: float
-    deviation: float | None
-    paper: float | None
-    baseline: str = ""
-    common_seeds: int | None = None
-    difference: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-
-
-@dataclass(frozen=True)
 class Comparisons:
     """Runs by configuration, and which configurations are compared.
 
@@ -170,33 +132,6 @@ class Comparisons:
                 found = paired(self.by_seed(name, group, column), self.by_seed(baseline, group, column))
                 if found is not None:
                     yield name, baseline, found
-
-    def lines(self) -> Iterator[Compared]:
-        """Every figure and every comparison."""
-        for group in groups_of(self.runs):
-            for column in group.columns:
-                compared = list(self.differences(group, column))
-                for name, runs in self.configurations.items():
-                    figures = list(self.by_seed(name, group, column).values())
-                    if not figures:
-                        continue
-                    over, paper = spread(figures), (group.paper(runs[0]) or {}).get(column)
-                    common = (group.key, name, column, over.seeds, over.mean, over.deviation, paper)
-                    beside = [(baseline, d) for one, baseline, d in compared if one == name]
-                    for baseline, d in beside:
-                        yield Compared(*common, baseline, d.seeds, d.mean, d.low, d.high, d.p)
-                    if not beside:
-                        yield Compared(*common)
-
-
-def csv_table(compared: Comparisons) -> str:
-    """Every figure and every comparison, one in a row."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, Compared.__dataclass_fields__, lineterminator="\n")
-    writer.writeheader()
-    for line in compared.lines():
-        writer.writerow({name: f"{v:.4f}" if isinstance(v, float) else v for name, v in asdict(line).items()})
-    return out.getvalue().removesuffix("\n")
 
 
 def sections(compared: Comparisons, but: str | None = None) -> list[tuple[str, Table]]:
@@ -262,8 +197,6 @@ def notes_of(compared: Comparisons) -> list[str]:
     away = not_the_papers(runs)
     if away and any(group.paper(run) is not None for group in groups_of(runs) for run in runs):
         notes.append(f"Not the paper's setup ({', '.join(away)}): the lines 'ours - paper' are not about its claims.")
-    said = {name: said_of(several[0].record) for name, several in configurations.items()}
-    notes += [f"{name}: preset of {row}." for name, row in said.items() if "differs" in row]
     otherwise = differing(runs, OF_THE_LOSS)
     if otherwise:
         notes.append(f"The configurations differ in more than the temperature: {', '.join(otherwise)}.")
@@ -280,9 +213,6 @@ def notes_of(compared: Comparisons) -> list[str]:
         )
     if len(configurations) > 1 and not any(map(compared.baselines_of, configurations)):
         notes.append("No configuration with a constant temperature is here: nothing is tested; --baseline names one.")
-    left = [run.folder.name for run in runs if set(run.figures) == {TRAINING}]
-    if 0 < len(left) < len(runs):  # the others' figures stand in tables without them
-        notes.append(f"Not evaluated: {', '.join(left)}.")
     return notes + [f"Not finished and left out: {', '.join(compared.unfinished)}."] * bool(compared.unfinished)
 
 
