@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -33,36 +32,29 @@ from torch import Tensor
 from dystress_text.core.comparison import Comparison, compare, constants
 from dystress_text.core.diagnosis import PairSums, pair_sums
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.rows import Negatives
-from dystress_text.core.rule import RowLoss, RowSums
 from dystress_text.training.settings import EngineSettings
 
 
 @dataclass
 class SimilarityLog:
-    """Observes an objective's batches; nothing is read from the device before :meth:`read`.
+    """Watches an objective's batches; nothing is read from the device before :meth:`read`.
 
     Attributes:
-        objective: the objective to observe.
+        objective: the objective to watch.
         threshold: the similarity at which the high-similarity region begins.
     """
 
     objective: ContrastiveLoss
     threshold: float
-    _step: Tensor | None = field(default=None, init=False)
-    _steps: list[Tensor] = field(default_factory=list, init=False)
-    _compared: Tensor | None = field(default=None, init=False)
+    _step: PairSums | None = field(default=None, init=False)
+    _steps: list[PairSums] = field(default_factory=list, init=False)
+    _compared: Comparison | None = field(default=None, init=False)
 
-    def __post_init__(self) -> None:
-        self.objective.observer = self._note
-
-    def _note(self, z: Sequence[Tensor], sums: RowSums, negatives: Sequence[Negatives], row_loss: RowLoss) -> None:
-        rule, detach = self.objective.temperature, self.objective.detach_temperature
-        found = pair_sums(z, sums, negatives, row_loss, rule, detach, self.threshold).packed()
-        self._step = found if self._step is None else self._step + found
-        reference = partial(self.objective.reference_rows, z1=z[0], z2=z[1])
-        compared = compare(z, sums, negatives, row_loss, reference, rule, detach).packed()
-        self._compared = compared if self._compared is None else self._compared + compared
+    def add(self, views: Sequence[Tensor]) -> None:
+        """Add a batch's embeddings, before a queue's loss takes the batch in; call it on all processes."""
+        found, compared = pair_sums(self.objective, views, self.threshold), compare(self.objective, views)
+        self._step = found if self._step is None else PairSums(*map(torch.add, self._step, found))
+        self._compared = compared if self._compared is None else Comparison(*map(torch.add, self._compared, compared))
 
     def end_step(self) -> None:
         """End a step; the batches since the last call belong to it."""
@@ -74,17 +66,18 @@ class SimilarityLog:
         """The lines of the steps since the last call, over all processes; call it on all of them."""
         if not self._steps:
             return []
-        sums: Tensor = accelerator.reduce(torch.stack(self._steps), "sum").double().cpu()  # (steps, sums)
+        sums = [torch.stack(of_steps) for of_steps in zip(*self._steps, strict=True)]  # (steps, ...) each
+        sums = [each.double().cpu() for each in accelerator.reduce(sums, "sum")]
         self._steps.clear()
-        lines: list[dict[str, Any]] = [_figures(PairSums.unpacked(step)) for step in sums]
-        histograms = PairSums.unpacked(sums.sum(0)).histograms.tolist()
+        lines: list[dict[str, Any]] = [_figures(PairSums(*step)) for step in zip(*sums, strict=True)]
+        histograms = PairSums(*sums).histograms.sum(0).tolist()
         names = ("positives", "negatives", "gradient")
         lines[-1]["histograms"] = {
             name: [round(value, 6) for value in counts] for name, counts in zip(names, histograms, strict=True)
         }
-        compared: Tensor = accelerator.reduce(self._compared, "sum").double().cpu()
+        compared = Comparison(*(each.double().cpu() for each in accelerator.reduce(self._compared, "sum")))
         self._compared = None
-        lines[-1]["comparison"] = _comparison(Comparison.unpacked(compared).mean())
+        lines[-1]["comparison"] = _comparison(compared.mean())
         return lines
 
 

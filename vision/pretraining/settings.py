@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from dystress_text.cli.options import check_options, option, reworded
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import UserError
-from dystress_text.training.build_loss import OWNERS, TEMPERATURE_OPTIONS
-from dystress_text.training.settings import OBJECTIVES, EngineSettings, LossSettings
+from dystress_text.training.settings import OBJECTIVES, OWNERS, TEMPERATURE_OPTIONS, EngineSettings, LossSettings
 from vision.data.augment import check_jitter
 from vision.data.crops import RandomCrop
 from vision.data.sources import SET_NAMES
@@ -169,8 +168,6 @@ class PretrainSettings:
             if name not in owners and getattr(self.vision, unused) != getattr(VisionSettings, unused):
                 plural = "es" if len(owners) == 1 else ""
                 raise UserError(f"--{unused}: objective {name!r} has none; {', '.join(owners)} do{plural}")
-        if name == "queue" and self.loss.temperature == "isogclr":
-            raise UserError("--temperature isogclr: a temperature a sample does not go with a queue of keys")
         if name in WITHOUT_TEMPERATURE:
             self._check_no_temperature()
         check_metric(self.engine, f"knn{self.vision.knn_k}" if self.vision.knn_k else None)

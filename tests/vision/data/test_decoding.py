@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from dystress_text.errors import DataError
-from vision.data.decoding import decode, decode_square, image_size
+from vision.data.decoding import decode, image_size
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
 
@@ -44,23 +44,9 @@ def test_grayscale_and_bilevel():
     assert colour(encoded(Image.new("1", (6, 4), 1))) == WHITE
 
 
-def test_cmyk():
-    # full magenta and yellow; JPEG stores it inverted, as Adobe does
-    seen = colour(encoded(Image.new("CMYK", (6, 4), (0, 255, 255, 0)), "JPEG", quality=100))
-    assert np.abs(np.subtract(seen, RED)).max() <= 3
-
-
 @pytest.mark.parametrize(("alpha", "expected"), [(255, RED), (0, WHITE), (128, (255, 127, 127))])
 def test_transparent_pixels_lie_on_white(alpha, expected):
     assert colour(encoded(Image.new("RGBA", (6, 4), (*RED, alpha)))) == expected
-
-
-def test_squares():
-    pixels = np.zeros((20, 40, 3), dtype=np.uint8)
-    pixels[:, 10:30] = 200  # the middle square
-    square = decode_square(encoded(Image.fromarray(pixels)), 10)
-    assert square.shape == (3, 10, 10)
-    assert (square[:, :, 1:-1] == 200).all()  # the filter of the outer columns reaches beyond the square
 
 
 def noisy(kind):
