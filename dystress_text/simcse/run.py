@@ -8,16 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from torch import Tensor
 
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.encoders.encoder import check_length, check_views
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
@@ -28,7 +27,7 @@ from dystress_text.evaluation.evaluators import build_evaluation, digest_of, fur
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs, random_pairs_rows
 from dystress_text.evaluation.readers import POSITIVE_SCORE
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.evaluation.sts import Embed, pair_similarities, score_vectors
+from dystress_text.evaluation.sts import pair_similarities, score_vectors
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.text_lines import CorpusReport
@@ -139,10 +138,10 @@ class TextRun:
         self.record["untrained"] = {}
         if dev is None:
             return
-        encode = partial(model.encode, dev.sentences, self.task.tokenizer)
-        vectors = cast(dict[str, Tensor], encode(poolers=POOLERS))  # (distinct sentences, dim) each
+        tokenizer = self.task.tokenizer
+        vectors = model.encode_by_pooler(dev.sentences, tokenizer, POOLERS)  # (distinct sentences, dim) each
         if self.start.has_head:
-            vectors[model.pooler_type] = cast(Tensor, encode())
+            vectors[model.pooler_type] = model.encode(dev.sentences, tokenizer)
         results = {name: sts_metrics(dev, score_vectors(dev, vectors[name])) for name in POOLERS}
         best_first = sorted(results, key=lambda name: -results[name][f"{dev.slug}_spearman"])
         self.record["untrained"] = {name: results[name] for name in best_first}
@@ -159,7 +158,7 @@ class TextRun:
             **learned_end_points(task.objective.temperature),
         }
         best = load_saved(output)[0].to(self.accelerator.device)
-        encode = cast(Embed, partial(best.encode, tokenizer=task.tokenizer))
+        encode = partial(best.encode, tokenizer=task.tokenizer)
         if self.evaluation.evaluators and task.evaluation_dtype != torch.float32:
             self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
         if dev is not None:
@@ -209,7 +208,7 @@ def some_sentences(text: TrainingText, sentences: int, most: int = MOST_SENTENCE
     return list(dict.fromkeys(sentence for row, sentence in enumerate(read) if row in wanted))
 
 
-def paper_row(settings: RunSettings, temperature: PairRule, processes: int) -> dict[str, Any]:
+def paper_row(settings: RunSettings, temperature: Temperature, processes: int) -> dict[str, Any]:
     """The record's entry about the row of the paper that the preset stands for; empty where there is none.
 
     Args:
