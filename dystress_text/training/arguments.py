@@ -17,9 +17,8 @@ from dystress_text.cli.options import SettingsParser
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import UserError
-from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
 from dystress_text.training.presets import Preset, find_preset, listing
-from dystress_text.training.settings import OF_AN_OBJECTIVE
+from dystress_text.training.settings import OF_AN_OBJECTIVE, TEMPERATURE_OPTIONS
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
