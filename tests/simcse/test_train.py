@@ -118,7 +118,7 @@ def test_another_run_is_refused_replaced_or_continued(ended, flags, tmp_path, ca
     (out / "mine.txt").write_text("keep")
     files = files_of(out)
     assert main(flags) == 2
-    assert "--overwrite_output_dir or --resume_from_checkpoint" in capsys.readouterr().err
+    assert "overwrite_output_dir or resume_from_checkpoint" in capsys.readouterr().err
     assert main([*ended, "--resume_from_checkpoint", "--seed=7"]) == 2
     assert "seed was 42, is 7" in capsys.readouterr().err
     assert files_of(out) == files
