@@ -6,7 +6,6 @@ that there is never an N x N matrix. Products are in fp32 (fp64 for fp64 input),
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -39,7 +38,8 @@ def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
     z = unit_vectors(x)
     square = positive_similarity(z, z)  # 1, or 0 for a zero vector
     total = torch.zeros((), dtype=torch.float64, device=x.device)
-    for start, block in _blocks(z):
+    for start in range(0, len(z), BLOCK):
+        block = z[start : start + BLOCK]
         distance = (square[start : start + len(block), None] + square - 2 * block @ z.T).clamp(min=0)  # (block, n)
         distance[:, start : start + len(block)].fill_diagonal_(torch.inf)  # leave out i = j
         total += torch.exp(-t * distance).sum(dtype=torch.float64)
@@ -91,19 +91,13 @@ def similarity_histograms(view1: Tensor, view2: Tensor, labels: Tensor, bins: in
     _check_labels(view1, labels)
     z1, z2 = unit_vectors(view1), unit_vectors(view2)
     counts = torch.zeros(3, bins, dtype=torch.int64, device=z1.device)
-    for start, block in _blocks(z1):
-        rows = slice(start, start + len(block))
-        similarity = block @ z2.T  # (block, n)
+    for rows in torch.split(torch.arange(len(z1), device=z1.device), BLOCK):
+        similarity = z1[rows] @ z2.T  # (block, n)
         kind = 2 - (labels[rows, None] == labels).long()  # 1 for one class, 2 for different classes
-        kind[torch.arange(len(block)), torch.arange(start, start + len(block))] = 0
+        kind[torch.arange(len(rows)), rows] = 0
         place = ((similarity + 1) * (bins / 2)).long().clamp(0, bins - 1) + bins * kind
         counts += torch.bincount(place.flatten(), minlength=3 * bins).view(3, bins)
     return SimilarityHistograms(torch.linspace(-1, 1, bins + 1), *counts.cpu())
-
-
-def _blocks(z: Tensor) -> Iterator[tuple[int, Tensor]]:
-    for start in range(0, len(z), BLOCK):
-        yield start, z[start : start + BLOCK]
 
 
 def _check_labels(x: Tensor, labels: Tensor) -> None:

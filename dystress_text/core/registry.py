@@ -101,12 +101,10 @@ def temperature_parameters(name: str) -> dict[str, inspect.Parameter]:
 def make_temperature(name: str, **parameters: Any) -> Temperature:
     """Build a temperature from its registered name; ValueError for a name, parameter or value that does not fit."""
     known = temperature_parameters(name)
-    unknown = sorted(set(parameters) - set(known))
-    if unknown:
-        raise ValueError(f"{unknown[0]} is no parameter of temperature {name!r}, which takes {', '.join(known)}")
-    missing = [key for key, p in known.items() if p.default is inspect.Parameter.empty and key not in parameters]
-    if missing:
-        raise ValueError(f"{missing[0]} is missing: temperature {name!r} needs it")
+    try:
+        inspect.signature(TEMPERATURES[name]).bind(**parameters)
+    except TypeError as error:
+        raise ValueError(f"temperature {name!r} takes {', '.join(known)}: {error}") from error
     return TEMPERATURES[name](**parameters)
 
 
