@@ -30,11 +30,6 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
             "report_to", f"{settings.report_to!r} is not a tracker that is installed here; known are {known}"
         )
     precision = resolve_precision(settings.mixed_precision)
-    if precision == "fp16" and not torch.accelerator.is_available():
-        raise ParameterError("mixed_precision", "fp16 needs an accelerator device; use bf16 or no on a CPU")
-    if precision == "bf16" and _on_cuda() and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise ParameterError("mixed_precision", "this GPU has no bf16; use fp16 or no")
-    _check_processes()
     try:
         accelerator = Accelerator(
             mixed_precision=precision,
@@ -50,21 +45,7 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
         torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
     elif settings.tf32:
         accelerator.print(f"--tf32 has no effect: this device ({accelerator.device.type}) has no TF32")
-    if settings.mixed_precision == AUTO_FP16 and precision != "fp16":
-        accelerator.print(
-            f"precision {precision}: the fp16 of SimCSE's scripts needs CUDA and no other word from the launcher"
-        )
     return accelerator
-
-
-def _check_processes() -> None:
-    """Refuse more processes on this machine than it has GPUs; two on one GPU wait for each other for ever."""
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if _on_cuda() and here > torch.cuda.device_count():
-        raise UserError(
-            f"accelerate launch --num_processes: {here} processes on this machine, which shows them "
-            f"{torch.cuda.device_count()} GPU; each needs one of its own"
-        )
 
 
 def _check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
@@ -74,6 +55,12 @@ def _check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
         raise UserError(
             "the launcher started several processes, but accelerate found no devices to join them on; for CPUs set "
             "the environment variable ACCELERATE_USE_CPU=true"
+        )
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if accelerator.device.type == "cuda" and here > torch.cuda.device_count():  # they would wait for each other
+        raise UserError(
+            f"accelerate launch --num_processes: {here} processes on this machine, which shows them "
+            f"{torch.cuda.device_count()} GPU; each needs one of its own"
         )
     if kind in (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
         raise UserError(f"{kind.value} is not supported: every process holds the whole model; leave it out")

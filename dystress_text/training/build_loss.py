@@ -13,8 +13,8 @@ from torch import nn
 
 from dystress_text.core.gather import Gather
 from dystress_text.core.learnable import LearnableTemperature
-from dystress_text.core.objectives import ContrastiveLoss, DCLLoss, DCLWLoss, InfoNCELoss, MACLLoss, NTXentLoss
-from dystress_text.core.other_losses import RINCELoss, SigLIPLoss, SigmoidRule
+from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.other_losses import SigmoidRule
 from dystress_text.core.registry import TEMPERATURES, Temperature, make_temperature, temperature_parameters
 from dystress_text.core.rules import NEGATIVE_RULES
 from dystress_text.core.temperature import ProfileTemperature
@@ -82,11 +82,7 @@ def build_rule(settings: LossSettings, defaults: LossDefaults) -> Temperature:
                 raise ParameterError(name, "objective 'siglip' has a learned scale and bias of its own; leave it out")
         return _built(SigmoidRule, settings)
     temperature = build_temperature(settings, defaults)
-    if settings.rule is None:
-        return temperature
-    if settings.rule not in NEGATIVE_RULES:
-        raise ParameterError("rule", f"unknown rule {settings.rule!r}; known are {', '.join(NEGATIVE_RULES)}")
-    return _built(NEGATIVE_RULES[settings.rule], settings, temperature)
+    return temperature if settings.rule is None else _built(NEGATIVE_RULES[settings.rule], settings, temperature)
 
 
 def build_objective(
@@ -103,7 +99,7 @@ def build_objective(
         defaults: for options that are not given.
         gather: the other processes; None for one process.
         hard_negative_weight: added to the logits of an anchor's own hard negatives.
-        bidirectional: see :class:`InfoNCELoss`.
+        bidirectional: see :class:`~dystress_text.core.objectives.InfoNCELoss`.
     """
     if bidirectional and settings.objective != "infonce":
         raise ParameterError(
@@ -111,25 +107,19 @@ def build_objective(
         )
     if not math.isfinite(hard_negative_weight):
         raise ParameterError("hard_negative_weight", f"must be a number, got {hard_negative_weight}")
+    if settings.objective not in OBJECTIVES:
+        raise ParameterError(
+            "objective", f"unknown objective {settings.objective!r}; known are {', '.join(OBJECTIVES)}"
+        )
+    more: dict[str, Any] = {"gather": gather, "hard_negative_weight": hard_negative_weight}
     rule = build_rule(settings, defaults)
-    common: dict[str, Any] = {"gather": gather, "hard_negative_weight": hard_negative_weight}
-    if settings.objective == "siglip":
-        return _built(SigLIPLoss, settings, **common)
-    common["detach_temperature"] = settings.detach_temperature
-    match settings.objective:
-        case "infonce":
-            return InfoNCELoss(rule, bidirectional=bidirectional, **common)
-        case "ntxent":
-            return NTXentLoss(rule, **common)
-        case "dcl":
-            return DCLLoss(rule, **common)
-        case "dclw":
-            return _built(DCLWLoss, settings, rule, **common)
-        case "macl":
-            return MACLLoss(temperature=rule, both_views=settings.rows == "ntxent", **common)
-        case "rince":
-            return _built(RINCELoss, settings, rule, **common)
-    raise ParameterError("objective", f"unknown objective {settings.objective!r}; known are {', '.join(OBJECTIVES)}")
+    if settings.objective != "siglip":  # which has its own
+        more |= {"temperature": rule, "detach_temperature": settings.detach_temperature}
+    if bidirectional:
+        more["bidirectional"] = True
+    if settings.rows == "ntxent":
+        more["both_views"] = True
+    return _built(OBJECTIVES[settings.objective], settings, **more)
 
 
 def learned_group(objective: nn.Module, settings: LossSettings) -> dict[str, Any] | None:

@@ -58,6 +58,15 @@ class TrainingState:
     skipped_steps: int = 0
     skipped_in_row: int = 0
 
+    def check(self) -> None:
+        """Refuse what a damaged file has made of it."""
+        counts = (self.step, self.skipped_steps, self.skipped_in_row, self.best_step or 0)
+        numbers = (*counts, self.train_seconds, self.best_metric or 0, *self.losses, *self.metrics.values())
+        if not all(type(count) is int and count >= 0 for count in counts):
+            raise ValueError("a counter is negative or not an integer")
+        if not all(type(x) in (int, float) and math.isfinite(x) for x in (*numbers, *self.learned.values())):
+            raise ValueError("a metric, a loss or the time is not a finite number")
+
     def add_losses(self, losses: list[float], norm: float, fp16: bool) -> str | None:
         """Add the losses of a step's batches; returns why the run cannot go on after the step, if it cannot.
 
@@ -123,10 +132,11 @@ class Checkpoints:
         try:
             stored = json.loads((folder / _STATE).read_text(encoding="utf-8"))
             state, then = TrainingState(**stored["state"]), dict(stored["identity"])
+            state.check()
             changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
             if not changed and not 0 < state.step <= last_step:
                 raise ValueError(f"step {state.step} of {last_step}")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _unreadable(folder, error) from error
         if changed:
             differences = "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}" for name in changed)
@@ -145,9 +155,9 @@ class Checkpoints:
             self.accelerator.load_state(str(folder))
             for group, options in zip(self.optimizer.param_groups, groups, strict=True):
                 group.update(options)
-            for parameter, state in self.optimizer.state.items():  # the fused step does not check shapes
-                if any(isinstance(x, torch.Tensor) and x.ndim and x.shape != parameter.shape for x in state.values()):
-                    raise ValueError("the optimiser's state does not fit its parameters")
+            check_fit(self.optimizer.state)
+            if type(self.accelerator.step) is not int or not 0 <= self.accelerator.step < 2**63:
+                raise ValueError("the number of batches is negative or not an integer")
             self.task.load_state_dict(load_file(folder / _TASK))
             self._check_random_states(folder)
         except Exception as error:  # the libraries raise many kinds
@@ -163,6 +173,17 @@ class Checkpoints:
         for of_run, of_checkpoint in zip(random_states(device), drawn, strict=True):
             if not torch.equal(of_run, of_checkpoint):
                 raise ValueError("the random state was not loaded")
+
+
+def check_fit(states: Mapping[torch.Tensor, Mapping[str, Any]]) -> None:
+    """Refuse an optimiser's state that is not of its parameters' form; its fused step does not look."""
+    for parameter, state in states.items():
+        for value in state.values():
+            scalar = value is None or isinstance(value, int | float)
+            if not scalar and not (value.is_floating_point() and value.shape in ((), parameter.shape)):
+                raise ValueError("the optimiser's state does not fit its parameters")
+    if len({frozenset(state) for state in states.values()}) > 1:
+        raise ValueError("the optimiser's state is not of one form")
 
 
 def _unreadable(folder: Path, error: Exception) -> ParameterError:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.whole import MODEL_STAGING, to_json, write_json, write_text
 from dystress_text.training.settings import EngineSettings
 
@@ -43,18 +43,22 @@ def check_output(output: Path, engine: EngineSettings) -> None:
     """Check that the folder may be used, before anything is written."""
     existing = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"--output_dir: cannot write to {str(output)!r}: {str(existing)!r} is not a writable folder")
-    occupied = output.is_dir() and any(output.iterdir())
-    if engine.resumes:
-        if not _is_run(output) and (occupied or engine.resume_from_checkpoint != "auto"):
-            raise UserError(f"--resume_from_checkpoint: {str(output)!r} holds no run of this program")
-    elif occupied and not engine.overwrite_output_dir:
-        raise UserError(
-            f"--output_dir: {str(output)!r} is not empty and may hold another run; name another folder, or add "
-            "--overwrite_output_dir or --resume_from_checkpoint"
+        raise ParameterError(
+            "output_dir", f"cannot write to {str(output)!r}: {str(existing)!r} is not a writable folder"
         )
-    elif occupied and not _is_run(output):
-        raise UserError(f"--overwrite_output_dir: {str(output)!r} holds no run of this program; nothing was changed")
+    occupied, is_run = output.is_dir() and any(output.iterdir()), read_record(output).get("program") in PROGRAMS
+    if engine.resumes and not is_run and (occupied or engine.resume_from_checkpoint != "auto"):
+        raise ParameterError("resume_from_checkpoint", f"{str(output)!r} holds no run of this program")
+    if occupied and not engine.resumes and not engine.overwrite_output_dir:
+        raise ParameterError(
+            "output_dir",
+            f"{str(output)!r} is not empty and may hold another run; name another folder, or add "
+            "overwrite_output_dir or resume_from_checkpoint",
+        )
+    if occupied and not is_run:
+        raise ParameterError(
+            "overwrite_output_dir", f"{str(output)!r} holds no run of this program; nothing was changed"
+        )
 
 
 def prepare_output(output: Path, engine: EngineSettings, record: Mapping[str, Any]) -> None:
@@ -68,7 +72,7 @@ def prepare_output(output: Path, engine: EngineSettings, record: Mapping[str, An
             _remove_run(output)
         write_record(output, record)
     except OSError as error:
-        raise UserError(f"--output_dir: cannot write to {str(output)!r}: {error.strerror}") from error
+        raise ParameterError("output_dir", f"cannot write to {str(output)!r}: {error.strerror}") from error
 
 
 def write_record(output: Path, record: Mapping[str, Any]) -> None:
@@ -79,10 +83,9 @@ def write_record(output: Path, record: Mapping[str, Any]) -> None:
 def read_record(output: Path) -> dict[str, Any]:
     """The content of ``run.json``; {} if there is no such file or it cannot be read."""
     try:
-        record = json.loads((output / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return read_json(output / RECORD)
+    except UserError:
         return {}
-    return record if isinstance(record, dict) else {}
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -124,20 +127,13 @@ def vision_file(folder: Path, dataset: str) -> Path:
     return folder / f"vision-{Path(dataset).name}.json"
 
 
-def _is_run(output: Path) -> bool:
-    return read_record(output).get("program") in PROGRAMS
-
-
 def _remove_run(output: Path) -> None:
     for pattern in (LOG, SIMILARITY_LOG, REPORT, *AUDIT, *EVALUATIONS, *MODEL_FILES):
         for path in output.glob(pattern):
             path.unlink()
-    for folder in (
-        *checkpoint_folders(output),
-        *(output / name for name in (STAGING, MODEL_STAGING, FAILURE, ADAPTER)),
-    ):
+    others = (STAGING, MODEL_STAGING, FAILURE, ADAPTER, f"{TRACKER_FOLDER}/dystress")
+    for folder in (*checkpoint_folders(output), *(output / name for name in others)):
         shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(output / TRACKER_FOLDER / "dystress", ignore_errors=True)
 
 
 def checkpoint_folder(output: Path, step: int) -> Path:

@@ -11,23 +11,24 @@ from inspect import signature
 from typing import Any, ClassVar
 
 from dystress_text.cli.options import check_options, option
-from dystress_text.core.objectives import DCLWLoss, InfoNCELoss
+from dystress_text.core.objectives import ContrastiveLoss, DCLLoss, DCLWLoss, InfoNCELoss, MACLLoss, NTXentLoss
 from dystress_text.core.other_losses import RINCELoss, SigLIPLoss
 from dystress_text.core.registry import TEMPERATURES, ConstructorOption, constructor_options
 from dystress_text.core.rules import NEGATIVE_RULES
 from dystress_text.errors import ParameterError, UserError
 
 AUTO_FP16 = "auto_fp16"
-OBJECTIVES = ("infonce", "ntxent", "dcl", "dclw", "macl", "rince", "siglip")
+OBJECTIVES: dict[str, type[ContrastiveLoss]] = {
+    "infonce": InfoNCELoss, "ntxent": NTXentLoss, "dcl": DCLLoss, "dclw": DCLWLoss, "macl": MACLLoss,
+    "rince": RINCELoss, "siglip": SigLIPLoss,
+}  # fmt: skip
 MACL_ROWS = ("infonce", "ntxent")
 # what temperatures, rules and objectives take besides what all objectives take, found by inspection
 _OF_TEMPERATURES = constructor_options(TEMPERATURES)
 _OF_OTHERS = {
     name: found
-    for name, found in constructor_options(
-        {**NEGATIVE_RULES, "dclw": DCLWLoss, "rince": RINCELoss, "siglip": SigLIPLoss}
-    ).items()
-    if name not in signature(InfoNCELoss).parameters
+    for name, found in constructor_options({**NEGATIVE_RULES, **OBJECTIVES}).items()
+    if name not in (*signature(ContrastiveLoss).parameters, *_OF_TEMPERATURES, "bidirectional", "both_views")
 }
 TEMPERATURE_OPTIONS = tuple("temp" if name == "tau" else name for name in _OF_TEMPERATURES)
 OWNERS = {name: tuple(found.defaults) for name, found in _OF_OTHERS.items()}  # of an option: rules and objectives
