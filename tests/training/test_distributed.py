@@ -182,7 +182,7 @@ def test_processes_that_do_not_find_each_other_are_refused(monkeypatch):
 
 
 def test_shards_are_refused():
-    accelerator = SimpleNamespace(distributed_type=DistributedType.FSDP, num_processes=2, gradient_accumulation_steps=1)
+    accelerator = SimpleNamespace(distributed_type=DistributedType.FSDP, num_processes=2, device=torch.device("cpu"))
     with pytest.raises(UserError, match="FSDP is not supported"):
         _check_launch(accelerator, EngineSettings())
 
