@@ -27,8 +27,7 @@ from dystress_text.cli.command_line import exit_code
 from dystress_text.cli.extras import require
 from dystress_text.cli.options import SettingsParser
 from dystress_text.cli.text_table import lay_out
-from dystress_text.core.registry import TEMPERATURES
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import TEMPERATURES, Temperature
 from dystress_text.errors import UserError
 from dystress_text.files.whole import write_json
 from dystress_text.report.audit import Audit, in_words, record_of, table, windows_of
@@ -54,7 +53,7 @@ _ONLY_SENTENCES = (*_ENCODER, "batch_size")
 class Curve(NamedTuple):
     """What the picture needs to draw a rule."""
 
-    rule: PairRule
+    rule: Temperature
     detached: bool
 
 
@@ -125,7 +124,7 @@ def _check_same_rule(record: Mapping[str, Any], loss: LossSettings, given: set[s
             )
 
 
-def _rule_of(record: Mapping[str, Any]) -> PairRule | None:
+def _rule_of(record: Mapping[str, Any]) -> Temperature | None:
     """The rule of a run, if it can be built from its record."""
     try:
         if record["program"] == TEXT_PROGRAM:
@@ -136,9 +135,9 @@ def _rule_of(record: Mapping[str, Any]) -> PairRule | None:
         return None
 
 
-def _curve(rule: PairRule | None, detached: bool) -> Curve | None:
+def _curve(rule: Temperature | None, detached: bool) -> Curve | None:
     """The rule if its gradient depends on the similarity alone."""
-    if rule is None or rule.needs_progress or rule.needs_mean_positive or rule.by_sample:
+    if rule is None or rule.needs_progress or rule.needs_mean_positive:
         return None
     return Curve(rule, detached)
 

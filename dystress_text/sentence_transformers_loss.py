@@ -17,7 +17,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from dystress_text.core.gather import LocalGather, ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.core.queue_loss import QueueInfoNCELoss
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.core.temperature import ShiftedCosineTemperature
 from dystress_text.export.citation import CITATION
 
@@ -65,7 +65,7 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
     def __init__(
         self,
         model: SentenceTransformer,
-        temperature: PairRule | float | None = None,
+        temperature: Temperature | float | None = None,
         *,
         objective: ContrastiveLoss | None = None,
         gather_across_devices: bool = False,
@@ -80,9 +80,6 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
             raise TypeError(f"objective must be an instance, such as NTXentLoss(0.05), got {objective!r}")
         if isinstance(objective, QueueInfoNCELoss):
             raise ValueError("QueueInfoNCELoss needs a momentum encoder, which sentence-transformers' trainer has not")
-        if objective.temperature.by_sample:
-            kind = type(objective.temperature).__name__
-            raise ValueError(f"{kind} needs the samples' numbers, which sentence-transformers' trainer does not give")
         if not isinstance(objective.gather, LocalGather):
             raise ValueError("build the objective without gather; gather_across_devices=True replaces it")
         if mini_batch_size is not None:

@@ -30,7 +30,7 @@ from dystress_text.export.card import describe_base, write_card
 from dystress_text.report.page import leave_report
 from dystress_text.report.text_page import write_text_report
 from dystress_text.simcse import arguments
-from dystress_text.simcse.run import TextRun, build_text_run, model_path
+from dystress_text.simcse.run import TextRun, model_path
 from dystress_text.simcse.settings import RunSettings
 from dystress_text.training.run import run
 from dystress_text.training.run_folder import write_record
@@ -50,7 +50,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
         return f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}"
 
     def build(accelerator: Accelerator) -> TextRun:
-        built = build_text_run(settings, accelerator, publish)
+        built = TextRun(settings, accelerator, publish)
         if accelerator.is_main_process:
             built.record["base_model"] = describe_base(model_path(settings.text.model_name_or_path))
         return built

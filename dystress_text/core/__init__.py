@@ -9,16 +9,7 @@ from dystress_text.core.geometry import (
     tolerance,
     uniformity,
 )
-from dystress_text.core.guide import Guide, GuideRule
 from dystress_text.core.learnable import LearnableTemperature
-from dystress_text.core.more_losses import RINCELoss, SigLIPLoss
-from dystress_text.core.negative_rules import (
-    ADNCERule,
-    DebiasedRule,
-    FocalRule,
-    HardNegativeRule,
-    HardnessRule,
-)
 from dystress_text.core.objectives import (
     ContrastiveLoss,
     DCLLoss,
@@ -27,10 +18,16 @@ from dystress_text.core.objectives import (
     MACLLoss,
     NTXentLoss,
 )
+from dystress_text.core.other_losses import RINCELoss, SigLIPLoss
 from dystress_text.core.queue_loss import QueueInfoNCELoss
 from dystress_text.core.registry import Temperature, make_temperature, register_temperature
-from dystress_text.core.robust import RobustTemperature, SampleTemperature
-from dystress_text.core.rule import PairRule
+from dystress_text.core.rules import (
+    ADNCERule,
+    DebiasedRule,
+    FocalRule,
+    HardNegativeRule,
+    HardnessRule,
+)
 from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature, ScheduledTemperature
 from dystress_text.core.temperature import (
     ConstantTemperature,
@@ -40,7 +37,6 @@ from dystress_text.core.temperature import (
     LinearTemperature,
     MonotonicCosineTemperature,
     OneSidedCosineTemperature,
-    PiecewiseLinearTemperature,
     ProfileTemperature,
     ShiftedCosineTemperature,
     TeMoTemperature,
@@ -61,8 +57,6 @@ __all__ = [
     "ExponentialTemperature",
     "FocalRule",
     "Gather",
-    "Guide",
-    "GuideRule",
     "HardNegativeRule",
     "HardnessRule",
     "InfoNCELoss",
@@ -73,14 +67,10 @@ __all__ = [
     "MonotonicCosineTemperature",
     "NTXentLoss",
     "OneSidedCosineTemperature",
-    "PairRule",
-    "PiecewiseLinearTemperature",
     "ProcessGather",
     "ProfileTemperature",
     "QueueInfoNCELoss",
     "RINCELoss",
-    "RobustTemperature",
-    "SampleTemperature",
     "ScheduledTemperature",
     "ShiftedCosineTemperature",
     "SigLIPLoss",

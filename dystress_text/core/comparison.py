@@ -13,23 +13,20 @@ Adam and clipping take it out. A scale that changes from step to step is therefo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dystress_text.core.diagnosis import BINS, bins_of, gradients_of_rows, negative_gradients
-from dystress_text.core.rows import NOTHING, Negatives, positive_similarity
-from dystress_text.core.rule import PairRule, RowLoss, Rows, RowSums
+from dystress_text.core.diagnosis import BINS, bins_of, negative_gradients, row_gradients
+from dystress_text.core.objectives import ContrastiveLoss
 
 CONSTANTS = 41  # temperatures from 0.01 to 1, equal steps of their logarithm
 MOST_ANCHORS = 512  # of a batch, whose negatives are compared
 MOST_PAIRS = 2**22  # fewer anchors are compared where they have more candidates
 _AT_ONCE = 2**18  # entries for several constants at a time
-
-RowLossOfRows = Callable[[Rows], Tensor]
 
 
 def constants(like: Tensor | None = None) -> Tensor:
@@ -74,99 +71,66 @@ class Comparison:
 
 
 class _Group(NamedTuple):
-    """The compared pairs of a group of negatives: those of its first rows."""
+    """The compared pairs of a group: those of its first rows."""
 
     rows: slice  # among the rows of all groups
     similarity: Tensor  # (rows, columns)
-    bias: Tensor  # (rows, columns), added to the logits: minus infinity or NOTHING where a pair is no negative
+    bias: Tensor  # (rows, columns), added to the logits: minus infinity where a pair is no negative
     size: Tensor  # (rows, columns), of the gradient under the rule
     bins: Tensor  # (rows, columns), of the similarities
 
 
 @torch.no_grad()
-def compare(
-    z: Sequence[Tensor],
-    sums: RowSums,
-    negatives: Sequence[Negatives],
-    row_loss: RowLoss,
-    reference: RowLossOfRows,
-    rule: PairRule,
-    detach: bool,
-) -> Comparison:
+def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> Comparison:
     """Compare a rule with the constants, on the negatives of this process's first :data:`MOST_ANCHORS` anchors.
 
     Args:
-        z: unit vectors of the views, the first two those of the positive pairs; (n, dim).
-        sums: of the anchors.
-        negatives: the pairs behind ``sums``, in groups whose rows follow one another.
-        row_loss: the loss of each row from the sums, (rows,).
-        reference: the loss of each row under a constant; the last dimension of its rows is that of the anchors.
-        rule: of all pairs.
-        detach: whether a temperature is kept out of the gradient.
+        loss: the objective.
+        z: embeddings (n, dim) that it takes.
     """
-    of_positives, of_sums = gradients_of_rows(sums, row_loss)
-    groups = list(_compared(negatives, sums, of_sums, rule, detach))
+    rows = row_gradients(loss, z)
+    groups: list[_Group] = []
+    first = 0
+    for one in rows:
+        pairs = one.pairs
+        most = min(MOST_ANCHORS, MOST_PAIRS // len(pairs.candidates)) // len(rows)
+        inside = slice(0, min(len(pairs.anchors), max(1, most)))
+        similarity, size = negative_gradients(loss, one, inside)
+        bias = pairs.of_negatives(torch.zeros_like(similarity), inside)
+        groups.append(_Group(slice(first, first + inside.stop), similarity, bias, size, bins_of(similarity)))
+        first += len(pairs.anchors)
     total = torch.stack([group.size.sum() for group in groups]).sum()  # G
     groups = [group._replace(size=group.size / total) for group in groups]
-    positive = positive_similarity(z[0], z[1]).repeat(len(sums.positive) // len(z[0]))  # (rows,)
-    by_row = (of_positives * _slopes(rule, positive, detach, sums.tau)).abs()
-    of_compared = torch.cat([by_row[group.rows] * _has_negatives(group) for group in groups])
+    positive = torch.cat([one.similarity for one in rows])  # (rows,)
+    of_positives = torch.cat([one.of_similarity for one in rows]).abs()
+    pull = torch.cat([of_positives[group.rows] for group in groups]).sum() / total
     taus = constants(positive)
     at_once = max(1, _AT_ONCE // sum(group.similarity.numel() for group in groups))
-    parts = [_under_constants(tau, groups, positive, reference) for tau in torch.split(taus, at_once)]
+    parts = [_under_constants(loss, some, groups, positive) for some in torch.split(taus, at_once)]
     moved, histograms = (torch.cat(found) for found in zip(*parts, strict=True))
     of_rule = torch.stack([_histograms(group.size.unsqueeze(0), group.bins) for group in groups]).sum(0)  # (1, BINS)
-    found = torch.cat([(of_compared.sum() / total).unsqueeze(0), moved, of_rule.flatten(), histograms.flatten()])
+    found = torch.cat([pull.unsqueeze(0), moved, of_rule.flatten(), histograms.flatten()])
     whole = found.isfinite().all()
     return Comparison.unpacked(torch.where(whole, torch.cat([torch.ones_like(found[:1]), found]), 0))
 
 
-def _compared(
-    negatives: Sequence[Negatives], sums: RowSums, of_sums: Tensor, rule: PairRule, detach: bool
-) -> Iterator[_Group]:
-    first = 0
-    for group in negatives:
-        most = min(MOST_ANCHORS, MOST_PAIRS // len(group.candidates)) // len(negatives)
-        inside = slice(0, min(len(group.anchors), max(1, most)))
-        rows = slice(first, first + inside.stop)
-        similarity = group.anchors[inside] @ group.candidates.T  # (a, columns)
-        tau = None if sums.tau is None else sums.tau[rows]
-        size = negative_gradients(similarity, group, inside, sums.sums[rows], of_sums[rows], rule, detach, tau)
-        size = (size * group.mask(similarity, inside)).abs()
-        bias = group.amend(torch.zeros_like(similarity), inside)
-        yield _Group(rows, similarity, bias, size, bins_of(similarity))
-        first += len(group.anchors)
-
-
-def _has_negatives(group: _Group) -> Tensor:
-    return group.bias.amax(dim=1) > NOTHING / 2  # (a,)
-
-
-def _slopes(rule: PairRule, positive: Tensor, detach: bool, tau: Tensor | None) -> Tensor:
-    """Derivatives of the positives' logits by their similarities, (rows,)."""
-    with torch.enable_grad():
-        leaf = positive.detach().requires_grad_()
-        (slopes,) = torch.autograd.grad(rule.positive_logit(leaf, detach, tau).sum(), leaf)
-    return slopes
-
-
 def _under_constants(
-    taus: Tensor, groups: Sequence[_Group], positive: Tensor, reference: RowLossOfRows
+    loss: ContrastiveLoss, taus: Tensor, groups: Sequence[_Group], positive: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The distance of each constant, (t,), and the shares of the gradient by similarity under it, (t, BINS)."""
-    rows = Rows(positive / taus[:, None], positive.new_zeros(len(taus), len(positive)))  # each (t, rows)
+    negatives = positive.new_zeros(len(taus), len(positive))  # (t, rows)
     shares = []
     for group in groups:
         logits = torch.mul(group.similarity, taus.reciprocal()[:, None, None]).add_(group.bias)  # (t, a, columns)
         largest = logits.amax(dim=2, keepdim=True)
         shares.append(logits.sub_(largest).exp_())
         each = shares[-1].sum(dim=2)  # (t, a)
-        rows.negatives[:, group.rows] = largest.squeeze(2) + each.log()
+        negatives[:, group.rows] = largest.squeeze(2) + each.log()
         shares[-1] /= each.unsqueeze(2)
     with torch.enable_grad():
-        leaf = rows.negatives.requires_grad_()
-        (weights,) = torch.autograd.grad(reference(Rows(rows.positive, leaf)).sum(), leaf)  # (t, rows)
-    factors = [weights[:, group.rows].abs() * _has_negatives(group) for group in groups]  # each (t, a)
+        losses = loss.row_loss_of_constants(positive / taus[:, None], negatives.requires_grad_(), positive)
+        (weights,) = torch.autograd.grad(losses.sum(), negatives)  # (t, rows)
+    factors = [weights[:, group.rows].abs() for group in groups]  # each (t, a)
     totals = torch.stack([factor.sum(dim=1) for factor in factors]).sum(0)  # (t,), C times tau
     moved, histograms = torch.zeros_like(taus), taus.new_zeros(len(taus), BINS)
     for group, share, factor in zip(groups, shares, factors, strict=True):

@@ -1,19 +1,24 @@
 """What a temperature does to a batch: the similarities of the pairs, their temperatures, and their gradients.
 
 The gradient of a pair is the derivative of the loss by its similarity, ``dL / ds``; for a negative of InfoNCE with a
-detached temperature it is ``p / tau``. It is computed from the objective's row loss, for any objective and temperature.
+detached temperature it is ``p / tau``. Autograd computes it, for any objective and temperature. The functions here take
+an objective and embeddings and compute the similarities again; nothing of the objective changes but a temperature that
+follows the batch. Call them before the loss of a queue, which takes the batch's keys in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dystress_text.core.rows import Negatives, positive_similarity
-from dystress_text.core.rule import PairRule, RowLoss, RowSums
+from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.pairs import Pairs
+from dystress_text.core.registry import Temperature
+from dystress_text.core.vectors import positive_similarity
 
 BINS = 50  # of the histograms, over [-1, 1]
 BLOCK_ENTRIES = 2**22  # similarities at a time
@@ -48,48 +53,74 @@ class PairSums:
         return cls(counts, similarities, temperatures, gradients, histograms.view(3, BINS))
 
 
+class RowGradients(NamedTuple):
+    """The rows of a group of pairs, and the gradients of the mean loss by what it is computed from."""
+
+    pairs: Pairs
+    similarity: Tensor  # (rows,), of the positives
+    of_similarity: Tensor  # (rows,)
+    sums: Sequence[Tensor]  # (rows,) each, logsumexps of the negatives' logits
+    of_sums: Sequence[Tensor]  # (rows,) each
+
+
+def row_gradients(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[RowGradients]:
+    """Of this process's anchors; ``z`` are the embeddings (n, dim) that the loss takes."""
+    with torch.autocast(device_type=z[0].device.type, enabled=False):
+        with torch.no_grad():
+            groups = loss.pairs(loss.unit_vectors(*z))
+            sums = [loss.logsumexps(pairs) for pairs in groups]
+        with torch.enable_grad():
+            leaves, losses = [], []
+            for pairs, of_group in zip(groups, sums, strict=True):
+                s, *x = (t.detach().requires_grad_() for t in (positive_similarity(*pairs[:2]), *of_group))
+                positive = loss.temperature.positive_logit(s, loss.tau(s))
+                negatives = loss.temperature.negatives(x, positive, pairs.negatives)
+                leaves.append([s, *x])
+                losses.append(loss.row_loss(positive, negatives, s))
+            inputs = [leaf for group in leaves for leaf in group]
+            mean = torch.cat(losses).mean()
+            found = iter(torch.autograd.grad(mean, inputs, allow_unused=True, materialize_grads=True))
+    rows = []
+    for pairs, group in zip(groups, leaves, strict=True):
+        (s, *x), (of_s, *of_x) = [leaf.detach() for leaf in group], [next(found) for _ in group]
+        rows.append(RowGradients(pairs, s, of_s, x, of_x))
+    return rows
+
+
+def negative_gradients(loss: ContrastiveLoss, group: RowGradients, rows: slice) -> tuple[Tensor, Tensor]:
+    """Similarities of some rows, and the sizes ``|dL / ds|``, 0 for pairs that are no negatives; (some, columns)."""
+    pairs = group.pairs
+    similarity = (pairs.anchors[rows] @ pairs.candidates.T).detach().requires_grad_()
+    with torch.enable_grad():
+        logits = loss.temperature.logits(similarity, loss.tau(similarity))
+    used = []
+    for k, (logit, sums, weight) in enumerate(zip(logits, group.sums, group.of_sums, strict=True)):
+        amended = pairs.of_negatives(logit.detach(), rows, bonus=k == 0)
+        if logit.requires_grad:
+            used.append((logit, (amended - sums[rows, None]).exp() * weight[rows, None]))
+    (gradient,) = torch.autograd.grad([x for x, _ in used], similarity, [share for _, share in used])
+    return similarity.detach(), gradient.abs()
+
+
 @torch.no_grad()
-def pair_sums(
-    z: Sequence[Tensor],
-    sums: RowSums,
-    negatives: Sequence[Negatives],
-    row_loss: RowLoss,
-    rule: PairRule,
-    detach: bool,
-    threshold: float,
-) -> PairSums:
+def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> PairSums:
     """Sums over the pairs of this process's anchors.
 
     Args:
-        z: unit vectors of the views, the first two those of the positive pairs; (n, dim).
-        sums: of the anchors.
-        negatives: the pairs behind ``sums``, in groups whose rows follow one another.
-        row_loss: the loss of each row from the sums, (rows,); the batch's loss is their mean.
-        rule: of all pairs.
-        detach: whether a temperature is kept out of the gradient.
+        loss: the objective.
+        z: embeddings (n, dim) that it takes.
         threshold: negatives with a similarity above it form the high-similarity region.
     """
-    _, weights = gradients_of_rows(sums, row_loss)  # (rows, k)
-    like = sums.positive
-    positive = positive_similarity(z[0], z[1])  # (n,)
-    counts, means, taus = like.new_zeros(3), like.new_zeros(2), like.new_zeros(3)
-    gradients, histograms = like.new_zeros(2), like.new_zeros(3, BINS)
-    counts[0], means[0], taus[0] = (
-        len(positive),
-        positive.sum(),
-        _temperatures(rule, positive, None if sums.tau is None else sums.tau[: len(positive)]).sum(),
-    )
+    groups = row_gradients(loss, z)
+    positive = groups[0].similarity[: len(z[0])]  # (n,), once where both views are anchors
+    counts, means, taus = positive.new_zeros(3), positive.new_zeros(2), positive.new_zeros(3)
+    gradients, histograms = positive.new_zeros(2), positive.new_zeros(3, BINS)
+    counts[0], means[0], taus[0] = len(positive), positive.sum(), loss.tau(positive).sum()
     _add(histograms[0], positive, torch.ones_like(positive))
-    for group, of_group, of_rows in row_blocks(negatives):
-        similarity = group.anchors[of_group] @ group.candidates.T  # (block, columns)
-        one = group.mask(similarity, of_group)  # (block, columns), 1 for a negative
-        own_tau = None if sums.tau is None else sums.tau[of_rows]
-        size = negative_gradients(
-            similarity, group, of_group, sums.sums[of_rows], weights[of_rows], rule, detach, own_tau
-        )
-        size = (one * size).abs()  # in a row without negatives the shares are not 0
-        tau = _temperatures(rule, similarity, own_tau)
-        high = similarity > threshold
+    for group, rows in _row_blocks(groups):
+        similarity, size = negative_gradients(loss, group, rows)
+        one = torch.ones_like(similarity).scatter_(1, group.pairs.left_out[rows], 0)  # 1 for a negative
+        tau, high = loss.tau(similarity), similarity > threshold
         counts[1] += one.sum()
         counts[2] += (one * high).sum()
         means[1] += (one * similarity).sum()
@@ -102,73 +133,32 @@ def pair_sums(
     return PairSums(counts, means, taus, gradients, histograms)
 
 
-def row_blocks(
-    negatives: Sequence[Negatives], at_once: int = BLOCK_ENTRIES
-) -> Iterator[tuple[Negatives, slice, slice]]:
-    """Each group of negatives in blocks of rows: the group, the rows within it, and the same rows among all."""
-    first = 0
-    for group in negatives:
-        rows, step = len(group.anchors), max(1, at_once // len(group.candidates))
-        for start in range(0, rows, step):
-            stop = min(start + step, rows)
-            yield group, slice(start, stop), slice(first + start, first + stop)
-        first += rows
+def _row_blocks(groups: Sequence[RowGradients]) -> Iterator[tuple[RowGradients, slice]]:
+    for group in groups:
+        step = max(1, BLOCK_ENTRIES // len(group.pairs.candidates))
+        for start in range(0, len(group.pairs.anchors), step):
+            yield group, slice(start, start + step)
 
 
-def negative_gradients(
-    similarity: Tensor,
-    group: Negatives,
-    rows: slice,
-    sums: Tensor,
-    weights: Tensor,
-    rule: PairRule,
-    detach: bool,
-    tau: Tensor | None = None,
-) -> Tensor:
-    """``dL / ds`` of the pairs of a block, (block, columns); of pairs that are no negatives it means nothing.
-
-    Args:
-        similarity: of the block, (block, columns).
-        group: what the block belongs to.
-        rows: of the block within the group.
-        sums: of the block's rows, (block, k).
-        weights: gradient of the loss by these sums, (block, k).
-        rule: of all pairs.
-        detach: whether a temperature is kept out of the gradient.
-        tau: temperatures of the block's anchors, (block, 1), where they have their own.
-    """
-    logits, pull = rule.pullback(similarity, detach, tau)
-    amended = [group.amend(logit, rows, bonus=k == 0) for k, logit in enumerate(logits)]
-    shares = [(logit - sums[:, k, None]).exp() * weights[:, k, None] for k, logit in enumerate(amended)]
-    return pull(shares)[0]
-
-
-def gradients_of_rows(sums: RowSums, row_loss: RowLoss) -> tuple[Tensor, Tensor]:
-    """Gradients of the mean row loss by the logit of each positive, (rows,), and by the sums, (rows, k)."""
-    with torch.enable_grad():
-        positive, leaf = sums.positive.detach().requires_grad_(), sums.sums.detach().requires_grad_()
-        loss = row_loss(sums._replace(positive=positive, sums=leaf)).mean()
-        of_positive, of_sums = torch.autograd.grad(loss, (positive, leaf), allow_unused=True, materialize_grads=True)
-    return of_positive, of_sums
-
-
-def _temperatures(rule: PairRule, similarity: Tensor, tau: Tensor | None) -> Tensor:
-    return rule(similarity) if tau is None else tau.view(-1, *[1] * (similarity.ndim - 1)).expand_as(similarity)
-
-
-@torch.no_grad()
-def local_temperature(rule: PairRule, similarity: Tensor, detach: bool) -> Tensor:
+def local_temperature(temperature: Temperature, similarity: Tensor, detach: bool) -> Tensor | None:
     """The rise in similarity over which a negative's gradient grows by the factor e, (n,); NaN where it falls.
 
-    Of a constant it is the temperature, of others it is not ``tau(s)``: where tau rises it is higher.
+    Of a constant it is the temperature, of others it is not ``tau(s)``: where tau rises it is higher. None for a rule
+    with more than one logit.
 
     Args:
-        rule: with one logit.
+        temperature: or a rule.
         similarity: a grid, rising, (n,).
         detach: whether a temperature is kept out of the gradient.
     """
-    logits, pull = rule.pullback(similarity, detach)
-    (slope,) = torch.gradient(pull([logits[0].exp()])[0].abs().log(), spacing=(similarity,))
+    s = similarity.detach().requires_grad_()
+    with torch.enable_grad():
+        logits = temperature.logits(s, temperature(s.detach() if detach else s))
+        (gradient,) = torch.autograd.grad(logits[0].sum(), s)
+    if len(logits) > 1:
+        return None
+    log_size = logits[0].detach() + gradient.abs().log()
+    (slope,) = torch.gradient(log_size, spacing=(similarity.detach(),))
     return torch.where(slope > 0, slope.reciprocal(), torch.nan)
 
 

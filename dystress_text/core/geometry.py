@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dystress_text.core.rows import positive_similarity, unit_vectors
+from dystress_text.core.vectors import positive_similarity, unit_vectors
 
 BLOCK = 1024  # rows a block: 1024 x N similarities at a time
 

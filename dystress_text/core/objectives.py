@@ -1,10 +1,9 @@
 """Contrastive objectives; each takes any temperature of :mod:`dystress_text.core.temperature`.
 
-A loss module defines its pairs (this process's anchors with the candidates of all processes) and the loss of each
-anchor's row (:mod:`dystress_text.core.rows`). Rows are computed from the whole matrix of similarities or, above a size,
-without it (:mod:`dystress_text.core.blockwise`); loss and gradients are the same. Embeddings need not be normalised.
-Similarities, temperatures and logsumexp run in fp32 (fp64 for fp64 embeddings), under autocast too. A zero vector has
-similarity 0 to everything.
+:meth:`ContrastiveLoss.forward` is the paper's pseudocode. An objective says which pairs it has
+(:mod:`dystress_text.core.pairs`) and what the loss of an anchor is. Above a size, the similarities are formed block by
+block (:mod:`dystress_text.core.blockwise`); loss and gradients are the same. Embeddings need not be normalised.
+Everything runs in fp32 (fp64 for fp64 embeddings), under autocast too. A zero vector has similarity 0 to everything.
 
 The temperature is detached by default, as in the paper's pseudocode: gradients are then ``p / tau`` for a negative and
 ``-(1 - p) / tau`` for the positive. With ``detach_temperature=False`` they are those of Eqs. delLdelCa and delLdelCb.
@@ -16,85 +15,25 @@ equal those of one process with the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dystress_text.core.blockwise import blockwise_pays, blockwise_rows
+from dystress_text.core.blockwise import blockwise_logsumexps, blockwise_pays
 from dystress_text.core.gather import Gather, LocalGather
-from dystress_text.core.guide import Guide, guided
-from dystress_text.core.rows import (
-    NOTHING,
-    Negatives,
-    Pairs,
-    both_view_pairs,
-    decoupled_rows,
-    first_view_pairs,
-    info_nce_rows,
-    own_columns,
-    plain_rows,
-    positive_similarity,
-    reweighted_rows,
-    unit_vectors,
-    with_hard_negatives,
-)
-from dystress_text.core.rule import PairRule, RowLoss, Rows, RowSums
+from dystress_text.core.pairs import Pairs, both_view_pairs, first_view_pairs
+from dystress_text.core.registry import Temperature
 from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature
 from dystress_text.core.temperature import constant_if_number
-
-Observer = Callable[[Sequence[Tensor], RowSums, Sequence[Negatives], RowLoss], None]
+from dystress_text.core.vectors import positive_similarity, unit_vectors
 
 
 class ContrastiveLoss(nn.Module):
-    """Base of all objectives: temperature, gathering, fp32 under autocast, and the checks of the arguments.
+    """Base of all objectives: from embeddings to the mean loss of the anchors, for any temperature."""
 
-    Attributes:
-        duplicates: the number of pairs, of all processes and batches so far, that were left out because their samples
-            are the same; a scalar.
-        guided: the number of further pairs that were left out because of a guide, (1,); None until a guide is expected.
-        observer: a function that is called for each batch with the unit vectors, the rows' sums, the negatives behind
-            them, and the function that makes the rows' losses of the sums. It must not change its arguments. None for
-            no observer.
-    """
-
-    negatives_from_batch = True
-    duplicates: Tensor
-    guided: Tensor | None
-    observer: Observer | None = None
-
-    def __init__(
-        self,
-        temperature: PairRule | float,
-        detach_temperature: bool = True,
-        gather: Gather | None = None,
-        blockwise: bool | None = None,
-        hard_negative_weight: float = 0.0,
-    ) -> None:
-        super().__init__()
-        temperature = constant_if_number(temperature)
-        if not isinstance(temperature, PairRule):
-            raise TypeError(f"temperature must be a Temperature, a rule or a number, got {type(temperature).__name__}")
-        self.temperature = temperature
-        self.detach_temperature = detach_temperature
-        self.gather: Gather = gather or LocalGather()
-        self.blockwise = blockwise
-        self.hard_negative_weight = hard_negative_weight
-        self.register_buffer("duplicates", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("guided", None)  # so that the checkpoints of runs without a guide stay as they are
-
-    def extra_repr(self) -> str:
-        return f"detach_temperature={self.detach_temperature}, blockwise={self.blockwise}"
-
-    def forward(
-        self,
-        z1: Tensor,
-        z2: Tensor,
-        *hard_negatives: Tensor,
-        ids: Sequence[Tensor] | None = None,
-        samples: Tensor | None = None,
-        guide: Guide | None = None,
-    ) -> Tensor:
+    def forward(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Tensor:
         """Mean loss over the anchors.
 
         Args:
@@ -102,113 +41,84 @@ class ContrastiveLoss(nn.Module):
             z2: positives of the same shape; row i belongs to row i of ``z1``.
             hard_negatives: any number of tensors of the same shape. Each of their rows is a candidate of every anchor.
                 ``hard_negative_weight`` is added to the logits of anchor i with row i.
-            ids: integers that name the sample of each embedding, one tensor (batch,) for each argument above. A
-                candidate is not a negative of an anchor if it, or the anchor that it is the positive of, has the id of
-                the anchor or of the anchor's positive. The loss of a row without negatives is 0. If the first two
-                tensors are the same object, ``z1`` and ``z2`` are two views of one sample.
-            samples: the places of the anchors in the data set, (batch,), for a rule with one temperature a sample.
-            guide: its vectors, one tensor (batch, any dim) for each embedding above. A candidate that is more alike to
-                the anchor than the threshold is no negative of it. The loss of a row without negatives is 0.
         """
-        return self._compute((z1, z2, *hard_negatives), ids, samples, guide)
+        with torch.autocast(device_type=z1.device.type, enabled=False):
+            losses = []
+            for pairs in self.pairs(self.unit_vectors(z1, z2, *hard_negatives)):
+                s = positive_similarity(pairs.anchors, pairs.positives)  # (rows,)
+                positive = self.temperature.positive_logit(s, self.tau(s))  # (rows,), s / tau
+                sums = self.logsumexps(pairs)  # of the negatives' logits, (rows,)
+                negatives = self.temperature.negatives(sums, positive, pairs.negatives)  # (rows,)
+                losses.append(self.row_loss(positive, negatives, s))  # (rows,), the cross-entropy
+            return torch.cat(losses).mean()
 
-    def view_pairs(self, z1: Tensor, z2: Tensor, ids: Sequence[Tensor] | None) -> Pairs:
-        """The pairs of unit vectors z1, z2 (n, dim) without hard negatives; ``ids`` as in :meth:`forward`."""
-        raise NotImplementedError
+    def tau(self, similarity: Tensor) -> Tensor:
+        """Temperature of each pair; it depends on the similarity, and by default its gradient does not."""
+        tau: Tensor = self.temperature(similarity.detach() if self.detach_temperature else similarity)
+        return tau
 
-    def pairs(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Pairs, ...]:
-        """The pairs of unit vectors (n, dim), in groups whose rows follow one another."""
-        pairs = self.view_pairs(z[0], z[1], ids)
-        return (with_hard_negatives(pairs, z[2:], self.gather, self.hard_negative_weight, ids and ids[2:]),)
+    def logsumexps(self, pairs: Pairs) -> Sequence[Tensor]:
+        """The logsumexp of each row's negative logits, (rows,); a few of them for rules of other papers."""
+        if blockwise_pays(pairs) if self.blockwise is None else self.blockwise:
+            return blockwise_logsumexps(pairs, self.temperature, self.detach_temperature)
+        similarity = pairs.anchors @ pairs.candidates.T  # (rows, columns)
+        logits = self.temperature.logits(similarity, self.tau(similarity))  # (rows, columns), s / tau
+        return [pairs.of_negatives(x, bonus=k == 0).logsumexp(dim=1) for k, x in enumerate(logits)]
 
-    def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
-        """The loss of each row, (rows,); rows of shape (..., rows) have losses of this shape."""
-        return info_nce_rows(rows)
+    def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
+        """The loss of each anchor, (rows,): -log P, P the softmax probability of the positive among all candidates.
 
-    def reference_rows(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
-        """The loss of each row under a constant temperature that this objective's rule is compared with, (..., rows).
-
-        The objective's own, unless the objective is itself a rule.
+        Args:
+            positive: its logit, (rows,); (..., rows) give losses of this shape.
+            negatives: logsumexp of the logits of the negatives, same shape.
+            similarity: of the positive, (rows,).
         """
-        return self.row_loss(rows, z1, z2)
+        return -F.logsigmoid(positive - negatives)
 
-    def sums_and_negatives(
+    both_views = False  # whether both views are anchors, and all other views candidates
+    negatives_from_batch = True
+
+    def __init__(
         self,
-        z: Sequence[Tensor],
-        ids: Sequence[Tensor] | None = None,
-        samples: Tensor | None = None,
-        guide: Guide | None = None,
-    ) -> tuple[RowSums, tuple[Negatives, ...]]:
-        """The sums of each row of unit vectors (n, dim), and the negatives of each group of pairs."""
-        groups = self.pairs(z, ids)
-        if guide is not None:  # whose vectors have the places of the embeddings in rows and columns
-            of_guide = self.pairs(guide.vectors)
-            groups = tuple(guided(*both, guide.threshold) for both in zip(groups, of_guide, strict=True))
-        if samples is not None:
-            tau = self.temperature.anchor_temperatures(samples).to(z[0].dtype)  # (n, 1)
-            groups = tuple(pairs._replace(tau=tau.repeat(len(pairs.anchors) // len(tau), 1)) for pairs in groups)
-        by_group = [self._sums_of(pairs) for pairs in groups]
-        if samples is not None:
-            by_group = [sums._replace(samples=samples.repeat(len(sums.positive) // len(samples))) for sums in by_group]
-        if len(by_group) == 1:
-            return by_group[0], (groups[0].negatives,)
-        return RowSums.of_all(by_group), tuple(pairs.negatives for pairs in groups)
+        temperature: Temperature | float,
+        detach_temperature: bool = True,
+        gather: Gather | None = None,
+        blockwise: bool | None = None,
+        hard_negative_weight: float = 0.0,
+    ) -> None:
+        super().__init__()
+        temperature = constant_if_number(temperature)
+        if not isinstance(temperature, Temperature):
+            raise TypeError(f"temperature must be a Temperature or a number, got {type(temperature).__name__}")
+        self.temperature = temperature
+        self.detach_temperature = detach_temperature
+        self.gather: Gather = gather or LocalGather()
+        self.blockwise = blockwise
+        self.hard_negative_weight = hard_negative_weight
 
-    def _sums_of(self, pairs: Pairs) -> RowSums:
-        if pairs.spared.any:
-            counts = self.gather(torch.stack(pairs.negatives.spared_counts()).unsqueeze(0)).sum(0)  # (2,)
-            self.duplicates = self.duplicates.to(counts.device) + counts[0]
-            if self.guided is not None:
-                self.guided = self.guided.to(counts.device) + counts[1:]
-        blockwise = blockwise_pays(pairs) if self.blockwise is None else self.blockwise
-        form = blockwise_rows if blockwise else plain_rows
-        return form(pairs, self.temperature, self.detach_temperature)
+    def extra_repr(self) -> str:
+        return f"detach_temperature={self.detach_temperature}, blockwise={self.blockwise}"
 
-    def _compute(
-        self,
-        views: Sequence[Tensor],
-        ids: Sequence[Tensor] | None = None,
-        samples: Tensor | None = None,
-        guide: Guide | None = None,
-    ) -> Tensor:
-        rule = self.temperature
-        if any(z.ndim != 2 for z in views) or len({tuple(z.shape) for z in views}) != 1:
-            shapes = ", ".join(str(tuple(z.shape)) for z in views)
+    def unit_vectors(self, *embeddings: Tensor) -> list[Tensor]:
+        """Normalised embeddings, (batch, dim) each; the temperature gets to know their mean positive similarity."""
+        if any(z.ndim != 2 for z in embeddings) or len({tuple(z.shape) for z in embeddings}) != 1:
+            shapes = ", ".join(str(tuple(z.shape)) for z in embeddings)
             raise ValueError(f"embeddings must all have one shape (batch, dim), got {shapes}")
-        if ids is not None and [tuple(i.shape) for i in ids] != [(len(z),) for z in views]:
-            shapes = ", ".join(str(tuple(i.shape)) for i in ids)
-            raise ValueError(f"ids must be one tensor ({len(views[0])},) for each of {len(views)} embeddings: {shapes}")
-        if guide is not None and [len(g) for g in guide.vectors] != [len(z) for z in views]:
-            shapes = ", ".join(str(tuple(g.shape)) for g in guide.vectors)
-            raise ValueError(
-                f"guide vectors: one ({len(views[0])}, any dim) for each of {len(views)} embeddings: {shapes}"
-            )
-        if self.negatives_from_batch and len(views[0]) * self.gather.world_size < 2 and len(views) < 3:
-            raise ValueError("a batch of 1 pair has no negatives: the batch size must be at least 2")
-        if rule.by_sample and (samples is None or tuple(samples.shape) != (len(views[0]),)):
-            raise ValueError(
-                f"{type(rule).__name__} needs samples=, the numbers ({len(views[0])},) of the batch's samples"
-            )
-        with torch.autocast(device_type=views[0].device.type, enabled=False):
-            z = [unit_vectors(view) for view in views]
-            if rule.needs_mean_positive:
-                rule.observe(self.gather(positive_similarity(z[0], z[1]).detach()).mean())
-            sums, negatives = self.sums_and_negatives(z, ids, samples if rule.by_sample else None, guide)
-            weights = rule.weights(sums)
+        if self.negatives_from_batch and len(embeddings[0]) * self.gather.world_size < 2 and len(embeddings) < 3:
+            raise ValueError("batch of 1 pair has no negatives: the batch size must be at least 2")
+        units = [unit_vectors(z) for z in embeddings]
+        if self.temperature.needs_mean_positive:
+            self.temperature.observe(self.gather(positive_similarity(units[0], units[1]).detach()).mean())
+        return units
 
-            def row_loss(sums: RowSums) -> Tensor:
-                loss = self.row_loss(rule.rows(sums), z[0], z[1])
-                return loss if weights is None else weights * loss
+    def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
+        """The pairs of unit vectors (n, dim), in groups."""
+        view_pairs = both_view_pairs if self.both_views else first_view_pairs
+        return [view_pairs(z[0], z[1], z[2:], self.gather, self.hard_negative_weight)]
 
-            if self.observer is not None:
-                self.observer(z, sums, negatives, row_loss)
-            loss = row_loss(sums)
-            if ids is not None or guide is not None:
-                loss = torch.where(sums.sums[:, 0] > NOTHING / 2, loss, 0)
-            own = rule.own_loss(sums)
-            if samples is not None and self.training:
-                rule.update(sums, samples, self.gather)
-            return loss.mean() if own is None else loss.mean() + own
+    def row_loss_of_constants(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
+        """The loss of each row under the constant temperatures that this objective's rule is compared with."""
+        return self.row_loss(positive, negatives, similarity)
 
 
 class InfoNCELoss(ContrastiveLoss):
@@ -223,8 +133,7 @@ class InfoNCELoss(ContrastiveLoss):
         detach_temperature: whether the temperature is detached from the gradient.
         gather: the other processes; None for one process.
         hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
-        blockwise: whether to compute the rows without the matrix of similarities; None does so above
-            some millions of similarities.
+        blockwise: whether to compute without the matrix of similarities; None does so above some millions of them.
         bidirectional: each positive also has to find its anchor among all anchors; the loss is the mean of both
             directions. Equals MultipleNegativesRankingLoss with both directions and a partition for each.
 
@@ -237,7 +146,7 @@ class InfoNCELoss(ContrastiveLoss):
 
     def __init__(
         self,
-        temperature: PairRule | float,
+        temperature: Temperature | float,
         detach_temperature: bool = True,
         gather: Gather | None = None,
         hard_negative_weight: float = 0.0,
@@ -247,12 +156,9 @@ class InfoNCELoss(ContrastiveLoss):
         super().__init__(temperature, detach_temperature, gather, blockwise, hard_negative_weight)
         self.bidirectional = bidirectional
 
-    def view_pairs(self, z1: Tensor, z2: Tensor, ids: Sequence[Tensor] | None) -> Pairs:
-        return first_view_pairs(z1, z2, self.gather, ids)
-
-    def pairs(self, z: Sequence[Tensor], ids: Sequence[Tensor] | None = None) -> tuple[Pairs, ...]:
-        forward = super().pairs(z, ids)
-        return (*forward, self.view_pairs(z[1], z[0], ids)) if self.bidirectional else forward
+    def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
+        backward = [first_view_pairs(z[1], z[0], (), self.gather)] if self.bidirectional else []
+        return super().pairs(z) + backward
 
 
 class NTXentLoss(ContrastiveLoss):
@@ -265,8 +171,7 @@ class NTXentLoss(ContrastiveLoss):
         temperature: any temperature, or a number for a constant one.
         detach_temperature: whether the temperature is detached from the gradient.
         gather: the other processes; None for one process.
-        blockwise: whether to compute the rows without the matrix of similarities; None does so above
-            some millions of similarities.
+        blockwise: whether to compute without the matrix of similarities; None does so above some millions of them.
         hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
 
     Examples:
@@ -276,8 +181,7 @@ class NTXentLoss(ContrastiveLoss):
         torch.Size([])
     """
 
-    def view_pairs(self, z1: Tensor, z2: Tensor, ids: Sequence[Tensor] | None) -> Pairs:
-        return both_view_pairs(z1, z2, self.gather, ids)
+    both_views = True
 
 
 class DCLLoss(NTXentLoss):
@@ -285,16 +189,10 @@ class DCLLoss(NTXentLoss):
 
     ``-s_p / tau + logsumexp`` over the 2N - 2 negatives of both views jointly, mean over both directions. Arguments as
     for :class:`NTXentLoss`.
-
-    Examples:
-        >>> loss = DCLLoss(0.1)
-        >>> z1, z2 = torch.randn(8, 16), torch.randn(8, 16)
-        >>> loss(z1, z2).shape
-        torch.Size([])
     """
 
-    def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
-        return decoupled_rows(rows)
+    def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
+        return negatives - positive
 
 
 class DCLWLoss(DCLLoss):
@@ -304,23 +202,16 @@ class DCLWLoss(DCLLoss):
 
     Args:
         temperature: any temperature, or a number for a constant one.
-        sigma: the width of the weights; positive. A large one gives DCL.
+        sigma: width of the weights; positive. A large one gives DCL.
         detach_temperature: whether the temperature is detached from the gradient.
         gather: the other processes; None for one process.
-        blockwise: whether to compute the rows without the matrix of similarities; None does so above
-            some millions of similarities.
-        hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
-
-    Examples:
-        >>> loss = DCLWLoss(0.1, sigma=0.5)
-        >>> z1, z2 = torch.randn(8, 16), torch.randn(8, 16)
-        >>> loss(z1, z2).shape
-        torch.Size([])
+        blockwise: as for :class:`NTXentLoss`.
+        hard_negative_weight: as for :class:`NTXentLoss`.
     """
 
     def __init__(
         self,
-        temperature: PairRule | float,
+        temperature: Temperature | float,
         sigma: float = 0.5,
         detach_temperature: bool = True,
         gather: Gather | None = None,
@@ -332,18 +223,19 @@ class DCLWLoss(DCLLoss):
             raise ValueError(f"sigma must be a positive number, got {sigma}")
         self.sigma = sigma
 
-    def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
-        similarity = self.gather(positive_similarity(z1, z2).detach())  # (N,)
-        weight = 2 - len(similarity) * torch.softmax(similarity / self.sigma, dim=0)
-        local = weight[own_columns(len(z1), self.gather, z1.device)]  # (n,)
-        return decoupled_rows(rows, torch.cat([local, local]))
+    def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
+        one_direction = similarity[: len(similarity) // 2].detach()  # (n,), the other one has the same
+        of_all = self.gather(one_direction)  # (N,)
+        weight = 2 - len(of_all) * torch.softmax(of_all / self.sigma, dim=0)
+        return negatives - weight.chunk(self.gather.world_size)[self.gather.rank].repeat(2) * positive
 
 
 class MACLLoss(ContrastiveLoss):
     """Model-aware contrastive loss (Huang et al., ICML 2023): ``-sg(1 / (1 - P)) log P`` on the rows of InfoNCE.
 
     ``MACLLoss(tau_0, alpha, a_0)`` uses :class:`AlignmentAdaptiveTemperature`, as its paper does; the reweighting works
-    with any other temperature too. Text: 0.05, 2, 0.8.
+    with any other temperature too. Text: 0.05, 2, 0.8. The adaptive temperature raises a TemperatureError when it
+    reaches 0, at a mean positive similarity of a_0 - 1/alpha.
 
     Args:
         tau_0: temperature at the reference alignment.
@@ -353,12 +245,8 @@ class MACLLoss(ContrastiveLoss):
         temperature: replaces the alignment-adaptive temperature and its three parameters.
         detach_temperature: whether the temperature is detached from the gradient.
         gather: the other processes; None for one process.
-        blockwise: whether to compute the rows without the matrix of similarities; None does so above
-            some millions of similarities.
-        hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
-
-    Raises:
-        TemperatureError: when the adaptive temperature reaches 0, at a mean positive similarity of a_0 - 1/alpha.
+        blockwise: as for :class:`NTXentLoss`.
+        hard_negative_weight: as for :class:`NTXentLoss`.
 
     Examples:
         >>> loss = MACLLoss(tau_0=0.05, alpha=0.5, a_0=0.8)
@@ -374,7 +262,7 @@ class MACLLoss(ContrastiveLoss):
         a_0: float = 0.8,
         *,
         both_views: bool = False,
-        temperature: PairRule | float | None = None,
+        temperature: Temperature | float | None = None,
         detach_temperature: bool = True,
         gather: Gather | None = None,
         blockwise: bool | None = None,
@@ -385,11 +273,16 @@ class MACLLoss(ContrastiveLoss):
         super().__init__(temperature, detach_temperature, gather, blockwise, hard_negative_weight)
         self.both_views = both_views
 
-    def view_pairs(self, z1: Tensor, z2: Tensor, ids: Sequence[Tensor] | None) -> Pairs:
-        return (both_view_pairs if self.both_views else first_view_pairs)(z1, z2, self.gather, ids)
+    def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
+        """With m = negatives - positive this is softplus(m) / sg(sigmoid(m)).
 
-    def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
-        return reweighted_rows(rows)
+        Its derivative by m is exactly 1, and below m = -40 its value is 1 in every precision, so value and derivative
+        are set apart: nothing can underflow.
+        """
+        margin = negatives - positive
+        safe = margin.detach().clamp(min=-40)
+        value = F.logsigmoid(-safe).neg() / torch.sigmoid(safe)
+        return value + (margin - margin.detach())
 
-    def reference_rows(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
-        return info_nce_rows(rows)
+    def row_loss_of_constants(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
+        return ContrastiveLoss.row_loss(self, positive, negatives, similarity)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from dystress_text.core.gather import Gather
-from dystress_text.core.guide import Guide
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.rows import Negatives, positive_similarity, unit_vectors
-from dystress_text.core.rule import PairRule, RowSums
+from dystress_text.core.pairs import Pairs
+from dystress_text.core.registry import Temperature
+from dystress_text.core.vectors import unit_vectors
 
 
 class QueueInfoNCELoss(ContrastiveLoss):
@@ -27,9 +27,6 @@ class QueueInfoNCELoss(ContrastiveLoss):
         detach_temperature: whether the temperature is detached from the gradient.
         gather: the other processes; None for one process.
 
-    Raises:
-        ValueError: the queue or the dimension is not positive, or the temperature is one a sample.
-
     Examples:
         >>> loss = QueueInfoNCELoss(0.2, queue_size=64, dim=16)
         >>> queries, keys = torch.randn(8, 16), torch.randn(8, 16)
@@ -42,15 +39,13 @@ class QueueInfoNCELoss(ContrastiveLoss):
 
     def __init__(
         self,
-        temperature: PairRule | float,
+        temperature: Temperature | float,
         queue_size: int = 4096,
         dim: int = 128,
         detach_temperature: bool = True,
         gather: Gather | None = None,
     ) -> None:
         super().__init__(temperature, detach_temperature, gather)
-        if self.temperature.by_sample:
-            raise ValueError(f"{type(self.temperature).__name__} does not go with a queue: its keys are of no sample")
         for name, value in (("queue_size", queue_size), ("dim", dim)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
@@ -60,27 +55,15 @@ class QueueInfoNCELoss(ContrastiveLoss):
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:  # type: ignore[override]  # the queue has the negatives
         """Mean loss over the queries; both (batch, dim), key i belongs to query i."""
         keys = keys.detach()
-        loss = self._compute((queries, keys))
+        loss = super().forward(queries, keys)
         if self.training:
             new = unit_vectors(self.gather(keys)).to(self.queue.dtype)
             self.queue = torch.cat([self.queue, new])[-len(self.queue) :]
         return loss
 
-    def sums_and_negatives(
-        self,
-        z: Sequence[Tensor],
-        ids: Sequence[Tensor] | None = None,
-        samples: Tensor | None = None,
-        guide: Guide | None = None,
-    ) -> tuple[RowSums, tuple[Negatives, ...]]:
+    def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
         query, key = z
         if query.shape[1] != self.queue.shape[1]:
-            raise ValueError(f"the queue holds keys of {self.queue.shape[1]} dimensions, got {query.shape[1]}")
-        queue = self.queue.to(query.dtype)
-        rule, detach = self.temperature, self.detach_temperature
-        positive = rule.positive_logit(positive_similarity(query, key), detach)  # (n,)
-        logits = rule.logits(query @ queue.T, detach)  # each (n, queue_size)
-        none_left_out = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
-        negatives = Negatives(query, queue, none_left_out)
-        sums = torch.stack([logit.logsumexp(dim=1) for logit in logits], dim=1)
-        return RowSums(positive, sums, negatives.counts() if rule.needs_counts else None), (negatives,)
+            raise ValueError(f"dim of the queue's keys is {self.queue.shape[1]}, got {query.shape[1]}")
+        nothing = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
+        return [Pairs(query, key, self.queue.to(query.dtype), nothing)]

@@ -6,13 +6,12 @@ They hold that number as a buffer, so that checkpoints save it.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from dystress_text.core.registry import Temperature, register_temperature
-from dystress_text.core.temperature import TemperatureError, check_range, check_tau, expand_to
+from dystress_text.core.temperature import TemperatureError, check_range, check_tau
 
 
 @register_temperature("scheduled")
@@ -25,8 +24,8 @@ class ScheduledTemperature(Temperature):
     Args:
         tau_min: lowest temperature.
         tau_max: highest temperature, the one at the start.
-        half_period: time from highest to lowest, in ``unit``.
-        unit: ``"epoch"``, or ``"run"`` for fractions of the whole run (as a one-epoch text run needs).
+        half_period: time from highest to lowest, in unit.
+        unit: epoch, or run for fractions of the whole run (as a one-epoch text run needs).
     """
 
     time: Tensor
@@ -51,10 +50,7 @@ class ScheduledTemperature(Temperature):
 
     def forward(self, similarity: Tensor) -> Tensor:
         swing = 0.5 * (1 + torch.cos(math.pi / self.half_period * self.time))
-        return expand_to(self.tau_min + (self.tau_max - self.tau_min) * swing, similarity)
-
-    def values(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("tau_min", "tau_max", "half_period", "unit")}
+        return (self.tau_min + (self.tau_max - self.tau_min) * swing).to(similarity).expand_as(similarity)
 
 
 @register_temperature("alignment_adaptive")
@@ -62,15 +58,13 @@ class AlignmentAdaptiveTemperature(Temperature):
     """MACL's temperature: ``tau_0 (1 + alpha (A - a_0))``, A the mean positive similarity of the global batch.
 
     Huang et al., "Model-Aware Contrastive Learning" (ICML 2023); text: 0.05, 2, 0.8. A has no gradient. Before the
-    first batch A is ``a_0``.
+    first batch A is ``a_0``. A batch with A <= a_0 - 1/alpha would make the temperature zero or negative and raises a
+    TemperatureError.
 
     Args:
         tau_0: temperature at A = a_0; positive.
         alpha: how strongly the temperature follows A; not negative.
         a_0: the reference alignment, in [-1, 1].
-
-    Raises:
-        TemperatureError: during the run, when A <= a_0 - 1/alpha makes the temperature zero or negative.
     """
 
     mean_positive: Tensor
@@ -103,7 +97,5 @@ class AlignmentAdaptiveTemperature(Temperature):
         self.mean_positive.fill_(aligned)
 
     def forward(self, similarity: Tensor) -> Tensor:
-        return expand_to(self.tau_0 * (1 + self.alpha * (self.mean_positive - self.a_0)), similarity)
-
-    def values(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("tau_0", "alpha", "a_0")}
+        tau = self.tau_0 * (1 + self.alpha * (self.mean_positive - self.a_0))
+        return tau.to(similarity).expand_as(similarity)

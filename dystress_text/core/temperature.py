@@ -1,8 +1,7 @@
 """Temperatures: tau as a function of the cosine similarity of a pair.
 
 A *profile* maps a similarity in [-1, 1] to a temperature through a dimensionless shape in [0, 1]:
-``tau(s) = tau_min + (tau_max - tau_min) * shape(s)``. The shapes are plain functions; each profile is one small class
-around one of them.
+``tau(s) = tau_min + (tau_max - tau_min) * shape(s)``. Each profile is one small class with its shape.
 
 Source of all formulas: Manna et al., "Dynamically Scaled Temperature in Self-Supervised Contrastive Learning"
 (DySTreSS), unless a docstring names another one.
@@ -12,27 +11,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from dystress_text.core.registry import Temperature, register_temperature
-from dystress_text.core.shapes import (
-    broken_line_shape,
-    cosine_shape,
-    even_ode_shape,
-    exponential_shape,
-    linear_shape,
-    monotonic_cosine_shape,
-    one_sided_cosine_shape,
-    shifted_cosine_shape,
-    square_root_shape,
-)
 
-Shape = Callable[[Tensor], Tensor]
 T = TypeVar("T")
 
 
@@ -49,7 +36,7 @@ class TemperatureError(ValueError):
 
 
 def check_tau(name: str, tau: float) -> None:
-    """Refuse a temperature that is not positive and finite, with a ValueError that names the argument."""
+    """Refuse a temperature that is not positive and finite."""
     if isinstance(tau, bool) or not 0 < tau < math.inf:
         raise ValueError(
             f"{name} must be a positive, finite number, got {tau}: similarities are divided by the temperature"
@@ -57,16 +44,11 @@ def check_tau(name: str, tau: float) -> None:
 
 
 def check_range(tau_min: float, tau_max: float) -> None:
-    """Refuse a range that is empty or not positive, with a ValueError."""
+    """Refuse a range that is empty or not positive."""
     check_tau("tau_min", tau_min)
     check_tau("tau_max", tau_max)
     if tau_min > tau_max:
         raise ValueError(f"tau_min must not exceed tau_max, got tau_min={tau_min} > tau_max={tau_max}")
-
-
-def expand_to(value: Tensor, like: Tensor) -> Tensor:
-    """A scalar expanded to the shape of ``like``, without a copy."""
-    return value.to(like.dtype).to(like.device).expand_as(like)
 
 
 @register_temperature("constant")
@@ -85,9 +67,6 @@ class ConstantTemperature(Temperature):
     def forward(self, similarity: Tensor) -> Tensor:
         return torch.full((), self.tau, dtype=similarity.dtype, device=similarity.device).expand_as(similarity)
 
-    def values(self) -> dict[str, Any]:
-        return {"tau": self.tau}
-
 
 def constant_if_number(temperature: T | float) -> T | ConstantTemperature:
     """A number as a constant temperature; anything else as it is."""
@@ -104,29 +83,24 @@ class ProfileTemperature(Temperature):
     gets closer is then treated as if it moved apart.
 
     Args:
-        tau_min: temperature where the shape is 0; positive.
-        tau_max: temperature where the shape is 1; not below ``tau_min``.
-        shape: an elementwise function from similarities in [-1, 1] to, as a rule, [0, 1].
-
-    Raises:
-        ValueError: the range is empty or not positive, or the profile is not positive everywhere.
+        tau_min: lowest temperature; positive.
+        tau_max: highest temperature; not below tau_min.
     """
 
-    def __init__(self, tau_min: float, tau_max: float, shape: Shape) -> None:
+    def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2) -> None:
         super().__init__()
         check_range(tau_min, tau_max)
         self.tau_min = tau_min
         self.tau_max = tau_max
-        self.shape = shape
         self._check_positive()
         self._warn_if_logit_falls()
 
+    @abstractmethod
+    def shape(self, similarity: Tensor) -> Tensor:
+        """Elementwise; 0 where the temperature is tau_min, 1 where it is tau_max."""
+
     def forward(self, similarity: Tensor) -> Tensor:
         return self.tau_min + (self.tau_max - self.tau_min) * self.shape(similarity)
-
-    def values(self) -> dict[str, Any]:
-        of_shape = getattr(self.shape, "keywords", {})  # the parameters of a partial shape
-        return {"tau_min": self.tau_min, "tau_max": self.tau_max, **of_shape}
 
     def _check_positive(self) -> None:
         grid = torch.linspace(-1, 1, 4001, dtype=torch.float64)
@@ -167,7 +141,7 @@ def falling_logit(temperature: ProfileTemperature) -> tuple[float, float, float]
     return float(falling[0]), float(falling[-1]), 1 + 1 / float(steepness.max())
 
 
-def _slope(shape: Shape, grid: Tensor) -> Tensor:
+def _slope(shape: Callable[[Tensor], Tensor], grid: Tensor) -> Tensor:
     """Derivative of an elementwise function on a grid, by central differences (kinks average their two sides)."""
     step = 1e-6
     return (shape(grid + step) - shape(grid - step)) / (2 * step)
@@ -181,8 +155,8 @@ class CosineTemperature(ProfileTemperature):
     ImageNet and 0.03/0.05 on text. ``tau_min == tau_max`` is the constant temperature.
     """
 
-    def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2) -> None:
-        super().__init__(tau_min, tau_max, cosine_shape)
+    def shape(self, similarity: Tensor) -> Tensor:
+        return 0.5 * (1 - torch.cos(math.pi * similarity))
 
 
 @register_temperature("shifted_cosine")
@@ -194,9 +168,7 @@ class ShiftedCosineTemperature(ProfileTemperature):
     "*" and "**" are ``(-0.2, 0.6)``, ``(-0.4, 0.7)`` and ``(-0.6, 0.8)``; ``shift=-1, scale=1`` is the vanilla cosine.
 
     Args:
-        tau_min: temperature at the bottom of the dip.
-        tau_max: temperature on the plateau.
-        shift: where the plateau starts, with the opposite sign; in [-1, 1].
+        shift: minus the plateau's start; in [-1, 1].
         scale: half the width of the dip (the paper's k). Default ``(1 + |shift|) / 2``, which puts ``tau_max`` at
             s = -1 and s = +1.
     """
@@ -210,7 +182,13 @@ class ShiftedCosineTemperature(ProfileTemperature):
             scale = (1 + abs(shift)) / 2
         if not 0 < scale < math.inf:
             raise ValueError(f"scale must be positive, got {scale}: it is half the width of the dip")
-        super().__init__(tau_min, tau_max, partial(shifted_cosine_shape, shift=shift, scale=scale))
+        self.shift, self.scale = shift, scale
+        super().__init__(tau_min, tau_max)
+
+    def shape(self, similarity: Tensor) -> Tensor:
+        offset = similarity + self.shift
+        offset = offset.clamp(max=0) if self.shift <= 0 else offset.clamp(min=0)  # 0 on the plateau
+        return 0.5 * (1 + torch.cos(math.pi / self.scale * offset))
 
 
 @register_temperature("one_sided_cosine")
@@ -220,23 +198,25 @@ class OneSidedCosineTemperature(ProfileTemperature):
     It breaks tau(-1) = tau_max on purpose. The paper's CIFAR ablation uses plateaus from -0.2 and from -0.4 on.
 
     Args:
-        tau_min: temperature at s = -1.
-        tau_max: temperature on the plateau.
-        shift: where the plateau starts, with the opposite sign; in [-1, 1).
+        shift: minus the plateau's start; in [-1, 1).
     """
 
     def __init__(self, tau_min: float = 0.07, tau_max: float = 0.2, shift: float = 0.2) -> None:
         if not -1 <= shift < 1:
             raise ValueError(f"shift must lie in [-1, 1), got {shift}: the plateau starts at s = -shift")
-        super().__init__(tau_min, tau_max, partial(one_sided_cosine_shape, shift=shift))
+        self.shift = shift
+        super().__init__(tau_min, tau_max)
+
+    def shape(self, similarity: Tensor) -> Tensor:
+        return 0.5 * (1 - torch.cos(math.pi * ((similarity + 1) / (1 - self.shift)).clamp(max=1)))
 
 
 @register_temperature("linear")
 class LinearTemperature(ProfileTemperature):
     """``tau_min + (tau_max - tau_min) |s|`` (the "linear" row of Table abltempfunc)."""
 
-    def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2) -> None:
-        super().__init__(tau_min, tau_max, linear_shape)
+    def shape(self, similarity: Tensor) -> Tensor:
+        return similarity.abs()
 
 
 @register_temperature("exponential")
@@ -244,23 +224,25 @@ class ExponentialTemperature(ProfileTemperature):
     """``tau_min + (tau_max - tau_min) (1 - exp(-c |s|)) / (1 - exp(-c))`` (the "exponential" row of Table abltempfunc).
 
     Args:
-        tau_min: temperature at s = 0.
-        tau_max: temperature at s = -1 and s = +1.
-        sharpness: c, positive; the larger, the narrower the dip.
+        sharpness: c, positive; the larger, the narrower the dip at s = 0.
     """
 
     def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2, sharpness: float = 3.5) -> None:
         if not 0 < sharpness < math.inf:
             raise ValueError(f"sharpness must be positive, got {sharpness}; for no sharpness use the linear profile")
-        super().__init__(tau_min, tau_max, partial(exponential_shape, sharpness=sharpness))
+        self.sharpness = sharpness
+        super().__init__(tau_min, tau_max)
+
+    def shape(self, similarity: Tensor) -> Tensor:
+        return torch.expm1(-self.sharpness * similarity.abs()) / math.expm1(-self.sharpness)
 
 
 @register_temperature("monotonic_cosine")
 class MonotonicCosineTemperature(ProfileTemperature):
     """``tau_min`` at s = -1 rising to ``tau_max`` at s = +1 along a half cosine (Table monotony)."""
 
-    def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2) -> None:
-        super().__init__(tau_min, tau_max, monotonic_cosine_shape)
+    def shape(self, similarity: Tensor) -> Tensor:
+        return 0.5 * (1 + torch.sin(0.5 * math.pi * similarity))
 
 
 @register_temperature("even_ode")
@@ -268,12 +250,17 @@ class EvenODETemperature(ProfileTemperature):
     """A profile shaped like the solutions of the paper's ODE (Eq. tauij) that meets ``tau_min`` and ``tau_max``.
 
     No solution of the ODE itself has ``tau_max`` at both ends and ``tau_min`` at 0; this one mirrors the branch through
-    ``tau(0) = tau_min`` and stretches it to ``tau_max``. It is an addition of this package.
+    ``tau(0) = tau_min``, ``g(s) = |s| / log(1 + |s| / tau_min)``, and stretches it to ``tau_max``. It is an addition of
+    this package.
     """
 
-    def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2) -> None:
-        check_range(tau_min, tau_max)
-        super().__init__(tau_min, tau_max, partial(even_ode_shape, tau_min=tau_min))
+    def shape(self, similarity: Tensor) -> Tensor:
+        ratio = similarity.abs() / self.tau_min
+        near_zero = ratio < 1e-3  # g / tau_min - 1 cancels there: use its Taylor series instead
+        safe = torch.where(near_zero, torch.ones_like(ratio), ratio)
+        series = ratio * (1 / 2 - ratio * (1 / 12 - ratio * (1 / 24 - ratio * (19 / 720))))
+        excess = torch.where(near_zero, series, safe / torch.log1p(safe) - 1)  # g(|s|) / tau_min - 1
+        return excess / (1 / (self.tau_min * math.log1p(1 / self.tau_min)) - 1)
 
 
 @register_temperature("temo")
@@ -293,51 +280,14 @@ class TeMoTemperature(ProfileTemperature):
         if isinstance(alpha, bool) or not 0 <= alpha < math.inf:
             raise ValueError(f"alpha must be at least 0, got {alpha}")
         self.tau_0, self.alpha = tau_0, alpha
-        super().__init__(tau_0, tau_0 + alpha, square_root_shape)
+        super().__init__(tau_0, tau_0 + alpha)
 
-    def values(self) -> dict[str, Any]:
-        return {"tau_0": self.tau_0, "alpha": self.alpha}
-
-
-@register_temperature("piecewise_linear")
-class PiecewiseLinearTemperature(ProfileTemperature):
-    """Straight lines between knots, constant below the first and above the last one.
-
-    Args:
-        knots: pairs of a similarity in [-1, 1] and a temperature, the similarities rising; or texts such as
-            ``"0.4:0.05"``.
-
-    Raises:
-        ValueError: fewer than two knots, or one that is out of order or not positive.
-    """
-
-    def __init__(self, knots: Sequence[tuple[float, float] | str]) -> None:
-        pairs = [_knot(knot) for knot in knots]
-        places = [place for place, _ in pairs]
-        if len(pairs) < 2 or places != sorted(set(places)) or not -1 <= places[0] <= places[-1] <= 1:
-            raise ValueError(f"knots must be at least two, their similarities rising within [-1, 1], got {places}")
-        for _, tau in pairs:
-            check_tau("knots", tau)
-        taus = [tau for _, tau in pairs]
-        low, high = min(taus), max(taus)
-        heights = [(tau - low) / (high - low) if high > low else 0.0 for tau in taus]
-        self.knots = pairs
-        super().__init__(low, high, partial(broken_line_shape, places=tuple(places), heights=tuple(heights)))
-
-    def values(self) -> dict[str, Any]:
-        return {"knots": " ".join(f"{place:g}:{tau:g}" for place, tau in self.knots)}
-
-
-def _knot(knot: tuple[float, float] | str) -> tuple[float, float]:
-    try:
-        place, tau = knot.split(":") if isinstance(knot, str) else knot
-        return float(place), float(tau)
-    except ValueError as error:
-        raise ValueError(f"knots must be pairs such as 0.4:0.05, got {knot!r}") from error
+    def shape(self, similarity: Tensor) -> Tensor:
+        return (0.5 * (1 + similarity)).clamp(min=1e-12).sqrt()  # where rounding takes s below -1
 
 
 def ode_temperature(similarity: Tensor, delta_k: float, c: float) -> Tensor:
-    """The ODE family of the paper (Eq. tauij), ``s / log(delta K s - c)``, for plots.
+    """The ODE family of the paper (Eq. tauij), ``s / log(delta K s - c)``, for plots; NaN where it is not positive.
 
     It solves ``d tau / ds = tau / s * (1 - tau delta K exp(-s / tau))`` (Eq. eqnnewdeltdels).
 
@@ -345,9 +295,6 @@ def ode_temperature(similarity: Tensor, delta_k: float, c: float) -> Tensor:
         similarity: any shape.
         delta_k: the product delta K of the gradient bound and the sum over the other pairs.
         c: the integration constant.
-
-    Returns:
-        Temperatures of the same shape; NaN where the logarithm or the temperature is not positive.
     """
     argument = delta_k * similarity - c
     tau = similarity / torch.log(argument.clamp(min=torch.finfo(similarity.dtype).tiny))

@@ -1,4 +1,4 @@
-"""Evaluation's sentences while training: token ids that are kept, and how sentences share a batch."""
+"""Sentences for evaluation: token ids that are kept, and how sentences share a batch."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class TokenizedOnce:
             self._ids.update(zip(part, map(torch.tensor, ids), strict=True))
         return [self._ids[sentence] for sentence in sentences]
 
-    def padded(self, ids: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def padded(self, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Ids and mask of a batch, both (n, longest)."""
-        pad, side = self.tokenizer.pad_token_id, self.tokenizer.padding_side
+        ids, side = self(sentences), self.tokenizer.padding_side
         mask = [torch.ones_like(one) for one in ids]
-        return pad_sequence(ids, True, pad, side), pad_sequence(mask, True, 0, side)
+        return pad_sequence(ids, True, self.tokenizer.pad_token_id, side), pad_sequence(mask, True, 0, side)
 
 
 def by_sentences(sentences: Sequence[str], size: int) -> list[list[int]]:

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from dystress_text.cli.extras import require
-from dystress_text.errors import UserError, reason_of
+from dystress_text.errors import ParameterError, reason_of
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -36,11 +36,8 @@ def add_lora(
 
     Returns:
         peft's model, which shares all weights with ``transformer``.
-
-    Raises:
-        UserError: peft is not installed, or there are no such linear layers.
     """
-    require("lora", "--lora_rank")
+    require("lora", "lora_rank")
     from peft import LoraConfig, get_peft_model
     from peft.tuners.lora import LoraLayer
 
@@ -53,12 +50,11 @@ def add_lora(
             warnings.simplefilter("ignore", FutureWarning)  # of peft's own calls to transformers
             adapted = get_peft_model(transformer, config)
     except ValueError as error:
-        raise UserError(
-            f"--lora_target_modules: give the names of linear layers of this encoder: {reason_of(error)}"
-        ) from error
+        message = f"give the names of linear layers of this encoder: {reason_of(error)}"
+        raise ParameterError("lora_target_modules", message) from error
     for name, module in transformer.named_modules():
         if isinstance(module, LoraLayer) and not isinstance(module.get_base_layer(), nn.Linear):
-            raise UserError(f"--lora_target_modules: {name} is not a linear layer")
+            raise ParameterError("lora_target_modules", f"{name} is not a linear layer")
     return adapted
 
 
@@ -68,13 +64,7 @@ def merged(adapted: PeftModel) -> PreTrainedModel:
 
 
 def save_adapter(adapted: PeftModel, folder: Path) -> None:
-    """Write the adapter as ``PeftModel.from_pretrained(base, folder)`` reads it.
-
-    The adapter names its base; of a base in a folder it has the folder's name, not the path.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write the adapter as ``PeftModel.from_pretrained(base, folder)`` reads it; of a base's folder it has the name."""
     config = adapted.peft_config["default"]
     base = Path(config.base_model_name_or_path or "")
     if base.is_dir():

@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from dystress_text.errors import UserError, reason_of
+from dystress_text.errors import ParameterError, reason_of
 from dystress_text.files.hub import hub_reachable
 from dystress_text.training.batches import Batch
 
@@ -34,14 +34,11 @@ class TokenMasking:
         tokenizer: the encoder's.
         probability: share of the tokens to hide, special tokens aside.
         seed: of the run.
-
-    Raises:
-        UserError: the tokenizer has no mask token.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, probability: float = 0.15, seed: int = 0) -> None:
         if tokenizer.mask_token is None:
-            raise UserError("--do_mlm: this encoder's tokenizer has no mask token")
+            raise ParameterError("do_mlm", "this encoder's tokenizer has no mask token")
         self._collator = DataCollatorForLanguageModeling(tokenizer, mlm_probability=probability)
         self._special = torch.tensor(sorted(set(tokenizer.all_special_ids)))
         self._seed = seed
@@ -76,28 +73,22 @@ class TokenMasking:
 def load_lm_head(name_or_path: str, transformer: PreTrainedModel) -> nn.Module:
     """The head that turns hidden states (m, dim) into logits (m, vocabulary), its last layer tied to the embeddings.
 
-    Args:
-        name_or_path: where ``transformer`` came from.
-        transformer: the encoder that the head goes on.
-
-    Raises:
-        UserError: an encoder whose head is not known, or that cannot be loaded.
+    ``transformer`` is what came from ``name_or_path``.
     """
     kind = transformer.config.model_type
     if kind not in HEADS:
-        raise UserError(f"--do_mlm: no masked-language-model head is known for {kind!r}; known are {', '.join(HEADS)}")
+        message = f"no masked-language-model head is known for {kind!r}; known are {', '.join(HEADS)}"
+        raise ParameterError("do_mlm", message)
     try:
         model, found = AutoModelForMaskedLM.from_pretrained(
             name_or_path, dtype=torch.float32, output_loading_info=True, local_files_only=not hub_reachable(),
             trust_remote_code=False,
         )  # fmt: skip
     except Exception as error:  # damaged files raise errors of many libraries
-        raise UserError(f"--do_mlm: cannot load the head of {name_or_path!r}: {reason_of(error)}") from error
+        raise ParameterError("do_mlm", f"cannot load the head of {name_or_path!r}: {reason_of(error)}") from error
     prefix = HEADS[kind] + "."
     if any(key.startswith(prefix) and "decoder" not in key for key in found["missing_keys"]):
-        warnings.warn(
-            f"{name_or_path!r} has no masked-language-model head: --do_mlm starts with a new one", stacklevel=2
-        )
+        warnings.warn(f"{name_or_path!r} has no masked-language-model head: a new one is trained", stacklevel=2)
     head = cast(nn.Module, getattr(model, HEADS[kind]))
     decoder: Any = head.get_submodule("predictions.decoder" if kind == "bert" else "decoder")
     decoder.weight = transformer.get_input_embeddings().weight

@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from dystress_text.errors import UserError, reason_of
+from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.files.hub import hub_reachable
 
 if TYPE_CHECKING:
@@ -55,14 +55,7 @@ def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrain
     """Load an encoder and its tokenizer from a folder or from the hub. Code that comes with a model is never run.
 
     A folder of SimCSE's training (``bert.*``, ``mlp.dense.*``) is read as SimCSE's own conversion does it: the MLP
-    becomes the encoder's pooler.
-
-    Args:
-        name_or_path: folder or hub name.
-        dropout: a rate for every dropout of the encoder, instead of its configuration's.
-
-    Raises:
-        UserError: nothing can be loaded from there, or tokenizer and encoder do not belong together.
+    becomes the encoder's pooler. ``dropout`` is a rate for every dropout, instead of the configuration's.
     """
     with readable(name_or_path):
         # with trust_remote_code=None transformers would ask on the terminal, and accept a piped "y"
@@ -70,18 +63,15 @@ def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrain
         config = AutoConfig.from_pretrained(name_or_path, **source)
         if dropout is not None:
             _set_dropout(config, dropout)
-        source |= {"config": config, "dtype": torch.float32, "output_loading_info": True}
-        transformer, info = AutoModel.from_pretrained(name_or_path, **source)
+        weights = source | {"config": config, "dtype": torch.float32, "output_loading_info": True}
+        transformer, info = AutoModel.from_pretrained(name_or_path, **weights)
         raw = _MLP in info["unexpected_keys"] and _POOLER in info["missing_keys"]
         if raw:
             renamed = {r"^mlp\.dense\.": "pooler.dense."}
-            transformer, info = AutoModel.from_pretrained(name_or_path, key_mapping=renamed, **source)
-        del source["config"], source["dtype"], source["output_loading_info"]
+            transformer, info = AutoModel.from_pretrained(name_or_path, key_mapping=renamed, **weights)
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, **source)
         if transformer.config.is_encoder_decoder:
-            raise UserError(
-                f"--model_name_or_path: {name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed"
-            )
+            raise UserError(f"{name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed")
         _check_vocabulary(name_or_path, tokenizer, transformer)
         pooler = None
         if pooler_dense(transformer) is not None and _POOLER not in info["missing_keys"]:
@@ -90,26 +80,18 @@ def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrain
     return Pretrained(name_or_path, transformer, tokenizer, pooler, left)
 
 
-def load_sentence_transformer(
-    name_or_path: str, option: str = "--model", device: str | None = None
-) -> SentenceTransformer:
+def load_sentence_transformer(name_or_path: str, device: str | None = None) -> SentenceTransformer:
     """Load a sentence-transformers model from a folder, the cache or the hub. Code that comes with it is never run.
 
-    Args:
-        name_or_path: folder or hub name.
-        option: the program's option for it, for error messages.
-        device: for the model; None is sentence-transformers' choice.
-
-    Raises:
-        UserError: the model cannot be loaded.
+    Without a device it is on that of sentence-transformers' choice.
     """
     folder = Path(name_or_path).is_dir()
     if folder and not (Path(name_or_path) / "modules.json").is_file():
-        raise UserError(f"{option}: {name_or_path!r} is not a sentence-transformers folder")
+        raise UserError(f"{name_or_path!r} is not a sentence-transformers folder")
     from sentence_transformers import SentenceTransformer  # slow to import
 
     logging.disable_progress_bar()  # of the weights
-    with readable(name_or_path, option, kind="" if folder else ", which is no folder here, from the hub or its cache"):
+    with readable(name_or_path, "" if folder else ", which is no folder here, from the hub or its cache"):
         return SentenceTransformer(
             name_or_path, device=device, local_files_only=folder or not hub_reachable(), trust_remote_code=False
         )
@@ -117,9 +99,7 @@ def load_sentence_transformer(
 
 @contextmanager
 def readable(
-    name_or_path: str,
-    option: str = "--model_name_or_path",
-    kind: str = " as a Hugging Face encoder, from a folder, the local cache or the hub",
+    name_or_path: str, kind: str = " as a Hugging Face encoder, from a folder, the local cache or the hub"
 ) -> Iterator[None]:
     """Turn any error inside into one line that says what cannot be loaded."""
     try:
@@ -127,7 +107,7 @@ def readable(
     except UserError:
         raise
     except Exception as error:  # damaged files raise errors of many libraries
-        raise UserError(f"{option}: cannot load {name_or_path!r}{kind}: {reason_of(error)}") from error
+        raise UserError(f"cannot load {name_or_path!r}{kind}: {reason_of(error)}") from error
 
 
 def pooler_dense(transformer: PreTrainedModel) -> nn.Linear | None:
@@ -141,7 +121,7 @@ def pooler_dense(transformer: PreTrainedModel) -> nn.Linear | None:
 def _set_dropout(config: PretrainedConfig, rate: float) -> None:
     names = [name for name, value in config.to_dict().items() if "drop" in name and isinstance(value, float | int)]
     if not names:
-        raise UserError("--dropout: this encoder's configuration names no dropout rate")
+        raise ParameterError("dropout", "this encoder's configuration names no dropout rate")
     for name in names:
         setattr(config, name, rate)
 
@@ -151,11 +131,11 @@ def _check_vocabulary(name_or_path: str, tokenizer: PreTrainedTokenizerBase, tra
     rows = len(cast(nn.Embedding, transformer.get_input_embeddings()).weight)
     vocabulary = tokenizer.get_vocab()
     if len(vocabulary) <= len(tokenizer.all_special_tokens):
-        raise UserError(f"--model_name_or_path: {name_or_path!r} has no tokenizer files: no word is known")
+        raise UserError(f"{name_or_path!r} has no tokenizer files: no word is known")
     if max(vocabulary.values()) >= rows:
         raise UserError(
-            f"--model_name_or_path: {name_or_path!r} has a tokenizer with ids up to {max(vocabulary.values())} for "
-            f"{rows} token embeddings; they do not belong together"
+            f"{name_or_path!r} has a tokenizer with ids up to {max(vocabulary.values())} for {rows} token embeddings; "
+            "they do not belong together"
         )
     if len(vocabulary) < rows // 2:
         warnings.warn(

@@ -162,9 +162,7 @@ def load_model(
     limit = length_limit(tokenizer, encoder.transformer)
 
     def embed(sentences: Sequence[str]) -> Tensor:
-        vectors = encoder.encode(sentences, tokenizer, batch_size, progress=progress, dtype=DTYPES[dtype])
-        assert isinstance(vectors, Tensor)
-        return vectors
+        return encoder.encode(sentences, tokenizer, batch_size, progress=progress, dtype=DTYPES[dtype])
 
     return embed, _described(encoder, tokenizer, model, pooler_type, limit, dtype, device)
 
@@ -177,7 +175,7 @@ def _load_sentence_transformer(
             f"--model: {model!r} is not a sentence-transformers folder; for a Hugging Face folder or name "
             "give --pooler_type"
         )
-    with readable(model, "--model", kind=""):
+    with readable(model, kind=""):
         encoder = load_sentence_transformer(model, device=device)
         limit = int(encoder.max_seq_length or 0)
         transformer = getattr(encoder[0], "model", None) or getattr(encoder[0], "auto_model", None)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dystress_text.core.diagnosis import BINS
 from dystress_text.core.geometry import alignment, uniformity
-from dystress_text.core.rows import positive_similarity, unit_vectors
+from dystress_text.core.vectors import positive_similarity, unit_vectors
 from dystress_text.evaluation.catalogue import StsTask
 from dystress_text.evaluation.readers import POSITIVE_SCORE, StsPairs
 

@@ -1,13 +1,12 @@
 """Make a copy of a trained model that other tools load.
 
-    dystress export out/ --to legacy    # sentence-transformers from 2.2 on
     dystress export out/ --to hf        # transformers alone; the card spells the pooling out
     dystress export out/ --to onnx      # ONNX Runtime; pooling is part of the graph
     dystress export out/ --to native --push_to_hub NAME/MODEL
 
-The copy lands in a folder of its own (``--output``, or ``out-legacy`` and so on) and is there only if its vectors, as
-the tool that it is for computes them, are those of the model (1e-4). ``native`` is the layout of the installed
-sentence-transformers, without the run's log and checkpoints.
+The copy lands in a folder of its own (``--output``, or ``out-hf`` and so on) and is there only if its vectors, as
+the tool that it is for computes them, are those of the model (1e-4). ``native`` is what training saves, for
+sentence-transformers from 2.2 on, without the run's log and checkpoints.
 """
 
 from __future__ import annotations

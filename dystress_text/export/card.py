@@ -22,7 +22,7 @@ from dystress_text.simcse.training_text import WIKI1M
 
 CARD = "README.md"
 HERE = "path/to/this/folder"
-LAYOUTS = ("native", "hf", "legacy", "onnx")
+LAYOUTS = ("native", "hf", "onnx")
 
 _FORMATS = {"spearman": ".2f", "alignment": ".4f", "uniformity": ".4f"}
 _UNKNOWN = "unknown"
@@ -93,7 +93,6 @@ def model_card(
         _about(record, model),
         "## How to use",
         *usage(model, layout, at),
-        *_verdict(record),
         *_recipe(record),
         *_results(record),
         *_further_results(record),
@@ -140,30 +139,6 @@ def _made(record: Mapping[str, Any]) -> str:
     return f"fine-tuned by contrastive learning with {program}"
 
 
-def _verdict(record: Mapping[str, Any]) -> Iterable[str]:
-    """What was said about an adapted model, and which model this is."""
-    found = _section(record, "adaptation")
-    if "verdict" not in found:
-        return
-    split = found["split"]
-    rows = []
-    deciding = [{"name": name, "base": "", "tuned": "", "difference": found[name]} for name in ("opening", "score")]
-    for each in [*deciding, *found["measures"]]:
-        if each["name"] in ("opening", "score", *found["deciding"], *found["bars"]["guarded"]):
-            change = each["difference"]
-            figures = [f"{value:.2f}" if _is_number(value) else "" for value in (each["base"], each["tuned"])]
-            ends = [f"{change[name]:+.2f}" if _is_number(change[name]) else "?" for name in ("figure", "low", "high")]
-            rows.append((each["name"], *figures, ends[0], f"{ends[1]} to {ends[2]}"))
-    yield (
-        f"## Verdict: {_plain(found['verdict'])}\n\n{_plain(found['about'])} Base and adapted model were compared "
-        f"without labels on {split['judged_on']:,} sentences of the training text that trained and chose nothing; "
-        "whether labels say the same is not known.\n\n"
-        + "\n".join(f"- {_plain(reason)}" for reason in found["reasons"])
-        + "\n\n"
-        + _table(("measure x 100", "base", "adapted", "difference", "95 % interval"), rows)
-    )
-
-
 def _adapters_in_words(record: Mapping[str, Any]) -> str:
     settings, parameters = _section(record, "settings"), _section(record, "parameters")
     rank = settings.get("lora_rank")
@@ -195,7 +170,7 @@ def _tokens_in_words(model: SavedModel) -> str:
 
 def _front_matter(record: Mapping[str, Any], layout: str) -> str:
     settings, base = _section(record, "settings"), _section(record, "base_model")
-    sentence_transformers = layout in ("native", "legacy")
+    sentence_transformers = layout == "native"
     content: dict[str, Any] = {
         "license": str(base.get("license") or _UNKNOWN),
         "pipeline_tag": "sentence-similarity" if sentence_transformers else "feature-extraction",

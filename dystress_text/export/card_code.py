@@ -61,21 +61,12 @@ def usage(model: SavedModel, layout: str, at: str) -> Iterable[str]:
         at: where the copy lies, as the code is to name it.
     """
     fill = {"location": _quoted(at), "sentences": _SENTENCES}
-    if layout in ("native", "legacy"):
-        older = "This copy has the layout of sentence-transformers 2, which later versions read too."
-        if layout == "native":
-            older = (
-                "This takes sentence-transformers 5.4 or newer; versions from 2.2 on read the copy that `python -m "
-                "dystress_text.export FOLDER --to legacy` makes."
-            )
+    if layout == "native":
         code = _SENTENCE_TRANSFORMERS.format(**fill)
-        yield f"With sentence-transformers:\n\n```python\n{code}```\n\n{older}"
+        yield f"With sentence-transformers, from version 2.2 on:\n\n```python\n{code}```"
     if layout == "onnx":
         code = _ONNX.format(**fill)
         yield f"With ONNX Runtime; `sentence_embedding` is pooled already:\n\n```python\n{code}```"
-    elif model.prompts.text:
-        prompt = _quoted(model.prompts.text)
-        yield f"`encode` puts the prompt `{prompt}` in front of each sentence, which transformers alone does not."
     elif layout != "hf" and model.dense is not None:
         yield f"The dense layer is a module of its own ({model.dense}), which transformers alone does not apply."
     else:

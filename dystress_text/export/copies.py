@@ -19,10 +19,10 @@ from transformers import PreTrainedTokenizerBase
 
 from dystress_text.cli.extras import require
 from dystress_text.encoders.encoder import SentenceEncoder, length_limit, load_encoder, pooler_encoder
-from dystress_text.encoders.legacy_layout import write_legacy, write_tokenizer
 from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.pretrained import load_pretrained, load_sentence_transformer, pooler_dense
 from dystress_text.encoders.saved_model import load_saved, read_saved
+from dystress_text.encoders.saving import write_tokenizer
 from dystress_text.errors import UserError, reason_of
 from dystress_text.export.card import HERE, LAYOUTS, write_card
 from dystress_text.files.hub import hub_reachable
@@ -84,8 +84,6 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
     if to == "onnx":
         require("onnx", "--to onnx")
     saved = read_saved(model)
-    if saved.prompts.text:
-        raise UserError(f"{str(model)!r} has a default prompt, which other layouts do not keep; nothing was written")
     record = _read_record(model)
     encoder, tokenizer = load_saved(model)
     encoder.eval()
@@ -100,7 +98,6 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
                 if file.is_file():
                     file.chmod((folder / "README.md").stat().st_mode)
             expected = encoder.encode(PROBES, tokenizer)
-            assert isinstance(expected, Tensor)
             difference = float((embed(folder, encoder) - expected).abs().max())
             if not difference <= TOLERANCE:  # a NaN is refused too
                 raise UserError(f"--to {to}: the copy's vectors differ by {difference:.2g}; nothing was written")
@@ -144,12 +141,12 @@ def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fold
         "tokens": "mean" if layers else "first",
         "normalize": encoder.normalize,
     }
-    if encoder.keep_head:
+    if encoder.keep_head and encoder.head is not None:
         dense = pooler_dense(encoder.transformer)
         if layers or dense is None:
             reason = "follows a mean over the tokens" if layers else "has no place: the encoder has no pooler"
             raise UserError(f"--to hf: this model's head {reason}; native, legacy and onnx can hold it")
-        dense.load_state_dict(encoder.head_dense.state_dict())
+        dense.load_state_dict(encoder.head.state_dict())
         encoder.transformer.config.sentence_embedding["head"] = "pooler_output"
     encoder.transformer.save_pretrained(folder)
     write_tokenizer(tokenizer, folder)
@@ -198,7 +195,7 @@ def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fo
 
 
 def _embed_sentence_transformers(folder: Path, encoder: SentenceEncoder) -> Tensor:
-    model = load_sentence_transformer(str(folder), "--to", "cpu")
+    model = load_sentence_transformer(str(folder), "cpu")
     vectors: Tensor = model.encode(list(PROBES), batch_size=4, convert_to_tensor=True, show_progress_bar=False)
     return vectors
 
@@ -211,7 +208,6 @@ def _embed_transformers(folder: Path, encoder: SentenceEncoder) -> Tensor:
         copy, tokenizer = load_encoder(str(folder), encoder.pooler_type, mlp_head=False)
     copy.normalize = encoder.normalize
     vectors = copy.encode(PROBES, tokenizer, batch_size=4)
-    assert isinstance(vectors, Tensor)
     return vectors
 
 
@@ -231,7 +227,6 @@ def _embed_onnx(folder: Path, encoder: SentenceEncoder) -> Tensor:
 _LAYOUTS: dict[str, tuple[Write, Embed]] = {
     "native": (_write_native, _embed_sentence_transformers),
     "hf": (_write_hf, _embed_transformers),
-    "legacy": (write_legacy, _embed_sentence_transformers),
     "onnx": (_write_onnx, _embed_onnx),
 }
 

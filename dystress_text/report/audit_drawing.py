@@ -8,9 +8,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
 
 from dystress_text.core.diagnosis import BINS, local_temperature
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.report.audit import Audit, Window, tau_in_words
 from dystress_text.report.curves import similarities
 from dystress_text.report.drawings import WIDTH, style
@@ -23,7 +25,7 @@ _MARGIN = 0.04  # of the similarity, beside the bins that hold a gradient
 _LITTLE, _MUCH = 2e-4, 0.01  # shares of the gradient in a bin: it is shown, and its temperatures fit the panel
 
 
-def draw_audit(audit: Audit, rule: PairRule | None, detach: bool = True) -> Figure:
+def draw_audit(audit: Audit, rule: Temperature | None, detach: bool = True) -> Figure:
     """The figure of an audit over all its steps.
 
     Args:
@@ -37,8 +39,10 @@ def draw_audit(audit: Audit, rule: PairRule | None, detach: bool = True) -> Figu
             2, 1, figsize=(WIDTH, 4.3), sharex=True, layout="constrained", height_ratios=(3, 2)
         )
         _gradients(above, window)
-        if rule is not None and rule.sums == 1:
-            _temperatures(below, rule, detach, window)
+        s = similarities(4001)
+        local = None if rule is None else local_temperature(rule, s, detach)
+        if rule is not None and local is not None:
+            _temperatures(below, s, local.numpy(), rule(s).detach().numpy(), window)
         else:
             _ratio(below, window)
         above.label_outer()
@@ -66,9 +70,7 @@ def _gradients(axes: Axes, window: Window) -> None:
     axes.set_ylim(bottom=0)
 
 
-def _temperatures(axes: Axes, rule: PairRule, detach: bool, window: Window) -> None:
-    s = similarities(4001)
-    local, tau = local_temperature(rule, s, detach).numpy(), rule(s).detach().expand_as(s).numpy()
+def _temperatures(axes: Axes, s: Tensor, local: NDArray[Any], tau: NDArray[Any], window: Window) -> None:
     axes.plot(s, tau, color=_GREY, linestyle=_DOTTED, linewidth=1.2, label="its $\\tau(s)$")
     axes.plot(s, local, color=_BLUE, linestyle=_SOLID, label=_RULE)
     axes.axhline(window.tau, color=_RED, linestyle=_DASHED, linewidth=1.4, label=_name(window))

@@ -92,6 +92,6 @@ def log_of_sentences(
     batches = BatchOrder(len(corpus), min(batch_size, len(corpus)), seed=0).epoch(0)
     loaded = load_ahead(lambda rows: task.load(rows, 0), batches, accelerator.device)
     for batch in progress_bar(loaded, total=len(batches), desc="encoding", unit=" batches"):
-        task.loss(task.embed(encoder, batch))
+        log.add(task.embed(encoder, batch).views)
         log.end_step()
     return [{"step": step, **line} for step, line in enumerate(log.read(accelerator), 1)]

@@ -7,12 +7,10 @@ import warnings
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dystress_text.core.registry import Temperature
-from dystress_text.core.rows import info_nce_rows
-from dystress_text.core.rule import Rows
-from dystress_text.core.shift_versions import ONE_SIDED, SHIFTED
 from dystress_text.core.temperature import (
     ConstantTemperature,
     CosineTemperature,
@@ -28,6 +26,9 @@ from dystress_text.core.temperature import (
 NEGATIVES = 63  # per anchor, in the paper's text batch of 64
 ODE_TAU_MAX = 0.2  # at the ends that the constants of the ODE's figure are chosen to meet
 ODE_PRODUCTS = ((0.01, 50.0), (0.1, 50.0), (0.1, 200.0))  # delta and K; the paper does not name its own
+# the paper's versions of the shifted minimum: shift and scale of 1 and 2; of 3, minus the plateau's start
+SHIFTED = {"1a": (0.2, 0.6), "1b": (0.4, 0.7), "2a": (-0.2, 0.6), "2b": (-0.4, 0.7)}
+ONE_SIDED = {"3a": 0.2, "3b": 0.4}
 _quiet = partial(warnings.catch_warnings, action="ignore")  # the logit of some rows falls
 
 
@@ -110,13 +111,14 @@ def logits() -> dict[str, Temperature]:
 
 def logit(temperature: Temperature, s: Tensor) -> Tensor:
     """``s / tau(s)``, the same shape as ``s``."""
-    return temperature.logits(s)[0].detach()
+    tau: Tensor = temperature(s)
+    return (s / tau).detach()
 
 
 def gradient_factor(temperature: Temperature, s: Tensor, detached: bool) -> Tensor:
     """Slope of the logit by the similarity: (tau - s tau') / tau^2, or 1 / tau with the temperature detached."""
     s = s.detach().requires_grad_()
-    (slope,) = torch.autograd.grad(temperature.logits(s, detached)[0].sum(), s)
+    (slope,) = torch.autograd.grad((s / temperature(s.detach() if detached else s)).sum(), s)
     return slope
 
 
@@ -146,9 +148,7 @@ def gradient_field(
         ``-dL/ds_positive``, the pull on the positive, and the sum of ``dL/ds_negative`` over the negatives, the push.
     """
     positive, negative = positive.detach().requires_grad_(), negative.detach().requires_grad_()
-    rows = Rows(
-        temperature.logits(positive, detached)[0],
-        temperature.logits(negative, detached)[0] + math.log(negatives),
-    )
-    pull, push = torch.autograd.grad(info_nce_rows(rows).sum(), [positive, negative])
+    of_positive, of_negative = (s / temperature(s.detach() if detached else s) for s in (positive, negative))
+    loss = F.softplus(of_negative + math.log(negatives) - of_positive)
+    pull, push = torch.autograd.grad(loss.sum(), [positive, negative])
     return -pull, push

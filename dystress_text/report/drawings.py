@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.report import curves
 from dystress_text.report.history import RunCurves, metrics_of, read_curves
 from dystress_text.report.plots import MORE_COLOURS, STYLES, dress, dress_plain
@@ -63,7 +63,7 @@ def draw_shifts() -> Figure:
 
 
 def _one_a_panel(
-    named: Mapping[str, PairRule], rows: int, note: str, behind: PairRule | None = None, empty: int | None = None
+    named: Mapping[str, Temperature], rows: int, note: str, behind: Temperature | None = None, empty: int | None = None
 ) -> Figure:
     """Temperatures, one in each panel, three panels in a row; behind each in grey one or all others.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
 from dystress_text.training.run_folder import LOG, PROGRAMS, SIMILARITY_LOG, read_record
 from dystress_text.training.step_log import read_steps
@@ -34,16 +34,16 @@ class RunHistory:
     record: Mapping[str, Any]
     curves: RunCurves
     similarity_steps: Sequence[Mapping[str, Any]]
-    temperature: PairRule | None
+    temperature: Temperature | None
 
     @property
-    def profile(self) -> PairRule | None:
+    def profile(self) -> Temperature | None:
         """The temperature if it depends on the similarity alone, so that it has a curve."""
         tau = self.temperature
         return None if tau is None or tau.needs_progress or tau.needs_mean_positive else tau
 
 
-def read_history(folder: Path, temperature: PairRule | None = None) -> RunHistory:
+def read_history(folder: Path, temperature: Temperature | None = None) -> RunHistory:
     """Read a finished run; ``temperature`` is what it was trained with.
 
     Raises:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.cli.extras import require
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
 from dystress_text.files.whole import write_text
 from dystress_text.report.history import RunHistory, read_history
@@ -24,7 +24,7 @@ _SURROUNDINGS = ("program", "data", "corpus", "data_variants", "device", "proces
 
 def write_report(
     folder: Path,
-    temperature: PairRule | None = None,
+    temperature: Temperature | None = None,
     tables: Callable[[Mapping[str, Any]], Sequence[tuple[str, Table]]] = lambda record: (),
 ) -> Path:
     """Write the ``report.html`` of a finished run from its record and logs, and return where it is.
@@ -45,8 +45,8 @@ def write_report(
 
 def leave_report(
     folder: Path,
-    temperature: PairRule | None = None,
-    write: Callable[[Path, PairRule | None], Path] = write_report,
+    temperature: Temperature | None = None,
+    write: Callable[[Path, Temperature | None], Path] = write_report,
 ) -> str:
     """The same at the end of a run, which must not fail for its page.
 

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.report.curves import similarities
 from dystress_text.report.drawings import metric_title, name_lines, plot_metric, style
 from dystress_text.report.history import RunCurves, RunHistory, metrics_of
@@ -80,7 +80,7 @@ def _similarities(run: RunHistory, named: bool) -> Pictures:
     return pictures
 
 
-def draw_pairs(histograms: Mapping[str, Any], temperature: PairRule | None) -> str:
+def draw_pairs(histograms: Mapping[str, Any], temperature: Temperature | None) -> str:
     """Similarities of scored pairs before and after training, above the temperature at the same similarities.
 
     As :func:`draw_batches`, it returns a picture that a page can hold.
@@ -96,7 +96,7 @@ def draw_pairs(histograms: Mapping[str, Any], temperature: PairRule | None) -> s
         return _finished(figure, panels, temperature)
 
 
-def draw_batches(first: Mapping[str, Histogram], last: Mapping[str, Histogram], temperature: PairRule | None) -> str:
+def draw_batches(first: Mapping[str, Histogram], last: Mapping[str, Histogram], temperature: Temperature | None) -> str:
     """Similarities of the pairs in training batches, and where the negatives' gradient lies, early and late."""
     names = {"negatives": STYLES[1], "gradient": STYLES[3], "positives": STYLES[0]}
     labels = {"gradient": "gradient of the negatives"}
@@ -109,7 +109,7 @@ def draw_batches(first: Mapping[str, Histogram], last: Mapping[str, Histogram], 
         return _finished(figure, panels, temperature)
 
 
-def _stacked(histograms: int, temperature: PairRule | None) -> tuple[Figure, list[Axes]]:
+def _stacked(histograms: int, temperature: Temperature | None) -> tuple[Figure, list[Axes]]:
     """Panels for histograms, and a lower one for the temperature if there is a curve."""
     rows = histograms + (temperature is not None)
     figure, grid = plt.subplots(
@@ -129,7 +129,7 @@ def _step(axes: Axes, counts: Histogram, colour: str, line: str, label: str) -> 
         )  # fmt: skip
 
 
-def _finished(figure: Figure, panels: Sequence[Axes], temperature: PairRule | None) -> str:
+def _finished(figure: Figure, panels: Sequence[Axes], temperature: Temperature | None) -> str:
     if temperature is not None:
         s = similarities()
         panels[-1].plot(s, temperature(s).detach(), color=STYLES[2][0])

@@ -18,7 +18,7 @@ import torch
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.core.temperature import (
     ConstantTemperature,
     CosineTemperature,
@@ -31,7 +31,7 @@ STYLES = [("#0072b2", "-"), ("#d55e00", "--"), ("#009e73", "-."), ("#595959", ":
 MORE_COLOURS = ["#cc79a7", "#e69f00", "#56b4e9"]  # of the same palette, where four are not enough
 
 
-def plot_temperatures(temperatures: Mapping[str, PairRule], file: str | Path) -> None:
+def plot_temperatures(temperatures: Mapping[str, Temperature], file: str | Path) -> None:
     """Draw temperatures and their logits ``s / tau(s)`` over the similarity, side by side.
 
     Args:
@@ -53,7 +53,7 @@ def plot_temperatures(temperatures: Mapping[str, PairRule], file: str | Path) ->
 
 
 def plot_similarities(
-    similarities: Mapping[str, NDArray[np.floating]], title: str, *, temperature: PairRule, source: str, file: Path
+    similarities: Mapping[str, NDArray[np.floating]], title: str, *, temperature: Temperature, source: str, file: Path
 ) -> None:
     """Draw histograms of similarities, and below them the temperature over the same axis.
 

@@ -28,7 +28,7 @@ from dystress_text.training.checkpoints import as_before
 from dystress_text.training.presets import find_preset
 from dystress_text.training.run_folder import RECORD, evaluation_file, read_json, read_record
 
-GRID = tuple(option for option in TEMPERATURE_OPTIONS if option not in ("unit", "knots"))  # the numbers
+GRID = tuple(option for option in TEMPERATURE_OPTIONS if option != "unit")  # the numbers
 SET_HERE = ("--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir")
 TRAIN, EVALUATE = PACKAGE / "train.py", PACKAGE / "senteval.py"
 

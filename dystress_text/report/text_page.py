@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.evaluation.readers import POSITIVE_SCORE
 from dystress_text.files.whole import write_text
@@ -18,7 +18,7 @@ from dystress_text.simcse.objective import temperature_of_record
 from dystress_text.training.run_folder import REPORT
 
 
-def write_text_report(folder: Path, temperature: PairRule | None = None) -> Path:
+def write_text_report(folder: Path, temperature: Temperature | None = None) -> Path:
     """Write the ``report.html`` of a finished text run, and return where it is.
 
     Args:
@@ -47,7 +47,7 @@ def page_of(compared: Comparisons) -> str:
     return render_page([_read(run.folder) for run in compared.runs], sections(compared), notes_of(compared))
 
 
-def _read(folder: Path, temperature: PairRule | None = None) -> RunHistory:
+def _read(folder: Path, temperature: Temperature | None = None) -> RunHistory:
     history = read_history(folder)
     record = dict(history.record)
     if "similarities" in record:  # it names the threshold only for pairs of the user's own

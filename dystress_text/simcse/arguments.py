@@ -1,35 +1,137 @@
-"""The command line of the text program."""
+"""The command line of the text program, which may be one of SimCSE's ``train.py``.
+
+Of SimCSE's options that do not exist here under the same name, some are its own, the others come from
+``TrainingArguments`` of transformers 4.2. docs/from-simcse.md has the table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from dystress_text.cli.options import SettingsParser
+from dystress_text.errors import UserError
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.simcse.flags import translate
 from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.training.arguments import flags_of_line, parse_settings, settings_parser
 from dystress_text.training.settings import EngineSettings, LossSettings
 
-_GROUPS = (TextSettings, EvaluationSettings, LossSettings, EngineSettings)
+GROUPS = (TextSettings, EvaluationSettings, LossSettings, EngineSettings)
 _PRESET = "paper"  # where the command line names none
 _PROGRAM = "dystress train"
 
 
 def make_parser(description: str | None = None) -> SettingsParser:
     """The text program's options, without the defaults of a preset."""
-    return settings_parser(_GROUPS, PRESETS, _PRESET, _PROGRAM, description)
+    return settings_parser(GROUPS, PRESETS, _PRESET, _PROGRAM, description)
 
 
 def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
-    """Settings from the command line, which may be one of SimCSE's own.
-
-    Raises:
-        UserError: a name is unknown, or a value is out of range.
-    """
-    words = translate(flags_of_line(argv, _GROUPS))
-    (text, evaluation, loss, engine), preset = parse_settings(words, _GROUPS, PRESETS, _PRESET, _PROGRAM, description)
+    """Settings from the command line."""
+    words = translate(flags_of_line(argv, GROUPS))
+    (text, evaluation, loss, engine), preset = parse_settings(words, GROUPS, PRESETS, _PRESET, _PROGRAM, description)
     named = (word.removeprefix("--").split("=")[0] for word in words if word.startswith("--"))
     given = frozenset(name.replace("-", "_") for name in named)
     return RunSettings(text, evaluation, loss, engine, preset, given)
+
+
+# flags: what they are here when on and when off; a text says why that is refused
+FLAGS: dict[str, tuple[tuple[str, ...], tuple[str, ...] | str]] = {
+    "--do_train": ((), "this program trains; dystress senteval --model NAME evaluates a model as it is"),
+    "--do_eval": ((), "--eval_set none leaves evaluation out"),
+    "--load_best_model_at_end": ((), "--evaluation_strategy no keeps the last model"),
+    "--fp16": (("--mixed_precision", "fp16"), ("--mixed_precision", "no")),
+    "--bf16": (("--mixed_precision", "bf16"), ("--mixed_precision", "no")),
+    "--eval_transfer": (("--eval_transfer", "all"), ()),
+}
+_VALUES = dict.fromkeys(("yes", "true", "t", "y", "1"), True) | dict.fromkeys(("no", "false", "f", "n", "0"), False)
+
+_CHECKPOINT = "configuration and tokenizer come from --model_name_or_path; save the ones you want into one folder"
+_ADAM = "AdamW has betas 0.9 and 0.999 and epsilon 1e-8, transformers' defaults"
+_COLUMNS = "--text_column and --text_columns say what is read"
+_FAST = "it is always on"
+_LAUNCHER = "accelerate launch sets it"
+
+# options that are refused, with what to use instead
+REPLACED: dict[str, str] = {
+    "--model_type": "training starts from a checkpoint; --model_name_or_path names it",
+    "--config_name": _CHECKPOINT,
+    "--tokenizer_name": _CHECKPOINT,
+    "--cache_dir": "the environment variables HF_HOME (models) and DYSTRESS_CACHE (tokens) set the folders",
+    "--use_fast_tokenizer": _FAST,
+    "--no_use_fast_tokenizer": _FAST,
+    "--model_revision": "download the revision with `hf download NAME --revision REVISION` and give its folder",
+    "--use_auth_token": "use the environment variable HF_TOKEN or `hf auth login`",
+    "--dataset_name": "--train_file takes OWNER/NAME of a data set on the hub",
+    "--dataset_config_name": "--train_file takes OWNER/NAME of a data set on the hub, or a file of it",
+    "--overwrite_cache": "the cache's key is the content of file and tokenizer, so nothing has to be overwritten",
+    "--validation_split_percentage": "no training text is held out; --eval_set and --eval_file evaluate",
+    "--preprocessing_num_workers": "the tokenizer uses all cores by itself",
+    "--pad_to_max_length": "nothing is computed for padding; --packing no pads to the longest of the batch",
+    "--do_predict": "dystress senteval --model evaluates a trained model",
+    "--prediction_loss_only": "--eval_set none leaves the metrics out",
+    "--per_device_eval_batch_size": "evaluation takes 64 sentences at a time",
+    "--per_gpu_train_batch_size": "use --per_device_train_batch_size",
+    "--per_gpu_eval_batch_size": "evaluation takes 64 sentences at a time",
+    "--eval_accumulation_steps": "vectors leave the device batch by batch",
+    "--adam_beta1": _ADAM,
+    "--adam_beta2": _ADAM,
+    "--adam_epsilon": _ADAM,
+    "--warmup_steps": "use --warmup_ratio, a share of the steps",
+    "--logging_dir": "trackers write below --output_dir",
+    "--logging_first_step": "use --logging_steps 1",
+    "--no_cuda": "use accelerate launch --cpu, or the environment variable ACCELERATE_USE_CPU=true",
+    "--fp16_opt_level": "--mixed_precision is torch's own",
+    "--fp16_backend": "--mixed_precision is torch's own",
+    "--local_rank": _LAUNCHER,
+    "--tpu_num_cores": _LAUNCHER,
+    "--tpu_metrics_debug": _LAUNCHER,
+    "--debug": "metrics.jsonl and --log_similarity show what happens",
+    "--dataloader_drop_last": "it is always on, since a smaller batch has fewer negatives",
+    "--dataloader_num_workers": "a thread loads batches in advance",
+    "--past_index": "encoders have no past states",
+    "--run_name": "--output_dir names a run",
+    "--disable_tqdm": "the bar is updated rarely if the output is not a terminal",
+    "--remove_unused_columns": _COLUMNS,
+    "--no_remove_unused_columns": _COLUMNS,
+    "--label_names": _COLUMNS,
+    "--greater_is_better": "every metric here is better when higher",
+    "--ignore_data_skip": "--resume_from_checkpoint continues with the next batch without reading the earlier ones",
+    "--sharded_ddp": "each process has the whole model (docs/distributed.md)",
+    "--deepspeed": "each process has the whole model (docs/distributed.md)",
+    "--label_smoothing_factor": "the objective has no labels to smooth",
+    "--adafactor": "the optimiser is always AdamW",
+}
+
+
+def translate(argv: Sequence[str]) -> list[str]:
+    """Translate a command line of SimCSE into one of this program.
+
+    An option's value may follow it or an equals sign, as in the flags made from a YAML file.
+
+    Raises:
+        UserError: an option is refused; the message says what to use instead.
+    """
+    words: list[str] = []
+    left = list(argv)
+    while left:
+        word = left.pop(0)
+        name, equals, value = word.partition("=")
+        if name in REPLACED:
+            raise _refused(name, REPLACED[name])
+        if name in FLAGS and not equals:
+            follows = left[0].lower() if left else "--"
+            value = left.pop(0) if follows in _VALUES else "true" if follows.startswith("--") else ""
+        if name not in FLAGS or value.lower() not in _VALUES:
+            words.append(word)  # as it is; a value that is none is refused by the parser
+            continue
+        on, off = FLAGS[name]
+        meaning = on if _VALUES[value.lower()] else off
+        if isinstance(meaning, str):
+            raise _refused(f"{name} {value}", meaning)
+        words += meaning
+    return words
+
+
+def _refused(what: str, instead: str) -> UserError:
+    return UserError(f"{what}: this option of SimCSE is not available: {instead} (docs/from-simcse.md)")

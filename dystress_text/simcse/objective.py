@@ -10,7 +10,7 @@ from typing import Any
 
 from dystress_text.core.gather import Gather
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
 from dystress_text.simcse.settings import RunSettings
 from dystress_text.training.build_loss import LossDefaults, build_objective, build_rule, build_temperature
@@ -25,7 +25,7 @@ TEXT = LossDefaults(
 )
 
 
-def temperature_of_record(record: Mapping[str, Any]) -> PairRule:
+def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
     """The rule of a text run, from its ``run.json``: the configured one or, if it was learned, the learned one.
 
     Options that did not exist when the record was written have their defaults.
@@ -68,7 +68,7 @@ def objective_of(settings: RunSettings, gather: Gather | None = None) -> Contras
     )
 
 
-def temperature_of(model: str) -> tuple[PairRule, str]:
+def temperature_of(model: str) -> tuple[Temperature, str]:
     """A model's temperature from ``run.json`` in its folder, or the default one; and which of the two it is."""
     record = Path(model) / RECORD
     if not record.is_file():

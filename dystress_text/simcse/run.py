@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,119 +14,123 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.rule import PairRule
-from dystress_text.encoders.encoder import SentenceEncoder, check_length, check_views
+from dystress_text.core.registry import Temperature
+from dystress_text.encoders.encoder import check_length, check_views
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
 from dystress_text.encoders.saved_model import load_saved
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import PREPARED_SETS, suite_folder
-from dystress_text.evaluation.evaluators import (
-    Evaluation,
-    build_evaluation,
-    digest_of,
-    further_lines,
-    sts_line,
-    sts_metrics,
-)
-from dystress_text.evaluation.random_pairs import random_pairs, random_pairs_rows
-from dystress_text.evaluation.readers import POSITIVE_SCORE, StsPairs
+from dystress_text.evaluation.evaluators import build_evaluation, digest_of, further_lines, sts_line, sts_metrics
+from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs, random_pairs_rows
+from dystress_text.evaluation.readers import POSITIVE_SCORE
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.evaluation.sts import Embed, pair_similarities, score_vectors
+from dystress_text.evaluation.sts import pair_similarities, score_vectors
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import versions
-from dystress_text.simcse.corpus import TokenizedCorpus, TrainingText, load_corpus, tokenizer_id
+from dystress_text.simcse.corpus import load_corpus, tokenizer_id
 from dystress_text.simcse.objective import TEXT, objective_of
 from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import RunSettings, TextSettings
-from dystress_text.simcse.start import Start, load_start
+from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.training_text import training_text
+from dystress_text.simcse.training_text import TrainingText, training_text
 from dystress_text.training.accelerator import describe, evaluation_dtype, gather_of, global_batch_size
 from dystress_text.training.build_loss import build_temperature, learned_end_points, learned_group
 from dystress_text.training.kernel_cache import keep_few_kernels
 from dystress_text.training.paper_row import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.settings import EngineSettings, LossSettings
-from dystress_text.training.similarity_log import SimilarityLog, similarity_log_of
+from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.task import TrainingSummary
 from dystress_text.training.trainer import Trainer
 
 Publish = Callable[[Path, Mapping[str, Any], ContrastiveLoss], str | None]
 
 
-@dataclass
 class TextRun:
-    """Implements :class:`dystress_text.training.run.Run` for sentences.
+    """Implements :class:`dystress_text.training.run.Run` for sentences; build it on all processes.
+
+    Args:
+        settings: as parsed.
+        accelerator: of the run.
+        publish: writes card and page into the folder, and returns a line about them.
 
     Attributes:
-        settings: as parsed.
-        start: the encoder before the first step.
-        text: the training sentences.
         task: the task to train.
-        evaluation: of the task.
         options: the settings with the pooler of the loaded model and the metric that selects the best model.
         data_id: identifies the training sentences, their tokens, and the sentences that select the best model.
-        variants: of the prepared data, by option; None for published data.
         record: the content of ``run.json``.
-        publish: writes card and page into the folder, and returns a line about them.
-        accelerator: of the run.
     """
 
-    settings: RunSettings
-    start: Start
-    text: TrainingText
-    task: SimcseTask
-    evaluation: Evaluation
-    options: Mapping[str, Any]
-    data_id: str
-    variants: Mapping[str, str | None]
-    record: dict[str, Any]
-    publish: Publish
-    accelerator: Accelerator
     make_optimizer: None = None
-    similarity_log: SimilarityLog | None = field(init=False)
-    learned_temperature: dict[str, Any] | None = field(init=False)
-    _sentences: list[str] = field(init=False)  # that are measured
 
-    def __post_init__(self) -> None:
-        self.similarity_log = similarity_log_of(self.settings.engine, self.task.objective)
-        self.learned_temperature = learned_group(self.task.objective, self.settings.loss)
-
-    @property
-    def best_metric(self) -> str | None:
-        metric: str | None = self.options["metric_for_best_model"]
-        return metric
-
-    @property
-    def samples(self) -> int:
-        return len(self.task.corpus)
-
-    @property
-    def dev(self) -> StsPairs | None:
-        """The first set of scored pairs, which table and page show; None without scored pairs."""
-        return next(iter(self.evaluation.pairs), None)
+    def __init__(self, settings: RunSettings, accelerator: Accelerator, publish: Publish) -> None:
+        keep_few_kernels()
+        text, engine = settings.text, settings.engine
+        self.settings, self.accelerator, self.publish = settings, accelerator, publish
+        objective = objective_of(settings, gather_of(accelerator)).to(accelerator.device)
+        with accelerator.local_main_process_first():
+            self.text = training_text(text)
+        if self.text.columns < 3 and text.hard_negative_weight != 0:
+            raise ParameterError("hard_negative_weight", "this run has no hard negatives; supervised reads them")
+        self.evaluation = build_evaluation(settings.evaluation, text.data_dir)
+        self.best_metric = self.evaluation.best_metric(engine.metric_for_best_model)
+        self.dev = next(iter(self.evaluation.pairs), None)  # the set that table and page show
+        set_seed(engine.seed)
+        self.start = start = load_start(model_path(text.model_name_or_path), text, settings.given)
+        start.model.to(accelerator.device)
+        check_length(text.max_seq_length, start.tokenizer, start.model)
+        if text.dropout != 0 and not text.supervised:  # --dropout 0 is on purpose
+            check_views(start.model, start.tokenizer)
+        masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed) if text.do_mlm else None
+        with accelerator.local_main_process_first():
+            show = accelerator.is_main_process
+            read = load_corpus(self.text, start.tokenizer, text.max_seq_length, text.max_train_samples, progress=show)
+        corpus = read.distinct() if text.drop_duplicates else read
+        self.samples = len(corpus)
+        self.task = SimcseTask(
+            start.model, start.tokenizer, corpus, objective, self.evaluation, text.packing, masking, text.mlm_weight,
+            evaluation_dtype(accelerator),
+        )  # fmt: skip
+        self.similarity_log = similarity_log_of(engine, objective)
+        self.learned_temperature = learned_group(objective, settings.loss)
+        self.data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(start.tokenizer, text.max_seq_length)}"
+        if settings.evaluation.eval_file is not None:
+            self.data_id += f", --eval_file {digest_of(self.evaluation)}"
+        self.options = settings.options() | {
+            "pooler_type": start.model.pooler_type, "metric_for_best_model": self.best_metric,
+        }  # fmt: skip
+        self.record: dict[str, Any] = {
+            "program": TEXT_PROGRAM,
+            "settings": self.options,
+            "objective": type(objective).__name__,
+            "temperature": repr(objective.temperature),
+            "temperature_parameters": objective.temperature.values(),
+            "corpus": {**asdict(corpus.report), "dropped": len(read) - len(corpus)},
+            "versions": versions("sentence-transformers", "tokenizers"),
+            "data_variants": _variants(settings, self.text),
+            **paper_row(settings, objective.temperature, accelerator.num_processes),
+            **start.about,
+        }
 
     def begin(self, trainer: Trainer, before: Mapping[str, Any]) -> None:
-        for line in (*self.start.notes, f"{self.task.corpus.report.summary()} ({self.text.name})"):
+        task, corpus = self.task, self.task.corpus
+        for line in (*self.start.notes, f"{corpus.report.summary()} ({self.text.name})"):
             _say(line)
         if self.settings.text.drop_duplicates:
-            dropped = self.record["corpus"]["dropped"]
-            _say(f"{dropped:,} samples with the tokens of an earlier one were dropped (--drop_duplicates)")
-        self._sentences = some_sentences(self.text, self.task.corpus)  # now: a text may be gone at the end
-        for option, variant in self.variants.items():
+            _say(f"{self.record['corpus']['dropped']:,} samples with the tokens of an earlier one are dropped")
+        for option, variant in self.record["data_variants"].items():
             if variant is not None:
                 _say(f"--{option}: not the published data but a variant: {variant}")
-        objective, columns = self.task.objective, self.task.corpus.columns
-        _say(f"{type(objective).__name__} with {objective.temperature}")
-        samples = "sentences" if columns == 1 else f"rows of {columns} sentences"
+        _say(f"{type(task.objective).__name__} with {task.objective.temperature}")
+        samples = "sentences" if corpus.columns == 1 else f"rows of {corpus.columns} sentences"
         _say(f"{trainer.total_steps:,} steps of {trainer.order.batch_size} {samples} on {describe(self.accelerator)}")
+        self._measured = some_sentences(self.text, corpus.report.sentences)  # now: a text may be gone at the end
         self._measure_untrained()
 
     def _measure_untrained(self) -> None:
@@ -134,10 +138,13 @@ class TextRun:
         self.record["untrained"] = {}
         if dev is None:
             return
-        vectors = vectors_by_pooler(dev, model, self.task.tokenizer)
+        tokenizer = self.task.tokenizer
+        vectors = model.encode_by_pooler(dev.sentences, tokenizer, POOLERS)  # (distinct sentences, dim) each
         if self.start.has_head:
-            vectors[model.pooler_type] = _encode(model, self.task.tokenizer, dev.sentences)
-        self.record["untrained"] = untrained(dev, vectors)
+            vectors[model.pooler_type] = model.encode(dev.sentences, tokenizer)
+        results = {name: sts_metrics(dev, score_vectors(dev, vectors[name])) for name in POOLERS}
+        best_first = sorted(results, key=lambda name: -results[name][f"{dev.slug}_spearman"])
+        self.record["untrained"] = {name: results[name] for name in best_first}
         before = pair_similarities(dev, vectors[model.pooler_type]).histograms()
         self.record["similarities"] = {"set": dev.name, "before": before}
         if dev.positive_above != POSITIVE_SCORE:
@@ -151,130 +158,57 @@ class TextRun:
             **learned_end_points(task.objective.temperature),
         }
         best = load_saved(output)[0].to(self.accelerator.device)
-        encode = partial(_encode, best, task.tokenizer)
+        encode = partial(best.encode, tokenizer=task.tokenizer)
         if self.evaluation.evaluators and task.evaluation_dtype != torch.float32:
             self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
         if dev is not None:
             self.record["similarities"]["after"] = pair_similarities(dev, encode(dev.sentences)).histograms()
-        self._measure_random_pairs(encode)
+        self.record["random_pairs"] = random_pairs(encode(self._measured).numpy())
         if self.settings.evaluation.has_several:
             self.record["evaluators"] = self.evaluation.record()
         published = self.publish(output, self.record, task.objective)
-        self._report()
-        if published is not None:
-            _say(published)
+        for line in (*self._results(), *([] if published is None else [published])):
+            _say(line)
 
-    def _measure_random_pairs(self, encode: Embed) -> None:
-        """Keep the cosines of random pairs in the record; a run that has too few sentences goes without."""
-        self.record["random_pairs"] = random_pairs(encode(self._sentences).numpy())
-        rows = random_pairs_rows(self.record)
-        if rows:
-            _say(f"similarity reached by random pairs: {', '.join(f'{cosine} by {share}' for share, cosine in rows)}")
-
-    def _report(self) -> None:
-        record, pooler = self.record, self.task.model.pooler_type
-        _say(
+    def _results(self) -> list[str]:
+        """Speed, what was learned, and the table of the set before and after training."""
+        record, dev, pooler = self.record, self.dev, self.task.model.pooler_type
+        lines = [
             f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s of training, "
             f"{sum(self.evaluation.seconds.values()):,.0f} s of evaluation, "
             f"peak memory {record['peak_memory_gb']:.2f} GB, {100 * record['padding_share']:.1f} % padding"
-        )
+        ]
         if "learned_temperature" in record:
-            ends = (f"{name} {value:.4f}" for name, value in record["learned_temperature"].items())
-            _say(f"learned: {', '.join(ends)}")
-        if self.dev is not None:
-            for line in _table(self.dev, record, pooler):
-                _say(line)
-        for line in further_lines(self.evaluation, record["trained"], pooler):
-            _say(line)
+            lines.append(
+                "learned: " + ", ".join(f"{n} {value:.4f}" for n, value in record["learned_temperature"].items())
+            )
+        reached = ", ".join(f"{cosine} by {share}" for share, cosine in random_pairs_rows(record))
+        if reached:
+            lines.append(f"similarity reached by random pairs: {reached}")
+        if dev is not None:
+            best = next(iter(record["untrained"]))
+            lines.append(f"\n{dev.name:24} {'pooler':16} {'Spearman':>8} {'alignment':>9} {'uniformity':>10}")
+            lines.append(sts_line("untrained, best pooler", best, dev, record["untrained"][best]))
+            if best != pooler:
+                lines.append(sts_line("untrained", pooler, dev, record["untrained"][pooler]))
+            lines.append(sts_line(f"trained, step {record['best_step']}", pooler, dev, record["trained"]))
+        return lines + further_lines(self.evaluation, record["trained"], pooler)
 
 
-def build_text_run(
-    settings: RunSettings,
-    accelerator: Accelerator,
-    publish: Publish,
-) -> TextRun:
-    """Load what a text run needs: its text, its encoder and its evaluation; call it on all processes.
+def some_sentences(text: TrainingText, sentences: int, most: int = MOST_SENTENCES) -> list[str]:
+    """Distinct sentences of a training text, the first of a sample each, for random pairs; the same for all seeds.
 
     Args:
-        settings: as parsed.
-        accelerator: of the run.
-        publish: see :class:`TextRun`.
-
-    Raises:
-        UserError: the settings or the data are wrong.
+        text: the text.
+        sentences: their number in all.
+        most: of them.
     """
-    keep_few_kernels()
-    text, engine = settings.text, settings.engine
-    objective = objective_of(settings, gather_of(accelerator)).to(accelerator.device)
-    with accelerator.local_main_process_first():
-        source = training_text(text)
-    if source.columns < 3 and text.hard_negative_weight != 0:
-        raise UserError("--hard_negative_weight: this run has no hard negatives; --supervised reads them")
-    evaluation = build_evaluation(settings.evaluation, text.data_dir)
-    metric = evaluation.best_metric(engine.metric_for_best_model)
-    set_seed(engine.seed)
-    start = _start(settings, accelerator)
-    masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed) if text.do_mlm else None
-    with accelerator.local_main_process_first():
-        show = accelerator.is_main_process
-        corpus = load_corpus(source, start.tokenizer, text.max_seq_length, text.max_train_samples, progress=show)
-    read = len(corpus)
-    corpus = corpus.distinct() if text.drop_duplicates else corpus
-    dtype = evaluation_dtype(accelerator)
-    task = SimcseTask(
-        start.model, start.tokenizer, corpus, objective, evaluation, text.packing, masking, text.mlm_weight, dtype
-    )
-    data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(start.tokenizer, text.max_seq_length)}"
-    if settings.evaluation.eval_file is not None:
-        data_id += f", --eval_file {digest_of(evaluation)}"
-    options = settings.options() | {"pooler_type": start.model.pooler_type, "metric_for_best_model": metric}
-    variants = _variants(settings, source)
-    record = _record(settings, options, objective, corpus, accelerator.num_processes)
-    record["corpus"]["dropped"] = read - len(corpus)
-    record |= {"data_variants": variants, **start.about}
-    return TextRun(settings, start, source, task, evaluation, options, data_id, variants, record, publish, accelerator)
+    rows = np.random.default_rng(0).permutation(sentences // text.columns)[:most] * text.columns
+    wanted, read = set(rows.tolist()), text.sentences(CorpusReport(), int(rows.max()) + 1, array("q"))
+    return list(dict.fromkeys(sentence for row, sentence in enumerate(read) if row in wanted))
 
 
-def _record(
-    settings: RunSettings,
-    options: Mapping[str, Any],
-    objective: ContrastiveLoss,
-    corpus: TokenizedCorpus,
-    processes: int,
-) -> dict[str, Any]:
-    """What the record of a run begins with."""
-    return {
-        "program": TEXT_PROGRAM,
-        "settings": options,
-        "objective": type(objective).__name__,
-        "temperature": repr(objective.temperature),
-        "temperature_parameters": objective.temperature.values(),
-        "corpus": asdict(corpus.report),
-        "versions": versions("sentence-transformers", "tokenizers"),
-        **paper_row(settings, objective.temperature, processes),
-    }
-
-
-def _start(settings: RunSettings, accelerator: Accelerator) -> Start:
-    """The encoder before the first step, on its device; its length limit and its views are checked."""
-    text = settings.text
-    start = load_start(model_path(text.model_name_or_path), text, settings.given)
-    start.model.to(accelerator.device)
-    check_length(text.max_seq_length, start.tokenizer, start.model)
-    if text.dropout != 0 and not text.supervised:  # --dropout 0 is on purpose
-        check_views(start.model, start.tokenizer)
-    return start
-
-
-def some_sentences(text: TrainingText, corpus: TokenizedCorpus, most: int = 4_000) -> list[str]:
-    """Distinct sentences of a training text, the first of a sample each, for random pairs; the same for all seeds."""
-    chosen = np.random.default_rng(0).permutation(corpus.report.sentences // text.columns)[:most] * text.columns
-    rows, last = set(chosen.tolist()), int(chosen.max()) + 1
-    found = text.sentences(CorpusReport(), last, array("q"))
-    return list(dict.fromkeys(sentence for row, sentence in enumerate(found) if row in rows))
-
-
-def paper_row(settings: RunSettings, temperature: PairRule, processes: int) -> dict[str, Any]:
+def paper_row(settings: RunSettings, temperature: Temperature, processes: int) -> dict[str, Any]:
     """The record's entry about the row of the paper that the preset stands for; empty where there is none.
 
     Args:
@@ -283,13 +217,9 @@ def paper_row(settings: RunSettings, temperature: PairRule, processes: int) -> d
         processes: their number.
     """
     preset = PRESETS[settings.preset]
-    row = RunSettings(
-        settings_of(preset, TextSettings),
-        settings_of(preset, EvaluationSettings),
-        settings_of(preset, LossSettings),
-        settings_of(preset, EngineSettings),
-        settings.preset,
-    )
+    text, evaluation = settings_of(preset, TextSettings), settings_of(preset, EvaluationSettings)
+    loss, engine = settings_of(preset, LossSettings), settings_of(preset, EngineSettings)
+    row = RunSettings(text, evaluation, loss, engine, settings.preset)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a falling logit is said about the run's own temperature
         of_row = build_temperature(row.loss, TEXT)
@@ -307,41 +237,12 @@ def model_path(name: str) -> str:
     return str(EMBEDDED / inner) if folder in ("dystress_text/", "data/") and not Path(name).exists() else name
 
 
-def _encode(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]) -> Tensor:
-    vectors = model.encode(sentences, tokenizer)
-    assert isinstance(vectors, Tensor)
-    return vectors
-
-
-def vectors_by_pooler(dev: StsPairs, model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> dict[str, Tensor]:
-    """Vectors of the sentences of a set, (distinct sentences, dim), by pooler."""
-    vectors = model.encode(dev.sentences, tokenizer, poolers=POOLERS)
-    assert isinstance(vectors, dict)
-    return vectors
-
-
-def untrained(dev: StsPairs, vectors: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
-    """The metrics of each pooler's vectors before training, by pooler, the best one first."""
-    results = {name: sts_metrics(dev, score_vectors(dev, vectors[name])) for name in POOLERS}
-    return dict(sorted(results.items(), key=lambda item: -item[1][f"{dev.slug}_spearman"]))
-
-
-def _variants(settings: RunSettings, source: TrainingText) -> dict[str, str | None]:
-    variants = {"train_file": variant_of(Path(source.name))}
+def _variants(settings: RunSettings, text: TrainingText) -> dict[str, str | None]:
+    """The variants of prepared data, by option; None for published data."""
+    variants = {"train_file": variant_of(Path(text.name))}
     if set(settings.evaluation.eval_set) & set(PREPARED_SETS):
         variants["eval_set"] = variant_of(suite_folder("senteval", settings.text.data_dir))
     return variants
-
-
-def _table(dev: StsPairs, record: Mapping[str, Any], pooler: str) -> list[str]:
-    """The table at the end of a run: the set before and after training."""
-    best = next(iter(record["untrained"]))
-    rows = [("untrained, best pooler", best, record["untrained"][best])]
-    if best != pooler:
-        rows.append(("untrained", pooler, record["untrained"][pooler]))
-    rows.append((f"trained, step {record['best_step']}", pooler, record["trained"]))
-    header = f"\n{dev.name:24} {'pooler':16} {'Spearman':>8} {'alignment':>9} {'uniformity':>10}"
-    return [header, *(sts_line(name, row_pooler, dev, values) for name, row_pooler, values in rows)]
 
 
 def _say(line: str) -> None:

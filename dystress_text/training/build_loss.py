@@ -12,8 +12,6 @@ from torch import nn
 
 from dystress_text.core.gather import Gather
 from dystress_text.core.learnable import LearnableTemperature
-from dystress_text.core.more_losses import RINCELoss, SigLIPLoss, SigmoidRule
-from dystress_text.core.negative_rules import NEGATIVE_RULES
 from dystress_text.core.objectives import (
     ContrastiveLoss,
     DCLLoss,
@@ -22,8 +20,9 @@ from dystress_text.core.objectives import (
     MACLLoss,
     NTXentLoss,
 )
+from dystress_text.core.other_losses import RINCELoss, SigLIPLoss, SigmoidRule
 from dystress_text.core.registry import TEMPERATURES, Temperature, make_temperature, temperature_parameters
-from dystress_text.core.rule import PairRule
+from dystress_text.core.rules import NEGATIVE_RULES
 from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import UserError
 from dystress_text.training.settings import OBJECTIVES, LossSettings
@@ -48,7 +47,6 @@ class LossDefaults:
 
 TEMPERATURE_OPTIONS = (
     "temp", "tau_min", "tau_max", "shift", "scale", "sharpness", "half_period", "unit", "tau_0", "alpha", "a_0",
-    "effective_negatives", "rho", "knots",
 )  # fmt: skip
 
 
@@ -90,7 +88,7 @@ def build_temperature(settings: LossSettings, defaults: LossDefaults) -> Tempera
         raise UserError(f"--learn_temperature: {error}") from error
 
 
-def build_rule(settings: LossSettings, defaults: LossDefaults) -> PairRule:
+def build_rule(settings: LossSettings, defaults: LossDefaults) -> Temperature:
     """The rule that the settings describe: a temperature, alone or with what changes its negatives, or SigLIP's.
 
     Raises:
@@ -164,12 +162,12 @@ def _option_names(message: str) -> str:
     return f"--{option} {rest}" if option in TEMPERATURE_OPTIONS else message
 
 
-def learned_end_points(rule: PairRule | None) -> dict[str, dict[str, float]]:
-    """Set what a rule learned to the best model's and return its entry in ``run.json``; {} where it learns nothing."""
-    if rule is None or not rule.end_points():
+def learned_end_points(rule: Temperature | None) -> dict[str, dict[str, float]]:
+    """What a rule learned by the last step, its entry in ``run.json``; {} where it learns nothing."""
+    if rule is None or not any(parameter.requires_grad for parameter in rule.parameters()):
         return {}
-    rule.go_back()
-    return {"learned_temperature": rule.end_points()}
+    learned = ("tau", "tau_min", "tau_max", "logit_scale", "logit_bias")
+    return {"learned_temperature": {name: value for name, value in rule.values().items() if name in learned}}
 
 
 def build_objective(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import torch
@@ -16,11 +16,9 @@ class Embeddings:
 
     Attributes:
         views: the embeddings, one tensor (n, dim) per view.
-        samples: the places of the anchors in the data set, (n,), for a rule with a temperature for each; else None.
     """
 
     views: tuple[Tensor, ...]
-    samples: Tensor | None = field(default=None, kw_only=True)
 
     def tensors(self) -> list[Tensor]:
         """All tensors, field by field."""

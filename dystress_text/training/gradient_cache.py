@@ -44,15 +44,18 @@ def check_no_batch_statistics(model: nn.Module) -> None:
             )
 
 
-def backward_in_chunks(task: Embedder, model: nn.Module, chunks: Sequence[Batch], accelerator: Accelerator) -> Tensor:
-    """Add the gradient of the whole batch's loss to the weights, and return the loss.
+def backward_in_chunks(
+    task: Embedder, model: nn.Module, chunks: Sequence[Batch], accelerator: Accelerator
+) -> tuple[Tensor, Embeddings]:
+    """Add the gradient of the whole batch's loss to the weights; returns the loss and all embeddings.
 
     Processes exchange gradients once, in the backward pass of the last chunk. Call it within
     ``accelerator.accumulate(model)``.
     """
     cache, states = _embed_without_graph(task, model, chunks, accelerator.device)
     whole = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in concatenated(cache)]
-    loss = task.loss(cache[0].with_tensors(whole))
+    together = cache[0].with_tensors(whole)
+    loss = task.loss(together)
     accelerator.backward(loss)  # to the embeddings, scaled for accumulation and fp16
     rows = zip(*([len(tensor) for tensor in chunk.tensors()] for chunk in cache), strict=True)
     gradients = [  # for each tensor with a gradient, one per chunk
@@ -68,7 +71,7 @@ def backward_in_chunks(task: Embedder, model: nn.Module, chunks: Sequence[Batch]
                 x for x in task.embed(model, batch).tensors() if x.requires_grad
             ]  # not those of frozen models
             torch.autograd.backward(embeddings, gradient)
-    return loss.detach()
+    return loss.detach(), together
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
 from dystress_text.training.checkpoints import FREE_OPTIONS
 from dystress_text.training.presets import Preset
@@ -25,7 +25,7 @@ def settings_of(preset: Preset, group: type[Settings]) -> Settings:
     return group(**{name: value for name, value in preset.settings.items() if name in names})
 
 
-def trained_with(options: Mapping[str, Any], temperature: PairRule | None, batch: int) -> dict[str, Any]:
+def trained_with(options: Mapping[str, Any], temperature: Temperature | None, batch: int) -> dict[str, Any]:
     """The options that a row of a table has or could have.
 
     Args:

@@ -31,7 +31,7 @@ class LossSettings:
     temperature: str | None = option(
         None,
         "constant, cosine, shifted_cosine, one_sided_cosine, linear, exponential, monotonic_cosine, "
-        "even_ode, scheduled, alignment_adaptive, temo, piecewise_linear, robust, isogclr; default shifted_cosine, "
+        "even_ode, scheduled, alignment_adaptive, temo; default shifted_cosine, "
         "constant with --temp, "
         "alignment_adaptive with macl.",
     )
@@ -43,9 +43,6 @@ class LossSettings:
     shift: float | None = option(None, "shifted_cosine, one_sided_cosine: minus the plateau's start; -0.4 and 0.2.")
     scale: float | None = option(None, "shifted_cosine: the paper's k; (1 + |shift|) / 2.")
     sharpness: float | None = option(None, "exponential: c; 3.5.")
-    knots: list[str] | None = option(
-        None, "piecewise_linear: similarities and temperatures, rising, such as 0:0.03 0.4:0.05."
-    )
     half_period: float | None = option(None, "scheduled: half a swing, in --unit; 0.1.")
     unit: str | None = option(None, "scheduled: run (the default) or epoch.")
     tau_0: float | None = option(None, "alignment_adaptive: temperature at A = a_0; 0.05. temo: at s = -1; 0.01.")
@@ -53,10 +50,6 @@ class LossSettings:
         None, "alignment_adaptive: how strongly it follows A; 2. temo: how far the temperature rises; 0.04."
     )
     a_0: float | None = option(None, "alignment_adaptive: reference alignment; 0.8.")
-    effective_negatives: float | None = option(
-        None, "robust: so many equal negatives weigh what the softmax lets weigh; 10."
-    )
-    rho: float | None = option(None, "isogclr: divergence of the softmax from equal weights; 0.4.")
     rule: str | None = option(
         None,
         "What the negatives weigh, with any temperature and objective but siglip; default nothing more.",

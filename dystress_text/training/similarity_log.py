@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -33,17 +32,15 @@ from torch import Tensor
 from dystress_text.core.comparison import Comparison, compare, constants
 from dystress_text.core.diagnosis import PairSums, pair_sums
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.rows import Negatives
-from dystress_text.core.rule import RowLoss, RowSums
 from dystress_text.training.settings import EngineSettings
 
 
 @dataclass
 class SimilarityLog:
-    """Observes an objective's batches; nothing is read from the device before :meth:`read`.
+    """Figures of the batches that it is given; nothing is read from the device before :meth:`read`.
 
     Attributes:
-        objective: the objective to observe.
+        objective: whose pairs they are.
         threshold: the similarity at which the high-similarity region begins.
     """
 
@@ -53,15 +50,11 @@ class SimilarityLog:
     _steps: list[Tensor] = field(default_factory=list, init=False)
     _compared: Tensor | None = field(default=None, init=False)
 
-    def __post_init__(self) -> None:
-        self.objective.observer = self._note
-
-    def _note(self, z: Sequence[Tensor], sums: RowSums, negatives: Sequence[Negatives], row_loss: RowLoss) -> None:
-        rule, detach = self.objective.temperature, self.objective.detach_temperature
-        found = pair_sums(z, sums, negatives, row_loss, rule, detach, self.threshold).packed()
+    def add(self, views: Sequence[Tensor]) -> None:
+        """Add a batch's embeddings, before a queue's loss takes the batch in; call it on all processes."""
+        found = pair_sums(self.objective, views, self.threshold).packed()
         self._step = found if self._step is None else self._step + found
-        reference = partial(self.objective.reference_rows, z1=z[0], z2=z[1])
-        compared = compare(z, sums, negatives, row_loss, reference, rule, detach).packed()
+        compared = compare(self.objective, views).packed()
         self._compared = compared if self._compared is None else self._compared + compared
 
     def end_step(self) -> None:

@@ -264,10 +264,15 @@ class Trainer:
             norm: Tensor | None = None
             with self.accelerator.accumulate(self.model):
                 if len(chunks) == 1:
-                    loss = self.task.loss(self.task.embed(self.model, chunks[0]))
+                    embeddings = self.task.embed(self.model, chunks[0])
+                    if self.similarity_log is not None:
+                        self.similarity_log.add(embeddings.views)
+                    loss = self.task.loss(embeddings)
                     self.accelerator.backward(loss)
                 else:
-                    loss = backward_in_chunks(self.task, self.model, chunks, self.accelerator)
+                    loss, embeddings = backward_in_chunks(self.task, self.model, chunks, self.accelerator)
+                    if self.similarity_log is not None:
+                        self.similarity_log.add(embeddings.views)
                 if self.accelerator.sync_gradients:
                     for parameter in self._extra:  # before the check for overflow, so that all processes find it
                         parameter.grad = self.accelerator.reduce(parameter.grad, "mean")

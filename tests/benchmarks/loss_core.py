@@ -30,6 +30,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from devices import device_name, wait
+from dystress_text.core.more_losses import SigmoidRule
 from torch import Tensor
 
 from dystress_text import (
@@ -50,7 +51,6 @@ from dystress_text import (
     SigLIPLoss,
     TeMoTemperature,
 )
-from dystress_text.core.more_losses import SigmoidRule
 from dystress_text.files.whole import to_json
 
 SIZES = [64, 256, 1024, 4096, 16384, 65536]

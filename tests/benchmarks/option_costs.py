@@ -21,6 +21,7 @@ import numpy as np
 import torch
 import transformers
 from devices import here, moved, wait
+from dystress_text.simcse.helpers import Frozen, Helpers
 
 from dystress_text.core.distillation import Distillation
 from dystress_text.core.guide import GuideRule
@@ -29,7 +30,6 @@ from dystress_text.encoders.frozen import frozen_copy
 from dystress_text.encoders.masked_lm import TokenMasking, load_lm_head
 from dystress_text.files.places import embedded
 from dystress_text.simcse.corpus import TextFile, TokenizedCorpus, load_corpus
-from dystress_text.simcse.helpers import Frozen, Helpers
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.build_loss import build_objective, learned_group

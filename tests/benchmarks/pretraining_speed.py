@@ -12,15 +12,17 @@ import argparse
 import contextlib
 import io
 import json
+import math
+import random
 import statistics
 import tempfile
 import time
 
 import numpy as np
 import torch
-from augmentation import MEAN, SIDE, STD, pillow_view
 from devices import device_name, here, wait
 from numpy.typing import NDArray
+from PIL import Image, ImageEnhance
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -37,6 +39,45 @@ from vision.pretraining.task import PretrainTask
 from vision.resnet import build_encoder
 
 RATE = 0.06
+SIDE = 32
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+
+
+def pillow_crop(image: Image.Image) -> Image.Image:
+    """Random resized crop and flip, by torchvision's rule."""
+    box = (0, 0, SIDE, SIDE)
+    for _ in range(10):
+        area, aspect = SIDE**2 * random.uniform(0.2, 1), math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+        width, height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < width <= SIDE and 0 < height <= SIDE:
+            left, top = random.randint(0, SIDE - width), random.randint(0, SIDE - height)
+            box = (left, top, left + width, top + height)
+            break
+    image = image.crop(box).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if random.random() < 0.5 else image
+
+
+def pillow_hue(image: Image.Image, turns: float) -> Image.Image:
+    """torchvision's adjust_hue."""
+    hue, saturation, value = image.convert("HSV").split()
+    turned = (np.asarray(hue).astype(np.int16) + round(turns * 255)).astype(np.uint8)
+    return Image.merge("HSV", (Image.fromarray(turned), saturation, value)).convert("RGB")
+
+
+def pillow_view(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Tensor:
+    """One view, from (h, w, 3)."""
+    image = pillow_crop(Image.fromarray(pixels))
+    if random.random() < 0.8:
+        for operation in random.sample(range(4), 4):
+            if operation == 3:
+                image = pillow_hue(image, random.uniform(-0.1, 0.1))
+            else:
+                enhancer = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)[operation]
+                image = enhancer(image).enhance(random.uniform(0.6, 1.4))
+    if random.random() < 0.2:
+        image = image.convert("L").convert("RGB")
+    values = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).float().div_(255)
+    return (values - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
 
 
 class TwoViews(Dataset[tuple[Tensor, Tensor]]):

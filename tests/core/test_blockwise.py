@@ -10,6 +10,7 @@ import pytest
 import spec_formulas as spec
 import torch
 from core_cases import OBJECTIVES, TEMPERATURES, VARIANTS, logits_of, macl, macl_on_both_views
+from dystress_text.core.rows import Pairs, both_view_pairs, first_view_pairs, plain_rows, unit_vectors
 from gather_cases import losses_of_ranks
 from processes import ThreadGather, in_new_process
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,7 +27,6 @@ from dystress_text.core import (
     objectives,
 )
 from dystress_text.core.gather import LocalGather
-from dystress_text.core.rows import Pairs, both_view_pairs, first_view_pairs, plain_rows, unit_vectors
 
 FLAGS = pytest.mark.parametrize("detach", [True, False], ids=["detached", "in the graph"])
 LIMITS = {torch.float64: 1e-10, torch.float32: 1e-5}

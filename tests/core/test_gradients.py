@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 from core_cases import TEMPERATURES
-from spec_formulas import slope
-
-from dystress_text.core import ConstantTemperature
 from dystress_text.core.rows import (
     Rows,
     decoupled_rows,
     info_nce_rows,
     reweighted_rows,
 )
+from spec_formulas import slope
+
+from dystress_text.core import ConstantTemperature
 
 FLAGS = pytest.mark.parametrize("detach", [True, False], ids=["detached", "in the graph"])
 PROFILES = pytest.mark.parametrize("profile", TEMPERATURES)

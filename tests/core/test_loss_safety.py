@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from core_cases import OBJECTIVES, PROFILES
+from dystress_text.core.rows import Rows, reweighted_rows, unit_vectors
 
 from dystress_text.core import (
     AlignmentAdaptiveTemperature,
@@ -17,7 +18,6 @@ from dystress_text.core import (
     ShiftedCosineTemperature,
     TemperatureError,
 )
-from dystress_text.core.rows import Rows, reweighted_rows, unit_vectors
 
 LOSSES = {name: objective.build for name, objective in OBJECTIVES.items()}
 COSINE, SHIFTED = CosineTemperature(0.05, 0.1), ShiftedCosineTemperature(0.05, 0.07)

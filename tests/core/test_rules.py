@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import rule_loops as loops
 import torch
+from dystress_text.core.rows import decoupled_rows
 from gather_cases import losses_of_ranks, own
 from processes import in_threads
 from rule_cases import RULES, quiet
@@ -35,7 +36,6 @@ from dystress_text.core import (
     make_temperature,
 )
 from dystress_text.core.diagnosis import pair_sums
-from dystress_text.core.rows import decoupled_rows
 
 FORMS = pytest.mark.parametrize("form", [False, True], ids=["plain", "blockwise"])
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dystress_text.encoders.dropout import dropout
+from dystress_text.encoders.packed import dropout
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

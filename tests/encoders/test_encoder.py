@@ -83,7 +83,7 @@ def test_the_head_follows_simcse_unless_told(pooler, given, expected, tokenizer)
         for module in encoder.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = 0.0
-        torch.testing.assert_close(encoder.train()(ids, mask), torch.tanh(encoder.head[0](bare)))
+        torch.testing.assert_close(encoder.train()(ids, mask), torch.tanh(encoder.head(bare)))
 
 
 SAVED = pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_encode_leaves_mode_and_random_state_alone(tokenizer):
     one = encoder.encode(sentences, tokenizer, batch_size=2)
     assert encoder.training
     assert torch.equal(before, torch.get_rng_state())
-    every = encoder.encode(sentences, tokenizer, poolers=POOLERS)
+    every = encoder.encode_by_pooler(sentences, tokenizer, POOLERS)
     torch.testing.assert_close(every["cls"], one, rtol=0, atol=1e-6)
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(encoder.encode(sentences, tokenizer, batch_size=2), one, rtol=0, atol=1e-6)
@@ -176,19 +176,19 @@ def test_all_trainable_parameters_get_a_gradient(tokenizer):
 
 @pytest.mark.parametrize("name", ["no/such-model", "/no/such/folder", "."])
 def test_unloadable_models_are_one_line(name):
-    with pytest.raises(UserError, match="--model_name_or_path") as caught:
+    with pytest.raises(UserError, match="no/such|cannot load|tokenizer") as caught:
         load_encoder(name)
     assert "\n" not in str(caught.value)
 
 
 def test_unknown_pooler_names_the_known(tiny_bert):
-    with pytest.raises(UserError, match=r"--pooler_type.*avg_first_last"):
+    with pytest.raises(UserError, match=r"pooler_type.*avg_first_last"):
         load_encoder(str(tiny_bert), "max")
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     build_transformer("bert").save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"--model_name_or_path.*tokenizer"):
+    with pytest.raises(UserError, match="tokenizer"):
         load_encoder(str(tmp_path))
 
 
@@ -215,7 +215,7 @@ def test_damaged_files_are_one_line(tmp_path, tiny_bert, damage):
     shutil.copytree(tiny_bert, tmp_path / "model")
     file = tmp_path / "model" / damage
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    with pytest.raises(UserError, match="--model_name_or_path") as caught:
+    with pytest.raises(UserError, match="no/such|cannot load|tokenizer") as caught:
         load_encoder(str(tmp_path / "model"))
     assert "\n" not in str(caught.value)
 
@@ -225,7 +225,7 @@ def test_dropout_by_option(family, tmp_path, tokenizer):
     build_transformer(family).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     check_views(load_encoder(str(tmp_path), dropout=0.2)[0], tokenizer)
-    with pytest.raises(UserError, match="--dropout"):
+    with pytest.raises(UserError, match="^dropout"):
         check_views(load_encoder(str(tmp_path), dropout=0.0)[0], tokenizer)
 
 

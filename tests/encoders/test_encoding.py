@@ -62,7 +62,7 @@ def test_ids_are_the_tokenizers_and_are_made_once(side):
     tokenized = TokenizedOnce(counting, 40)
     asked = [*SENTENCES[:5], SENTENCES[2], SENTENCES[-1]]
     tokenized(asked)
-    ids, mask = tokenized.padded(tokenized(asked))
+    ids, mask = tokenized.padded(asked)
     assert counting.asked == [*SENTENCES[:5], SENTENCES[-1]]
     expected = tokenizer(asked, padding=True, truncation=True, max_length=40, return_tensors="pt")
     assert torch.equal(ids, expected["input_ids"])

@@ -28,15 +28,15 @@ CASES = [
 
 def with_head(family="bert", pooler="cls", normalize=False):
     encoder = SentenceEncoder(build_transformer(family), pooler, True, keep_head=True, normalize=normalize)
-    torch.nn.init.normal_(encoder.head_dense.weight)  # far from the identity and from 0
-    torch.nn.init.normal_(encoder.head_dense.bias)
+    torch.nn.init.normal_(encoder.head.weight)  # far from the identity and from 0
+    torch.nn.init.normal_(encoder.head.bias)
     return encoder
 
 
 def truth(encoder, tokenizer):
     """By hand, in fp64, from the vectors without a head."""
-    bare = encoder.encode(SENTENCES, tokenizer, poolers=[encoder.pooler_type])[encoder.pooler_type].double().numpy()
-    weight, bias = (parameter.detach().double().numpy() for parameter in encoder.head_dense.parameters())
+    bare = encoder.encode_by_pooler(SENTENCES, tokenizer, [encoder.pooler_type])[encoder.pooler_type].double().numpy()
+    weight, bias = (parameter.detach().double().numpy() for parameter in encoder.head.parameters())
     vectors = np.tanh(bare @ weight.T + bias)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if encoder.normalize else vectors
 
@@ -79,7 +79,7 @@ def test_the_checksum_knows_the_head(tmp_path, tokenizer):
     encoder = with_head()
     encoder.save(tmp_path / "one", tokenizer)
     with torch.no_grad():
-        encoder.head_dense.bias[3] += 1e-3
+        encoder.head.bias[3] += 1e-3
     encoder.save(tmp_path / "other", tokenizer)
     assert load_model(str(tmp_path / "one"), None)[1].sha256 != load_model(str(tmp_path / "other"), None)[1].sha256
 
@@ -118,7 +118,7 @@ def test_a_head_that_no_pooler_can_hold(family, pooler, said, tmp_path, tokenize
     assert export([str(tmp_path / "out"), "--to", "hf"]) == 2
     error = capsys.readouterr().err
     assert said in error
-    assert "native, legacy and onnx can hold it" in error
+    assert "native and onnx can hold it" in error
     assert not (tmp_path / "out-hf").exists()
 
 

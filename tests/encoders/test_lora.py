@@ -65,7 +65,7 @@ def test_merging_gives_the_adapters_vectors(family, targets, layers, tmp_path, t
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     expected = encoder.encode(SENTENCES, tokenizer)
     bare = SentenceEncoder(build_transformer(family), "cls", False).encode(SENTENCES, tokenizer)
-    assert (encoder.encode(SENTENCES, tokenizer, poolers=["cls"])["cls"] - bare).abs().max() > 1e-2
+    assert (encoder.encode_by_pooler(SENTENCES, tokenizer, ["cls"])["cls"] - bare).abs().max() > 1e-2
     encoder.save(tmp_path, tokenizer)
     vectors = SentenceTransformer(str(tmp_path), device="cpu").encode(SENTENCES, convert_to_tensor=True)
     torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-5)
@@ -218,8 +218,8 @@ def test_a_gradient_step_is_pefts_own(tiny_bert, corpus, tokenizer):
      (["--lora_rank=0"], "--lora_rank: must be at least 1"),
      (["--lora_rank=2", "--lora_alpha=0"], "--lora_alpha: must be positive"),
      (["--lora_rank=2", "--lora_dropout=1"], "--lora_dropout: must lie in [0, 1)"),
-     (["--lora_rank=2", "--lora_target_modules", "nope"], "--lora_target_modules: give the names of linear layers"),
-     (["--lora_rank=2", "--lora_target_modules", "word_embeddings"], "word_embeddings is not a linear layer")],
+     (["--lora_rank=2", "lora_target_modules", "nope"], "lora_target_modules: give the names of linear layers"),
+     (["--lora_rank=2", "lora_target_modules", "word_embeddings"], "word_embeddings is not a linear layer")],
 )  # fmt: skip
 def test_options_that_do_not_fit(options, said, flags, tmp_path, capsys):
     assert main([*flags, *options]) == 2
@@ -229,7 +229,7 @@ def test_options_that_do_not_fit(options, said, flags, tmp_path, capsys):
 
 
 def test_an_encoder_that_peft_does_not_know_wants_names():
-    with pytest.raises(UserError, match="--lora_target_modules: give the names"):
+    with pytest.raises(UserError, match="lora_target_modules: give the names"):
         add_lora(build_transformer("mpnet"), 2)
 
 

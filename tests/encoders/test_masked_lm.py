@@ -188,7 +188,7 @@ def test_options_that_do_not_fit_are_one_line(flags, capsys, options, message):
 
 def test_an_encoder_without_a_known_head_is_refused():
     transformer = build_transformer("mpnet")
-    with pytest.raises(UserError, match="--do_mlm: no masked-language-model head is known for 'mpnet'; known are bert"):
+    with pytest.raises(UserError, match="do_mlm: no masked-language-model head is known for 'mpnet'; known are bert"):
         load_lm_head("nowhere", transformer)
 
 

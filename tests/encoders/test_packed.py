@@ -129,7 +129,7 @@ def test_both_ways_learn_the_same_on_real_sentences(tmp_path):
         encoder, tokenizer = load_encoder(str(folder), "cls", dropout=0.0)
         sentences = load_corpus(TextFile(text), tokenizer, 32, 4000, progress=False)
         torch.manual_seed(0)
-        torch.nn.init.normal_(encoder.head[0].weight, std=0.02)
+        torch.nn.init.normal_(encoder.head.weight, std=0.02)
         task = SimcseTask(encoder, tokenizer, sentences, build_objective(LossSettings(), TEXT), packing=packing)
         output = tmp_path / str(packing)
         run(task, sentences, output, max_steps=8, learning_rate=3e-5, train_batch_size=64, logging_steps=1)

@@ -16,8 +16,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.run import SentEvalSettings
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.senteval import make_parser
-from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.flags import FLAGS, REPLACED
+from dystress_text.simcse.arguments import FLAGS, REPLACED, parse
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.training.build_loss import build_objective

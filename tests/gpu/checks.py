@@ -41,8 +41,8 @@ VARIANTS = {
         "learned": "--learn_temperature=yes", "cache": "--grad_cache_chunk=16", "padded": "--packing=no",
     },
     "images": {name: f"--objective={name}" for name in (
-        "ntxent", "infonce", "dcl", "dclw", "macl", "queue", "barlow_twins", "vicreg", "w_mse", "zero_cl", "arb", "byol",
-        "dino")},
+        "ntxent", "infonce", "dcl", "dclw", "macl", "queue", "barlow_twins", "vicreg", "w_mse", "zero_cl", "arb",
+        "byol", "dino")},
 }  # fmt: skip
 
 

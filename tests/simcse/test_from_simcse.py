@@ -16,8 +16,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import choose
 from dystress_text.senteval import main as evaluate
 from dystress_text.senteval import make_parser
-from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.flags import REPLACED
+from dystress_text.simcse.arguments import REPLACED, parse
 from dystress_text.train import main
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import spec_formulas as spec
 import torch
@@ -71,26 +70,6 @@ OBJECTIVES = {
 }
 
 
-class WithIds(torch.nn.Module):
-    """A loss whose samples have numbers from 0 to 2, by the sign and the size of a vector's first entry."""
-
-    def __init__(self, loss, views_of_one):
-        super().__init__()
-        self.loss, self.views_of_one = loss, views_of_one
-
-    def forward(self, *z):
-        ids = [sample_ids(x) for x in z]
-        return self.loss(*z, ids=[ids[0], *ids] if self.views_of_one else ids)
-
-
-def sample_ids(z):
-    return (z[:, 0] > 0).long() + (z[:, 0] > z[:, 1]).long()
-
-
-def with_ids(build, views_of_one=False):
-    return lambda temperature, **options: WithIds(build(temperature, **options), views_of_one)
-
-
 def weighted(build):
     return lambda temperature, **options: build(temperature, hard_negative_weight=0.7, **options)
 
@@ -107,11 +86,6 @@ VARIANTS = {
     "hard negatives, MACL": (weighted(macl), 3),
     "both directions": (both_directions, 2),
     "both directions, hard negatives": (weighted(both_directions), 3),
-    "duplicates": (with_ids(core.InfoNCELoss), 2),
-    "duplicates, NT-Xent": (with_ids(core.NTXentLoss), 2),
-    "duplicates, DCLW": (with_ids(core.DCLWLoss), 2),
-    "duplicates, MACL, hard negatives": (with_ids(weighted(macl_on_both_views)), 4),
-    "duplicates, both directions, hard negatives": (with_ids(weighted(both_directions)), 3),
 }
 
 
@@ -144,16 +118,6 @@ def by_hand(similarities, tau, detach, loss_of, step=1e-5):
     return found
 
 
-def compared(loss, *z, **more):
-    """The comparison of one batch; the objective may be wrapped."""
-    objective, seen = getattr(loss, "loss", loss), []
-
-    def watch(z, sums, negatives, row_loss):
-        reference = partial(objective.reference_rows, z1=z[0], z2=z[1])
-        rule, detach = objective.temperature, objective.detach_temperature
-        seen.append(compare(z, sums, negatives, row_loss, reference, rule, detach))
-
-    objective.observer = watch
-    loss(*z, **more)
-    (found,) = seen
-    return found
+def compared(loss, *z):
+    """The comparison of one batch."""
+    return compare(loss, z)

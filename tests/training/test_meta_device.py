@@ -5,7 +5,7 @@ import torch
 from meta_cases import META, leave_autocast_out, step, to_meta
 
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.run import build_text_run
+from dystress_text.simcse.run import TextRun
 from dystress_text.training.accelerator import make_accelerator
 
 WITH_MASK = "--model_name_or_path=dystress_text/embedded/bert-mini-wiki"  # a tokenizer with a mask token
@@ -21,7 +21,7 @@ def _left_out(monkeypatch):
 
 def meta_run(flags):
     settings = parse(flags)
-    run = build_text_run(settings, make_accelerator(settings.engine), lambda *_: None)
+    run = TextRun(settings, make_accelerator(settings.engine), lambda *_: None)
     to_meta(run.task)
     return run
 

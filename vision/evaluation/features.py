@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from dystress_text.core.rows import unit_vectors
+from dystress_text.core.vectors import unit_vectors
 from dystress_text.errors import UserError
 from vision.data.augment import evaluation_transform
 from vision.data.images import ImageSet

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from dystress_text.core.rows import unit_vectors
+from dystress_text.core.vectors import unit_vectors
 from dystress_text.errors import UserError
 
 QUERIES, BANK = 512, 32_768  # rows in a block: 16 M products at a time

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from dystress_text.core.rows import unit_vectors
+from dystress_text.core.vectors import unit_vectors
 from vision.data.augment import CropAndFlip, SimclrAugment
 from vision.data.crops import RandomCrop
 from vision.data.loading import SMALL, Splits

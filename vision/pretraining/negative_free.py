@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dystress_text.core.gather import Gather, LocalGather
-from dystress_text.core.rows import at_least_fp32
+from dystress_text.core.vectors import at_least_fp32
 
 _VARIANCE = 1e-5  # added to variances, as batch normalisation does
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dystress_text.cli.command_line import exit_code
-from dystress_text.core.shift_versions import ONE_SIDED, SHIFTED
 from dystress_text.training.presets import Preset, listing
 from vision.data.strength import AT_IMAGENET_SCALE
 from vision.evaluation.paper import row_of, told
@@ -45,6 +44,9 @@ _TINY: Options = {
     "image_size": 64,
     "eval_steps": 7810,
 }
+# the paper's versions of the shifted minimum: shift and scale of 1 and 2; of 3, minus the plateau's start
+_SHIFTED = {"1a": (0.2, 0.6), "1b": (0.4, 0.7), "2a": (-0.2, 0.6), "2b": (-0.4, 0.7)}
+_ONE_SIDED = {"3a": 0.2, "3b": 0.4}
 _SCHEDULE: Options = {"temperature": "scheduled", "tau_min": 0.1, "tau_max": 1.0, "half_period": 200, "unit": "epoch"}
 
 
@@ -138,12 +140,12 @@ def _cifar_ablations() -> dict[str, Preset]:
                     presets[f"{data}-range-{low}-{high}"] = Preset(
                         "ablation of the range, a figure of the paper", {**base, **_cosine(low, high)}
                     )
-        for version, (shift, scale) in SHIFTED.items():
+        for version, (shift, scale) in _SHIFTED.items():
             presets[f"{data}-shift-v{version[0]}-{abs(shift)}"] = Preset(
                 f"ablation of the shift, version {version}, a figure of the paper",
                 {**base, **_shifted(0.07, 0.2, shift, scale)},
             )
-        for version, shift in ONE_SIDED.items():
+        for version, shift in _ONE_SIDED.items():
             presets[f"{data}-shift-v{version[0]}-{shift}"] = Preset(
                 f"ablation of the shift, the one-sided version {version}, a figure of the paper",
                 {**base, **_cosine(0.07, 0.2), "temperature": "one_sided_cosine", "shift": shift},

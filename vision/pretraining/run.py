@@ -16,7 +16,7 @@ from accelerate.utils import set_seed
 from torch import nn
 
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.rule import PairRule
+from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
 from dystress_text.files.whole import versions
 from dystress_text.training.accelerator import describe, evaluation_dtype, global_batch_size
@@ -51,7 +51,7 @@ from vision.pretraining.settings import (
 from vision.pretraining.task import PretrainTask
 from vision.resnet import ImageInput
 
-Publish = Callable[[Path, PairRule | None], str]
+Publish = Callable[[Path, Temperature | None], str]
 
 
 @dataclass
@@ -114,7 +114,7 @@ class VisionRun:
         return self.settings.options()
 
     @property
-    def temperature(self) -> PairRule | None:
+    def temperature(self) -> Temperature | None:
         """The objective's temperature; None for an objective without one."""
         objective = self.task.objective
         return objective.temperature if isinstance(objective, ContrastiveLoss) else None
@@ -150,7 +150,7 @@ class VisionRun:
         _say(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
 
 
-def paper_row(settings: PretrainSettings, temperature: PairRule | None, processes: int) -> dict[str, Any]:
+def paper_row(settings: PretrainSettings, temperature: Temperature | None, processes: int) -> dict[str, Any]:
     """The record's entry about the row of the paper that the preset stands for; empty where there is none.
 
     Args:

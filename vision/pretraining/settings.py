@@ -169,8 +169,6 @@ class PretrainSettings:
             if name not in owners and getattr(self.vision, unused) != getattr(VisionSettings, unused):
                 plural = "es" if len(owners) == 1 else ""
                 raise UserError(f"--{unused}: objective {name!r} has none; {', '.join(owners)} do{plural}")
-        if name == "queue" and self.loss.temperature == "isogclr":
-            raise UserError("--temperature isogclr: a temperature a sample does not go with a queue of keys")
         if name in WITHOUT_TEMPERATURE:
             self._check_no_temperature()
         check_metric(self.engine, f"knn{self.vision.knn_k}" if self.vision.knn_k else None)

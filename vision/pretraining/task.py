@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.rows import at_least_fp32
+from dystress_text.core.vectors import at_least_fp32
 from dystress_text.errors import TrainingError
 from dystress_text.training.batches import Batch
 from dystress_text.training.best_model import copied_to_cpu
@@ -50,8 +50,6 @@ class PretrainTask:
 
     def __post_init__(self) -> None:
         self.model: nn.Module = self.encoder
-        if isinstance(self.objective, ContrastiveLoss):
-            self.objective.temperature.set_samples(len(self.views.images))
 
     @property
     def state(self) -> nn.Module:
@@ -62,19 +60,15 @@ class PretrainTask:
             self.objective.temperature.advance(epoch, run_fraction)
 
     def load(self, indices: NDArray[np.int64], step: int) -> Batch:
-        batch = self.views.load(indices, step)
-        if isinstance(self.objective, ContrastiveLoss) and self.objective.temperature.by_sample:
-            batch["samples"] = torch.from_numpy(indices)
-        return batch
+        return self.views.load(indices, step)
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
         views = torch.cat(self.views.on_device(batch))  # (2 n, 3, size, size), the first views of all images first
-        return Embeddings(model(views).chunk(2), samples=batch.get("samples"))  # views (n, dim)
+        return Embeddings(model(views).chunk(2))  # views (n, dim)
 
     def loss(self, embeddings: Embeddings) -> Tensor:
         try:
-            samples = {} if embeddings.samples is None else {"samples": embeddings.samples}
-            loss: Tensor = self.objective(*embeddings.views, **samples)
+            loss: Tensor = self.objective(*embeddings.views)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # torch does not declare it
             reason = " ".join(str(error).split())
             raise TrainingError(f"the embeddings cannot be whitened; lower --learning_rate ({reason})") from error
@@ -84,8 +78,6 @@ class PretrainTask:
         return {} if self.online is None else self.online(self.encoder)
 
     def snapshot(self) -> Callable[[Path], None]:
-        if isinstance(self.objective, ContrastiveLoss):
-            self.objective.temperature.keep()
         encoder = copied_to_cpu(self.encoder)
         return lambda folder: save_encoder(encoder, folder, self.card)
 

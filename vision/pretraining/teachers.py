@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dystress_text.core.gather import Gather, LocalGather
-from dystress_text.core.rows import at_least_fp32
+from dystress_text.core.vectors import at_least_fp32
 from dystress_text.training.batches import Batch
 from dystress_text.training.embeddings import Embeddings
 from vision.pretraining.task import MomentumTask

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +11,6 @@ from torch import Tensor, nn
 from dystress_text.core.gather import Gather
 from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.core.registry import Temperature
-from dystress_text.core.rows import Pairs, first_view_pairs, info_nce_rows
-from dystress_text.core.rule import PairRule, Pull, Rows
 
 _LINEAR = 40  # above it, softplus is the identity in fp64 too
 
@@ -27,24 +24,17 @@ class RINCELoss(InfoNCELoss):
 
     Args:
         temperature: any temperature, or a number for a constant one.
-        q: between InfoNCE (towards 0) and a symmetric loss (1); in (0, 1].
+        q: from InfoNCE, towards 0, to a symmetric loss, 1; in (0, 1].
         lam: weight of the denominator; positive.
         detach_temperature: whether the temperature is detached from the gradient.
         gather: the other processes; None for one process.
         hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
-        blockwise: whether to compute the rows without the matrix of similarities; None does so above
-            some millions of similarities.
-
-    Examples:
-        >>> loss = RINCELoss(0.1)
-        >>> z1, z2 = torch.randn(8, 16), torch.randn(8, 16)
-        >>> loss(z1, z2).shape
-        torch.Size([])
+        blockwise: as for :class:`InfoNCELoss`.
     """
 
     def __init__(
         self,
-        temperature: PairRule | float = 0.1,
+        temperature: Temperature | float = 0.1,
         q: float = 0.1,
         lam: float = 0.01,
         detach_temperature: bool = True,
@@ -59,12 +49,12 @@ class RINCELoss(InfoNCELoss):
             raise ValueError(f"lam must be a positive number, got {lam}")
         self.q, self.lam = q, lam
 
-    def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
-        everything = torch.logaddexp(rows.positive, rows.negatives) + math.log(self.lam)
-        return ((self.q * everything).exp() - (self.q * rows.positive).exp()) / self.q
+    def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
+        everything = torch.logaddexp(positive, negatives) + math.log(self.lam)
+        return ((self.q * everything).exp() - (self.q * positive).exp()) / self.q
 
-    def reference_rows(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
-        return info_nce_rows(rows)
+    def row_loss_of_constants(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
+        return ContrastiveLoss.row_loss(self, positive, negatives, similarity)
 
 
 class SigmoidRule(Temperature):
@@ -85,61 +75,24 @@ class SigmoidRule(Temperature):
             raise ValueError(f"logit_bias must be a finite number, got {logit_bias}")
         self.log_scale = nn.Parameter(torch.tensor(math.log(logit_scale)))
         self.bias = nn.Parameter(torch.tensor(float(logit_bias)))
-        self.register_buffer("kept", torch.stack([self.log_scale, self.bias]).detach().clone())
-
-    kept: Tensor
 
     def forward(self, similarity: Tensor) -> Tensor:
         """The temperature, 1 / scale."""
         return (-self.log_scale.to(similarity.dtype)).exp().expand_as(similarity)
 
-    def positive_logit(self, similarity: Tensor, detach: bool = True, tau: Tensor | None = None) -> Tensor:
+    def positive_logit(self, similarity: Tensor, tau: Tensor) -> Tensor:
         return self.log_scale.to(similarity.dtype).exp() * similarity + self.bias.to(similarity.dtype)
 
-    def logits(self, similarity: Tensor, detach: bool = True, tau: Tensor | None = None) -> tuple[Tensor, ...]:
-        return (_log_softplus(self.positive_logit(similarity)),)
-
-    def pullback(self, similarity: Tensor, detach: bool = True, tau: Tensor | None = None) -> tuple[list[Tensor], Pull]:
-        scale, bias = (p.detach().to(similarity.dtype) for p in (self.log_scale.exp(), self.bias))
-        x = torch.addcmul(bias, similarity, scale)
+    def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
+        """Their exponential is the softplus, so that its sum over the negatives is that of a softmax."""
+        x = self.positive_logit(similarity, tau)
         costs = F.softplus(x, threshold=_LINEAR)
-        nothing = costs < torch.finfo(x.dtype).tiny
-        logit = costs.log()
-        torch.where(nothing, x, logit, out=logit)
-        slope = x.sigmoid_().div_(costs).masked_fill_(nothing, 1)  # of the logarithm of softplus
-
-        def pull(gradients: Sequence[Tensor]) -> tuple[Tensor, list[Tensor | None]]:
-            of_x = gradients[0].mul_(slope)
-            of_scale = torch.dot(of_x.flatten(), similarity.flatten())
-            more: list[Tensor | None] = [
-                (of_scale * scale).to(self.log_scale.dtype), of_x.sum().to(self.bias.dtype)
-            ]  # fmt: skip
-            return of_x.mul_(scale), more
-
-        return [logit], pull
-
-    @torch.no_grad()
-    def keep(self) -> None:
-        self.kept = torch.stack([self.log_scale, self.bias])
-
-    @torch.no_grad()
-    def go_back(self) -> None:
-        self.log_scale.copy_(self.kept[0])
-        self.bias.copy_(self.kept[1])
-
-    def end_points(self) -> dict[str, float]:
-        return self.values()
+        nothing = costs < torch.finfo(x.dtype).tiny  # log(softplus(x)) is x where that underflows
+        return (torch.where(nothing, x, torch.where(nothing, torch.ones_like(x), costs).log()),)
 
     def values(self) -> dict[str, float]:
         scale, bias = float(self.log_scale.detach().exp()), float(self.bias.detach())
         return {"logit_scale": round(scale, 6), "logit_bias": round(bias, 6)}
-
-
-def _log_softplus(x: Tensor) -> Tensor:
-    """Logarithm of ``log(1 + exp(x))``, which is x where that underflows."""
-    costs = F.softplus(x, threshold=_LINEAR)
-    nothing = costs < torch.finfo(x.dtype).tiny
-    return torch.where(nothing, x, torch.where(nothing, torch.ones_like(x), costs).log())
 
 
 class SigLIPLoss(ContrastiveLoss):
@@ -149,17 +102,10 @@ class SigLIPLoss(ContrastiveLoss):
     are learned: give them to the optimiser without weight decay. The paper begins with t = 10 and b = -10.
 
     Args:
-        logit_scale: t at the start; positive.
-        logit_bias: b at the start.
+        logit_scale: its learned scale t at the start; positive.
+        logit_bias: its learned bias b at the start.
         gather: the other processes; None for one process.
-        blockwise: whether to compute the rows without the matrix of similarities; None does so above
-            some millions of similarities.
-
-    Examples:
-        >>> loss = SigLIPLoss()
-        >>> z1, z2 = torch.randn(8, 16), torch.randn(8, 16)
-        >>> loss(z1, z2).shape
-        torch.Size([])
+        blockwise: as for :class:`InfoNCELoss`.
     """
 
     def __init__(
@@ -172,13 +118,10 @@ class SigLIPLoss(ContrastiveLoss):
     ) -> None:
         super().__init__(SigmoidRule(logit_scale, logit_bias), True, gather, blockwise, hard_negative_weight)
         if hard_negative_weight != 0:
-            raise ValueError("hard_negative_weight: SigLIP has no softmax whose logits it could be added to")
+            raise ValueError("hard_negative_weight must be 0: SigLIP has no softmax whose logits it could be added to")
 
-    def view_pairs(self, z1: Tensor, z2: Tensor, ids: Sequence[Tensor] | None) -> Pairs:
-        return first_view_pairs(z1, z2, self.gather, ids)
+    def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
+        return F.softplus(-positive) + negatives.exp()
 
-    def row_loss(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
-        return F.softplus(-rows.positive) + rows.negatives.exp()
-
-    def reference_rows(self, rows: Rows, z1: Tensor, z2: Tensor) -> Tensor:
-        return info_nce_rows(rows)
+    def row_loss_of_constants(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
+        return ContrastiveLoss.row_loss(self, positive, negatives, similarity)

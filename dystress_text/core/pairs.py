@@ -1,0 +1,80 @@
+"""Which pairs an objective has: anchors, their positives, and the candidates that they are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dystress_text.core.gather import Gather
+
+
+class Pairs(NamedTuple):
+    """Unit vectors. Every anchor is compared with every candidate; those pairs are its negatives, except a few.
+
+    If ``anchors`` and ``candidates`` are the same object, the matrix of logits is symmetric.
+    """
+
+    anchors: Tensor  # (rows, dim)
+    positives: Tensor  # (rows, dim)
+    candidates: Tensor  # (columns, dim)
+    left_out: Tensor  # (rows, k), int64: candidates that are no negatives: the positive, the anchor itself
+    own: Tensor | None = None  # (rows, h), int64: the anchor's own hard negatives among the candidates
+    bonus: float = 0.0  # added to the logits of these
+
+    @property
+    def symmetric(self) -> bool:
+        return self.candidates is self.anchors
+
+    @property
+    def negatives(self) -> int:
+        """Their number in each row."""
+        return len(self.candidates) - self.left_out.shape[1]
+
+    def of_negatives(self, logits: Tensor, rows: slice = slice(None), bonus: bool = True) -> Tensor:
+        """Logits (rows, columns) with -inf where a pair is no negative and, if asked for, with the bonus added."""
+        if bonus and self.own is not None:
+            own = self.own[rows]
+            logits = logits.scatter_add(1, own, torch.full_like(own, self.bonus, dtype=logits.dtype))
+        return logits.scatter(1, self.left_out[rows], -torch.inf)
+
+
+def own_columns(rows: int, gather: Gather, device: torch.device) -> Tensor:
+    """The columns of this process's rows among the rows of all processes, (rows,)."""
+    return torch.arange(rows, device=device) + gather.rank * rows
+
+
+def first_view_pairs(
+    z1: Tensor, z2: Tensor, hard_negatives: Sequence[Tensor], gather: Gather, bonus: float = 0.0
+) -> Pairs:
+    """Anchors z1 against all z2 (SimCSE's rows); unit vectors (n, dim), n x N pairs with N = n * world_size."""
+    columns = own_columns(len(z1), gather, z1.device)
+    return _with_hard_negatives(Pairs(z1, z2, gather(z2), columns.unsqueeze(1)), hard_negatives, gather, bonus)
+
+
+def both_view_pairs(
+    z1: Tensor, z2: Tensor, hard_negatives: Sequence[Tensor], gather: Gather, bonus: float = 0.0
+) -> Pairs:
+    """Both views as anchors against all other views (SimCLR's rows); 2n x 2N pairs, the anchor itself left out."""
+    anchors = torch.cat([z1, z2])  # (2n, dim)
+    candidates = anchors if gather.world_size == 1 else torch.cat([gather(z1), gather(z2)])  # (2N, dim)
+    first = own_columns(len(z1), gather, z1.device)  # columns of this process's rows of either view
+    second = first + len(candidates) // 2
+    left_out = torch.stack([torch.cat([second, first]), torch.cat([first, second])], dim=1)  # (2n, 2)
+    pairs = Pairs(anchors, torch.cat([z2, z1]), candidates, left_out)
+    return _with_hard_negatives(pairs, hard_negatives, gather, bonus)
+
+
+def _with_hard_negatives(pairs: Pairs, z: Sequence[Tensor], gather: Gather, bonus: float) -> Pairs:
+    """The pairs with hard negatives, unit vectors (n, dim) each, as further candidates of every anchor."""
+    if not z:
+        return pairs
+    n, before = len(z[0]), len(pairs.candidates)
+    sample = own_columns(n, gather, z[0].device).repeat(len(pairs.anchors) // n)  # (rows,)
+    return pairs._replace(
+        candidates=torch.cat([pairs.candidates, *map(gather, z)]),  # (columns + h N, dim)
+        own=torch.stack([sample + before + i * n * gather.world_size for i in range(len(z))], dim=1),
+        bonus=bonus,
+    )

@@ -1,0 +1,204 @@
+"""Rules of other papers: what the negatives of a temperature weigh. Each wraps a temperature and is used in its place.
+
+A rule is a function from similarities s to logits, where a temperature has ``l = s / tau(s)``. The objective stays what
+it is. Each paper's loss is :class:`~dystress_text.core.objectives.InfoNCELoss` or ``NTXentLoss`` with its rule and a
+constant temperature. A rule with two logits returns to the objective what their two logsumexps amount to.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dystress_text.core.registry import Temperature
+from dystress_text.core.temperature import constant_if_number
+
+
+class Rule(Temperature):
+    """Base of the rules: the temperature of all pairs.
+
+    Args:
+        temperature: any temperature, or a number for a constant one.
+    """
+
+    def __init__(self, temperature: Temperature | float) -> None:
+        super().__init__()
+        temperature = constant_if_number(temperature)
+        if not isinstance(temperature, Temperature) or isinstance(temperature, Rule):
+            raise ValueError(f"temperature must be a temperature or a number, got {temperature!r}")
+        self.temperature = temperature
+
+    def forward(self, similarity: Tensor) -> Tensor:
+        tau: Tensor = self.temperature(similarity)
+        return tau
+
+    def observe(self, mean_positive: Tensor) -> None:
+        self.temperature.observe(mean_positive)
+
+    def advance(self, epoch: float, run_fraction: float) -> None:
+        self.temperature.advance(epoch, run_fraction)
+
+    @property
+    def needs_mean_positive(self) -> bool:
+        return self.temperature.needs_mean_positive
+
+    @property
+    def needs_progress(self) -> bool:
+        return self.temperature.needs_progress
+
+    def values(self) -> dict[str, Any]:
+        own = super().values()
+        del own["temperature"]
+        return {**own, "temperature": type(self.temperature).__name__, **self.temperature.values()}
+
+
+class HardNegativeRule(Rule):
+    """HCL, contrastive learning with hard negatives (Robinson et al., ICLR 2021): negatives weigh ``exp(beta l)``.
+
+    n negatives count as ``N = max((S - tau_plus n exp(l_p)) / (1 - tau_plus), n exp(l(-1)))`` with
+    ``S = sum w exp(l) / mean w``: some of them are really positives. As in the authors' code, beta multiplies the
+    logit, and the weights and their mean are part of the gradient. Published for images: beta 1 and tau_plus 0.1 at the
+    temperature 0.5. At text's 0.05 a row is soon at the bound, where its negatives get no gradient.
+
+    Args:
+        temperature: any temperature, or a number for a constant one.
+        beta: concentration of the weights on hard negatives; not negative. With 0 it is the debiased loss.
+        tau_plus: probability that a negative is of the anchor's class; in [0, 1).
+    """
+
+    def __init__(self, temperature: Temperature | float = 0.5, beta: float = 1.0, tau_plus: float = 0.1) -> None:
+        super().__init__(temperature)
+        _check("tau_plus", tau_plus, 0, 1, "it is a probability")
+        _check("beta", beta, 0, math.inf, "with 0 all negatives weigh the same")
+        self.beta, self.tau_plus = beta, tau_plus
+
+    def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
+        logit = similarity / tau
+        return (1 + self.beta) * logit, self.beta * logit
+
+    def negatives(self, sums: Sequence[Tensor], positive: Tensor, count: int) -> Tensor:
+        total = sums[0] - sums[1] + math.log(count)  # log S
+        if self.tau_plus == 0:
+            return total
+        log_share = math.log(self.tau_plus * count) + positive - total  # of the false negatives in S
+        below = torch.where(log_share < 0, log_share, -1.0)  # elsewhere the bound holds
+        estimate = total + torch.log1p(-below.exp()) - math.log1p(-self.tau_plus)
+        least = torch.full_like(total, -1.0)
+        bound = math.log(count) + least / self(least)
+        return torch.where((log_share < 0) & (estimate > bound), estimate, bound)
+
+
+class DebiasedRule(HardNegativeRule):
+    """Debiased contrastive loss (Chuang et al., NeurIPS 2020): :class:`HardNegativeRule` with ``beta=0``.
+
+    Published for images: 0.1 at the temperature 0.5.
+    """
+
+    def __init__(self, temperature: Temperature | float = 0.5, tau_plus: float = 0.1) -> None:
+        super().__init__(temperature, 0.0, tau_plus)
+
+
+class FocalRule(Rule):
+    """Focal-InfoNCE (Hou and Li, Findings of EMNLP 2023): logits ``s (s + margin) / tau``, positive ``p^2 / tau``.
+
+    Nothing but the temperature is detached. The logit falls for ``s < -margin / 2``. Published for text: margin 0.3 at
+    the temperature 0.05.
+
+    Args:
+        temperature: any temperature, or a number for a constant one.
+        margin: added to the similarity that multiplies a negative's logit; in [-2, 2).
+    """
+
+    def __init__(self, temperature: Temperature | float = 0.05, margin: float = 0.3) -> None:
+        super().__init__(temperature)
+        _check("margin", margin, -2, 2, "it is added to a cosine similarity")
+        self.margin = margin
+        _warn_if_logit_falls(self)
+
+    def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
+        return (similarity / tau * (similarity + self.margin),)
+
+    def positive_logit(self, similarity: Tensor, tau: Tensor) -> Tensor:
+        return similarity / tau * similarity
+
+
+class ADNCERule(Rule):
+    """ADNCE (Wu et al., NeurIPS 2023): negatives weigh a Gaussian of their similarity, which has no gradient.
+
+    ``sum w exp(l)`` with ``w = g(s) / mean g`` over the row's negatives, ``g(s) = exp(-(s - mu)^2 / (2 sigma^2))``, as
+    in the authors' code for images. Their code for sentences weighs the positive too. Published for text: mu 0.4 and
+    sigma 1 at the temperature 0.07 (BERT-base).
+
+    Args:
+        temperature: any temperature, or a number for a constant one.
+        mu: similarity of the largest weight.
+        sigma: width of the Gaussian; positive.
+    """
+
+    def __init__(self, temperature: Temperature | float = 0.07, mu: float = 0.4, sigma: float = 1.0) -> None:
+        super().__init__(temperature)
+        _check("mu", mu, -math.inf, math.inf, "it is a similarity")
+        if isinstance(sigma, bool) or not 0 < sigma < math.inf:
+            raise ValueError(f"sigma must be a positive number, got {sigma}")
+        self.mu, self.sigma = mu, sigma
+        _warn_if_logit_falls(self)
+
+    def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
+        log_weight = (similarity.detach() - self.mu).square().mul(-0.5 / self.sigma**2)
+        return similarity / tau + log_weight, log_weight
+
+    def negatives(self, sums: Sequence[Tensor], positive: Tensor, count: int) -> Tensor:
+        return sums[0] - sums[1] + math.log(count)
+
+
+class HardnessRule(Rule):
+    """The hardness weights of sentence-transformers' MultipleNegativesRankingLoss: logits ``l + strength sg(s)``.
+
+    Of all negatives, as with its ``hardness_mode="all_negatives"``. It cites Lan et al., "LLaVE" (2025, Eq. 5), with
+    the strength 9, and Schechter Vera et al., "EmbeddingGemma" (2025), with 5. Its scale is 20, the temperature 0.05.
+
+    Args:
+        temperature: any temperature, or a number for a constant one.
+        hardness_strength: a negative's similarity times this is added to its logit, without a gradient; not negative.
+    """
+
+    def __init__(self, temperature: Temperature | float = 0.05, hardness_strength: float = 9.0) -> None:
+        super().__init__(temperature)
+        _check("hardness_strength", hardness_strength, 0, math.inf, "with 0 there is no penalty")
+        self.hardness_strength = hardness_strength
+
+    def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
+        return (similarity / tau + self.hardness_strength * similarity.detach(),)
+
+
+NEGATIVE_RULES: dict[str, type[Rule]] = {
+    "debiased": DebiasedRule,
+    "hcl": HardNegativeRule,
+    "focal": FocalRule,
+    "adnce": ADNCERule,
+    "hardness": HardnessRule,
+}
+
+
+def _check(name: str, value: float, low: float, high: float, why: str) -> None:
+    if isinstance(value, bool) or not (low <= value < high and math.isfinite(value)):
+        raise ValueError(f"{name} must lie in [{low:g}, {high:g}), got {value}: {why}")
+
+
+@torch.no_grad()
+def _warn_if_logit_falls(rule: Rule) -> None:
+    """Warn where a rule's logit falls while the similarity rises; not for what its temperature says already."""
+    grid = torch.linspace(-1, 1, 4001, dtype=torch.float64)
+    slopes, plain = rule.logits(grid, rule(grid))[0].diff(), (grid / rule(grid)).diff()
+    falling = grid[1:][(slopes < -1e-9) & (plain > 0)]
+    if len(falling) > 0:
+        warnings.warn(
+            f"{rule!r}: a negative's logit falls as s rises, between s = {float(falling[0]):.2f} and "
+            f"{float(falling[-1]):.2f}",
+            stacklevel=4,
+        )

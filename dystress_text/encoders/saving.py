@@ -1,0 +1,118 @@
+"""The layout of saved models: what sentence-transformers' own ``save`` writes, in the words of its older releases.
+
+Every release from 2.2 on reads it, and the newest one without a warning.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+from dystress_text.encoders.pooling import AVERAGED, layer_weights
+
+MODULES = "modules.json"
+TRANSFORMER = "sentence_bert_config.json"
+WEIGHTS, OLD_WEIGHTS = "model.safetensors", "pytorch_model.bin"
+
+_OLD_NAMES = {"embedding_dimension": "word_embedding_dimension"}
+_NEW_NAMES = ("module_input_name", "module_output_name", "include_prompt")  # at their defaults
+
+
+class _TransformerFiles(nn.Module):
+    """The first module of a SentenceTransformer that is only saved: its own would load a folder."""
+
+    save_in_root = True
+
+    def __init__(self, transformer: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, several_layers: bool) -> None:
+        super().__init__()
+        self.transformer, self.tokenizer, self.several_layers = transformer, tokenizer, several_layers
+
+    def save(self, path: str, **_: Any) -> None:
+        logging.disable_progress_bar()  # of the weights
+        self.transformer.save_pretrained(path)
+        config = copy.deepcopy(self.transformer.config)  # that of the encoder, which may go on training, stays
+        config.output_hidden_states = self.several_layers
+        config.save_pretrained(path)
+        write_tokenizer(self.tokenizer, Path(path))
+        limit = {"max_seq_length": self.tokenizer.model_max_length, "do_lower_case": False}
+        _write_json(Path(path) / TRANSFORMER, limit)
+
+
+def write_model(
+    folder: Path,
+    transformer: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    pooler_type: str,
+    dense: nn.Linear | None = None,
+    normalize: bool = False,
+) -> None:
+    """Write a model into an empty folder; no random number is drawn.
+
+    Args:
+        folder: an existing one.
+        transformer: without adapters.
+        tokenizer: its own; ``model_max_length`` is the model's limit.
+        pooler_type: one of :data:`dystress_text.encoders.pooling.POOLERS`.
+        dense: a head's, (dim, dim), applied with tanh to the pooled vector.
+        normalize: the vectors get length 1.
+    """
+    from sentence_transformers import SentenceTransformer  # slow to import
+    from sentence_transformers.sentence_transformer import modules as kinds
+
+    dim, layers = transformer.config.hidden_size, transformer.config.num_hidden_layers
+    weights = layer_weights(pooler_type, layers)
+    modules: list[nn.Module] = [_TransformerFiles(transformer, tokenizer, weights is not None)]
+    with torch.random.fork_rng(devices=[]):
+        if weights is not None:
+            modules.append(kinds.WeightedLayerPooling(dim, layers, 0, nn.Parameter(weights)))
+        modules.append(kinds.Pooling(dim, "mean" if pooler_type in AVERAGED else "cls"))
+        if dense is not None:
+            modules.append(kinds.Dense(dim, dim, init_weight=dense.weight.detach(), init_bias=dense.bias.detach()))
+        if normalize:
+            modules.append(kinds.Normalize())
+        model = SentenceTransformer(modules=modules, device=str(transformer.device))
+        model.save(str(folder), create_model_card=False)
+    _reword(folder)
+
+
+def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write the tokenizer's files, for transformers 4 too: version 5 has a new name for a tokenizer without a class."""
+    tokenizer = copy.deepcopy(tokenizer)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:  # the last call's settings are no part of the model
+        backend.no_truncation()
+        backend.no_padding()
+    tokenizer.save_pretrained(folder)
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    if settings.get("tokenizer_class") == "TokenizersBackend":
+        _write_json(folder / "tokenizer_config.json", settings | {"tokenizer_class": "PreTrainedTokenizerFast"})
+
+
+def _reword(folder: Path) -> None:
+    """Name modules and settings as releases before 5.4 do, and repeat small weights in the one form that 2.2 reads."""
+    modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
+    for module in modules:
+        place = folder / module["path"]
+        module["type"] = f"sentence_transformers.models.{module['path'].partition('_')[2] or 'Transformer'}"
+        if place == folder:
+            continue
+        settings = json.loads((place / "config.json").read_text(encoding="utf-8"))
+        settings = {_OLD_NAMES.get(name, name): value for name, value in settings.items() if name not in _NEW_NAMES}
+        if (mode := settings.pop("pooling_mode", None)) is not None:
+            settings |= {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
+        _write_json(place / "config.json", settings)
+        if (place / WEIGHTS).is_file():
+            torch.save(load_file(place / WEIGHTS), place / OLD_WEIGHTS)
+    _write_json(folder / MODULES, modules)
+
+
+def _write_json(file: Path, content: Any) -> None:
+    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
