@@ -81,9 +81,7 @@ class Fits:
 
 
 @torch.no_grad()
-def fit(
-    x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe
-) -> Fits:
+def fit(x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe) -> Fits:
     """Train a classifier for each pair of a subset and an l2 value.
 
     Subsets with the same number of rows draw the same permutations and take the same number of steps, so they run in

@@ -145,9 +145,7 @@ def _split(labels: NDArray[np.int64], recipe: Recipe) -> list[tuple[Rows, Rows]]
     return list(folds.split(np.zeros(len(labels)), labels))
 
 
-def _inner_scores(
-    x: Tensor, y: Tensor, classes: int, choices: Sequence[_Choice], recipe: Recipe
-) -> list[list[float]]:
+def _inner_scores(x: Tensor, y: Tensor, classes: int, choices: Sequence[_Choice], recipe: Recipe) -> list[list[float]]:
     """Mean held-out accuracy x 100 of each l2 value for each choice, rounded as SentEval does; all fits together."""
     inner = [subset for choice in choices for subset in choice.inner]
     grid = np.tile(np.array(L2_VALUES), (len(inner), 1))  # (S, L)

@@ -173,7 +173,7 @@ def evaluation_of(options: Any) -> Evaluation:
     """
     if "none" in options.tasks and len(options.tasks) > 1:
         raise UserError("--tasks: none stands alone")
-    tasks = own_names("--tasks", options.tasks)
+    tasks = own_names(options.tasks)
     return Evaluation(tuple(task for task in tasks if task != "none"), options.suite, options.data_dir)
 
 
