@@ -41,9 +41,9 @@ from dystress_text.training.run_folder import (
     SIMILARITY_LOG,
     TEXT_PROGRAM,
     read_record,
+    read_steps,
 )
 from dystress_text.training.settings import LossSettings
-from dystress_text.training.step_log import read_steps
 
 _ENCODER = ("pooler_type", "max_seq_length", "dropout")  # options of TextSettings
 _GROUPS: Sequence[Any] = (LossSettings,)

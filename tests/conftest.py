@@ -20,19 +20,7 @@ import torch
 from accelerate.state import AcceleratorState, GradientState
 from hypothesis import settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import (
-    BertConfig,
-    BertModel,
-    DistilBertConfig,
-    DistilBertModel,
-    ModernBertConfig,
-    ModernBertModel,
-    MPNetConfig,
-    MPNetModel,
-    PreTrainedTokenizerFast,
-    RobertaConfig,
-    RobertaModel,
-)
+from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
 from dystress_text.simcse.corpus import TextFile, TokenizedCorpus, load_corpus
 
@@ -51,30 +39,28 @@ VOCABULARY = """a the cat dog bird fish man woman child sat ran flew swam ate sa
 house red blue small big old new quickly slowly yesterday today and but not is was in of to with one two three"""
 WORDS = VOCABULARY.split()
 
-SIZES = {"vocab_size": len(WORDS) + 4, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2}
-IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "cls_token_id": 0, "sep_token_id": 2}
+SIZES = {"vocab_size": len(WORDS) + 4, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+BERT = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
+FAMILIES = {
+    "bert": {"max_position_embeddings": 40, **BERT},
+    "roberta": {"max_position_embeddings": 42, **BERT},
+    "mpnet": {"max_position_embeddings": 42, **BERT},
+    "distilbert": {"max_position_embeddings": 40, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 32},
+    # ModernBERT has no dropout by default; training for two dropout views needs some
+    "modernbert": {
+        "max_position_embeddings": 40,
+        "embedding_dropout": 0.1,
+        "cls_token_id": 0,
+        "sep_token_id": 2,
+        **BERT,
+    },
+}
 
 
 def build_transformer(family: str) -> torch.nn.Module:
     """A random encoder of a family, with position tables for 40 tokens."""
     torch.manual_seed(0)
-    if family == "bert":
-        return BertModel(BertConfig(**SIZES, intermediate_size=32, max_position_embeddings=40, pad_token_id=1))
-    if family == "roberta":
-        return RobertaModel(RobertaConfig(**SIZES, intermediate_size=32, max_position_embeddings=42, pad_token_id=1))
-    if family == "mpnet":
-        return MPNetModel(MPNetConfig(**SIZES, intermediate_size=32, max_position_embeddings=42, pad_token_id=1))
-    if family == "distilbert":
-        config = DistilBertConfig(
-            vocab_size=SIZES["vocab_size"], dim=16, n_layers=3, n_heads=2, hidden_dim=32, max_position_embeddings=40
-        )
-        config.pad_token_id = 1
-        return DistilBertModel(config)
-    assert family == "modernbert"
-    # ModernBERT has no dropout by default; training for two dropout views needs some
-    return ModernBertModel(
-        ModernBertConfig(**SIZES, **IDS, intermediate_size=32, max_position_embeddings=40, embedding_dropout=0.1)
-    )
+    return AutoModel.from_config(AutoConfig.for_model(family, **SIZES, **FAMILIES[family]))
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -134,17 +120,17 @@ def corpus(text_file: Path, tokenizer: PreTrainedTokenizerFast) -> TokenizedCorp
 
 
 @pytest.fixture(scope="session")
-def data_dir(tmp_path_factory):
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with a small STS-B dev file, scored by shared words."""
     data = tmp_path_factory.mktemp("data")
     folder = data / "senteval" / "STS" / "STSBenchmark"
     folder.mkdir(parents=True)
     sentences = make_sentences(80, seed=9)
     lines = []
-    for i in range(40):
-        first, second = set(sentences[i].split()), set(sentences[i + 40].split())
+    for i, (one, two) in enumerate(zip(sentences[:40], sentences[40:], strict=True)):
+        first, second = set(one.split()), set(two.split())
         score = 5 * len(first & second) / len(first | second) if i else 5.0
-        lines.append(f"main\tx\t2026\t{i}\t{score:.3f}\t{sentences[i]}\t{sentences[i + 40]}\n")
+        lines.append(f"main\tx\t2026\t{i}\t{score:.3f}\t{one}\t{two}\n")
     (folder / "sts-dev.csv").write_text("".join(lines))
     return data
 
@@ -164,28 +150,20 @@ def flags(tiny_run, tmp_path):
     return [*tiny_run, f"--output_dir={tmp_path / 'out'}"]
 
 
-def pytest_collection_finish() -> None:
-    """What was imported stays: collecting garbage, as each run does twice, need not walk over it."""
-    gc.collect()
-    gc.freeze()
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every test has an end. Slow ones come first, the longest at the head of each process's share of them."""
+    """Every test has an end. Slow ones come first, the longest at the head: ``slow(40)`` says how long."""
+    seconds = {}
     for item in items:
-        slow = item.get_closest_marker("slow") is not None
+        slow = item.get_closest_marker("slow")
+        seconds[item] = 0 if slow is None else (slow.args or (10,))[0]
         if config.pluginmanager.hasplugin("timeout") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SLOW_LIMIT if slow else LIMIT))
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    longest = sorted((item for item in items if seconds_of(item)), key=seconds_of, reverse=True)
+    longest = sorted((item for item in items if seconds[item]), key=lambda item: -seconds[item])
     shares = [item for first in range(processes) for item in longest[first::processes]]  # worksteal cuts the list so
-    items[:] = [*shares, *(item for item in items if not seconds_of(item))]
-
-
-def seconds_of(item: pytest.Item) -> float:
-    """What a slow test says of itself, ``slow(40)``; 0 if it is not slow."""
-    slow = item.get_closest_marker("slow")
-    return (slow.args or (10,))[0] if slow else 0
+    items[:] = [*shares, *(item for item in items if not seconds[item])]
+    gc.collect()
+    gc.freeze()  # what was imported stays: collecting garbage, as each run does twice, need not walk over it
 
 
 @pytest.fixture(autouse=True, scope="session")

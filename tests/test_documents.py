@@ -201,6 +201,12 @@ def test_links_lead_somewhere_in_the_repository(document):
         assert not anchor or anchor in headings(file.read_text()), (target, anchor)
 
 
+def test_the_modules_that_contributing_names_exist():
+    named = re.findall(r"`([\w./]+/\w+\.(?:py|md))`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert len(named) > 20
+    assert [name for name in named if not any((root / name).is_file() for root in (ROOT, ROOT / "dystress_text"))] == []
+
+
 def test_importing_the_package_is_light():
     code = "import dystress_text, sys; print([m for m in ('transformers', 'accelerate', 'scipy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

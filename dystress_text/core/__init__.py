@@ -2,10 +2,8 @@
 
 from dystress_text.core.gather import Gather, LocalGather, ProcessGather
 from dystress_text.core.geometry import (
-    SimilarityHistograms,
     alignment,
     interclass_uniformity,
-    similarity_histograms,
     tolerance,
     uniformity,
 )
@@ -74,7 +72,6 @@ __all__ = [
     "ScheduledTemperature",
     "ShiftedCosineTemperature",
     "SigLIPLoss",
-    "SimilarityHistograms",
     "TeMoTemperature",
     "Temperature",
     "TemperatureError",
@@ -83,7 +80,6 @@ __all__ = [
     "make_temperature",
     "ode_temperature",
     "register_temperature",
-    "similarity_histograms",
     "tolerance",
     "uniformity",
 ]

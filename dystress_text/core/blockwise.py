@@ -25,7 +25,7 @@ BLOCKWISE_ENTRIES = 2**24  # 4,096 pairs of InfoNCE, 64 MiB in fp32
 SYMMETRIC_ENTRIES = 2**22  # of a symmetric matrix, where half of it is computed: 1,024 pairs of NT-Xent
 CPU_BLOCK = 512  # rows and columns of a block; its copies fit into the CPU's cache
 DEVICE_BLOCK = 4096  # of other accelerators: large enough to fill one, 64 MiB a copy in fp32
-CUDA_BLOCKS = (16_384, 8_192, 4_096, 2_048)  # the largest one whose copies take at most this share of the memory
+CUDA_BLOCKS = (2_048, 16_384)  # as large as this share of the memory allows, within these bounds
 CUDA_SHARE = 1 / 16
 COPIES = 13  # of a block, at most, exist at a time; rules with two logits have up to twice as many
 
@@ -37,12 +37,10 @@ def blockwise_pays(pairs: Pairs) -> bool:
 
 def block_size(device: torch.device, itemsize: int = 4) -> int:
     """Rows and columns of a block of numbers of ``itemsize`` bytes."""
-    if device.type == "cpu":
-        return CPU_BLOCK
     if device.type != "cuda":
-        return DEVICE_BLOCK
+        return CPU_BLOCK if device.type == "cpu" else DEVICE_BLOCK
     room = CUDA_SHARE * torch.cuda.get_device_properties(device).total_memory / (COPIES * itemsize)
-    return next((block for block in CUDA_BLOCKS if block**2 <= room), CUDA_BLOCKS[-1])
+    return min(max(CUDA_BLOCKS[0], 1 << (int(room).bit_length() - 1) // 2), CUDA_BLOCKS[1])
 
 
 def blockwise_logsumexps(

@@ -14,7 +14,6 @@ Adam and clipping take it out. A scale that changes from step to step is therefo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -29,45 +28,23 @@ MOST_PAIRS = 2**22  # fewer anchors are compared where they have more candidates
 _AT_ONCE = 2**18  # entries for several constants at a time
 
 
-def constants(like: Tensor | None = None) -> Tensor:
-    """The temperatures that a rule is compared with, (CONSTANTS,), in dtype and device of ``like``; fp64 without."""
-    exact = torch.logspace(-2, 0, CONSTANTS, dtype=torch.float64)
-    return exact if like is None else exact.to(like)
+def constants() -> Tensor:
+    """The temperatures that a rule is compared with, (CONSTANTS,), fp64."""
+    return torch.logspace(-2, 0, CONSTANTS, dtype=torch.float64)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A rule beside the constants; of one batch, or sums over batches and processes, which can be added.
+class Comparison(NamedTuple):
+    """A rule beside the constants; of one batch, or sums over batches and processes, added field by field."""
 
-    Attributes:
-        batches: (1,) their number. A batch without a gradient counts as none.
-        pull: (1,) the gradient of the positives over that of the negatives; 1 a batch for InfoNCE with any temperature
-            that is detached.
-        moved: (CONSTANTS,) the distance of each constant.
-        rule: (BINS,) the share of the negatives' gradient by similarity under the rule.
-        constants: (CONSTANTS, BINS) the same under each constant.
-    """
-
-    batches: Tensor
-    pull: Tensor
-    moved: Tensor
-    rule: Tensor
-    constants: Tensor
-
-    def packed(self) -> Tensor:
-        """All of it in one vector."""
-        return torch.cat([self.batches, self.pull, self.moved, self.rule, self.constants.flatten()])
-
-    @classmethod
-    def unpacked(cls, vector: Tensor) -> Comparison:
-        """The inverse of :meth:`packed`; also takes a sum of packed vectors."""
-        sizes = [1, 1, CONSTANTS, BINS, CONSTANTS * BINS]
-        batches, pull, moved, rule, of_constants = torch.split(vector, sizes)
-        return cls(batches, pull, moved, rule, of_constants.view(CONSTANTS, BINS))
+    batches: Tensor  # (), their number; a batch without a gradient counts as none
+    pull: Tensor  # (), gradient of the positives over that of the negatives; 1 a batch for InfoNCE with a detached tau
+    moved: Tensor  # (CONSTANTS,), the distance of each constant
+    rule: Tensor  # (BINS,), the share of the negatives' gradient by similarity under the rule
+    constants: Tensor  # (CONSTANTS, BINS), the same under each constant
 
     def mean(self) -> Comparison:
         """The mean over the batches; NaN without any."""
-        return Comparison.unpacked(torch.cat([self.batches, self.packed()[1:] / self.batches]))
+        return Comparison(self.batches, *(each / self.batches for each in self[1:]))
 
 
 class _Group(NamedTuple):
@@ -104,14 +81,14 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> Comparison:
     positive = torch.cat([one.similarity for one in rows])  # (rows,)
     of_positives = torch.cat([one.of_similarity for one in rows]).abs()
     pull = torch.cat([of_positives[group.rows] for group in groups]).sum() / total
-    taus = constants(positive)
+    taus = constants().to(positive)
     at_once = max(1, _AT_ONCE // sum(group.similarity.numel() for group in groups))
     parts = [_under_constants(loss, some, groups, positive) for some in torch.split(taus, at_once)]
     moved, histograms = (torch.cat(found) for found in zip(*parts, strict=True))
-    of_rule = torch.stack([_histograms(group.size.unsqueeze(0), group.bins) for group in groups]).sum(0)  # (1, BINS)
-    found = torch.cat([pull.unsqueeze(0), moved, of_rule.flatten(), histograms.flatten()])
-    whole = found.isfinite().all()
-    return Comparison.unpacked(torch.where(whole, torch.cat([torch.ones_like(found[:1]), found]), 0))
+    of_rule = torch.cat([_histograms(group.size.unsqueeze(0), group.bins) for group in groups]).sum(0)  # (BINS,)
+    found = Comparison(torch.ones_like(pull), pull, moved, of_rule, histograms)
+    whole = torch.stack([each.isfinite().all() for each in found]).all()
+    return Comparison(*(torch.where(whole, each, 0) for each in found))
 
 
 def _under_constants(

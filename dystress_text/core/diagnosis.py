@@ -9,7 +9,6 @@ follows the batch. Call them before the loss of a queue, which takes the batch's
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -24,33 +23,14 @@ BINS = 50  # of the histograms, over [-1, 1]
 BLOCK_ENTRIES = 2**22  # similarities at a time
 
 
-@dataclass(frozen=True)
-class PairSums:
-    """Sums over the pairs of a batch. Those of several processes or batches can be added.
+class PairSums(NamedTuple):
+    """Sums over the pairs of a batch. Those of several processes or batches can be added, field by field."""
 
-    Attributes:
-        counts: (3,) positives, negatives, negatives in the high-similarity region.
-        similarities: (2,) sums over positives and over negatives.
-        temperatures: (3,) sums over positives and negatives, and over negatives times their gradient's size.
-        gradients: (2,) sums of the gradients' sizes, of all negatives and of those in the high-similarity region.
-        histograms: (3, BINS) counts of positives and negatives by similarity, and gradient's size of negatives.
-    """
-
-    counts: Tensor
-    similarities: Tensor
-    temperatures: Tensor
-    gradients: Tensor
-    histograms: Tensor
-
-    def packed(self) -> Tensor:
-        """All sums in one vector, (10 + 3 * BINS,)."""
-        return torch.cat([self.counts, self.similarities, self.temperatures, self.gradients, self.histograms.flatten()])
-
-    @classmethod
-    def unpacked(cls, vector: Tensor) -> PairSums:
-        """The inverse of :meth:`packed`; also takes a sum of packed vectors."""
-        counts, similarities, temperatures, gradients, histograms = torch.split(vector, [3, 2, 3, 2, 3 * BINS])
-        return cls(counts, similarities, temperatures, gradients, histograms.view(3, BINS))
+    counts: Tensor  # (3,) positives, negatives, negatives in the high-similarity region
+    similarities: Tensor  # (2,) of positives and of negatives
+    temperatures: Tensor  # (3,) of positives, of negatives, and of negatives times their gradient's size
+    gradients: Tensor  # (2,) sizes, of all negatives and of those in the high-similarity region
+    histograms: Tensor  # (3, BINS) positives, negatives, and gradient's size of negatives, by similarity
 
 
 class RowGradients(NamedTuple):
@@ -113,8 +93,8 @@ def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> P
     """
     groups = row_gradients(loss, z)
     positive = groups[0].similarity[: len(z[0])]  # (n,), once where both views are anchors
-    counts, means, taus = positive.new_zeros(3), positive.new_zeros(2), positive.new_zeros(3)
-    gradients, histograms = positive.new_zeros(2), positive.new_zeros(3, BINS)
+    found = PairSums(*(positive.new_zeros(shape) for shape in (3, 2, 3, 2, (3, BINS))))
+    counts, means, taus, gradients, histograms = found
     counts[0], means[0], taus[0] = len(positive), positive.sum(), loss.tau(positive).sum()
     _add(histograms[0], positive, torch.ones_like(positive))
     for group, rows in _row_blocks(groups):
@@ -130,7 +110,7 @@ def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> P
         gradients[1] += (size * high).sum()
         _add(histograms[1], similarity, one)
         _add(histograms[2], similarity, size)
-    return PairSums(counts, means, taus, gradients, histograms)
+    return found
 
 
 def _row_blocks(groups: Sequence[RowGradients]) -> Iterator[tuple[RowGradients, slice]]:

@@ -6,8 +6,7 @@ that there is never an N x N matrix. Products are in fp32 (fp64 for fp64 input),
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,12 +19,7 @@ BLOCK = 1024  # rows a block: 1024 x N similarities at a time
 def alignment(x: Tensor, y: Tensor) -> Tensor:
     """Mean squared distance of positive pairs (Eq. alignment; Wang and Isola, 2020); lower is closer.
 
-    Args:
-        x: (pairs, dim).
-        y: (pairs, dim), row i belonging to row i of ``x``.
-
-    Raises:
-        ValueError: the shapes differ, or there are no pairs.
+    ``x`` and ``y`` are (pairs, dim), row i of one belonging to row i of the other.
     """
     if x.shape != y.shape or x.ndim != 2 or len(x) == 0:
         raise ValueError(
@@ -37,19 +31,15 @@ def alignment(x: Tensor, y: Tensor) -> Tensor:
 def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
     """log mean exp(-t ||x_i - x_j||^2) over all pairs i != j (Eq. unif; Wang and Isola, 2020); lower is more uniform.
 
-    Args:
-        x: (n, dim), at least two rows.
-        t: the width of the Gaussian potential; the field's 2.
-
-    Raises:
-        ValueError: fewer than two rows.
+    ``x`` is (n, dim) with at least two rows, ``t`` the width of the Gaussian potential, the field's 2.
     """
     if x.ndim != 2 or len(x) < 2:
         raise ValueError(f"uniformity needs at least two rows of shape (n, dim), got {tuple(x.shape)}")
     z = unit_vectors(x)
     square = positive_similarity(z, z)  # 1, or 0 for a zero vector
     total = torch.zeros((), dtype=torch.float64, device=x.device)
-    for start, block in _blocks(z):
+    for start in range(0, len(z), BLOCK):
+        block = z[start : start + BLOCK]
         distance = (square[start : start + len(block), None] + square - 2 * block @ z.T).clamp(min=0)  # (block, n)
         distance[:, start : start + len(block)].fill_diagonal_(torch.inf)  # leave out i = j
         total += torch.exp(-t * distance).sum(dtype=torch.float64)
@@ -59,15 +49,8 @@ def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
 def interclass_uniformity(x: Tensor, labels: Tensor, t: float = 2.0) -> Tensor:
     """Uniformity of the class centroids (Eq. incu); lower is farther apart.
 
-    A centroid is the mean of its class's normalised embeddings, normalised again.
-
-    Args:
-        x: (n, dim).
-        labels: (n,), at least two classes.
-        t: as for :func:`uniformity`.
-
-    Raises:
-        ValueError: labels do not fit, or there is only one class.
+    A centroid is the mean of its class's normalised embeddings, normalised again. At least two
+    classes; ``x`` is (n, dim), ``labels`` (n,).
     """
     return uniformity(_class_sums(x, labels)[0], t)
 
@@ -75,13 +58,7 @@ def interclass_uniformity(x: Tensor, labels: Tensor, t: float = 2.0) -> Tensor:
 def tolerance(x: Tensor, labels: Tensor, over_all_pairs: bool = False) -> Tensor:
     """Mean similarity of pairs of one class, i != j (Wang and Liu, CVPR 2021); higher is more tolerant.
 
-    Args:
-        x: (n, dim).
-        labels: (n,).
-        over_all_pairs: average ``s * 1[same class]`` over all pairs i != j instead of over those of one class.
-
-    Raises:
-        ValueError: labels do not fit, or no class has two members.
+    With ``over_all_pairs``, ``s * 1[same class]`` is averaged over all pairs i != j instead of over those of one class.
     """
     sums, counts = _class_sums(x, labels)
     z = unit_vectors(x).double()
@@ -93,34 +70,19 @@ def tolerance(x: Tensor, labels: Tensor, over_all_pairs: bool = False) -> Tensor
     return total / (len(x) * (len(x) - 1) if over_all_pairs else same)
 
 
-@dataclass(frozen=True)
-class SimilarityHistograms:
-    """Counts of pair similarities in equal bins over [-1, 1].
+class SimilarityHistograms(NamedTuple):
+    """Counts of pair similarities in equal bins over [-1, 1]."""
 
-    Attributes:
-        edges: (bins + 1,) bin edges.
-        true_positive: (bins,) pairs of two views of one sample.
-        false_negative: (bins,) pairs of different samples of one class.
-        true_negative: (bins,) pairs of different classes.
-    """
-
-    edges: Tensor
-    true_positive: Tensor
-    false_negative: Tensor
-    true_negative: Tensor
+    edges: Tensor  # (bins + 1,)
+    true_positive: Tensor  # (bins,), pairs of two views of one sample
+    false_negative: Tensor  # (bins,), pairs of different samples of one class
+    true_negative: Tensor  # (bins,), pairs of different classes
 
 
 def similarity_histograms(view1: Tensor, view2: Tensor, labels: Tensor, bins: int = 100) -> SimilarityHistograms:
     """Histograms of the similarities between two views of a data set, by kind of pair.
 
-    Args:
-        view1: (n, dim).
-        view2: (n, dim), row i being another view of the sample of row i of ``view1``.
-        labels: (n,) classes.
-        bins: number of bins.
-
-    Raises:
-        ValueError: shapes do not fit.
+    Both views are (n, dim), their rows i of one sample, of class ``labels[i]``.
     """
     if view1.shape != view2.shape:
         raise ValueError(f"both views must have one shape, got {tuple(view1.shape)} and {tuple(view2.shape)}")
@@ -129,19 +91,13 @@ def similarity_histograms(view1: Tensor, view2: Tensor, labels: Tensor, bins: in
     _check_labels(view1, labels)
     z1, z2 = unit_vectors(view1), unit_vectors(view2)
     counts = torch.zeros(3, bins, dtype=torch.int64, device=z1.device)
-    for start, block in _blocks(z1):
-        rows = slice(start, start + len(block))
-        similarity = block @ z2.T  # (block, n)
+    for rows in torch.split(torch.arange(len(z1), device=z1.device), BLOCK):
+        similarity = z1[rows] @ z2.T  # (block, n)
         kind = 2 - (labels[rows, None] == labels).long()  # 1 for one class, 2 for different classes
-        kind[torch.arange(len(block)), torch.arange(start, start + len(block))] = 0
+        kind[torch.arange(len(rows)), rows] = 0
         place = ((similarity + 1) * (bins / 2)).long().clamp(0, bins - 1) + bins * kind
         counts += torch.bincount(place.flatten(), minlength=3 * bins).view(3, bins)
     return SimilarityHistograms(torch.linspace(-1, 1, bins + 1), *counts.cpu())
-
-
-def _blocks(z: Tensor) -> Iterator[tuple[int, Tensor]]:
-    for start in range(0, len(z), BLOCK):
-        yield start, z[start : start + BLOCK]
 
 
 def _check_labels(x: Tensor, labels: Tensor) -> None:

@@ -25,10 +25,6 @@ class LearnableTemperature(Temperature):
         temperature: the start, a constant or a profile with ``tau_min < tau_max``; strictly between the bounds.
         low: the lower bound.
         high: the upper bound.
-
-    Examples:
-        >>> LearnableTemperature(ConstantTemperature(0.05)).values()["tau"]
-        0.05
     """
 
     def __init__(self, temperature: Temperature, low: float = 0.01, high: float = 1.0) -> None:

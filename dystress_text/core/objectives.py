@@ -16,6 +16,7 @@ equal those of one process with the whole batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +32,15 @@ from dystress_text.core.vectors import positive_similarity, unit_vectors
 
 
 class ContrastiveLoss(nn.Module):
-    """Base of all objectives: from embeddings to the mean loss of the anchors, for any temperature."""
+    """Base of all objectives: from embeddings to the mean loss of the anchors, for any temperature.
+
+    Args:
+        temperature: any temperature, or a number for a constant one.
+        detach_temperature: whether the temperature is detached from the gradient.
+        gather: the other processes; None for one process.
+        blockwise: whether to compute without the matrix of similarities; None does so above some millions of them.
+        hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
+    """
 
     def forward(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Tensor:
         """Mean loss over the anchors.
@@ -131,11 +140,9 @@ class InfoNCELoss(ContrastiveLoss):
         temperature: any temperature, or a number for a constant one. The paper's best STS row is
             ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4)``; SimCSE's is 0.05.
         detach_temperature: whether the temperature is detached from the gradient.
-        gather: the other processes; None for one process.
-        hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
-        blockwise: whether to compute without the matrix of similarities; None does so above some millions of them.
         bidirectional: each positive also has to find its anchor among all anchors; the loss is the mean of both
             directions. Equals MultipleNegativesRankingLoss with both directions and a partition for each.
+        options: as for :class:`ContrastiveLoss`.
 
     Examples:
         >>> loss = InfoNCELoss(0.05)
@@ -148,12 +155,10 @@ class InfoNCELoss(ContrastiveLoss):
         self,
         temperature: Temperature | float,
         detach_temperature: bool = True,
-        gather: Gather | None = None,
-        hard_negative_weight: float = 0.0,
-        blockwise: bool | None = None,
         bidirectional: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(temperature, detach_temperature, gather, blockwise, hard_negative_weight)
+        super().__init__(temperature, detach_temperature, **options)
         self.bidirectional = bidirectional
 
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
@@ -165,20 +170,7 @@ class NTXentLoss(ContrastiveLoss):
     """NT-Xent (SimCLR): both views are anchors, all other 2N - 1 views are candidates.
 
     The default for vision; the paper's pseudocode (Alg. vanilladystress) is
-    ``NTXentLoss(CosineTemperature(0.1, 0.2), detach_temperature=True)``.
-
-    Args:
-        temperature: any temperature, or a number for a constant one.
-        detach_temperature: whether the temperature is detached from the gradient.
-        gather: the other processes; None for one process.
-        blockwise: whether to compute without the matrix of similarities; None does so above some millions of them.
-        hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
-
-    Examples:
-        >>> loss = NTXentLoss(0.5)
-        >>> z1, z2 = torch.randn(8, 16), torch.randn(8, 16)
-        >>> loss(z1, z2).shape
-        torch.Size([])
+    ``NTXentLoss(CosineTemperature(0.1, 0.2), detach_temperature=True)``. Arguments as for :class:`ContrastiveLoss`.
     """
 
     both_views = True
@@ -203,22 +195,11 @@ class DCLWLoss(DCLLoss):
     Args:
         temperature: any temperature, or a number for a constant one.
         sigma: width of the weights; positive. A large one gives DCL.
-        detach_temperature: whether the temperature is detached from the gradient.
-        gather: the other processes; None for one process.
-        blockwise: as for :class:`NTXentLoss`.
-        hard_negative_weight: as for :class:`NTXentLoss`.
+        options: as for :class:`ContrastiveLoss`.
     """
 
-    def __init__(
-        self,
-        temperature: Temperature | float,
-        sigma: float = 0.5,
-        detach_temperature: bool = True,
-        gather: Gather | None = None,
-        blockwise: bool | None = None,
-        hard_negative_weight: float = 0.0,
-    ) -> None:
-        super().__init__(temperature, detach_temperature, gather, blockwise, hard_negative_weight)
+    def __init__(self, temperature: Temperature | float, sigma: float = 0.5, **options: Any) -> None:
+        super().__init__(temperature, **options)
         if isinstance(sigma, bool) or not sigma > 0:  # True was probably meant for detach_temperature
             raise ValueError(f"sigma must be a positive number, got {sigma}")
         self.sigma = sigma
@@ -243,16 +224,7 @@ class MACLLoss(ContrastiveLoss):
         a_0: the reference alignment.
         both_views: use the rows of NT-Xent instead.
         temperature: replaces the alignment-adaptive temperature and its three parameters.
-        detach_temperature: whether the temperature is detached from the gradient.
-        gather: the other processes; None for one process.
-        blockwise: as for :class:`NTXentLoss`.
-        hard_negative_weight: as for :class:`NTXentLoss`.
-
-    Examples:
-        >>> loss = MACLLoss(tau_0=0.05, alpha=0.5, a_0=0.8)
-        >>> z = torch.randn(8, 16)
-        >>> loss(z, z + 0.1 * torch.randn(8, 16)).shape
-        torch.Size([])
+        options: as for :class:`ContrastiveLoss`.
     """
 
     def __init__(
@@ -263,14 +235,11 @@ class MACLLoss(ContrastiveLoss):
         *,
         both_views: bool = False,
         temperature: Temperature | float | None = None,
-        detach_temperature: bool = True,
-        gather: Gather | None = None,
-        blockwise: bool | None = None,
-        hard_negative_weight: float = 0.0,
+        **options: Any,
     ) -> None:
-        if temperature is None:
-            temperature = AlignmentAdaptiveTemperature(tau_0, alpha, a_0)
-        super().__init__(temperature, detach_temperature, gather, blockwise, hard_negative_weight)
+        super().__init__(
+            AlignmentAdaptiveTemperature(tau_0, alpha, a_0) if temperature is None else temperature, **options
+        )
         self.both_views = both_views
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dystress_text.core.gather import Gather
 from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.core.registry import Temperature
 
@@ -26,23 +26,13 @@ class RINCELoss(InfoNCELoss):
         temperature: any temperature, or a number for a constant one.
         q: from InfoNCE, towards 0, to a symmetric loss, 1; in (0, 1].
         lam: weight of the denominator; positive.
-        detach_temperature: whether the temperature is detached from the gradient.
-        gather: the other processes; None for one process.
-        hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
-        blockwise: as for :class:`InfoNCELoss`.
+        options: as for :class:`InfoNCELoss`.
     """
 
     def __init__(
-        self,
-        temperature: Temperature | float = 0.1,
-        q: float = 0.1,
-        lam: float = 0.01,
-        detach_temperature: bool = True,
-        gather: Gather | None = None,
-        hard_negative_weight: float = 0.0,
-        blockwise: bool | None = None,
+        self, temperature: Temperature | float = 0.1, q: float = 0.1, lam: float = 0.01, **options: Any
     ) -> None:
-        super().__init__(temperature, detach_temperature, gather, hard_negative_weight, blockwise)
+        super().__init__(temperature, **options)
         if isinstance(q, bool) or not 0 < q <= 1:
             raise ValueError(f"q must lie in (0, 1], got {q}; for 0 use InfoNCELoss")
         if isinstance(lam, bool) or not 0 < lam < math.inf:
@@ -104,20 +94,12 @@ class SigLIPLoss(ContrastiveLoss):
     Args:
         logit_scale: its learned scale t at the start; positive.
         logit_bias: its learned bias b at the start.
-        gather: the other processes; None for one process.
-        blockwise: as for :class:`InfoNCELoss`.
+        options: as for :class:`ContrastiveLoss`, but no ``hard_negative_weight``: there is no softmax.
     """
 
-    def __init__(
-        self,
-        logit_scale: float = 10.0,
-        logit_bias: float = -10.0,
-        gather: Gather | None = None,
-        blockwise: bool | None = None,
-        hard_negative_weight: float = 0.0,
-    ) -> None:
-        super().__init__(SigmoidRule(logit_scale, logit_bias), True, gather, blockwise, hard_negative_weight)
-        if hard_negative_weight != 0:
+    def __init__(self, logit_scale: float = 10.0, logit_bias: float = -10.0, **options: Any) -> None:
+        super().__init__(SigmoidRule(logit_scale, logit_bias), **options)
+        if self.hard_negative_weight != 0:
             raise ValueError("hard_negative_weight must be 0: SigLIP has no softmax whose logits it could be added to")
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:

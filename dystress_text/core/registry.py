@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import NoneType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from torch import Tensor, nn
 
@@ -101,64 +101,45 @@ def temperature_parameters(name: str) -> dict[str, inspect.Parameter]:
 def make_temperature(name: str, **parameters: Any) -> Temperature:
     """Build a temperature from its registered name; ValueError for a name, parameter or value that does not fit."""
     known = temperature_parameters(name)
-    unknown = sorted(set(parameters) - set(known))
-    if unknown:
-        raise ValueError(f"{unknown[0]} is no parameter of temperature {name!r}, which takes {', '.join(known)}")
-    missing = [key for key, p in known.items() if p.default is inspect.Parameter.empty and key not in parameters]
-    if missing:
-        raise ValueError(f"{missing[0]} is missing: temperature {name!r} needs it")
+    try:
+        inspect.signature(TEMPERATURES[name]).bind(**parameters)
+    except TypeError as error:
+        raise ValueError(f"temperature {name!r} takes {', '.join(known)}: {error}") from error
     return TEMPERATURES[name](**parameters)
 
 
-@dataclass(frozen=True)
-class ConstructorOption:
-    """A number or text that constructors take.
+class ConstructorOption(NamedTuple):
+    """A number or text that constructors take."""
 
-    Attributes:
-        kind: float, int, bool or str.
-        help: from the docstrings, with the names of the classes that it is about where they differ.
-        defaults: of each class that takes it, by the name of the class.
-    """
-
-    kind: type
-    help: str
-    defaults: Mapping[str, Any]
+    kind: type  # float, int, bool or str
+    help: str  # from the docstrings, with the names of the classes that it is about
+    defaults: Mapping[str, Any]  # of each class that takes it, by the name of the class
 
 
-def constructor_options(classes: Mapping[str, Callable[..., Any]]) -> dict[str, ConstructorOption]:
+def constructor_options(classes: Mapping[str, type]) -> dict[str, ConstructorOption]:
     """The options of classes, given by name: the numbers and texts among their constructors' parameters.
 
     The help is what the docstrings' ``Args`` say, those of base classes too. ``constructor_options(TEMPERATURES)`` has
     the options of all temperatures.
     """
-    kinds: dict[str, type] = {}
-    texts: dict[str, dict[str, str]] = {}
-    defaults: dict[str, dict[str, Any]] = {}
+    found: dict[str, ConstructorOption] = {}
     for name, cls in classes.items():
         hints, about = get_type_hints(cls.__init__), _arguments(cls)  # type: ignore[misc]  # of the constructor
         for key, parameter in inspect.signature(cls).parameters.items():
-            hint = hints.get(key)
-            kind = [k for k in get_args(hint) or (hint,) if k is not NoneType]
-            if len(kind) == 1 and kind[0] in (float, int, bool, str):
-                kinds[key] = kind[0]
-                texts.setdefault(key, {})[name] = about.get(key, "")
-                defaults.setdefault(key, {})[name] = parameter.default
-    return {key: ConstructorOption(kinds[key], _merged(texts[key]), defaults[key]) for key in kinds}
-
-
-def _arguments(cls: Callable[..., Any]) -> dict[str, str]:
-    """What the docstring of a class and of its bases says about each argument."""
-    found: dict[str, str] = {}
-    for base in inspect.getmro(cls):
-        _, _, args = inspect.cleandoc(base.__doc__ or "").partition("Args:\n")
-        section = re.split(r"\n\S", args)[0]
-        for key, text in re.findall(r"^ {4}(\w+): (.*?)(?=^ {4}\w|\Z)", section, flags=re.S | re.M):
-            found.setdefault(key, " ".join(text.split()))
+            kinds = [kind for kind in get_args(hints.get(key)) or (hints.get(key),) if kind is not NoneType]
+            if len(kinds) == 1 and kinds[0] in (float, int, bool, str):
+                _, text, defaults = found.get(key, ("", "", {}))
+                text = f"{name}, {text}" if text.endswith(about[key]) else f"{text} {name}: {about[key]}".lstrip()
+                found[key] = ConstructorOption(kinds[0], text, {**defaults, name: parameter.default})
     return found
 
 
-def _merged(texts: Mapping[str, str]) -> str:
-    by_text: dict[str, list[str]] = {}
-    for name, text in texts.items():
-        by_text.setdefault(text, []).append(name)
-    return " ".join(f"{', '.join(names)}: {text}" for text, names in by_text.items())
+def _arguments(cls: type) -> dict[str, str]:
+    """What the docstring of a class and of its bases says about each argument."""
+    found: dict[str, str] = defaultdict(str)
+    for base in cls.__mro__:
+        _, _, args = inspect.cleandoc(base.__doc__ or "").partition("Args:\n")
+        section = re.split(r"\n\S", args)[0]
+        for key, text in re.findall(r"^ {4}(\w+): (.*?)(?=^ {4}\w|\Z)", section, flags=re.S | re.M):
+            found[key] = found[key] or " ".join(text.split())
+    return found

@@ -94,10 +94,7 @@ class HardNegativeRule(Rule):
 
 
 class DebiasedRule(HardNegativeRule):
-    """Debiased contrastive loss (Chuang et al., NeurIPS 2020): :class:`HardNegativeRule` with ``beta=0``.
-
-    Published for images: 0.1 at the temperature 0.5.
-    """
+    """Debiased contrastive loss (Chuang et al., NeurIPS 2020): :class:`HardNegativeRule` with ``beta=0``."""
 
     def __init__(self, temperature: Temperature | float = 0.5, tau_plus: float = 0.1) -> None:
         super().__init__(temperature, 0.0, tau_plus)

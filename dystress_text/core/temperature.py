@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import TypeVar
 
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 from dystress_text.core.registry import Temperature, register_temperature
 
 T = TypeVar("T")
+_GRID = torch.linspace(-1, 1, 4001, dtype=torch.float64)
 
 
 class TemperatureError(ValueError):
@@ -92,7 +92,8 @@ class ProfileTemperature(Temperature):
         check_range(tau_min, tau_max)
         self.tau_min = tau_min
         self.tau_max = tau_max
-        self._check_positive()
+        if not bool((self(_GRID) > 0).all()):
+            raise ValueError(f"shape of {self!r} gives temperatures that are not positive")
         self._warn_if_logit_falls()
 
     @abstractmethod
@@ -101,13 +102,6 @@ class ProfileTemperature(Temperature):
 
     def forward(self, similarity: Tensor) -> Tensor:
         return self.tau_min + (self.tau_max - self.tau_min) * self.shape(similarity)
-
-    def _check_positive(self) -> None:
-        grid = torch.linspace(-1, 1, 4001, dtype=torch.float64)
-        tau = self(grid)
-        worst = int(tau.argmin())
-        if not bool((tau > 0).all()):
-            raise ValueError(f"{self!r} is not positive: tau({grid[worst]:.3f}) = {tau[worst]:.4g}")
 
     def _warn_if_logit_falls(self) -> None:
         fall = falling_logit(self)
@@ -132,19 +126,13 @@ def falling_logit(temperature: ProfileTemperature) -> tuple[float, float, float]
         ``(low, high, critical_ratio)``, the hull of the falling region and that largest ratio; None if the logit rises
         everywhere.
     """
-    grid = torch.linspace(-1, 1, 4001, dtype=torch.float64)
-    steepness = grid * _slope(temperature.shape, grid) - temperature.shape(grid)  # (4001,), s g' - g
+    slope = (temperature.shape(_GRID + 1e-6) - temperature.shape(_GRID - 1e-6)) / 2e-6  # kinks average their two sides
+    steepness = _GRID * slope - temperature.shape(_GRID)  # (4001,), s g' - g
     span = temperature.tau_max - temperature.tau_min
-    falling = grid[span * steepness > temperature.tau_min * (1 + 1e-9)]
+    falling = _GRID[span * steepness > temperature.tau_min * (1 + 1e-9)]
     if len(falling) == 0:
         return None
     return float(falling[0]), float(falling[-1]), 1 + 1 / float(steepness.max())
-
-
-def _slope(shape: Callable[[Tensor], Tensor], grid: Tensor) -> Tensor:
-    """Derivative of an elementwise function on a grid, by central differences (kinks average their two sides)."""
-    step = 1e-6
-    return (shape(grid + step) - shape(grid - step)) / (2 * step)
 
 
 @register_temperature("cosine")

@@ -1,20 +1,23 @@
-"""The model card: what a model is, how it was trained, its results, and how each consumer gets its vectors."""
+"""The model card: what a model is, how it was trained, its results, and how each consumer gets its vectors.
+
+``card.md`` is its form; the tables and words that depend on the run are made here.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
+from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
 
 from dystress_text.cli.command_line import one_line
 from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.saved_model import SavedModel, read_saved
 from dystress_text.evaluation.catalogue import STS_SETS
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
-from dystress_text.export.card_code import usage
 from dystress_text.export.citation import CITATION
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import write_text
@@ -24,26 +27,24 @@ CARD = "README.md"
 HERE = "path/to/this/folder"
 LAYOUTS = ("native", "hf", "onnx")
 
-_FORMATS = {"spearman": ".2f", "alignment": ".4f", "uniformity": ".4f"}
-_UNKNOWN = "unknown"
+_FORM = Path(__file__).with_name("card.md")
+_FIGURES = {"spearman": ".2f", "alignment": ".4f", "uniformity": ".4f"}
+_POOLINGS = {
+    "avg": "the mean over the tokens of the last layer",
+    "avg_top2": "the mean over the tokens of the mean of the last two layers",
+    "avg_first_last": "the mean over the tokens of the mean of the first and the last layer",
+}
+_SETTINGS = (  # that the recipe repeats where they are set
+    "supervised", "bidirectional", "lora_rank", "lora_alpha", "lora_dropout",
+    "lora_target_modules", "max_seq_length", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type",
+    "warmup_ratio", "weight_decay", "max_grad_norm", "seed", "preset",
+)  # fmt: skip
 
 
 def write_card(
     folder: Path, record: Mapping[str, Any], model: SavedModel | None = None, layout: str = "native", at: str = HERE
 ) -> None:
-    """Write a model folder's card.
-
-    Args:
-        folder: where the card goes.
-        record: see :func:`model_card`.
-        model: see :func:`model_card`; None to read it from the folder.
-        layout: see :func:`model_card`.
-        at: see :func:`model_card`.
-
-    Raises:
-        OSError: it cannot be written.
-        UserError: there is no model in the folder.
-    """
+    """Write a model folder's card, see :func:`model_card`; ``model`` is read from the folder unless it is given."""
     write_text(folder / CARD, model_card(record, model or read_saved(folder), layout, at))
 
 
@@ -54,31 +55,20 @@ def describe_base(name_or_path: str) -> dict[str, Any]:
     """
     folder = Path(name_or_path)
     local = folder.is_dir()
-    return {
-        "name": folder.resolve().name if local else name_or_path,
-        "on_hub": not local,
-        "license": _stated_license(name_or_path, local),
-    }
-
-
-def _stated_license(name_or_path: str, local: bool) -> str | None:
-    from huggingface_hub import ModelCard, hf_hub_download
-
     try:
         file = os.path.join(name_or_path, CARD) if local else None
         file = file or hf_hub_download(name_or_path, CARD, local_files_only=not hub_reachable())
         stated = ModelCard.load(file).data.to_dict().get("license")
     except Exception:  # no card, no network, or a card that is not YAML
-        return None
-    return stated if isinstance(stated, str) and stated else None
+        stated = None
+    return {
+        "name": folder.resolve().name if local else name_or_path,
+        "on_hub": not local,
+        "license": stated if isinstance(stated, str) and stated else None,
+    }
 
 
-def model_card(
-    record: Mapping[str, Any],
-    model: SavedModel,
-    layout: str = "native",
-    at: str = HERE,
-) -> str:
+def model_card(record: Mapping[str, Any], model: SavedModel, layout: str = "native", at: str = HERE) -> str:
     """The text of a model folder's README.md.
 
     Args:
@@ -87,25 +77,32 @@ def model_card(
         layout: of the folder's files, one of :data:`LAYOUTS`.
         at: the folder or hub name for the code.
     """
-    sections = [
-        _front_matter(record, layout),
-        f"# {_title(record)}",
-        _about(record, model),
-        "## How to use",
-        *usage(model, layout, at),
-        *_recipe(record),
-        *_results(record),
-        *_further_results(record),
-        *_high_similarity(record),
-        "## Licences\n\n" + _licences(record),
-        "## Citation\n\n```bibtex\n" + CITATION + "\n```",
-    ]
-    return "\n\n".join(sections) + "\n"
-
-
-def _section(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = record.get(name)
-    return section if isinstance(section, Mapping) else {}
+    base, settings = record.get("base_model", {}), record.get("settings", {})
+    name, data_name, data_license = base.get("name"), *_data(settings)
+    variants = record.get("data_variants", {})
+    data = f"{data_name}; not the published data but a variant: {v}" if (v := variants.get("train_file")) else data_name
+    is_published = "train_file" in settings and settings["train_file"] is None and not variants.get("train_file")
+    text = ModelCard.from_template(
+        _metadata(base, layout, is_published),
+        template_str=_FORM.read_text(encoding="utf-8"),
+        title=_plain(f"{name} as a sentence encoder" if name else "Sentence encoder"),
+        model=model,
+        layout=layout,
+        location=_quoted(at),
+        transformer=_plain(model.transformer),
+        base_name=_plain(name) if name else None,
+        pooling=_POOLINGS.get(model.pooler_type, "the first token of the last layer"),
+        states=_states(model.pooler_type),
+        adapters=_adapters(settings, record.get("parameters")),
+        recipe=_recipe(record, settings, data) if settings else None,
+        **_results(record, settings),
+        eval_variant=_plain(variants.get("eval_set") or ""),
+        similarities=_table(HEADER, rows) if (rows := random_pairs_rows(record)) else None,
+        base_license=_plain(base["license"]) if base.get("license") else None,
+        data_license=data_license,
+        citation=CITATION,
+    )
+    return re.sub(r"\n{3,}", "\n\n", str(text)).rstrip() + "\n"
 
 
 def _plain(value: Any) -> str:
@@ -114,80 +111,8 @@ def _plain(value: Any) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
-def _title(record: Mapping[str, Any]) -> str:
-    name = _section(record, "base_model").get("name")
-    return _plain(f"{name} as a sentence encoder" if name else "Sentence encoder")
-
-
-def _about(record: Mapping[str, Any], model: SavedModel) -> str:
-    limit = f" of up to {model.max_seq_length} tokens" if model.max_seq_length else ""
-    base = _section(record, "base_model").get("name")
-    return (
-        f"Maps sentences{limit} to vectors of {model.dimension} numbers, to be compared by cosine similarity. "
-        f"A {_plain(model.transformer)} encoder"
-        f"{f' with {model.layers} layers' if model.layers else ''}"
-        f"{f', {_plain(base)},' if base else ''} {_made(record)}. "
-        f"Pooling: {_pooling_in_words(model)}. "
-        f"The vectors {'have length 1' if model.normalize else 'are not normalised'}.{_adapters_in_words(record)}"
-    )
-
-
-def _made(record: Mapping[str, Any]) -> str:
-    program = "dystress-text, an implementation of [this paper](https://arxiv.org/abs/2308.01140)"
-    if _section(record, "adaptation").get("shipped") == "base":
-        return f"as it was: {program}, trained it on other sentences, and that did not make it better"
-    return f"fine-tuned by contrastive learning with {program}"
-
-
-def _adapters_in_words(record: Mapping[str, Any]) -> str:
-    settings, parameters = _section(record, "settings"), _section(record, "parameters")
-    rank = settings.get("lora_rank")
-    if rank is None:
-        return ""
-    share = ""
-    if all(isinstance(parameters.get(name), int) for name in ("trained", "all")):
-        share = f", {parameters['trained']:,} of {parameters['all']:,} parameters,"
-    files = (
-        "; the adapters' own files are in `adapter/` of the run's folder" if settings.get("merge_lora") is False else ""
-    )
-    return f" LoRA adapters of rank {_plain(rank)}{share} were trained and are merged into the weights{files}."
-
-
-def _pooling_in_words(model: SavedModel) -> str:
-    return _tokens_in_words(model) + (", then a dense layer with tanh" if model.dense is not None else "")
-
-
-def _tokens_in_words(model: SavedModel) -> str:
-    if model.pooler_type not in AVERAGED:
-        return "the first token of the last layer"
-    layers = {
-        "avg": "the last layer",
-        "avg_top2": "the mean of the last two layers",
-        "avg_first_last": "the mean of the first and the last layer",
-    }
-    return f"the mean over the tokens of {layers[model.pooler_type]}"
-
-
-def _front_matter(record: Mapping[str, Any], layout: str) -> str:
-    settings, base = _section(record, "settings"), _section(record, "base_model")
-    sentence_transformers = layout == "native"
-    content: dict[str, Any] = {
-        "license": str(base.get("license") or _UNKNOWN),
-        "pipeline_tag": "sentence-similarity" if sentence_transformers else "feature-extraction",
-        "tags": ["sentence-similarity", "feature-extraction", "dystress", "simcse"],
-    }
-    if sentence_transformers:
-        content["library_name"] = "sentence-transformers"
-        content["tags"].insert(0, "sentence-transformers")
-    elif layout == "hf":
-        content["library_name"] = "transformers"
-    else:
-        content["tags"].insert(0, "onnx")
-    if base.get("on_hub"):
-        content["base_model"] = str(base["name"])
-    if settings.get("train_file") is None and "train_file" in settings and _variant(record, "train_file") is None:
-        content["datasets"] = ["princeton-nlp/datasets-for-simcse"]
-    return "---\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True) + "---"
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ").replace("`", "'") + '"'
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
@@ -195,171 +120,118 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _recipe(record: Mapping[str, Any]) -> Iterable[str]:
-    settings, corpus = _section(record, "settings"), _section(record, "corpus")
-    if not settings:
-        return
+def _metadata(base: Mapping[str, Any], layout: str, is_published: bool) -> ModelCardData:
+    """The head of the card, which the hub reads."""
+    library = {"native": "sentence-transformers", "hf": "transformers"}.get(layout)
+    return ModelCardData(
+        license=str(base.get("license") or "unknown"),
+        pipeline_tag="sentence-similarity" if layout == "native" else "feature-extraction",
+        tags=[
+            *{"native": ["sentence-transformers"], "onnx": ["onnx"]}.get(layout, []),
+            "sentence-similarity", "feature-extraction", "dystress", "simcse",
+        ],
+        library_name=library,
+        base_model=str(base["name"]) if base.get("on_hub") else None,
+        datasets=["princeton-nlp/datasets-for-simcse"] if is_published else None,
+    )  # fmt: skip
+
+
+def _data(settings: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The training text and its licence in words."""
+    if "train_file" not in settings:
+        return None, "the user's own; not recorded"
+    file = settings["train_file"]
+    if file is None or Path(file).name == WIKI1M:
+        return f"Wiki1M ({WIKI1M}), sentences of English Wikipedia", "CC BY-SA 3.0 (text of Wikipedia)"
+    if file == "python-documentation":
+        return "sentences of Python's documentation", "PSF-2.0 (Python's documentation)"
+    return f"{Path(file).name}, the user's own", "the user's own; not recorded"
+
+
+def _adapters(settings: Mapping[str, Any], parameters: Mapping[str, int] | None) -> str:
+    if settings.get("lora_rank") is None:
+        return ""
+    share = f", {parameters['trained']:,} of {parameters['all']:,} parameters," if parameters else ""
+    files = "; the adapters' own files are in `adapter/` of the run's folder" if settings["merge_lora"] is False else ""
+    return f" LoRA adapters of rank {settings['lora_rank']}{share} were trained and are merged into the weights{files}."
+
+
+def _states(pooler_type: str) -> str | None:
+    """Code for the layers that a pooler averages before the tokens."""
+    # the last layer by its own name: hidden_states[-1] of transformers 4 lacks the last norm of ModernBERT
+    layers = [
+        "output.last_hidden_state" if layer == -1 else f"output.hidden_states[{layer}]"
+        for layer in AVERAGED.get(pooler_type, ())
+    ]
+    return f"({' + '.join(layers)}) / {len(layers)}" if len(layers) > 1 else "".join(layers) or None
+
+
+def _recipe(record: Mapping[str, Any], settings: Mapping[str, Any], data: str | None) -> str:
     batch = settings.get("train_batch_size")
     if settings.get("per_device_train_batch_size") is not None:
         batch = f"{settings['per_device_train_batch_size']} a process"
-    rows: list[tuple[str, Any]] = [
-        ("base model", _section(record, "base_model").get("name")),
-        ("data", _data(record)),
-        ("sentences", corpus.get("sentences")),
-        ("SHA-256 of the data", corpus.get("sha256")),
-        ("objective", record.get("objective")),
-        ("temperature", record.get("temperature")),
-        ("temperature as learned", _listed(_section(record, "learned_temperature"))),
-        ("temperature in the gradient", {True: "no", False: "yes"}.get(settings.get("detach_temperature", ""))),
-        ("pooling", settings.get("pooler_type")),
-        ("dense + tanh while training", _head(record)),
-        ("masked-language-model loss", f"weight {settings.get('mlm_weight')}" if settings.get("do_mlm") else None),
-        *((name.replace("_", " "), settings.get(name) or None) for name in (
-            "supervised", "bidirectional", "hard_negative_weight",
-        )),
-        ("LoRA", _lora(settings)),
-        *((name, _helper(settings, name)) for name in ("guide", "teacher")),
-        ("share of the trained weights", settings.get("interpolate")),
-        ("loss at the first dimensions", settings.get("matryoshka_dims")),
-        ("dropout", settings.get("dropout") if settings.get("dropout") is not None else "the base model's"),
-        ("tokens a training sentence", settings.get("max_seq_length")),
-        ("batch", batch),
-        ("steps", record.get("steps")),
-        ("step of this model", record.get("best_step")),
-        *((name.replace("_", " "), settings.get(name)) for name in (
-            "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type", "warmup_ratio", "weight_decay",
-            "max_grad_norm", "seed", "preset",
-        )),
-        ("device", record.get("device")),
-        ("processes", record.get("processes")),
-        ("training time", f"{record['train_seconds']} s" if "train_seconds" in record else None),
-        ("versions", _listed(_section(record, "versions"))),
-    ]  # fmt: skip
-    title = "Recipe that was tried" if _section(record, "adaptation").get("shipped") == "base" else "Recipe"
-    yield f"## {title}\n\n" + _table(("", ""), (row for row in rows if row[1] is not None))
-
-
-def _lora(settings: Mapping[str, Any]) -> str | None:
-    """Options of LoRA in words; None where it was off."""
-    names = ("lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules")
-    return _listed({name.removeprefix("lora_"): settings.get(name) for name in names})
-
-
-def _helper(settings: Mapping[str, Any], name: str) -> str | None:
-    """The guide or the teacher with its options; of a folder only the name. None where there was none."""
-    if not settings.get(name):
-        return None
-    options = {
-        option.removeprefix(f"{name}_"): settings[option] for option in settings if option.startswith(f"{name}_")
+    rows = {
+        "base model": record.get("base_model", {}).get("name"),
+        "data": data,
+        "sentences": record.get("corpus", {}).get("sentences"),
+        "SHA-256 of the data": record.get("corpus", {}).get("sha256"),
+        **{name: record.get(name) for name in ("objective", "temperature")},
+        "temperature as learned": _listed(record.get("learned_temperature", {})),
+        "temperature in the gradient": {True: "no", False: "yes"}.get(settings.get("detach_temperature", "")),
+        "pooling": settings.get("pooler_type"),
+        "dense + tanh while training": "yes" if record.get("head") else "no",
+        "masked-language-model loss": f"weight {settings['mlm_weight']}" if settings.get("do_mlm") else None,
+        "dropout": settings.get("dropout") if settings.get("dropout") is not None else "the base model's",
+        "batch": batch,
+        "hard negative weight": settings.get("hard_negative_weight") or None,
+        **{name.replace("_", " "): settings.get(name) for name in _SETTINGS},
+        "steps": record.get("steps"),
+        "step of this model": record.get("best_step"),
+        **{name: record.get(name) for name in ("device", "processes")},
+        "training time": f"{record['train_seconds']} s" if "train_seconds" in record else None,
+        "versions": _listed(record.get("versions", {})),
     }
-    return ", ".join(filter(None, (Path(str(settings[name])).name, _listed(options))))
-
-
-def _head(record: Mapping[str, Any]) -> str:
-    """Whether there was a head; older records have the option alone."""
-    if "head" in record:
-        return "yes" if record["head"] else "no"
-    return {True: "yes", False: "no"}.get(_section(record, "settings").get("mlp_head", ""), "with cls only")
+    return _table(("", ""), ((name, value) for name, value in rows.items() if value is not None and value is not False))
 
 
 def _listed(values: Mapping[str, Any]) -> str | None:
     """Names and values in a line; None where there are none."""
-    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None) or None
+    return ", ".join(f"{name} {value}" for name, value in values.items()) or None
 
 
-def _variant(record: Mapping[str, Any], option: str) -> Any:
-    return _section(record, "data_variants").get(option)
-
-
-def _is_wikipedia(record: Mapping[str, Any]) -> bool:
-    train_file = _section(record, "settings").get("train_file", "")
-    return train_file is None or Path(str(train_file)).name == WIKI1M
-
-
-def _data(record: Mapping[str, Any]) -> str | None:
-    settings = _section(record, "settings")
-    if "train_file" not in settings:
-        return None
-    train_file = settings["train_file"]
-    if _is_wikipedia(record):
-        name = f"Wiki1M ({WIKI1M}), sentences of English Wikipedia"
-    elif train_file == "python-documentation":
-        name = "sentences of Python's documentation"
-    else:
-        name = f"{Path(str(train_file)).name}, the user's own"
-    variant = _variant(record, "train_file")
-    return f"{name}; not the published data but a variant: {variant}" if variant is not None else name
-
-
-def _licences(record: Mapping[str, Any]) -> str:
-    stated = _section(record, "base_model").get("license")
-    base = f"{_plain(stated)}, as its card states" if stated else f"{_UNKNOWN}: its card states none that could be read"
-    if _is_wikipedia(record):
-        data = "CC BY-SA 3.0 (text of Wikipedia)"
-    elif _section(record, "settings").get("train_file") == "python-documentation":
-        data = "PSF-2.0 (Python's documentation)"
-    else:
-        data = "the user's own; not recorded"
-    return (
-        f"- Base model: {base}.\n- Training data: {data}.\n\n"
-        "The `license` in the head of this card repeats the base model's; who publishes the model is to check it."
-    )
-
-
-def _results(record: Mapping[str, Any]) -> Iterable[str]:
-    trained, untrained = _section(record, "trained"), _section(record, "untrained")
-    slug = _first_set(trained)
+def _results(record: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str | None]:
+    """Tables of the first set of scored pairs, before and after training, and of all other figures."""
+    trained, untrained = record.get("trained", {}), record.get("untrained", {})
+    slug = next((key.removesuffix("_spearman") for key in trained if key.endswith("_spearman")), None)
+    figures = [(name, _number(value, ".2f")) for name, value in trained.items() if name not in _of(slug)]
+    further = _table(("metric", "this model"), figures) if figures else None
     if slug is None:
-        return
-    settings = _section(record, "settings")
+        return {"results": None, "further": further}
     pooler = str(settings.get("pooler_type"))
-    rows = []
     best = next(iter(untrained), pooler)
-    for name in dict.fromkeys(name for name in (best, pooler) if name in untrained):
-        title = "untrained, best pooling" if name == best else "untrained"
-        rows.append((title, name, *_figures(_section(untrained, name), slug)))
-    rows.append(("this model", pooler, *_figures(trained, slug)))
-    name = str(settings.get("eval_set")).partition(" ")[0]
-    eval_set = STS_SETS[name].title if name in STS_SETS else slug
+    rows = [("untrained, best pooling", best, untrained.get(best)), ("untrained", pooler, untrained.get(pooler))]
+    rows = [*(rows[: 1 if best == pooler else 2]), ("this model", pooler, trained)]
+    table = [
+        (title, name, *(_number(values.get(key), form) for key, form in zip(_of(slug), _FIGURES.values(), strict=True)))
+        for title, name, values in rows
+        if values
+    ]
     chosen_by = str(settings.get("metric_for_best_model") or f"{slug}_spearman")
-    chose = (
-        "which also chose the step" if chosen_by == f"{slug}_spearman" else f"the step chosen by {_plain(chosen_by)}"
-    )
-    variant = _variant(record, "eval_set")
-    note = f" The set is not the published one but a variant: {_plain(variant)}." if variant is not None else ""
-    yield (
-        f"## Results\n\nOn {_plain(eval_set)}, {chose}: Spearman's correlation x 100, alignment and "
-        f"uniformity (lower is better for both).{note}\n\n"
-    ) + _table(("", "pooling", "Spearman", "alignment", "uniformity"), rows)
+    first = str(settings.get("eval_set")).partition(" ")[0]
+    return {
+        "results": _table(("", "pooling", "Spearman", "alignment", "uniformity"), table),
+        "further": further,
+        "eval_set": _plain(STS_SETS[first].title if first in STS_SETS else slug),
+        "chosen": "which also chose the step"
+        if chosen_by == f"{slug}_spearman"
+        else f"the step chosen by {_plain(chosen_by)}",
+    }
 
 
-def _further_results(record: Mapping[str, Any]) -> Iterable[str]:
-    """The figures of all evaluators except the first set of scored pairs."""
-    trained = _section(record, "trained")
-    slug = _first_set(trained)
-    shown = {f"{slug}_{kind}" for kind in _FORMATS}
-    figures = [(n, format(value, ".2f")) for n, value in trained.items() if n not in shown and _is_number(value)]
-    if figures:
-        yield "## Further results\n\nMeasured while training.\n\n" + _table(("metric", "this model"), figures)
+def _of(slug: str | None) -> list[str]:
+    """The names of the figures of a set of scored pairs."""
+    return [f"{slug}_{figure}" for figure in _FIGURES]
 
 
-def _high_similarity(record: Mapping[str, Any]) -> Iterable[str]:
-    rows = random_pairs_rows(record)
-    if rows:
-        yield (
-            "## Which similarity is high\n\nRandom pairs of sentences of the training text reach these similarities; "
-            "other kinds of text have others.\n\n"
-        ) + _table(HEADER, rows)
-
-
-def _first_set(trained: Mapping[str, Any]) -> str | None:
-    return next((key.removesuffix("_spearman") for key in trained if key.endswith("_spearman")), None)
-
-
-def _figures(values: Mapping[str, Any], slug: str) -> tuple[str, ...]:
-    found = ((values.get(f"{slug}_{name}"), form) for name, form in _FORMATS.items())
-    return tuple(format(value, form) if _is_number(value) else "-" for value, form in found)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -23,7 +23,7 @@ from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.pretrained import load_pretrained, load_sentence_transformer, pooler_dense
 from dystress_text.encoders.saved_model import load_saved, read_saved
 from dystress_text.encoders.saving import write_tokenizer
-from dystress_text.errors import UserError, reason_of
+from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.export.card import HERE, LAYOUTS, write_card
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import whole_folder
@@ -47,9 +47,6 @@ PROBES = (
     " ".join(["A sentence that is longer than any limit of an encoder."] * 120),
 )
 
-Write = Callable[[SentenceEncoder, PreTrainedTokenizerBase, Path], None]
-Embed = Callable[[Path, SentenceEncoder], Tensor]
-
 
 @dataclass(frozen=True)
 class Exported:
@@ -72,22 +69,18 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
         to: one of :data:`dystress_text.export.card.LAYOUTS`.
         output: where the copy goes, a folder that is empty or does not exist; default beside the model.
         at: the copy's name in the code on its card.
-
-    Raises:
-        UserError: unknown layout or model, an output folder that is not empty, a missing package, or different vectors.
     """
     if to not in LAYOUTS:
-        raise UserError(f"--to: unknown layout {to!r}; known are {', '.join(LAYOUTS)}")
+        raise ParameterError("to", f"unknown layout {to!r}; known are {', '.join(LAYOUTS)}")
     output = output if output is not None else Path(f"{os.path.abspath(model)}-{to}")
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise UserError(f"--output: {str(output)!r} exists and is not an empty folder; nothing was written")
+        raise ParameterError("output", f"{str(output)!r} exists and is not an empty folder; nothing was written")
     if to == "onnx":
         require("onnx", "--to onnx")
-    saved = read_saved(model)
-    record = _read_record(model)
+    saved, record = read_saved(model), _read_record(model)
     encoder, tokenizer = load_saved(model)
-    encoder.eval()
-    tokenizer.model_max_length = length_limit(tokenizer, encoder.transformer)
+    tokenizer.model_max_length = length_limit(tokenizer, encoder.eval().transformer)
+    encoder.transformer.config.output_hidden_states = False  # a saved model's says so where its pooler needs them
     write, embed = _LAYOUTS[to]
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -97,57 +90,47 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
             for file in folder.rglob("*"):  # some libraries write for the owner's eyes alone
                 if file.is_file():
                     file.chmod((folder / "README.md").stat().st_mode)
-            expected = encoder.encode(PROBES, tokenizer)
-            difference = float((embed(folder, encoder) - expected).abs().max())
+            difference = float((embed(folder, encoder) - encoder.encode(PROBES, tokenizer)).abs().max())
             if not difference <= TOLERANCE:  # a NaN is refused too
-                raise UserError(f"--to {to}: the copy's vectors differ by {difference:.2g}; nothing was written")
+                raise ParameterError("to", f"the {to} copy's vectors differ by {difference:.2g}; nothing was written")
     except OSError as error:
-        raise UserError(f"--output: cannot write to {str(output)!r}: {error.strerror or error}") from error
+        raise ParameterError("output", f"cannot write to {str(output)!r}: {error.strerror or error}") from error
     return Exported(output, difference)
 
 
 def _read_record(model: Path) -> dict[str, Any]:
-    """The record of the run that made a model; empty without one.
-
-    Raises:
-        UserError: it is damaged.
-    """
+    """The record of the run that made a model; empty without one."""
     if not (model / RECORD).is_file():
         return {}
     try:
-        record = json.loads((model / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return dict(json.loads((model / RECORD).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{str(model / RECORD)!r} is damaged: {reason_of(error)}") from error
-    if not isinstance(record, dict):
-        raise UserError(f"{str(model / RECORD)!r} is damaged: it is not a record of a run")
-    return record
 
 
 # ---- writing the layouts ---------------------------------------------------------------------------------------------
 
 
 def _write_native(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    encoder.transformer.config.output_hidden_states = False  # encoder.save sets it for the poolers that need it
     encoder.save(folder, tokenizer)
 
 
 def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write the encoder; its configuration says how to pool, and a kept head goes into the encoder's own pooler."""
-    encoder.transformer.config.output_hidden_states = False
     layers = AVERAGED.get(encoder.pooler_type)
-    encoder.transformer.config.sentence_embedding = {
+    pooling = encoder.transformer.config.sentence_embedding = {
         "pooler_type": encoder.pooler_type,
         "mean_of_hidden_states": list(layers or (-1,)),
         "tokens": "mean" if layers else "first",
         "normalize": encoder.normalize,
     }
-    if encoder.keep_head and encoder.head is not None:
+    if encoder.head is not None and encoder.keep_head:
         dense = pooler_dense(encoder.transformer)
         if layers or dense is None:
             reason = "follows a mean over the tokens" if layers else "has no place: the encoder has no pooler"
-            raise UserError(f"--to hf: this model's head {reason}; native, legacy and onnx can hold it")
+            raise ParameterError("to", f"for hf this model's head {reason}; native and onnx can hold it")
         dense.load_state_dict(encoder.head.state_dict())
-        encoder.transformer.config.sentence_embedding["head"] = "pooler_output"
+        pooling["head"] = "pooler_output"
     encoder.transformer.save_pretrained(folder)
     write_tokenizer(tokenizer, folder)
 
@@ -165,7 +148,6 @@ class _Graph(nn.Module):
 
 def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write one graph from token ids and mask to pooled vectors; token types are 0, as in the encoder."""
-    encoder.transformer.config.output_hidden_states = False
     graph = _Graph(encoder).eval()
     ids = torch.ones(2, 7, dtype=torch.long)
     mask = torch.ones_like(ids)
@@ -194,21 +176,20 @@ def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fo
 # ---- reading them back as the tools do -------------------------------------------------------------------------------
 
 
-def _embed_sentence_transformers(folder: Path, encoder: SentenceEncoder) -> Tensor:
+def _embed_native(folder: Path, encoder: SentenceEncoder) -> Tensor:
     model = load_sentence_transformer(str(folder), "cpu")
     vectors: Tensor = model.encode(list(PROBES), batch_size=4, convert_to_tensor=True, show_progress_bar=False)
     return vectors
 
 
-def _embed_transformers(folder: Path, encoder: SentenceEncoder) -> Tensor:
+def _embed_hf(folder: Path, encoder: SentenceEncoder) -> Tensor:
     if encoder.keep_head:
         found = load_pretrained(str(folder))
         copy, tokenizer = pooler_encoder(found), found.tokenizer
     else:
         copy, tokenizer = load_encoder(str(folder), encoder.pooler_type, mlp_head=False)
     copy.normalize = encoder.normalize
-    vectors = copy.encode(PROBES, tokenizer, batch_size=4)
-    return vectors
+    return copy.encode(PROBES, tokenizer, batch_size=4)
 
 
 def _embed_onnx(folder: Path, encoder: SentenceEncoder) -> Tensor:
@@ -224,9 +205,11 @@ def _embed_onnx(folder: Path, encoder: SentenceEncoder) -> Tensor:
     return torch.cat(vectors)
 
 
+Write = Callable[[SentenceEncoder, PreTrainedTokenizerBase, Path], None]
+Embed = Callable[[Path, SentenceEncoder], Tensor]
 _LAYOUTS: dict[str, tuple[Write, Embed]] = {
-    "native": (_write_native, _embed_sentence_transformers),
-    "hf": (_write_hf, _embed_transformers),
+    "native": (_write_native, _embed_native),
+    "hf": (_write_hf, _embed_hf),
     "onnx": (_write_onnx, _embed_onnx),
 }
 
@@ -235,27 +218,20 @@ _LAYOUTS: dict[str, tuple[Write, Embed]] = {
 
 
 def check_push(repository: str) -> None:
-    """Check that a folder could be uploaded, before it is made.
-
-    Raises:
-        UserError: the name is malformed, there is no token, or the hub cannot be reached.
-    """
+    """Check that a folder could be uploaded, before it is made."""
     from huggingface_hub import get_token
 
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", repository, re.ASCII):
-        raise UserError(f"--push_to_hub: OWNER/NAME is expected, got {repository!r}")
+        raise ParameterError("push_to_hub", f"OWNER/NAME is expected, got {repository!r}")
     if get_token() is None:
-        raise UserError("--push_to_hub: no token: log in with `hf auth login`, or set HF_TOKEN")
+        raise ParameterError("push_to_hub", "no token: log in with `hf auth login`, or set HF_TOKEN")
     if not hub_reachable():
-        raise UserError("--push_to_hub: the hub cannot be reached from here (no network, or HF_HUB_OFFLINE is set)")
+        message = "the hub cannot be reached from here (no network, or HF_HUB_OFFLINE is set)"
+        raise ParameterError("push_to_hub", message)
 
 
 def push(folder: Path, repository: str, private: bool = False) -> str:
-    """Upload a folder to the hub and return its address; a repository that does not exist is made.
-
-    Raises:
-        UserError: the hub refuses or fails.
-    """
+    """Upload a folder to the hub and return its address; a repository that does not exist is made."""
     from huggingface_hub import HfApi, get_token
 
     try:
@@ -264,5 +240,5 @@ def push(folder: Path, repository: str, private: bool = False) -> str:
         api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload by dystress-text")
     except Exception as error:  # the network, the hub and the library have errors of their own
         reason = reason_of(error).rstrip(".").replace(get_token() or "\0", "<token>")
-        raise UserError(f"--push_to_hub: {reason}. The copy is in {str(folder)!r}") from error
+        raise ParameterError("push_to_hub", f"{reason}. The copy is in {str(folder)!r}") from error
     return str(address)

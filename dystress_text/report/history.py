@@ -10,8 +10,7 @@ from typing import Any
 
 from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
-from dystress_text.training.run_folder import LOG, PROGRAMS, SIMILARITY_LOG, read_record
-from dystress_text.training.step_log import read_steps
+from dystress_text.training.run_folder import LOG, PROGRAMS, SIMILARITY_LOG, read_record, read_steps
 
 _NEEDED = {"settings", "objective", "temperature", "steps", "train_seconds", "device", "trained"}
 _NOT_DRAWN = ("learning_rate", "samples_per_second")

@@ -9,7 +9,7 @@ from dystress_text.report.groups import groups_of
 from dystress_text.report.runs import RunFigures, differing_otherwise
 from dystress_text.report.tables import Comparisons
 from dystress_text.simcse.presets import PRESETS
-from dystress_text.training.paper_row import said_of
+from dystress_text.training.presets import said_of
 
 
 def notes_of(compared: Comparisons) -> list[str]:

@@ -16,8 +16,8 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.report.comparison import Spread, spread
 from dystress_text.report.runs import FREE, FinishedRun, TemperatureValues, is_sts, read_finished, text_evaluations
-from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
 from dystress_text.training.run_folder import IMAGE_PROGRAM, TEXT_PROGRAM, evaluation_file, read_json, vision_file
+from dystress_text.training.settings import TEMPERATURE_OPTIONS
 
 ACCURACY, RATE = "accuracy", "learning_rate"
 GEOMETRY = {IMAGE_PROGRAM: ("uniformity", "tolerance"), TEXT_PROGRAM: ("uniformity", "alignment")}

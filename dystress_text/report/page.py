@@ -15,7 +15,7 @@ from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
 from dystress_text.files.whole import write_text
 from dystress_text.report.history import RunHistory, read_history
-from dystress_text.training.paper_row import said_of
+from dystress_text.training.presets import said_of
 from dystress_text.training.run_folder import REPORT
 
 Table = list[list[str]]

@@ -16,10 +16,8 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import TASKS, Row
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.settings import RunSettings, TextSettings
-from dystress_text.training.build_loss import OWNERS, TEMPERATURE_OPTIONS
-from dystress_text.training.checkpoints import FREE_OPTIONS, as_before
 from dystress_text.training.run_folder import PROGRAMS, RECORD, TEXT_PROGRAM, evaluation_file, read_json, run_folders
-from dystress_text.training.settings import EngineSettings, LossSettings
+from dystress_text.training.settings import FREE_OPTIONS, OWNERS, TEMPERATURE_OPTIONS, EngineSettings, LossSettings
 
 PAIRS = "sts-pairs.npz"
 # Options that do not set configurations apart. Unlike a resumed run, a configuration has one training file.
@@ -93,7 +91,7 @@ class FinishedRun:
         if self.record["program"] == TEXT_PROGRAM:
             text = TextSettings()
             defaults = RunSettings(text, EvaluationSettings(), loss, engine).options()
-        return {**defaults, **as_before(self.record["settings"], defaults)}
+        return {**defaults, **self.record["settings"]}
 
     @cached_property
     def temperature(self) -> TemperatureValues:

@@ -23,10 +23,9 @@ from dystress_text.report.runs import FREE, PAIRS
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import objective_of
 from dystress_text.simcse.presets import PRESETS, TABLES
-from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
-from dystress_text.training.checkpoints import as_before
 from dystress_text.training.presets import find_preset
 from dystress_text.training.run_folder import RECORD, evaluation_file, read_json, read_record
+from dystress_text.training.settings import TEMPERATURE_OPTIONS
 
 GRID = tuple(option for option in TEMPERATURE_OPTIONS if option != "unit")  # the numbers
 SET_HERE = ("--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir")
@@ -74,7 +73,7 @@ class PlannedRun:
         if "trained" not in record:
             return "begun"
         now = json.loads(json.dumps(parse(self.options).options()))
-        then = as_before(record.get("settings", {}), now)
+        then = record.get("settings", {})
         changed = [name for name in now if name not in FREE and then.get(name) != now[name]]
         if changed:
             differences = "; ".join(f"{name} was {then.get(name)}, is {now[name]}" for name in changed)

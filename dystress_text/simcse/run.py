@@ -39,35 +39,33 @@ from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.training_text import TrainingText, training_text
-from dystress_text.training.accelerator import describe, evaluation_dtype, gather_of, global_batch_size
-from dystress_text.training.build_loss import build_temperature, learned_end_points, learned_group
-from dystress_text.training.kernel_cache import keep_few_kernels
-from dystress_text.training.paper_row import entry_of, settings_of, trained_with
+from dystress_text.training.accelerator import (
+    describe,
+    evaluation_dtype,
+    gather_of,
+    global_batch_size,
+    keep_few_kernels,
+)
+from dystress_text.training.build_loss import build_temperature, learned_group
+from dystress_text.training.presets import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.settings import EngineSettings, LossSettings
 from dystress_text.training.similarity_log import similarity_log_of
-from dystress_text.training.task import TrainingSummary
-from dystress_text.training.trainer import Trainer
+from dystress_text.training.task import Run, TrainingSummary
 
 Publish = Callable[[Path, Mapping[str, Any], ContrastiveLoss], str | None]
 
 
-class TextRun:
-    """Implements :class:`dystress_text.training.run.Run` for sentences; build it on all processes.
+class TextRun(Run):
+    """A run on sentences; build it on all processes.
 
     Args:
         settings: as parsed.
         accelerator: of the run.
         publish: writes card and page into the folder, and returns a line about them.
-
-    Attributes:
-        task: the task to train.
-        options: the settings with the pooler of the loaded model and the metric that selects the best model.
-        data_id: identifies the training sentences, their tokens, and the sentences that select the best model.
-        record: the content of ``run.json``.
     """
 
-    make_optimizer: None = None
+    task: SimcseTask
 
     def __init__(self, settings: RunSettings, accelerator: Accelerator, publish: Publish) -> None:
         keep_few_kernels()
@@ -105,7 +103,7 @@ class TextRun:
         self.options = settings.options() | {
             "pooler_type": start.model.pooler_type, "metric_for_best_model": self.best_metric,
         }  # fmt: skip
-        self.record: dict[str, Any] = {
+        self.record = {
             "program": TEXT_PROGRAM,
             "settings": self.options,
             "objective": type(objective).__name__,
@@ -118,7 +116,7 @@ class TextRun:
             **start.about,
         }
 
-    def begin(self, trainer: Trainer, before: Mapping[str, Any]) -> None:
+    def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
         task, corpus = self.task, self.task.corpus
         for line in (*self.start.notes, f"{corpus.report.summary()} ({self.text.name})"):
             _say(line)
@@ -129,7 +127,7 @@ class TextRun:
                 _say(f"--{option}: not the published data but a variant: {variant}")
         _say(f"{type(task.objective).__name__} with {task.objective.temperature}")
         samples = "sentences" if corpus.columns == 1 else f"rows of {corpus.columns} sentences"
-        _say(f"{trainer.total_steps:,} steps of {trainer.order.batch_size} {samples} on {describe(self.accelerator)}")
+        _say(f"{steps:,} steps of {batch_size} {samples} on {describe(self.accelerator)}")
         self._measured = some_sentences(self.text, corpus.report.sentences)  # now: a text may be gone at the end
         self._measure_untrained()
 
@@ -155,7 +153,6 @@ class TextRun:
         self.record |= {
             "sentences_per_second": round(task.corpus.columns * summary.samples_per_second, 1),
             "padding_share": round(task.padding_share, 4),
-            **learned_end_points(task.objective.temperature),
         }
         best = load_saved(output)[0].to(self.accelerator.device)
         encode = partial(best.encode, tokenizer=task.tokenizer)

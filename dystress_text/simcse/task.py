@@ -6,7 +6,7 @@ sentences of a row: anchor, positive and hard negatives, each encoded once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +23,7 @@ from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.evaluation.evaluators import Evaluation
 from dystress_text.simcse.corpus import TokenizedCorpus
 from dystress_text.training.batches import Batch
-from dystress_text.training.best_model import copied_to_cpu
-from dystress_text.training.embeddings import Embeddings
+from dystress_text.training.task import Embeddings
 
 
 @dataclass(frozen=True)
@@ -132,10 +131,9 @@ class SimcseTask:
         """Vectors of sentences for evaluation while training, (n, dim), on the model's device."""
         return self.model.encode_again(sentences, self._tokenized, self.evaluation_dtype)
 
-    def snapshot(self) -> Callable[[Path], None]:
+    def save(self, folder: Path) -> None:
         if self.model.keep_head and self.model.head is not None:
             # sentence-transformers, which wrote the model before, drew a head's first weights each time; without
             # them a run would have another dropout from its first saved model on than it has always had
             nn.Linear(self.model.head.in_features, self.model.head.out_features)
-        model = copied_to_cpu(self.model)
-        return lambda folder: model.save(folder, self.tokenizer)
+        self.model.save(folder, self.tokenizer)

@@ -13,33 +13,23 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import broadcast_object_list, set_seed
+from accelerate.utils import DistributedType, broadcast_object_list, set_seed
 
 from dystress_text.core.gather import ProcessGather
-from dystress_text.errors import TrainingError, UserError
-from dystress_text.training.distributed import check_launch
+from dystress_text.errors import ParameterError, TrainingError, UserError, reason_of
 from dystress_text.training.run_folder import TRACKER_FOLDER
 from dystress_text.training.settings import AUTO_FP16, EngineSettings
 
 
 def make_accelerator(settings: EngineSettings) -> Accelerator:
-    """The accelerator for these settings.
-
-    Raises:
-        UserError: the precision or the tracker is not available here.
-    """
+    """The accelerator for these settings; what is not available here is refused."""
     trackers = [str(tracker.value) for tracker in get_available_trackers()]
     if settings.report_to not in ("none", *trackers):
-        raise UserError(
-            f"--report_to: {settings.report_to!r} is not a tracker that is installed here; known are "
-            f"{', '.join(['none', *trackers])}"
+        known = ", ".join(["none", *trackers])
+        raise ParameterError(
+            "report_to", f"{settings.report_to!r} is not a tracker that is installed here; known are {known}"
         )
     precision = resolve_precision(settings.mixed_precision)
-    if precision == "fp16" and not torch.accelerator.is_available():
-        raise UserError("--mixed_precision: fp16 needs an accelerator device; use bf16 or no on a CPU")
-    if precision == "bf16" and _on_cuda() and not torch.cuda.is_bf16_supported(including_emulation=False):
-        raise UserError("--mixed_precision: this GPU has no bf16; use fp16 or no")
-    check_processes()
     try:
         accelerator = Accelerator(
             mixed_precision=precision,
@@ -48,15 +38,45 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
             project_dir=str(Path(settings.output_dir) / TRACKER_FOLDER),
         )
     except (ValueError, RuntimeError, OSError) as error:
-        raise UserError(f"accelerate cannot start here: {' '.join(str(error).split())}") from error
-    check_launch(accelerator, settings)
+        raise UserError(f"accelerate cannot start here: {reason_of(error)}") from error
+    _check_launch(accelerator, settings)
     set_kernels(settings.deterministic)
-    set_tf32(accelerator, settings.tf32)
-    if settings.mixed_precision == AUTO_FP16 and precision != "fp16":
-        accelerator.print(
-            f"precision {precision}: the fp16 of SimCSE's scripts needs CUDA and no other word from the launcher"
-        )
+    if accelerator.device.type == "cuda" and torch.cuda.is_tf32_supported():
+        torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
+    elif settings.tf32:
+        accelerator.print(f"--tf32 has no effect: this device ({accelerator.device.type}) has no TF32")
     return accelerator
+
+
+def _check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
+    """Refuse what the launcher asks for and the trainer does not do."""
+    kind = accelerator.distributed_type
+    if accelerator.num_processes == 1 < int(os.environ.get("WORLD_SIZE", "1")):
+        raise UserError(
+            "the launcher started several processes, but accelerate found no devices to join them on; for CPUs set "
+            "the environment variable ACCELERATE_USE_CPU=true"
+        )
+    if kind in (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
+        raise UserError(f"{kind.value} is not supported: every process holds the whole model; leave it out")
+    of_launcher, of_program = accelerator.gradient_accumulation_steps, settings.gradient_accumulation_steps
+    if of_launcher != of_program:  # accelerate uses the launcher's number, the loop its own
+        raise ParameterError(
+            "gradient_accumulation_steps",
+            f"the launcher (ACCELERATE_GRADIENT_ACCUMULATION_STEPS) says {of_launcher}, the program {of_program}; "
+            "give both the same",
+        )
+
+
+def keep_few_kernels() -> None:
+    """Bound oneDNN's caches of kernels, for this process; call it before anything is computed.
+
+    Each batch without padding has a number of tokens of its own, so oneDNN builds new bf16 kernels in each step, which
+    do not come back. By default it keeps 1,024 of them, and as many descriptions: with MiniLM a process grows by 20 MB
+    a step. 32 is above the number of different products in a step of an encoder. The environment variables are read
+    once, when oneDNN starts. What the user has set stays.
+    """
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # of oneDNN, and of torch's layer above it
+        os.environ.setdefault(name, "32")
 
 
 def set_kernels(deterministic: bool) -> None:
@@ -77,21 +97,10 @@ def set_kernels(deterministic: bool) -> None:
     torch.use_deterministic_algorithms(deterministic)
 
 
-def set_tf32(accelerator: Accelerator, allowed: bool) -> None:
-    """Choose whether products of fp32 matrices on a CUDA device may use TF32, for this process."""
-    if accelerator.device.type == "cuda" and torch.cuda.is_tf32_supported():
-        torch.set_float32_matmul_precision("high" if allowed else "highest")
-    elif allowed:
-        accelerator.print(f"--tf32 has no effect: this device ({accelerator.device.type}) has no TF32")
-
-
 def resolve_precision(name: str) -> str:
     """Resolve ``auto`` to the launcher's precision, else to one in which this machine is fast.
 
     ``auto_fp16`` is the same, but for CUDA devices, where it is fp16 unless the launcher says otherwise.
-
-    Raises:
-        UserError: the launcher's precision is not no, bf16 or fp16.
     """
     if name not in ("auto", AUTO_FP16):
         return name
@@ -113,62 +122,46 @@ def _on_cuda() -> bool:
     return torch.cuda.is_available() and not use_cpu
 
 
-def check_processes() -> None:
-    """Refuse more processes on this machine than it has GPUs; two on one GPU wait for each other for ever.
-
-    Raises:
-        UserError: there are more.
-    """
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if _on_cuda() and here > torch.cuda.device_count():
-        raise UserError(
-            f"accelerate launch --num_processes: {here} processes on this machine, which shows them "
-            f"{torch.cuda.device_count()} GPU; each needs one of its own"
-        )
-
-
-def device_failure(error: BaseException, device: torch.device) -> str | None:
-    """What happened to the device, if the error is one of the device's; None for others."""
+def failure_of(error: BaseException, accelerator: Accelerator) -> str | None:
+    """What happened to the device or to another process, if the error says so; None for an error of the program."""
+    text = reason_of(error)
     if isinstance(error, torch.OutOfMemoryError):
         return (
-            f"the device is out of memory, with {peak_memory(device) / 1e9:.1f} GB in use at most: lower "
+            f"the device is out of memory, with {peak_memory(accelerator.device) / 1e9:.1f} GB in use at most: lower "
             "--train_batch_size or, without batch normalisation, give --grad_cache_chunk, which takes the memory of a "
             "part of the batch"
         )
     if isinstance(error, torch.AcceleratorError):
-        return f"the device has failed ({' '.join(str(error).split())[:200]})"
+        return f"the device has failed ({text[:200]})"
+    lost = isinstance(error, dist.DistError) or "onnection closed by peer" in text or "onnection reset by peer" in text
+    if lost and accelerator.num_processes > 1:
+        return "another process of this run is gone; its last output says why"
     return None
 
 
 def global_batch_size(settings: EngineSettings, world_size: int) -> int:
-    """The size of the global batch, over all processes.
-
-    Raises:
-        UserError: the size is less than 2, or not divisible by the number of processes.
-    """
+    """The size of the global batch, over all processes: at least 2, and the same for each of them."""
     if settings.per_device_train_batch_size is not None:
         option, size = "per_device_train_batch_size", settings.per_device_train_batch_size * world_size
     else:
         option, size = "train_batch_size", settings.train_batch_size
     if size < 2:
-        raise UserError(
-            f"--{option}: must be at least 2 over all processes (a single pair has no negatives, and a single image "
-            f"no batch statistics), got {size}"
+        raise ParameterError(
+            option,
+            "must be at least 2 over all processes (a single pair has no negatives, and a single image no batch "
+            f"statistics), got {size}",
         )
     if size % world_size:
-        raise UserError(
-            f"--{option}: {size} does not divide among {world_size} processes; use a multiple of {world_size}, or "
-            "--per_device_train_batch_size"
+        raise ParameterError(
+            option,
+            f"{size} does not divide among {world_size} processes; use a multiple of {world_size}, or "
+            "per_device_train_batch_size",
         )
     return size
 
 
 def on_main_process(accelerator: Accelerator, work: Callable[[], None]) -> None:
-    """Run ``work`` on the main process while the others wait. An error in it is raised on all processes.
-
-    Raises:
-        TrainingError: on the other processes, with the main process's message.
-    """
+    """Run ``work`` on the main process while the others wait. An error in it is raised on all processes."""
     caught: Exception | None = None
     if accelerator.is_main_process:
         try:
@@ -207,10 +200,7 @@ def evaluation_dtype(accelerator: Accelerator) -> torch.dtype:
 
 
 class Agreement:
-    """The largest of a number over all processes, exchanged without the devices.
-
-    Build it on all processes at the same time, and call it on all of them.
-    """
+    """The largest of a number over all processes, exchanged without the devices: build and call it on all of them."""
 
     def __init__(self, accelerator: Accelerator) -> None:
         # the devices' backend would wait for the work queued on them
@@ -222,12 +212,6 @@ class Agreement:
         largest = torch.tensor(number)
         dist.all_reduce(largest, dist.ReduceOp.MAX, self._group)
         return int(largest)
-
-
-def is_lost_process(error: Exception) -> bool:
-    """Whether an error means that another process of the run has ended."""
-    text = str(error)
-    return isinstance(error, dist.DistError) or "onnection closed by peer" in text or "onnection reset by peer" in text
 
 
 def peak_memory(device: torch.device) -> int:

@@ -16,10 +16,9 @@ from dystress_text.cli.access_tokens import holds_token
 from dystress_text.cli.options import SettingsParser
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.core.temperature import ProfileTemperature
-from dystress_text.errors import UserError
-from dystress_text.training.build_loss import TEMPERATURE_OPTIONS
+from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.training.presets import Preset, find_preset, listing
-from dystress_text.training.settings import OF_AN_OBJECTIVE
+from dystress_text.training.settings import OF_AN_OBJECTIVE, TEMPERATURE_OPTIONS
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -35,19 +34,6 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         return f"{text} Default {' '.join(map(str, default)) if isinstance(default, list) else default}."
 
 
-class _ListPresets(argparse.Action):
-    """``--list_presets``: prints a line for each preset and ends the program, as ``--help`` does."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, presets: Mapping[str, Preset]) -> None:
-        text = "Show the presets with the table and row that each stands for, and exit."
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=text)
-        self.presets = presets
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        print(listing(self.presets))
-        parser.exit()
-
-
 def settings_parser(
     groups: Sequence[Any], presets: Mapping[str, Preset], default_preset: str, prog: str, description: str | None = None
 ) -> SettingsParser:
@@ -55,7 +41,12 @@ def settings_parser(
     parser = SettingsParser(list(groups), prog=prog, description=description, formatter_class=_Help, allow_abbrev=False)
     parser.usage = "%(prog)s [FILE.yaml] [--preset NAME] [--OPTION VALUE ...]"
     parser.add_argument("--preset", help=f"Settings by name; default {default_preset}. --list_presets shows all.")
-    parser.add_argument("--list_presets", action=_ListPresets, presets=presets)
+    parser.add_argument(
+        "--list_presets",
+        action="version",
+        version=listing(presets),
+        help="Show the presets with the table and row that each stands for, and exit.",
+    )
     return parser
 
 
@@ -79,9 +70,6 @@ def parse_settings(
         description: of the program, for its help.
         own_temperature: objectives with a temperature of their own; if the flags name one of them, the preset's
             temperature does not apply.
-
-    Raises:
-        UserError: an unknown name or a value out of range.
     """
     parser = settings_parser(groups, presets, default_preset, prog, description)
     argv = flags_of_line(argv, groups)
@@ -97,8 +85,7 @@ def parse_settings(
     for group in settings:
         for name, value in vars(group).items():
             for word in value if isinstance(value, list) else [value]:
-                if isinstance(word, str):
-                    _check_text(name, word)
+                _check_text(name, str(word))
     return settings, preset
 
 
@@ -108,22 +95,14 @@ def _defaults_from(argv: Sequence[str], preset: Mapping[str, Any], own_temperatu
     If both temperatures are profiles, the preset's tau_min and tau_max stay. Its objective takes its own options along.
     """
     line = " ".join(argv)
-    if re.search(r"--objective\b", line):
-        preset = {name: value for name, value in preset.items() if name not in OF_AN_OBJECTIVE}
-    if not re.search(rf"--(temp|temperature)\b|--objective[= ]({'|'.join(own_temperature)})(?!\S)", line):
-        return dict(preset)
-    named = re.findall(r"--temperature[= ](\S+)", line)
-    profiles = all(_is_profile(name) for name in (*named[-1:], preset.get("temperature")))
-    still_valid = ("tau_min", "tau_max") if named and profiles else ()
-    return {
-        name: value
-        for name, value in preset.items()
-        if name in still_valid or name not in ("temperature", *TEMPERATURE_OPTIONS)
-    }
-
-
-def _is_profile(name: str | None) -> bool:
-    return name in TEMPERATURES and issubclass(TEMPERATURES[name], ProfileTemperature)
+    left_out: set[str] = set(OF_AN_OBJECTIVE) if re.search(r"--objective\b", line) else set()
+    if re.search(rf"--(temp|temperature)\b|--objective[= ]({'|'.join(own_temperature)})(?!\S)", line):
+        left_out |= {"temperature", *TEMPERATURE_OPTIONS}
+        named = re.findall(r"--temperature[= ](\S+)", line)
+        kinds = [TEMPERATURES.get(name) for name in (*named[-1:], preset.get("temperature", ""))]
+        if named and all(kind is not None and issubclass(kind, ProfileTemperature) for kind in kinds):
+            left_out -= {"tau_min", "tau_max"}
+    return {name: value for name, value in preset.items() if name not in left_out}
 
 
 def flags_of_line(argv: Sequence[str], groups: Sequence[Any]) -> list[str]:
@@ -141,9 +120,9 @@ def _check_text(name: str, value: str) -> None:
     except UnicodeEncodeError:
         unusable = True
     if unusable:
-        raise UserError(f"--{name}: {value!r} has a character that no name can have")
+        raise ParameterError(name, f"{value!r} has a character that no name can have")
     if holds_token(value):
-        raise UserError(f"--{name}: this looks like an access token; put it into the environment variable HF_TOKEN")
+        raise ParameterError(name, "this looks like an access token; put it into the environment variable HF_TOKEN")
 
 
 def _flags_of(file: Path, lists: Sequence[str]) -> list[str]:
@@ -151,29 +130,20 @@ def _flags_of(file: Path, lists: Sequence[str]) -> list[str]:
     try:
         # BaseLoader keeps scalars as texts: YAML 1.1 would read "no" as false and 1e-4 as a text. It also ignores tags,
         # so the file cannot create objects.
-        root = yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise UserError(f"{file}: {' '.join(str(error).split())}") from error
-    except RecursionError as error:
-        raise UserError(f"{file}: nested too deeply for settings") from error
-    if not isinstance(root, yaml.MappingNode):
+        settings = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"{file}: {reason_of(error)}") from error
+    if not isinstance(settings, dict):
         raise UserError(f"{file}: a mapping of option names to values is expected")
-    settings: dict[str, list[str]] = {}
-    for key, value in root.value:
-        if not isinstance(key, yaml.ScalarNode):
-            raise UserError(f"{file}, line {key.start_mark.line + 1}: the name of an option is expected")
-        if key.value in settings:
-            raise UserError(f"{file}, line {key.start_mark.line + 1}: {key.value} stands twice")
-        items = value.value if isinstance(value, yaml.SequenceNode) and key.value in lists else [value]
-        if not items or not all(isinstance(item, yaml.ScalarNode) for item in items):
-            raise UserError(f"{file}: the value of {key.value} must be a text, a number, true, false or null")
-        settings[key.value] = [item.value for item in items]
-        if isinstance(value, yaml.SequenceNode) and any(re.match(r"-\D|-?$", item.value) for item in items):
-            raise UserError(f"{file}: {key.value} has a value that is empty or begins with a hyphen")
     flags = []
-    for key, (first, *rest) in settings.items():
-        if rest:
-            flags += [f"--{key}", first, *rest]
-        elif first not in ("", "null", "~"):
-            flags.append(f"--{key}={first}")
+    for key, value in settings.items():
+        words = value if isinstance(value, list) and key in lists else [value]
+        if not all(isinstance(word, str) for word in (key, *words)) or not words:
+            raise UserError(f"{file}: the value of {key} must be a text, a number, true, false or null")
+        if len(words) > 1:
+            if any(re.match(r"-\D|-?$", word) for word in words):
+                raise UserError(f"{file}: {key} has a value that is empty or begins with a hyphen")
+            flags += [f"--{key}", *words]
+        elif words[0] not in ("", "null", "~"):
+            flags.append(f"--{key}={words[0]}")
     return flags

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError
 
 Batch = dict[str, Tensor]
 T = TypeVar("T")
@@ -27,10 +27,6 @@ class BatchOrder:
 
     A global batch is split into ``world_size`` shares in the order of the ranks, so the global batches are the same for
     any number of processes. Samples that do not fill the last batch of an epoch are left out of that epoch.
-
-    Raises:
-        UserError: the batch is larger than the data.
-        ValueError: the batch is not divisible by the number of processes.
     """
 
     size: int
@@ -43,7 +39,7 @@ class BatchOrder:
         if self.batch_size % self.world_size:
             raise ValueError(f"a batch of {self.batch_size} does not divide among {self.world_size} processes")
         if self.size < self.batch_size:
-            raise UserError(f"--train_batch_size: {self.batch_size} exceeds the {self.size} training samples")
+            raise ParameterError("train_batch_size", f"{self.batch_size} exceeds the {self.size} training samples")
 
     def __len__(self) -> int:
         """Number of batches per epoch."""
@@ -69,9 +65,6 @@ def load_ahead(load: Callable[[T], Batch], wanted: Iterable[T], device: torch.de
         load: makes a batch on the CPU from one of ``wanted``, such as sample indices; called from the thread.
         wanted: an item for each batch.
         device: where the batches go.
-
-    Raises:
-        Exception: any error of ``load``, raised at the batch that it belongs to.
     """
 
     def load_pinned(item: T) -> Batch:

@@ -7,80 +7,75 @@ that of one chunk and of all embeddings; the cost is a second forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError
 from dystress_text.training.batches import Batch
-from dystress_text.training.embeddings import Embeddings, concatenated
-from dystress_text.training.random_states import random_states, restore_random_states
-
-
-class Embedder(Protocol):
-    """The part of a task that gradient caching needs."""
-
-    def embed(self, model: nn.Module, batch: Batch) -> Any: ...
-
-    def loss(self, embeddings: Any) -> Tensor: ...
+from dystress_text.training.task import Embeddings, concatenated
 
 
 def check_no_batch_statistics(model: nn.Module) -> None:
-    """Check that a sample's embedding does not depend on its chunk.
-
-    Raises:
-        UserError: the network has batch normalisation.
-    """
+    """Refuse a network in which a sample's embedding depends on its chunk."""
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm):
-            raise UserError(
-                f"--grad_cache_chunk: {name} ({type(module).__name__}) uses the statistics of its batch, which a chunk "
-                "does not have; leave the option out"
+            raise ParameterError(
+                "grad_cache_chunk",
+                f"{name} ({type(module).__name__}) uses the statistics of its batch, which a chunk does not have; "
+                "leave the option out",
             )
 
 
 def backward_in_chunks(
-    task: Embedder, model: nn.Module, chunks: Sequence[Batch], accelerator: Accelerator
-) -> tuple[Tensor, Embeddings]:
-    """Add the gradient of the whole batch's loss to the weights; returns the loss and all embeddings.
+    embed: Callable[[nn.Module, Batch], Embeddings],
+    loss_of: Callable[[Embeddings], Tensor],
+    model: nn.Module,
+    chunks: Sequence[Batch],
+    accelerator: Accelerator,
+) -> Tensor:
+    """Add the gradient of the whole batch's loss to the weights, and return the loss.
 
     Processes exchange gradients once, in the backward pass of the last chunk. Call it within
     ``accelerator.accumulate(model)``.
     """
-    cache, states = _embed_without_graph(task, model, chunks, accelerator.device)
+    device = accelerator.device
+    cache, states = [], []
+    with torch.no_grad():
+        for batch in chunks:
+            states.append(random_states(device))
+            cache.append(embed(model, batch))
     whole = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in concatenated(cache)]
-    together = cache[0].with_tensors(whole)
-    loss = task.loss(together)
+    loss = loss_of(cache[0].with_tensors(whole))
     accelerator.backward(loss)  # to the embeddings, scaled for accumulation and fp16
-    rows = zip(*([len(tensor) for tensor in chunk.tensors()] for chunk in cache), strict=True)
+    lengths = list(zip(*([len(tensor) for tensor in chunk.tensors()] for chunk in cache), strict=True))
     gradients = [  # for each tensor with a gradient, one per chunk
-        torch.split(tensor.grad, list(lengths))
-        for tensor, lengths in zip(whole, rows, strict=True)
+        torch.split(tensor.grad, list(of_chunks))
+        for tensor, of_chunks in zip(whole, lengths, strict=True)
         if tensor.grad is not None
     ]
     for i, (batch, *gradient) in enumerate(zip(chunks, *gradients, strict=True)):
-        restore_random_states(states[i], accelerator.device)
-        last = i + 1 == len(chunks)
-        with nullcontext() if last else accelerator.no_sync(model):
-            embeddings = [
-                x for x in task.embed(model, batch).tensors() if x.requires_grad
-            ]  # not those of frozen models
-            torch.autograd.backward(embeddings, gradient)
-    return loss.detach(), together
+        restore_random_states(states[i], device)
+        with nullcontext() if i + 1 == len(chunks) else accelerator.no_sync(model):
+            again = [x for x in embed(model, batch).tensors() if x.requires_grad]
+            torch.autograd.backward(again, gradient)
+    return loss.detach()
 
 
-@torch.no_grad()
-def _embed_without_graph(
-    task: Embedder, model: nn.Module, chunks: Sequence[Batch], device: torch.device
-) -> tuple[list[Embeddings], list[list[Tensor]]]:
-    """The embeddings of each chunk, and the random state before each chunk."""
-    cache, states = [], []
-    for batch in chunks:
-        states.append(random_states(device))
-        cache.append(task.embed(model, batch))
-    return cache, states
+def random_states(device: torch.device) -> list[Tensor]:
+    """The state of the CPU's generator and, for another device, that of its own."""
+    states = [torch.get_rng_state()]
+    if device.type != "cpu":
+        states.append(torch.get_device_module(device).get_rng_state(device))
+    return states
+
+
+def restore_random_states(states: Sequence[Tensor], device: torch.device) -> None:
+    """Set what :func:`random_states` gave."""
+    torch.set_rng_state(states[0])
+    if device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(states[1], device)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError
 from dystress_text.training.settings import EngineSettings
 
 
@@ -30,22 +30,18 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 
 
 def count_steps(batches: int, settings: EngineSettings) -> tuple[int, int]:
-    """Optimiser steps per epoch, and of the whole run.
-
-    Raises:
-        UserError: an epoch has fewer batches than one step.
-    """
-    per_epoch = batches // settings.gradient_accumulation_steps
+    """Optimiser steps per epoch, and of the whole run."""
+    accumulation = settings.gradient_accumulation_steps
+    per_epoch = batches // accumulation
     if per_epoch == 0:
-        raise UserError(
-            f"--gradient_accumulation_steps: {settings.gradient_accumulation_steps} batches per step, "
-            f"but an epoch has {batches}"
+        raise ParameterError(
+            "gradient_accumulation_steps", f"{accumulation} batches per step, but an epoch has {batches}"
         )
     return per_epoch, settings.max_steps if settings.max_steps > 0 else math.ceil(settings.num_train_epochs * per_epoch)
 
 
 def schedule(optimizer: torch.optim.Optimizer, settings: EngineSettings, total_steps: int) -> LambdaLR:
-    """The schedule of the learning rate over the run, with warmup."""
+    """The learning rate over the run, with warmup; a function of the step alone."""
     rising = settings.lr_scheduler_type == "constant" and settings.warmup_ratio > 0
     scheduler: LambdaLR = get_scheduler(
         "constant_with_warmup" if rising else settings.lr_scheduler_type,

@@ -2,23 +2,25 @@
 
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
 ``similarity.jsonl``, ``report.html``, ``audit.*``, ``checkpoint-STEP/``, ``failure/``, ``adapter/``, the trackers'
-``tracker-logs/dystress/``, the model, the results of its evaluations
-(``senteval-SUITE-MODE.json``, ``vision-DATASET.json``), and of an adaptation ``verdict.json`` and, until there is a
-verdict, ``.training/``. All other files are the user's.
+``tracker-logs/dystress/``, the model, and the results of its evaluations
+(``senteval-SUITE-MODE.json``, ``vision-DATASET.json``). All other files are the user's.
+
+The logs hold one JSON object per line with ``step`` in each.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dystress_text.errors import UserError
-from dystress_text.files.whole import MODEL_STAGING, write_json
+from dystress_text.errors import ParameterError, UserError
+from dystress_text.files.whole import MODEL_STAGING, to_json, write_json, write_text
 from dystress_text.training.settings import EngineSettings
 
 RECORD, REPORT = "run.json", "report.html"
@@ -30,7 +32,6 @@ TRACKER_FOLDER = "tracker-logs"
 STAGING = ".checkpoint-writing"
 EVALUATIONS = ("senteval-*.json", "vision-*.json")
 PROGRAMS = TEXT_PROGRAM, IMAGE_PROGRAM = "dystress_text/train.py", "vision/train.py"
-VERDICT, TRAINING = "verdict.json", ".training"  # of an adaptation: the folder of the run that is not judged yet
 MODEL_FILES = (  # no model loads without one of them
     "modules.json", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json",
     "projector.safetensors",
@@ -39,34 +40,31 @@ _STEP = re.compile(r"checkpoint-(\d+)")
 
 
 def check_output(output: Path, engine: EngineSettings) -> None:
-    """Check that the folder may be used, before anything is written.
-
-    Raises:
-        UserError: it cannot be written, is not empty, or holds no run to replace or resume.
-    """
+    """Check that the folder may be used, before anything is written."""
     existing = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"--output_dir: cannot write to {str(output)!r}: {str(existing)!r} is not a writable folder")
-    occupied = output.is_dir() and any(output.iterdir())
-    if engine.resumes:
-        if not _is_run(output) and (occupied or engine.resume_from_checkpoint != "auto"):
-            raise UserError(f"--resume_from_checkpoint: {str(output)!r} holds no run of this program")
-    elif occupied and not engine.overwrite_output_dir:
-        raise UserError(
-            f"--output_dir: {str(output)!r} is not empty and may hold another run; name another folder, or add "
-            "--overwrite_output_dir or --resume_from_checkpoint"
+        raise ParameterError(
+            "output_dir", f"cannot write to {str(output)!r}: {str(existing)!r} is not a writable folder"
         )
-    elif occupied and not _is_run(output):
-        raise UserError(f"--overwrite_output_dir: {str(output)!r} holds no run of this program; nothing was changed")
+    occupied, is_run = output.is_dir() and any(output.iterdir()), read_record(output).get("program") in PROGRAMS
+    if engine.resumes and not is_run and (occupied or engine.resume_from_checkpoint != "auto"):
+        raise ParameterError("resume_from_checkpoint", f"{str(output)!r} holds no run of this program")
+    if occupied and not engine.resumes and not engine.overwrite_output_dir:
+        raise ParameterError(
+            "output_dir",
+            f"{str(output)!r} is not empty and may hold another run; name another folder, or add "
+            "overwrite_output_dir or resume_from_checkpoint",
+        )
+    if occupied and not is_run:
+        raise ParameterError(
+            "overwrite_output_dir", f"{str(output)!r} holds no run of this program; nothing was changed"
+        )
 
 
 def prepare_output(output: Path, engine: EngineSettings, record: Mapping[str, Any]) -> None:
     """Create the folder, remove the old run with --overwrite_output_dir, and write the record of the new run.
 
     A run that was interrupted before its first checkpoint starts again.
-
-    Raises:
-        UserError: the folder cannot be written.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -74,7 +72,7 @@ def prepare_output(output: Path, engine: EngineSettings, record: Mapping[str, An
             _remove_run(output)
         write_record(output, record)
     except OSError as error:
-        raise UserError(f"--output_dir: cannot write to {str(output)!r}: {error.strerror}") from error
+        raise ParameterError("output_dir", f"cannot write to {str(output)!r}: {error.strerror}") from error
 
 
 def write_record(output: Path, record: Mapping[str, Any]) -> None:
@@ -85,18 +83,13 @@ def write_record(output: Path, record: Mapping[str, Any]) -> None:
 def read_record(output: Path) -> dict[str, Any]:
     """The content of ``run.json``; {} if there is no such file or it cannot be read."""
     try:
-        record = json.loads((output / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return read_json(output / RECORD)
+    except UserError:
         return {}
-    return record if isinstance(record, dict) else {}
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object that a JSON file of a run holds.
-
-    Raises:
-        UserError: the file cannot be read, or does not hold an object.
-    """
+    """The object that a JSON file of a run holds."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -111,9 +104,6 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
 
     Args:
         folders: runs, or folders of runs.
-
-    Raises:
-        UserError: a folder does not exist, or it is not a run and holds none.
     """
     unique: list[Path] = []
     for folder in folders:
@@ -137,20 +127,13 @@ def vision_file(folder: Path, dataset: str) -> Path:
     return folder / f"vision-{Path(dataset).name}.json"
 
 
-def _is_run(output: Path) -> bool:
-    return read_record(output).get("program") in PROGRAMS
-
-
 def _remove_run(output: Path) -> None:
-    for pattern in (LOG, SIMILARITY_LOG, REPORT, *AUDIT, VERDICT, *EVALUATIONS, *MODEL_FILES):
+    for pattern in (LOG, SIMILARITY_LOG, REPORT, *AUDIT, *EVALUATIONS, *MODEL_FILES):
         for path in output.glob(pattern):
             path.unlink()
-    for folder in (
-        *checkpoint_folders(output),
-        *(output / name for name in (STAGING, MODEL_STAGING, FAILURE, ADAPTER, TRAINING)),
-    ):
+    others = (STAGING, MODEL_STAGING, FAILURE, ADAPTER, f"{TRACKER_FOLDER}/dystress")
+    for folder in (*checkpoint_folders(output), *(output / name for name in others)):
         shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(output / TRACKER_FOLDER / "dystress", ignore_errors=True)
 
 
 def checkpoint_folder(output: Path, step: int) -> Path:
@@ -162,3 +145,35 @@ def checkpoint_folders(output: Path) -> list[Path]:
     """A run's checkpoints, complete or not, the newest one first."""
     by_step = [(int(match[1]), path) for path in output.glob("checkpoint-*") if (match := _STEP.fullmatch(path.name))]
     return [path for _, path in sorted(by_step, reverse=True) if path.is_dir()]
+
+
+def append(log: Path, step: int, values: Mapping[str, Any]) -> None:
+    """Append a line to a log."""
+    with log.open("a", encoding="utf-8") as file:
+        file.write(to_json({"step": step, **values}) + "\n")
+
+
+def shorten(log: Path, step: int) -> None:
+    """Remove the lines of later steps, and an incomplete line that a killed run has left."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    write_text(log, "".join(line + "\n" for line in lines if (_step_of(line) or math.inf) <= step))
+
+
+def read_steps(log: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a log, in order; a number that was not finite is None."""
+    try:
+        lines = log.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{log} cannot be read: {error}") from error
+    for number, line in enumerate(lines, 1):
+        if _step_of(line) is None:
+            raise UserError(f"{log}: line {number} is not the record of a step")
+        yield json.loads(line)
+
+
+def _step_of(line: str) -> int | None:
+    try:
+        step: int = json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return step if isinstance(step, int) else None

@@ -6,23 +6,58 @@ The help texts of the fields are the programs' help. Names are those of SimCSE a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, make_dataclass
+from inspect import signature
+from typing import Any, ClassVar
 
 from dystress_text.cli.options import check_options, option
-from dystress_text.errors import UserError
+from dystress_text.core.objectives import ContrastiveLoss, DCLLoss, DCLWLoss, InfoNCELoss, MACLLoss, NTXentLoss
+from dystress_text.core.other_losses import RINCELoss, SigLIPLoss
+from dystress_text.core.registry import TEMPERATURES, ConstructorOption, constructor_options
+from dystress_text.core.rules import NEGATIVE_RULES
+from dystress_text.errors import ParameterError, UserError
 
-TEMPERATURE_BOUNDS = (0.01, 1.0)
 AUTO_FP16 = "auto_fp16"
-OBJECTIVES = ("infonce", "ntxent", "dcl", "dclw", "macl", "rince", "siglip")
-RULES = ("debiased", "hcl", "focal", "adnce", "hardness")
-OF_AN_OBJECTIVE = ("rows", "q", "lam", "logit_scale", "logit_bias")
+OBJECTIVES: dict[str, type[ContrastiveLoss]] = {
+    "infonce": InfoNCELoss, "ntxent": NTXentLoss, "dcl": DCLLoss, "dclw": DCLWLoss, "macl": MACLLoss,
+    "rince": RINCELoss, "siglip": SigLIPLoss,
+}  # fmt: skip
 MACL_ROWS = ("infonce", "ntxent")
+# what temperatures, rules and objectives take besides what all objectives take, found by inspection
+_OF_TEMPERATURES = constructor_options(TEMPERATURES)
+_OF_OTHERS = {
+    name: found
+    for name, found in constructor_options({**NEGATIVE_RULES, **OBJECTIVES}).items()
+    if name not in (*signature(InfoNCELoss).parameters, *_OF_TEMPERATURES, "both_views")
+}
+TEMPERATURE_OPTIONS = tuple("temp" if name == "tau" else name for name in _OF_TEMPERATURES)
+OWNERS = {name: tuple(found.defaults) for name, found in _OF_OTHERS.items()}  # of an option: rules and objectives
+OF_AN_OBJECTIVE = ("rows", *(name for name, owners in OWNERS.items() if set(owners) <= set(OBJECTIVES)))
+# options that may differ between a run and its continuation
+FREE_OPTIONS = (
+    "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_total_limit", "logging_steps",
+    "report_to", "log_similarity", "high_similarity", "train_file", "text_column", "eval_file", "dataset", "data_dir",
+    "preset",
+)  # fmt: skip
+
+
+def _field_of(name: str, found: ConstructorOption) -> tuple[str, Any, Any]:
+    return name, found.kind | None, option(None, found.help)
+
+
+_ConstructorOptions: Any = make_dataclass(
+    "_ConstructorOptions",
+    map(_field_of, (*TEMPERATURE_OPTIONS, *_OF_OTHERS), (*_OF_TEMPERATURES.values(), *_OF_OTHERS.values())),
+    frozen=True,
+)
 
 
 @dataclass(frozen=True)
-class LossSettings:
-    """Objective and temperature. An option that is not given has the temperature's own default."""
+class LossSettings(_ConstructorOptions):  # type: ignore[misc]  # its fields are those of the constructors
+    """Objective and temperature. An option that is not given has the default of the temperature, rule or objective.
+
+    The options of the constructors, such as ``tau_min`` and ``sigma``, are fields too; ``temp`` is a constant's tau.
+    """
 
     _argument_group_name = "objective and temperature"
     _rows_of_macl: ClassVar[str] = "infonce"  # where rows is not given
@@ -30,43 +65,13 @@ class LossSettings:
     objective: str = option("infonce", "The objective.", choices=list(OBJECTIVES))
     temperature: str | None = option(
         None,
-        "constant, cosine, shifted_cosine, one_sided_cosine, linear, exponential, monotonic_cosine, "
-        "even_ode, scheduled, alignment_adaptive, temo; default shifted_cosine, "
-        "constant with --temp, "
-        "alignment_adaptive with macl.",
+        f"{', '.join(TEMPERATURES)}; default shifted_cosine, constant with --temp, alignment_adaptive with macl.",
     )
-    temp: float | None = option(
-        None, "The constant temperature (SimCSE: 0.05); of robust and isogclr the one at the start."
-    )
-    tau_min: float | None = option(None, "Lowest temperature; profiles: 0.05.")
-    tau_max: float | None = option(None, "Highest temperature; profiles: 0.07.")
-    shift: float | None = option(None, "shifted_cosine, one_sided_cosine: minus the plateau's start; -0.4 and 0.2.")
-    scale: float | None = option(None, "shifted_cosine: the paper's k; (1 + |shift|) / 2.")
-    sharpness: float | None = option(None, "exponential: c; 3.5.")
-    half_period: float | None = option(None, "scheduled: half a swing, in --unit; 0.1.")
-    unit: str | None = option(None, "scheduled: run (the default) or epoch.")
-    tau_0: float | None = option(None, "alignment_adaptive: temperature at A = a_0; 0.05. temo: at s = -1; 0.01.")
-    alpha: float | None = option(
-        None, "alignment_adaptive: how strongly it follows A; 2. temo: how far the temperature rises; 0.04."
-    )
-    a_0: float | None = option(None, "alignment_adaptive: reference alignment; 0.8.")
     rule: str | None = option(
         None,
         "What the negatives weigh, with any temperature and objective but siglip; default nothing more.",
-        choices=RULES,
+        choices=list(NEGATIVE_RULES),
     )
-    tau_plus: float | None = option(None, "debiased, hcl: probability that a negative is a positive; 0.1.")
-    beta: float | None = option(None, "hcl: concentration of the weights on hard negatives; 1.")
-    margin: float | None = option(None, "focal: added to the similarity that multiplies a negative's logit; 0.3.")
-    mu: float | None = option(None, "adnce: similarity of the largest weight; 0.4.")
-    hardness_strength: float | None = option(
-        None, "hardness: a negative's similarity times this is added to its logit, without a gradient; 9."
-    )
-    sigma: float | None = option(None, "dclw: width of the weights; 0.5. adnce: of the weights; 1.")
-    q: float | None = option(None, "rince: from InfoNCE, towards 0, to a symmetric loss, 1; 0.1.")
-    lam: float | None = option(None, "rince: weight of the denominator; 0.01.")
-    logit_scale: float | None = option(None, "siglip: its learned scale at the start; 10.")
-    logit_bias: float | None = option(None, "siglip: its learned bias at the start; -10.")
     rows: str | None = option(
         None,
         "macl: what it reweights, the rows of infonce (one view against the other) or of ntxent (each view against all "
@@ -76,11 +81,11 @@ class LossSettings:
     detach_temperature: bool = option(True, "Keep the temperature out of the gradient.")
     learn_temperature: bool = option(False, "Train the constant, or a profile's two end points, with the network.")
     temperature_bounds: list[float] = option(
-        list(TEMPERATURE_BOUNDS), "learn_temperature: lower and upper bound.", needs="learn_temperature"
+        [0.01, 1.0], "learn_temperature: lower and upper bound.", needs="learn_temperature"
     )
     temperature_learning_rate: float = option(
         1e-3,
-        "learn_temperature, robust, siglip: peak learning rate of what is learned; no weight decay, no clipping.",
+        "learn_temperature, siglip: peak learning rate of what is learned; no weight decay, no clipping.",
         interval="(0, inf)",
     )
 
@@ -89,11 +94,13 @@ class LossSettings:
         bounds = self.temperature_bounds
         if len(bounds) != 2 or not 0 < bounds[0] < bounds[1] < math.inf:
             given = " ".join(map(str, bounds))
-            raise UserError(f"--temperature_bounds: two positive numbers are needed, the lower one first, got {given}")
+            raise ParameterError(
+                "temperature_bounds", f"two positive numbers are needed, the lower one first, got {given}"
+            )
         if self.rows is None and self.objective == "macl":
             object.__setattr__(self, "rows", self._rows_of_macl)  # so that a run's record says what was trained
         elif self.rows is not None and self.objective != "macl":
-            raise UserError(f"--rows: objective {self.objective!r} has its own rows; macl takes the option")
+            raise ParameterError("rows", f"objective {self.objective!r} has its own rows; macl takes the option")
 
 
 @dataclass(frozen=True)
@@ -181,11 +188,6 @@ class EngineSettings:
         needs="log_similarity",
     )
     metric_for_best_model: str | None = option(None, "The metric that selects the best model (higher is better).")
-    early_stopping_patience: int | None = option(
-        None,
-        "Stop after so many evaluations in a row without a better value of the metric that selects the best model.",
-        interval="[1, inf)",
-    )
     report_to: str = option(
         "none", "A tracker of accelerate, such as tensorboard or wandb; metrics.jsonl is always written."
     )
@@ -193,12 +195,12 @@ class EngineSettings:
     def __post_init__(self) -> None:
         check_options(self)
         if self.max_steps < 1 and self.max_steps != -1:
-            raise UserError(f"--max_steps: must be at least 1, or -1 for whole epochs, got {self.max_steps}")
+            raise ParameterError("max_steps", f"must be at least 1, or -1 for whole epochs, got {self.max_steps}")
         asked = str(self.resume_from_checkpoint).lower()  # True and False too
         object.__setattr__(self, "resume_from_checkpoint", {"true": "yes", "false": "no"}.get(asked, asked))
         if self.resume_from_checkpoint not in ("yes", "no", "auto"):
-            raise UserError(
-                f"--resume_from_checkpoint: yes, no or auto, got {asked!r}; the run is the one in --output_dir"
+            raise ParameterError(
+                "resume_from_checkpoint", f"yes, no or auto, got {asked!r}; the run is the one in output_dir"
             )
         if self.overwrite_output_dir and self.resumes:
             raise UserError("--overwrite_output_dir and --resume_from_checkpoint exclude each other")

@@ -37,25 +37,24 @@ from dystress_text.training.settings import EngineSettings
 
 @dataclass
 class SimilarityLog:
-    """Figures of the batches that it is given; nothing is read from the device before :meth:`read`.
+    """Watches an objective's batches; nothing is read from the device before :meth:`read`.
 
     Attributes:
-        objective: whose pairs they are.
+        objective: the objective to watch.
         threshold: the similarity at which the high-similarity region begins.
     """
 
     objective: ContrastiveLoss
     threshold: float
-    _step: Tensor | None = field(default=None, init=False)
-    _steps: list[Tensor] = field(default_factory=list, init=False)
-    _compared: Tensor | None = field(default=None, init=False)
+    _step: PairSums | None = field(default=None, init=False)
+    _steps: list[PairSums] = field(default_factory=list, init=False)
+    _compared: Comparison | None = field(default=None, init=False)
 
     def add(self, views: Sequence[Tensor]) -> None:
         """Add a batch's embeddings, before a queue's loss takes the batch in; call it on all processes."""
-        found = pair_sums(self.objective, views, self.threshold).packed()
-        self._step = found if self._step is None else self._step + found
-        compared = compare(self.objective, views).packed()
-        self._compared = compared if self._compared is None else self._compared + compared
+        found, compared = pair_sums(self.objective, views, self.threshold), compare(self.objective, views)
+        self._step = found if self._step is None else PairSums(*map(torch.add, self._step, found))
+        self._compared = compared if self._compared is None else Comparison(*map(torch.add, self._compared, compared))
 
     def end_step(self) -> None:
         """End a step; the batches since the last call belong to it."""
@@ -67,17 +66,18 @@ class SimilarityLog:
         """The lines of the steps since the last call, over all processes; call it on all of them."""
         if not self._steps:
             return []
-        sums: Tensor = accelerator.reduce(torch.stack(self._steps), "sum").double().cpu()  # (steps, sums)
+        sums = [torch.stack(of_steps) for of_steps in zip(*self._steps, strict=True)]  # (steps, ...) each
+        sums = [each.double().cpu() for each in accelerator.reduce(sums, "sum")]
         self._steps.clear()
-        lines: list[dict[str, Any]] = [_figures(PairSums.unpacked(step)) for step in sums]
-        histograms = PairSums.unpacked(sums.sum(0)).histograms.tolist()
+        lines: list[dict[str, Any]] = [_figures(PairSums(*step)) for step in zip(*sums, strict=True)]
+        histograms = PairSums(*sums).histograms.sum(0).tolist()
         names = ("positives", "negatives", "gradient")
         lines[-1]["histograms"] = {
             name: [round(value, 6) for value in counts] for name, counts in zip(names, histograms, strict=True)
         }
-        compared: Tensor = accelerator.reduce(self._compared, "sum").double().cpu()
+        compared = Comparison(*(each.double().cpu() for each in accelerator.reduce(self._compared, "sum")))
         self._compared = None
-        lines[-1]["comparison"] = _comparison(Comparison.unpacked(compared).mean())
+        lines[-1]["comparison"] = _comparison(compared.mean())
         return lines
 
 

@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 from dystress_text.core import CosineTemperature, NTXentLoss
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import EngineSettings
+from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 from vision.data.augment import SimclrAugment
 from vision.data.crops import RandomCrop
@@ -108,12 +109,13 @@ def ours(images: Tensor, architecture: str, batch: int, precision: str) -> float
         encoder.to(accelerator.device)
         views = RandomViews(data, SimclrAugment(RandomCrop(SIDE, 0.2), MEAN, STD).to(accelerator.device))
         task = PretrainTask(encoder, views, NTXentLoss(CosineTemperature(0.07, 0.2)))
-        task.snapshot = lambda: lambda folder: None  # type: ignore[method-assign]  # saving is not training
-        trainer = Trainer(
-            task, len(data), settings, accelerator,
+        task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
+        run = Run(
+            task=task,
+            samples=len(data),
             make_optimizer=lambda network: torch.optim.SGD(network.parameters(), lr=RATE, momentum=0.9),
-        )  # fmt: skip
-        return trainer.fit().seconds
+        )
+        return Trainer(run, settings, accelerator).fit().seconds
 
 
 def common(images: Tensor, architecture: str, batch: int, precision: str) -> float:

@@ -37,6 +37,7 @@ from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.build_loss import build_objective
 from dystress_text.training.settings import EngineSettings, LossSettings
+from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
 WARM_UP = 3  # steps before those that count
@@ -59,7 +60,7 @@ def run(folder: str, batch: int, steps: int, precision: str) -> float:
     gather = ProcessGather(rank, processes) if processes > 1 else None
     task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT, gather))
     task.snapshot = lambda: lambda folder: None  # type: ignore[method-assign]  # saving is not training
-    trainer = Trainer(task, len(corpus), settings, accelerator)
+    trainer = Trainer(Run(task=task, samples=len(corpus)), settings, accelerator)
     with contextlib.redirect_stderr(io.StringIO()):
         rate = trainer.fit().samples_per_second
     trainer.model = task.model  # let go of the prepared one, but keep the process group

@@ -50,6 +50,7 @@ from dystress_text.training.batches import BatchOrder
 from dystress_text.training.build_loss import build_objective
 from dystress_text.training.optimizer import parameter_groups
 from dystress_text.training.settings import EngineSettings, LossSettings
+from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
 RATE, LENGTH = 3e-5, 32
@@ -86,7 +87,7 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
         corpus = load_corpus(TextFile(text), tokenizer, LENGTH, cache_dir=Path(folder) / "cache", progress=False)
         task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT))
         task.snapshot = lambda: lambda folder: None  # type: ignore[method-assign]  # saving is not training
-        trainer = Trainer(task, len(corpus), settings, make_accelerator(settings))
+        trainer = Trainer(Run(task=task, samples=len(corpus)), settings, make_accelerator(settings))
         trainer.fit()
         return time.perf_counter() - start
 

@@ -28,6 +28,7 @@ from dystress_text.simcse.task import SimcseTask
 from dystress_text.train import main
 from dystress_text.training.accelerator import gather_of, make_accelerator
 from dystress_text.training.settings import EngineSettings
+from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
 SENTENCES = make_sentences(8)
@@ -259,7 +260,8 @@ def train_in_processes(folder, text, tiny_bert, sharded=False):
     start = load_start(str(tiny_bert), TextSettings(lora_rank=4, dropout=0.0, mlp_head=False))
     corpus = load_corpus(TextFile(text), start.tokenizer, 16, progress=False)
     objective = InfoNCELoss(0.05, gather=gather_of(accelerator))
-    trainer = Trainer(SimcseTask(start.model, start.tokenizer, corpus, objective), len(corpus), settings, accelerator)
+    task = SimcseTask(start.model, start.tokenizer, corpus, objective)
+    trainer = Trainer(Run(task=task, samples=len(corpus)), settings, accelerator)
     trainer.fit()
     trainer.model = start.model
     accelerator.free_memory()

@@ -1,6 +1,5 @@
 """The model card: what it says, whose licence it states, and code that runs as printed."""
 
-import json
 import re
 
 import pytest
@@ -20,10 +19,9 @@ MODEL = SavedModel("avg", 16, 40, "bert", 3)
 def a_record(**changes):
     metrics = {"sts_b_dev_spearman": 71.234, "sts_b_dev_alignment": 0.25, "sts_b_dev_uniformity": -2.5}
     settings = {
-        "preset": "paper", "pooler_type": "avg", "train_file": None, "eval_set": "stsb_dev", "seed": 42,
-        "detach_temperature": True, "mlp_head": None, "learning_rate": 3e-5, "train_batch_size": 64,
-        "per_device_train_batch_size": None, "model_name_or_path": "/home/someone/bert",
-        "output_dir": "/home/someone/out",
+        "preset": "paper", "pooler_type": "avg", "train_file": None, "eval_set": "stsb_dev", "seed": 0,
+        "detach_temperature": True, "learning_rate": 3e-5, "train_batch_size": 64, "supervised": False,
+        "model_name_or_path": "/home/someone/bert", "output_dir": "/home/someone/out",
         **changes.pop("settings", {}),
     }  # fmt: skip
     return {
@@ -32,55 +30,55 @@ def a_record(**changes):
         "temperature": "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)",
         "corpus": {"sentences": 1000, "sha256": "ab" * 32},
         "versions": {"torch": "2.13.0", "transformers": "5.23.0"},
-        "data_variants": {"train_file": None},
         "base_model": {"name": "bert-base-uncased", "on_hub": True, "license": "apache-2.0"},
         "untrained": {
             "avg_top2": metrics | {"sts_b_dev_spearman": 40.0},
             "avg": metrics | {"sts_b_dev_spearman": 39.0},
         },
         "trained": metrics,
-        "best_step": 125,
         "steps": 250,
-        "train_seconds": 12.3,
         **changes,
     }
 
 
 def test_the_card_says_what_was_done_and_what_came_of_it():
-    text = model_card(a_record(), MODEL)
+    trained = a_record()["trained"] | {"mr_dev_accuracy": 61.5}
+    learned, head = {"tau_min": 0.04}, {"starts": "new", "kept": True}
+    settings = {"do_mlm": True, "mlm_weight": 0.2, "lora_rank": 8, "merge_lora": False}
+    pairs = {"cosines": {"0.5": 0.1, "0.001": 0.531}}
+    text = model_card(
+        a_record(trained=trained, learned_temperature=learned, head=head, settings=settings, random_pairs=pairs), MODEL
+    )
     for said in (
         "| temperature | ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7) |",
-        "| temperature in the gradient | no |", "| objective | InfoNCELoss |", "| learning rate | 3e-05 |",
+        "| temperature in the gradient | no |", "| learning rate | 3e-05 |", "| seed | 0 |",
+        "| temperature as learned | tau_min 0.04 |", "| dense + tanh while training | yes |",
+        "| masked-language-model loss | weight 0.2 |", "adapters of rank 8 were trained and are merged",
         "| untrained, best pooling | avg_top2 | 40.00 | 0.2500 | -2.5000 |", "| untrained | avg | 39.00 |",
-        "| this model | avg | 71.23 | 0.2500 | -2.5000 |", "On STS-B dev", "torch 2.13.0, transformers 5.23.0",
-        "Wiki1M", "CC BY-SA 3.0", "Base model: apache-2.0, as its card states", "up to 40 tokens", "2308.01140",
-        "Siladittya Manna and Soumitri Chattopadhyay and Rakesh Dey and Saumik Bhattacharya and Umapada Pal",
+        "| this model | avg | 71.23 | 0.2500 | -2.5000 |", "On STS-B dev, which also chose the step: ",
+        "| mr_dev_accuracy | 61.50 |", "| 1 in 2 | 0.100 |\n| 1 in 1,000 | 0.531 |\n\n## Licences",
+        "torch 2.13.0, transformers 5.23.0", "CC BY-SA 3.0", "Base model: apache-2.0, as its card states",
+        "up to 40 tokens", "Siladittya Manna and Soumitri Chattopadhyay",
     ):  # fmt: skip
         assert said in text
     assert "someone" not in text  # no path of the machine that trained
+    assert "supervised" not in text
+    empty = model_card({}, MODEL)
+    assert not re.search("## (Recipe|Results|Further|Which)", empty)
 
 
-def test_the_hub_can_read_the_head():
+def test_the_hub_can_read_the_head_and_no_licence_is_made_up():
     head = ModelCard(model_card(a_record(), MODEL)).data.to_dict()
     assert head["license"] == "apache-2.0"
     assert head["base_model"] == "bert-base-uncased"
-    assert head["library_name"] == "sentence-transformers"
-    assert head["pipeline_tag"] == "sentence-similarity"
+    assert (head["library_name"], head["pipeline_tag"]) == ("sentence-transformers", "sentence-similarity")
     assert head["datasets"] == ["princeton-nlp/datasets-for-simcse"]
-    head = ModelCard(model_card(a_record(), MODEL, "hf")).data.to_dict()
-    assert (head["library_name"], head["pipeline_tag"]) == ("transformers", "feature-extraction")
     assert "onnx" in ModelCard(model_card(a_record(), MODEL, "onnx")).data.to_dict()["tags"]
-
-
-def test_no_licence_is_made_up():
     base = {"name": "mine", "on_hub": False, "license": None}
     text = model_card(a_record(base_model=base, settings={"train_file": "/home/someone/notes.txt"}), MODEL)
     head = ModelCard(text).data.to_dict()
     assert head["license"] == "unknown"
-    assert "base_model" not in head
-    assert "datasets" not in head
-    assert "Base model: unknown" in text
-    assert "Training data: the user's own" in text
+    assert not {"base_model", "datasets"} & head.keys()
     assert "| data | notes.txt, the user's own |" in text
     assert "CC BY-SA" not in text
 
@@ -92,66 +90,21 @@ def test_a_variant_is_no_published_set():
     assert "datasets" not in ModelCard(text).data.to_dict()
 
 
-def test_further_evaluators_have_a_table_of_their_own():
-    trained = a_record()["trained"] | {"mine_spearman": 50.126, "mr_dev_accuracy": 61.5, "avg_spearman": 60.68}
-    settings = {"eval_set": "stsb_dev mini_sts", "metric_for_best_model": "avg_spearman"}
-    text = model_card(a_record(trained=trained, settings=settings), MODEL)
-    assert "On STS-B dev, the step chosen by avg_spearman: " in text
-    assert "| mine_spearman | 50.13 |\n| mr_dev_accuracy | 61.50 |\n| avg_spearman | 60.68 |" in text
-    alone = model_card(a_record(settings={"metric_for_best_model": "sts_b_dev_spearman"}), MODEL)
-    assert "On STS-B dev, which also chose the step: " in alone
-    assert "## Further results" not in alone
-    text = model_card(a_record(trained={"mr_dev_accuracy": 61.5}, untrained={}), MODEL)
-    assert "## Results" not in text
-    assert "| mr_dev_accuracy | 61.50 |" in text
-
-
-def test_the_card_says_which_similarity_is_high():
-    text = model_card(a_record(random_pairs={"cosines": {"0.5": 0.1, "0.001": 0.531}}), MODEL)
-    assert "| 1 in 2 | 0.100 |\n| 1 in 1,000 | 0.531 |\n\n## Licences" in text
-    assert "similarity is high" not in model_card(a_record(), MODEL)
-
-
-def test_the_recipe_has_what_else_was_trained_on():
-    learned, head = {"tau_min": 0.04, "tau_max": 0.09}, {"starts": "the model's own", "kept": True}
-    settings = {"do_mlm": True, "mlm_weight": 0.2, "supervised": True, "hard_negative_weight": 1.0}
-    text = model_card(a_record(learned_temperature=learned, head=head, settings=settings), MODEL)
-    for said in (
-        "| temperature as learned | tau_min 0.04, tau_max 0.09 |", "| dense + tanh while training | yes |",
-        "| masked-language-model loss | weight 0.2 |", "| supervised | True |", "| hard negative weight | 1.0 |",
-    ):  # fmt: skip
-        assert said in text
-    plain = model_card(a_record(head=None, settings={"do_mlm": False, "mlm_weight": 0.1, "supervised": False}), MODEL)
-    assert "| dense + tanh while training | no |" in plain
-    assert not re.search("masked|supervised|as learned", plain)
-    assert "| dense + tanh while training | with cls only |" in model_card(a_record(), MODEL)
-
-
-def test_an_empty_record_and_one_of_a_run_without_evaluation_will_do():
-    text = model_card({}, MODEL)
-    assert "## Recipe" not in text
-    assert "## Results" not in text
-    assert ModelCard(text).data.to_dict()["license"] == "unknown"
-    text = model_card(a_record(trained={}, untrained={}), MODEL)
-    assert "## Recipe" in text
-    assert "## Results" not in text
-    for damage in ({"settings": 3}, {"settings": {"train_file": 5}}, {"trained": [1]}, {"base_model": "x"}):
-        model_card(damage, MODEL)
-
-
 def test_names_cannot_break_the_card():
-    name = "a | b\n---\n# <script>`"
+    name = "a | b\n---\n# <script>`{{ 7 * 7 }}"
     text = model_card(a_record(settings={"train_file": f"{name}.txt"}, objective=name), MODEL, at='x"\nimport os #')
     assert "<script>" not in text
     assert "\n# &lt;" not in text
+    assert "{{ 7 * 7 }}" in text
     assert ModelCard(text).data.to_dict()["license"] == "apache-2.0"
     for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         assert "\nimport os" not in code
         compile(code, "card", "exec")
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
-@pytest.mark.parametrize("pooler", [name for name in POOLERS if name != "cls_before_pooler"])
+@pytest.mark.parametrize(
+    ("family", "pooler"), [("bert", "cls"), ("roberta", "avg"), ("bert", "avg_top2"), ("distilbert", "avg_first_last")]
+)
 def test_the_cards_code_gives_the_models_vectors(family, pooler, tmp_path):
     encoder, tokenizer = SentenceEncoder(build_transformer(family), pooler, False), build_tokenizer()
     encoder.save(tmp_path, tokenizer)
@@ -162,7 +115,6 @@ def test_the_cards_code_gives_the_models_vectors(family, pooler, tmp_path):
     assert len(blocks) == 2
     for code in blocks:
         code = code.replace('"path/to/this/folder"', repr(str(tmp_path)))
-        exec(code, {})  # as it is printed
         found = {"given": sentences}
         exec(re.sub(r"^sentences = .*$", "sentences = given", code, flags=re.MULTILINE), found)
         torch.testing.assert_close(torch.as_tensor(found["embeddings"]), expected, rtol=0, atol=1e-5)
@@ -186,23 +138,14 @@ def test_the_base_is_its_name_and_what_its_card_states(tmp_path):
     assert describe_base("no/such-model") == {"name": "no/such-model", "on_hub": True, "license": None}
 
 
-def test_training_leaves_the_card_and_its_licence(tiny_bert, text_file, tmp_path, capsys):
+def test_training_leaves_the_card(tiny_bert, text_file, tmp_path):
     out = tmp_path / "out"
     flags = [
         f"--model_name_or_path={tiny_bert}", f"--train_file={text_file}", "--eval_set=none", f"--output_dir={out}",
-        "--max_steps=4", "--train_batch_size=8", "--save_steps=2", "--mixed_precision=no",
+        "--max_steps=4", "--train_batch_size=8", "--mixed_precision=no",
     ]  # fmt: skip
     assert train.main(flags) == 0
     card = (out / "README.md").read_text()
-    assert json.loads((out / "run.json").read_text())["base_model"] == {
-        "name": tiny_bert.name, "on_hub": False, "license": None,
-    }  # fmt: skip
     assert "| steps | 4 |" in card
     assert "sentences.txt, the user's own" in card
     assert str(tmp_path) not in card
-    assert not list(out.glob(".README*"))
-    (out / "README.md").write_text("torn")
-    assert train.main([*flags, "--resume_from_checkpoint"]) == 0
-    assert "| steps | 4 |" in (out / "README.md").read_text()
-    assert train.main([*flags, "--overwrite_output_dir", "--seed=7"]) == 0
-    assert "| seed | 7 |" in (out / "README.md").read_text()

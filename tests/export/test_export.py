@@ -12,7 +12,6 @@ from conftest import build_tokenizer, build_transformer, make_sentences
 from hub_server import with_hub
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer
 from upload_server import upload_server
 
 from dystress_text.cli import extras
@@ -20,7 +19,6 @@ from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
 from dystress_text.export import copies as program
 from dystress_text.export.__main__ import main
 
-FAMILIES = ("bert", "roberta", "distilbert", "mpnet", "modernbert")
 SENTENCES = [*make_sentences(7), " ".join(["cat"] * 100)]  # the last one is longer than the 40 positions
 
 
@@ -52,43 +50,7 @@ def one_line(capsys):
     return error
 
 
-@pytest.mark.parametrize(
-    ("family", "pooler"),
-    [
-        *((family, "cls") for family in FAMILIES),
-        ("bert", "avg"),
-        ("roberta", "avg_top2"),
-        ("modernbert", "avg_first_last"),
-    ],
-)
-def test_the_legacy_copy_gives_the_models_vectors(family, pooler, tmp_path):
-    expected = saved(tmp_path / "out", family, pooler)
-    assert main([str(tmp_path / "out"), "--to", "legacy"]) == 0
-    copy = tmp_path / "out-legacy"
-    loaded = SentenceTransformer(str(copy), device="cpu")
-    torch.testing.assert_close(loaded.encode(SENTENCES, convert_to_tensor=True), expected, rtol=0, atol=1e-6)
-    assert loaded.max_seq_length == 40
-    modules = json.loads((copy / "modules.json").read_text())
-    weighted = pooler in ("avg_top2", "avg_first_last")
-    kinds = ["Transformer", *(["WeightedLayerPooling"] if weighted else []), "Pooling"]
-    assert [module["type"] for module in modules] == [f"sentence_transformers.models.{kind}" for kind in kinds]
-    pooling = json.loads((copy / modules[-1]["path"] / "config.json").read_text())
-    assert [name for name, value in pooling.items() if value is True] == [
-        "pooling_mode_cls_token" if pooler == "cls" else "pooling_mode_mean_tokens"
-    ]
-    assert json.loads((copy / "sentence_bert_config.json").read_text())["max_seq_length"] == 40
-    assert "TokenizersBackend" not in (copy / "tokenizer_config.json").read_text()
-    if weighted:  # 2.2 reads the .bin file alone
-        weights = torch.load(copy / modules[1]["path"] / "pytorch_model.bin", weights_only=True)["layer_weights"]
-        assert torch.equal(weights, load_file(copy / modules[1]["path"] / "model.safetensors")["layer_weights"])
-        assert weights.sum() == 2
-    again = tmp_path / "again"
-    assert main([str(copy), "--to", "native", "--output", str(again)]) == 0
-    vectors = SentenceTransformer(str(again), device="cpu").encode(SENTENCES, convert_to_tensor=True)
-    torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("pooler", ["cls", "avg", "avg_top2", "avg_first_last"])
+@pytest.mark.parametrize("pooler", ["cls", "avg_first_last"])
 def test_the_copy_for_transformers_spells_its_pooling_out(pooler, tmp_path):
     expected = saved(tmp_path / "out", "roberta", pooler)
     assert main([str(tmp_path / "out"), "--to", "hf"]) == 0
@@ -146,10 +108,9 @@ def test_the_onnx_graph_gives_the_models_vectors(family, pooler, tmp_path):
             np.testing.assert_allclose(found, encoder.forward_padded(ids, mask).numpy(), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("to", ["legacy", "hf"])
 @pytest.mark.parametrize("fault", [1e-3, float("nan")])
-def test_a_copy_whose_vectors_differ_is_not_left(to, fault, model, tmp_path, capsys, monkeypatch):
-    write, embed = program._LAYOUTS[to]
+def test_a_copy_whose_vectors_differ_is_not_left(fault, model, tmp_path, capsys, monkeypatch):
+    write, embed = program._LAYOUTS["hf"]
 
     def write_another(encoder, tokenizer, folder):
         write(encoder, tokenizer, folder)
@@ -157,15 +118,15 @@ def test_a_copy_whose_vectors_differ_is_not_left(to, fault, model, tmp_path, cap
         weights["encoder.layer.2.output.LayerNorm.bias"] += fault
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
-    monkeypatch.setitem(program._LAYOUTS, to, (write_another, embed))
-    assert main([str(model), "--to", to, "--output", str(tmp_path / "copy")]) == 2
+    monkeypatch.setitem(program._LAYOUTS, "hf", (write_another, embed))
+    assert main([str(model), "--to", "hf", "--output", str(tmp_path / "copy")]) == 2
     assert "vectors differ" in one_line(capsys)
     assert os.listdir(tmp_path) == []
 
 
 def test_folders_that_are_no_model_of_ours(model, tmp_path, capsys):
     def refused(folder, *said):
-        assert main([str(folder), "--to", "legacy", "--output", str(tmp_path / "copy")]) == 2
+        assert main([str(folder), "--to", "hf", "--output", str(tmp_path / "copy")]) == 2
         error = one_line(capsys)
         assert all(words in error for words in said), error
         assert not (tmp_path / "copy").exists()
@@ -194,16 +155,6 @@ def test_folders_that_are_no_model_of_ours(model, tmp_path, capsys):
     refused(changed("1_Pooling/config.json", {"embedding_dimension": 16, "pooling_mode": "max"}), "pooling 'max'")
     refused(changed("run.json", b"{"), "run.json", "is damaged")
     refused(changed("run.json", [1]), "run.json", "is damaged")
-    refused(changed("tokenizer_config.json", [1]), "is damaged")
-
-
-def test_weights_of_layers_that_are_no_poolers(tmp_path, capsys):
-    saved(tmp_path / "out", pooler="avg_top2")
-    file = tmp_path / "out" / "1_WeightedLayerPooling" / "model.safetensors"
-    for weights in (torch.tensor([0, 0, 1.0, 0.5]), torch.tensor([1.0, 0, 0, 1.0]), torch.ones(3)):
-        save_file({"layer_weights": weights}, file)
-        assert main([str(tmp_path / "out"), "--to", "hf"]) == 2
-        assert "damaged" in one_line(capsys)
 
 
 def test_an_output_that_is_occupied(model, tmp_path, capsys):
@@ -222,7 +173,7 @@ def test_an_output_that_is_occupied(model, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--to", "coreml"], "--to: unknown layout 'coreml'; known are native, hf, legacy, onnx"),
+        (["--to", "coreml"], "--to: unknown layout 'coreml'; known are native, hf, onnx"),
         ([], "--to"),
         (["--to", "hf", "--private"], "--private: goes with --push_to_hub"),
         (["--to", "hf", "--push_to_hub", "name"], "--push_to_hub: OWNER/NAME"),

@@ -54,7 +54,7 @@ def test_of_another_rule_it_is_what_a_fine_grid_finds(monkeypatch):
     found, share = nearest_constant(TAUS, moved(loss))
     fine = torch.logspace(-1.5, -0.5, 401, dtype=torch.float64)
     monkeypatch.setattr(comparison, "CONSTANTS", 401)
-    monkeypatch.setattr(comparison, "constants", lambda like: fine)
+    monkeypatch.setattr(comparison, "constants", lambda: fine)
     curve = moved(loss)
     assert share == pytest.approx(curve.min(), abs=0.003)
     assert share > 0.01

@@ -18,8 +18,7 @@ from dystress_text.simcse.presets import CONTROLS, PRESETS, SIMCSE_MODELS, STS_R
 from dystress_text.simcse.run import paper_row
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.training.build_loss import build_objective, build_temperature
-from dystress_text.training.paper_row import said_of
-from dystress_text.training.presets import listing
+from dystress_text.training.presets import listing, said_of
 from dystress_text.training.settings import EngineSettings, LossSettings
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -48,30 +48,19 @@ def hub_server():
         def _answer(self, body):
             if "status" in faults:
                 return self._reply(faults["status"], b"no", body)
-            repository = next((r for r in files if self.path.startswith(f"/api/datasets/{r}")), None)
-            if repository is not None:
-                if "/tree/" in self.path:
-                    return self._reply(200, json.dumps(entries_of(files[repository])).encode(), body)
-                info = {"id": repository, "sha": "1" * 40, "siblings": [{"rfilename": n} for n in files[repository]]}
-                return self._reply(200, json.dumps(info).encode(), body)
-            for model, contents in (
-                (r.removeprefix("models/"), c) for r, c in files.items() if r.startswith("models/")
-            ):
-                if self.path.startswith(f"/api/models/{model}/tree/"):
+            for key, contents in files.items():
+                name, kind = key.removeprefix("models/"), "models" if key.startswith("models/") else "datasets"
+                api = f"/api/{kind}/{name}"
+                if self.path.startswith(f"{api}/tree/"):
                     return self._reply(200, json.dumps(entries_of(contents)).encode(), body)
-                if self.path.startswith(f"/api/models/{model}"):
-                    info = {"id": model, "sha": "1" * 40, "siblings": [{"rfilename": n} for n in contents]}
+                if self.path.startswith(api):
+                    info = {"id": name, "sha": "1" * 40, "siblings": [{"rfilename": n} for n in contents]}
                     return self._reply(200, json.dumps(info).encode(), body)
-                if self.path.startswith(f"/{model}/resolve/"):
-                    name = self.path.removeprefix(f"/{model}/resolve/").split("/", 1)[1]
-                    if name in contents:
-                        return self._file(contents[name], body)
-                    return self._reply(404, b"no", body, error="EntryNotFound")
-            for repository, contents in files.items():
-                for name, content in contents.items():
-                    if self.path.startswith(f"/datasets/{repository}/resolve/") and self.path.endswith("/" + name):
-                        return self._file(content, body)
-                if self.path.startswith(f"/datasets/{repository}/"):
+                page = f"/{name}/" if kind == "models" else f"/datasets/{name}/"
+                if self.path.startswith(page):
+                    file = self.path.removeprefix(f"{page}resolve/").partition("/")[2]  # behind the revision
+                    if file in contents:
+                        return self._file(contents[file], body)
                     return self._reply(404, b"no", body, error="EntryNotFound")
             return self._reply(404, b"no", body)
 

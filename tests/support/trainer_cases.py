@@ -13,6 +13,7 @@ from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.similarity_log import similarity_log_of
+from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
 
@@ -25,9 +26,8 @@ class ScriptedTask(SimcseTask):
     def evaluate(self):
         return {"score": next(self.scores)} if self.scores else {}
 
-    def snapshot(self):
+    def save(self, folder):
         self.saved += 1
-        return lambda folder: None
 
 
 def make_task(corpus, dropout=0.0, temperature=None, pooler="cls"):
@@ -51,7 +51,9 @@ def run(task, corpus, folder, **options):
     defaults = {"train_batch_size": 8, "learning_rate": 1e-2, "mixed_precision": "no", "max_steps": 6, "eval_steps": 0}
     settings = EngineSettings(output_dir=str(folder), **{**defaults, **options})
     log = similarity_log_of(settings, task.objective)
-    trainer = Trainer(task, len(corpus), settings, make_accelerator(settings), similarity_log=log)
+    best = settings.metric_for_best_model
+    started = Run(task=task, samples=len(corpus), options=vars(settings), similarity_log=log, best_metric=best)
+    trainer = Trainer(started, settings, make_accelerator(settings))
     return trainer.fit(), trainer
 
 

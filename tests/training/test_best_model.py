@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+from dystress_text.training.best_model import check_finite, copied_to_cpu
 from safetensors.torch import load_file
 from sentence_transformers.sentence_transformer.modules import Dense
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -14,7 +15,6 @@ from trainer_cases import make_task, run, weights
 from dystress_text.errors import Interrupted, TrainingError
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.training import trainer as loop
-from dystress_text.training.best_model import check_finite, copied_to_cpu
 from dystress_text.training.checkpoints import SavedState
 
 

@@ -18,6 +18,8 @@ from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 from conftest import build_tokenizer, build_transformer, reset_accelerator
 from distributed_cases import shard
+from dystress_text.training.best_model import copied_to_cpu
+from dystress_text.training.distributed import check_launch, tell_deepspeed
 from processes import free_port, spawn
 from sentence_transformers import SentenceTransformer
 
@@ -40,8 +42,6 @@ from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.train import main
 from dystress_text.training.accelerator import make_accelerator
-from dystress_text.training.best_model import copied_to_cpu
-from dystress_text.training.distributed import check_launch, tell_deepspeed
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.trainer import Trainer

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from dystress_text.training.embeddings import concatenated
 from trainer_cases import log_of, make_task, run, weights
 
 from dystress_text.core import MACLLoss, NTXentLoss
 from dystress_text.errors import UserError
-from dystress_text.training.embeddings import concatenated
 from dystress_text.training.gradient_cache import check_no_batch_statistics
 
 

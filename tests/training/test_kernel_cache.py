@@ -7,7 +7,7 @@ import pytest
 import torch
 from processes import in_new_process
 
-from dystress_text.training.kernel_cache import keep_few_kernels
+from dystress_text.training.accelerator import keep_few_kernels
 
 VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 

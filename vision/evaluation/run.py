@@ -13,7 +13,7 @@ import torch
 
 from dystress_text.errors import UserError
 from dystress_text.files.whole import versions, write_json
-from dystress_text.training.paper_row import PAPER, rows_of
+from dystress_text.training.presets import PAPER, rows_of
 from dystress_text.training.run_folder import RECORD, read_record, vision_file
 from vision.data.augment import crop_of
 from vision.data.loading import Splits, load_splits

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dystress_text.cli.text_table import lay_out
-from dystress_text.training.paper_row import rows_of
+from dystress_text.training.presets import rows_of
 from vision.evaluation.paper import results_of
 
 SHOWN = {  # of the figures other than accuracies: digits after the point, and what is better

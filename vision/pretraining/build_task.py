@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from accelerate import Accelerator, DistributedType
+from accelerate import Accelerator
 from torch import nn
 
 from dystress_text.core.objectives import ContrastiveLoss
@@ -37,10 +37,6 @@ def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> nn.Mod
     """
     loss, vision = settings.loss, settings.vision
     name, gather = loss.objective, gather_of(accelerator)
-    if name in WITH_FOLLOWER and accelerator.distributed_type == DistributedType.FSDP:
-        raise UserError(
-            f"--objective {name}: the encoder that follows cannot read weights that FSDP shards; leave FSDP out"
-        )
     if name == "queue" and gather is not None and not vision.sync_batchnorm:
         raise UserError(
             "--objective queue: on several processes, add --sync_batchnorm; with batch statistics of its own, a "

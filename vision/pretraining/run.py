@@ -5,27 +5,24 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from torch import nn
 
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
 from dystress_text.files.whole import versions
 from dystress_text.training.accelerator import describe, evaluation_dtype, global_batch_size
-from dystress_text.training.build_loss import build_temperature, learned_end_points, learned_group
-from dystress_text.training.paper_row import entry_of, settings_of, trained_with
+from dystress_text.training.build_loss import build_temperature, learned_group
+from dystress_text.training.presets import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import IMAGE_PROGRAM, write_record
-from dystress_text.training.similarity_log import SimilarityLog, similarity_log_of
-from dystress_text.training.task import TrainingSummary
-from dystress_text.training.trainer import Trainer
+from dystress_text.training.similarity_log import similarity_log_of
+from dystress_text.training.task import Run, TrainingSummary
 from vision.data.augment import SimclrAugment, crop_of
 from vision.data.crops import RandomCrop
 from vision.data.images import ImageSet, mean_std
@@ -54,34 +51,28 @@ from vision.resnet import ImageInput
 Publish = Callable[[Path, Temperature | None], str]
 
 
-@dataclass
-class VisionRun:
-    """Implements :class:`dystress_text.training.run.Run` for images.
+@dataclass(kw_only=True)
+class VisionRun(Run):
+    """A run on images.
 
     Attributes:
         settings: of the run.
-        task: what is trained.
-        make_optimizer: of a network's parameters.
         publish: leaves a page in the run's folder, and returns a line about it.
         accelerator: of the run.
     """
 
-    settings: PretrainSettings
     task: PretrainTask
-    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    settings: PretrainSettings
     publish: Publish
     accelerator: Accelerator
-    record: dict[str, Any] = field(init=False)
-    data_id: str = field(init=False)
-    similarity_log: SimilarityLog | None = field(init=False)
-    learned_temperature: dict[str, Any] | None = field(init=False)
 
     def __post_init__(self) -> None:
         images, objective, settings = self.task.views.images, self.task.objective, self.settings
-        self.similarity_log = None
+        self.samples, self.options = len(images), settings.options()
+        self.best_metric = settings.engine.metric_for_best_model
         if isinstance(objective, ContrastiveLoss):
             self.similarity_log = similarity_log_of(settings.engine, objective)
-        self.learned_temperature = learned_group(objective, settings.loss)
+            self.learned_temperature = learned_group(objective, settings.loss)
         self.data_id = f"{images.name}, {len(images)} images, {images.checksum()}"
         self.record = {
             "program": IMAGE_PROGRAM,
@@ -102,37 +93,23 @@ class VisionRun:
         }
 
     @property
-    def samples(self) -> int:
-        return len(self.task.views.images)
-
-    @property
-    def best_metric(self) -> str | None:
-        return self.settings.engine.metric_for_best_model
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return self.settings.options()
-
-    @property
     def temperature(self) -> Temperature | None:
         """The objective's temperature; None for an objective without one."""
         objective = self.task.objective
         return objective.temperature if isinstance(objective, ContrastiveLoss) else None
 
-    def begin(self, trainer: Trainer, before: Mapping[str, Any]) -> None:
+    def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
         images, name = self.task.views.images, self.settings.loss.objective
         place = f"at {images.size} x {images.size}" if images.pictures is None else "cropped from the whole picture"
         _say(f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}")
         if self.task.online is None and self.settings.vision.knn_k > 0:
             _say("no test split with labels: no accuracy while training")
         _say(name if self.temperature is None else f"{type(self.task.objective).__name__} with {self.temperature}")
-        batch = trainer.order.batch_size
-        _say(f"{trainer.total_steps:,} steps of {batch} images on {describe(self.accelerator)}")
+        _say(f"{steps:,} steps of {batch_size} images on {describe(self.accelerator)}")
         self.record["untrained"] = before.get("untrained") or dict(self.task.evaluate())
 
     def finish(self, summary: TrainingSummary, output: Path) -> None:
         self.record["images_per_second"] = round(summary.samples_per_second, 1)
-        self.record |= learned_end_points(self.temperature)
         write_record(output, self.record)
         self._report(output)
         _say(self.publish(output, self.temperature))
@@ -206,7 +183,14 @@ def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publi
     views = RandomViews(images, augment.to(accelerator.device), 2, engine.seed, small_views(vision, augment))
     task = task_of(settings, encoder, views, objective, knn, accelerator)
     optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=batch)
-    return VisionRun(settings, task, optimizer, publish, accelerator)
+    return VisionRun(
+        task=task,
+        samples=len(images),
+        make_optimizer=optimizer,
+        settings=settings,
+        publish=publish,
+        accelerator=accelerator,
+    )
 
 
 def small_views(vision: VisionSettings, augment: SimclrAugment) -> tuple[tuple[SimclrAugment, int], ...]:

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from dystress_text.cli.options import check_options, option, reworded
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import UserError
-from dystress_text.training.build_loss import OWNERS, TEMPERATURE_OPTIONS
-from dystress_text.training.settings import OBJECTIVES, EngineSettings, LossSettings
+from dystress_text.training.settings import OBJECTIVES, OWNERS, TEMPERATURE_OPTIONS, EngineSettings, LossSettings
 from vision.data.augment import check_jitter
 from vision.data.crops import RandomCrop
 from vision.data.sources import SET_NAMES

@@ -18,8 +18,7 @@ from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.vectors import at_least_fp32
 from dystress_text.errors import TrainingError
 from dystress_text.training.batches import Batch
-from dystress_text.training.best_model import copied_to_cpu
-from dystress_text.training.embeddings import Embeddings
+from dystress_text.training.task import Embeddings
 from vision.data.views import RandomViews
 from vision.resnet import ImageEncoder, save_encoder
 
@@ -64,7 +63,7 @@ class PretrainTask:
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
         views = torch.cat(self.views.on_device(batch))  # (2 n, 3, size, size), the first views of all images first
-        return Embeddings(model(views).chunk(2))  # views (n, dim)
+        return Embeddings(model(views).chunk(2))  # each (n, dim)
 
     def loss(self, embeddings: Embeddings) -> Tensor:
         try:
@@ -77,9 +76,8 @@ class PretrainTask:
     def evaluate(self) -> Mapping[str, float]:
         return {} if self.online is None else self.online(self.encoder)
 
-    def snapshot(self) -> Callable[[Path], None]:
-        encoder = copied_to_cpu(self.encoder)
-        return lambda folder: save_encoder(encoder, folder, self.card)
+    def save(self, folder: Path) -> None:
+        save_encoder(self.encoder, folder, self.card)
 
 
 @dataclass(eq=False, kw_only=True)

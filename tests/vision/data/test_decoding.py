@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from dystress_text.errors import DataError
-from vision.data.decoding import decode, decode_square, image_size
+from vision.data.decoding import decode, image_size
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
 
@@ -53,14 +53,6 @@ def test_cmyk():
 @pytest.mark.parametrize(("alpha", "expected"), [(255, RED), (0, WHITE), (128, (255, 127, 127))])
 def test_transparent_pixels_lie_on_white(alpha, expected):
     assert colour(encoded(Image.new("RGBA", (6, 4), (*RED, alpha)))) == expected
-
-
-def test_squares():
-    pixels = np.zeros((20, 40, 3), dtype=np.uint8)
-    pixels[:, 10:30] = 200  # the middle square
-    square = decode_square(encoded(Image.fromarray(pixels)), 10)
-    assert square.shape == (3, 10, 10)
-    assert (square[:, :, 1:-1] == 200).all()  # the filter of the outer columns reaches beyond the square
 
 
 def noisy(kind):

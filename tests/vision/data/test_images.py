@@ -1,15 +1,10 @@
 """Image sets by name and path: their images, labels, variants; and what is said where there are none."""
 
-import io
-import json
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from conftest import SHARED
-from PIL import Image
 from vision_cases import encoded, write_folder, write_parquet
 
 from dystress_text.errors import DataError, UserError
@@ -154,22 +149,3 @@ def test_mean_and_std():
     assert mean == pytest.approx(values.mean((0, 2, 3)).tolist(), abs=1e-6)
     assert std == pytest.approx([*values[:, :2].std((0, 2, 3), correction=0).tolist(), 1 / 255], abs=1e-5)
     assert mean_std(ImageSet(pixels, None, None, (), "cifar100-lt", None, 4)) == KNOWN_MEAN_STD["cifar100"]
-
-
-def test_the_cifar10_copy():
-    folder = SHARED / "data" / "cifar10_jpeg"
-    if not folder.is_dir():
-        pytest.skip("no CIFAR-10 copy here")
-    found = load_images(str(folder), "test")
-    assert found.images.shape == (10_000, 3, 32, 32)
-    assert torch.bincount(found.labels).tolist() == [1000] * 10
-    assert found.variant == "JPEG copy"
-    table = pq.read_table(next(folder.rglob("test-*.parquet")))
-    picture = Image.open(io.BytesIO(table["img"][17].as_py()["bytes"]))
-    assert np.array_equal(np.asarray(picture), found.images[17].permute(1, 2, 0).numpy())
-    mean, std = mean_std(found)
-    known = KNOWN_MEAN_STD["cifar10"]
-    assert np.allclose(mean, known[0], atol=0.005)
-    assert np.allclose(std, known[1], atol=0.005)
-    names = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]["label"]["names"]
-    assert found.classes == tuple(names)

@@ -9,13 +9,11 @@ from PIL import Image
 from vision_cases import write_parquet
 
 from vision.data import parquet
-from vision.data.augment import CropAndFlip
 from vision.data.crops import RandomCrop, draw_boxes
 from vision.data.decoding import decode_crops
 from vision.data.images import ImageSet
 from vision.data.loading import load_images
 from vision.data.pictures import PictureFiles
-from vision.data.views import RandomViews
 
 CROP = RandomCrop(224)
 
@@ -69,19 +67,6 @@ def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
     boxes = draw_boxes(160, 160, crop, 2, np.random.default_rng([1, 5, 4]))
     sized = [(box, 32) for box in boxes]
     assert torch.equal(whole[4], torch.stack(decode_crops(images.pictures.content(4), lambda *_: sized)))
-
-
-def test_a_batch_of_views_follows_the_order(tmp_path):
-    views = RandomViews(photos(tmp_path), CropAndFlip(RandomCrop(16), (0.5,) * 3, (0.25,) * 3), 2, seed=3)
-    order = torch.tensor([5, 1, 0, 2])
-    batches = list(views.batches(3, torch.device("cpu"), 1, order))
-    assert [rows.tolist() for rows, _ in batches] == [[5, 1, 0], [2]]
-    assert [[view.shape for view in seen] for _, seen in batches] == [[(3, 3, 16, 16)] * 2, [(1, 3, 16, 16)] * 2]
-    crops = views.images.crops(order.numpy(), [(views.augment.crop, 2)], (3, 1))[0]
-    for k in range(2):
-        seen = torch.cat([found[k] for _, found in batches]) * 0.25 + 0.5
-        for view, crop in zip(seen, crops[:, k] / 255, strict=True):
-            assert min((view - crop).abs().max(), (view - crop.flip(2)).abs().max()) < 1e-5
 
 
 # parquet files

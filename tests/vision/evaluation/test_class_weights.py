@@ -51,12 +51,3 @@ def test_of_two_classes_the_named_one_is_weighed_whichever_comes_first(positive)
             logits[:, 0], labels.double(), pos_weight=torch.tensor(2.45, dtype=torch.float64)
         )
         assert theirs.item() == pytest.approx(truth, rel=1e-12)
-
-
-def test_words_are_weights_by_class():
-    assert parse_class_weights(["mura"]) == {"positive": 0.7097}
-    assert parse_class_weights(["isic2016"]) == {"malignant": 4.24}
-    assert parse_class_weights(["mhist"]) == {"SSA": 2.45}
-    assert parse_class_weights(["b=1", "great white=2.5", "x=y=0.5"]) == {"b": 1.0, "great white": 2.5, "x=y": 0.5}
-    assert parse_class_weights([]) == {}
-    assert weights_of({"c": 3.0, "a": 0.5}, ("a", "b", "c")).tolist() == [0.5, 1.0, 3.0]

@@ -1,7 +1,5 @@
 """Nearest neighbours: against scikit-learn, explicit loops in fp64, and cases worked by hand."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -41,26 +39,6 @@ def blocks(request, monkeypatch):
     if request.param is not None:
         monkeypatch.setattr(knn, "QUERIES", request.param)
         monkeypatch.setattr(knn, "BANK", request.param)
-
-
-def votes_by_loop(bank, labels, queries, classes, k, temperature):
-    votes = np.zeros((len(queries), classes))
-    for i, q in enumerate(queries.double().numpy()):
-        s = [float(q @ b / np.linalg.norm(q) / np.linalg.norm(b)) for b in bank.double().numpy()]
-        for j in sorted(range(len(s)), key=lambda j: -s[j])[:k]:
-            votes[i, labels[j]] += math.exp(s[j] / temperature)
-    return votes
-
-
-@pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize("k", [1, 5, 20, 60])
-def test_cosine_votes_are_the_sums_of_the_formula(k):
-    bank, labels, queries, _ = clouds(60, 23)
-    mine = cosine_votes(bank, labels, queries, 5, k).double()
-    truth = votes_by_loop(bank, labels, queries, 5, k, 0.1)
-    mine, truth = mine / mine.sum(1, keepdim=True), truth / truth.sum(1, keepdims=True)
-    assert mine.numpy() == pytest.approx(truth, abs=1e-5)
-    assert np.array_equal(cosine_knn(bank, labels, queries, 5, k).numpy(), truth.argmax(1))
 
 
 @pytest.mark.usefixtures("blocks")

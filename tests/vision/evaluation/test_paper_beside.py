@@ -5,13 +5,9 @@ import json
 import pytest
 from encoder_cases import colour_images, tiny_encoder
 
-from dystress_text.training.build_loss import build_temperature
-from vision import train
 from vision.data import loading
 from vision.evaluate import main
 from vision.evaluation.paper import row_of
-from vision.pretraining.loss_defaults import VISION
-from vision.pretraining.run import paper_row
 from vision.resnet import save_encoder
 
 CIFAR, GEOMETRY = (row_of(t, "DySTreSS") for t in ("cifar10n100_bal_bs128_sgd0p1_200eps", "unifalginmentmetrics"))
@@ -65,19 +61,3 @@ def test_the_papers_figures_stand_in_a_column_of_their_own(evaluated, tmp_path):
     assert f"{content['results'][str(model)]['geometry']['uniformity']:.3f}" in uniform
     assert f"{model} differs from the row in --max_steps 5 (row: -1)" in lines
     assert "the paper's alignment cannot be that of two views of an image (docs/reproduction.md)" in lines
-
-
-@pytest.mark.parametrize(
-    ("flags", "differs"),
-    [([], ""),
-     (["--seed=7", "--save_steps=10", "--eval_steps=0", "--knn_k=0", "--per_device_train_batch_size=128"], ""),
-     (["--temperature=cosine", "--tau_max=0.2"], ""),
-     (["--per_device_train_batch_size=64"], "--train_batch_size 64 (row: 128)"),
-     (["--temp=0.2"], "--temperature ConstantTemperature(tau=0.2) (row: CosineTemperature(tau_min=0.07, tau_max=0.2))"),
-     (["--min_scale=0.2", "--metric_for_best_model=knn200"],
-      "--min_scale 0.2 (row: 0.08), --metric_for_best_model knn200 (row: None)")],
-)  # fmt: skip
-def test_only_what_a_row_has_is_compared(flags, differs):
-    settings = train.parse(["--preset=cifar10", *flags])
-    entry = paper_row(settings, build_temperature(settings.loss, VISION), 1)
-    assert entry == {"paper": {"rows": [CIFAR, GEOMETRY], "differs": differs}}

@@ -1,21 +1,13 @@
 """The linear probe: against scikit-learn on real features, and its schedule against a loop by hand."""
 
 import math
-from functools import partial
 from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
-from encoder_cases import tiny_encoder
-from sklearn.linear_model import LogisticRegression
 
-from vision.data.augment import evaluation_transform
-from vision.data.images import mean_std
-from vision.data.shapes import make_shapes
-from vision.evaluation.accuracy import Accuracy
-from vision.evaluation.features import image_features
 from vision.evaluation.probe import augmented_probe, linear_probe
 
 
@@ -57,28 +49,6 @@ def test_every_step_is_that_of_the_formula(batch_size):
     x, y, queries, _ = clouds(160, 40)
     mine = linear_probe(x.double(), y, queries.double(), 4, epochs=7, batch_size=batch_size, seed=3)
     assert mine.numpy() == pytest.approx(probe_by_hand(x, y, queries, 4, 7, batch_size, 3), abs=1e-10)
-
-
-def centred(x, queries):
-    """As the probe sees them: shifted by their mean, of unit mean square."""
-    mean = x.double().mean(0)
-    scale = 1 / (x - mean).square().mean().sqrt()
-    return ((x - mean) * scale).numpy(), ((queries - mean) * scale).numpy()
-
-
-def test_it_comes_close_to_logistic_regression_on_features_of_shapes():
-    """Of an untrained network, for test images with the training images' nuisance values."""
-    encoder = tiny_encoder()
-    train, test = make_shapes("train", seed=0, per_class=600), make_shapes("train", seed=1, per_class=600)
-    mean, std = mean_std(train)
-    transform = partial(evaluation_transform, size=train.size, mean=mean, std=std)
-    x, queries = (image_features(encoder, images, transform) for images in (train, test))
-    seen, asked = centred(x, queries)
-    theirs = 100 * LogisticRegression(max_iter=1000).fit(seen, train.labels).score(asked, test.labels)
-    reached = Accuracy.of(linear_probe(x, train.labels, queries, 10), test.labels)
-    assert reached.top1 == pytest.approx(theirs, abs=0.5)
-    assert reached.top1 > 50  # chance is 10
-    assert reached.top5 > reached.top1
 
 
 class Clouds:

@@ -6,10 +6,8 @@ import pytest
 import torch
 from conftest import reset_accelerator
 
-from dystress_text.errors import UserError
-from vision.pretraining.run import check_batch
 from vision.resnet import load_encoder
-from vision.train import main, parse
+from vision.train import main
 
 SHORT = ["--preset", "quickstart", "--max_steps=24", "--max_train_samples=320", "--train_batch_size=32",
          "--out_dim=16", "--logging_steps=1", "--knn_k=0", "--mixed_precision=no", "--learning_rate=2e-3"]  # fmt: skip
@@ -31,14 +29,3 @@ def test_a_short_run_on_shapes_lowers_the_loss(objective, tmp_path, capsys):
     card = (tmp_path / "out" / "README.md").read_text()
     assert f"Pre-trained on shapes with {objective}." in card
     assert "emperature" not in card + capsys.readouterr().out
-
-
-def test_a_batch_too_small_to_whiten_is_refused_before_the_run():
-    for objective in ("w_mse", "vicreg"):
-        settings = parse(["--out_dim=64", f"--objective={objective}"])
-        check_batch(settings, 65, 1)
-        if objective == "w_mse":
-            with pytest.raises(UserError, match=r"^--out_dim: objective 'w_mse' whitens 64 dim.*--out_dim 32 is"):
-                check_batch(settings, 64, 1)
-        else:
-            check_batch(settings, 64, 1)

@@ -5,8 +5,6 @@ import spec_formulas as spec
 import torch
 from vision_cases import ONE_PROCESS
 
-from dystress_text.simcse.arguments import parse as parse_text
-from dystress_text.simcse.objective import objective_of as text_objective
 from vision.pretraining.build_task import objective_of
 from vision.pretraining.presets import PRESETS
 from vision.train import parse
@@ -36,11 +34,3 @@ def test_macl_on_images_is_the_loop_over_nt_xents_rows(flags):
     other = float(objective_of(parse([*flags, "--rows=infonce"]), ONE_PROCESS)(z1, z2))
     assert other == pytest.approx(loop(spec.simcse_rows, z1, z2, 0.1, 0.5, 0.0), rel=1e-12)
     assert abs(other - expected) > 0.1
-
-
-@pytest.mark.parametrize("flags", [["--preset=sts-macl"], ["--objective=macl"]])
-def test_macl_on_text_is_the_loop_over_infonces_rows(flags):
-    z1, z2 = views()
-    z2 = z1 + 0.3 * (z2 - z1)  # its temperature needs close pairs
-    expected = loop(spec.simcse_rows, z1, z2, 0.05, 2.0, 0.8)
-    assert float(text_objective(parse_text(flags))(z1, z2)) == pytest.approx(expected, rel=1e-12)

@@ -64,10 +64,3 @@ def test_sgd_decays_every_weight_with_momentum():
         weights = [w - 0.5 * m for w, m in zip(weights, momentum, strict=True)]
     for parameter, expected in zip(net.parameters(), weights, strict=True):
         torch.testing.assert_close(parameter.detach(), expected)
-
-
-def test_adamw_leaves_biases_and_norms_without_decay():
-    groups = build("adamw", network()).param_groups
-    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
-    assert all(p.ndim > 1 for p in groups[0]["params"])
-    assert all(p.ndim == 1 for p in groups[1]["params"])

@@ -7,7 +7,7 @@ import torch
 from encoder_cases import as_float, colour_images, tiny_encoder
 from processes import in_threads
 
-from dystress_text.training.embeddings import Embeddings
+from dystress_text.training.task import Embeddings
 from vision.data.views import RandomViews
 from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask, predictor
 
@@ -151,16 +151,3 @@ def test_the_teachers_momentum_rises_to_one(kind):
         task.begin_step(0.0, fraction)
         for old, new, student in zip(before, task.key_encoder.parameters(), task.followed.parameters(), strict=True):
             torch.testing.assert_close(new, momentum * old + (1 - momentum) * student)
-
-
-@pytest.mark.parametrize("kind", ["byol", "dino"])
-def test_what_a_checkpoint_holds_is_the_teacher_and_the_centre(kind):
-    task, other = make_task(kind), make_task(kind)
-    task.loss(task.embed(task.model, task.load(torch.arange(6).numpy(), 0)))
-    with torch.no_grad():
-        for p in task.key_encoder.parameters():
-            p.mul_(2)
-    other.state.load_state_dict(task.state.state_dict())
-    for ours, theirs in zip(task.key_encoder.parameters(), other.key_encoder.parameters(), strict=True):
-        assert torch.equal(ours, theirs)
-    assert ("objective.centre" in task.state.state_dict()) == (kind == "dino")

@@ -15,18 +15,15 @@ from dystress_text.core import CosineTemperature, NTXentLoss, ProcessGather, Que
 from dystress_text.core.gather import LocalGather
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import EngineSettings
+from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 from vision.data.views import RandomViews
 from vision.pretraining.batchnorm import CpuSyncBatchNorm, synchronise
-from vision.pretraining.negative_free import NEGATIVE_FREE
 from vision.pretraining.optimizers import make_optimizer
 from vision.pretraining.settings import VisionSettings
 from vision.pretraining.task import PretrainTask, QueueTask
-from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask
-from vision.resnet import mlp
 
 STEPS, BATCH, IMAGES = 6, 8, 21  # two batches an epoch, and 5 images that sit it out
-WITHOUT_NEGATIVES = ("w_mse", "dino")  # test_negative_free has all, in threads
 
 
 class TurningViews(RandomViews):
@@ -53,46 +50,32 @@ class Queue(Unsaved, QueueTask):
     pass
 
 
-class Teacher(Unsaved, TeacherTask):
-    pass
-
-
-def train(folder, kind="views", sync=False, steps=STEPS):
+def train(folder, kind="views"):
     settings = EngineSettings(
-        output_dir=str(folder), mixed_precision="no", max_steps=steps, train_batch_size=BATCH, learning_rate=0.05,
+        output_dir=str(folder), mixed_precision="no", max_steps=STEPS, train_batch_size=BATCH, learning_rate=0.05,
         logging_steps=1, metric_for_best_model=None,
     )  # fmt: skip
     accelerator = make_accelerator(settings)
     folder.mkdir(parents=True, exist_ok=True)
     processes = accelerator.num_processes
     gather = ProcessGather(accelerator.process_index, processes) if processes > 1 else None
-    encoder = tiny_encoder(out_dim=6 if kind == "w_mse" else 16).double()
-    head = (Prototypes(16, 24) if kind == "dino" else mlp(16, 32, 16)).double()
-    if sync and gather is not None:
+    encoder = tiny_encoder(out_dim=16).double()
+    if gather is not None:
         synchronise(encoder, gather, accelerator.device)
-        synchronise(head, gather, accelerator.device)
     images = colour_images(IMAGES)
     if kind == "views":
         objective = NTXentLoss(CosineTemperature(0.1, 0.2), gather=gather)
         task = Views(encoder, TurningViews(images, None), objective)
-    elif kind in NEGATIVE_FREE:
-        task = Views(encoder, TurningViews(images, None), NEGATIVE_FREE[kind](gather=gather))
-    elif kind in ("byol", "dino"):
-        objective = BYOLLoss() if kind == "byol" else DINOLoss(24, gather=gather).double()
-        task = Teacher(
-            encoder, TurningViews(images, None), objective, momentum=0.9, autocast=accelerator.autocast,
-            head=head, head_in_teacher=kind == "dino",
-        )  # fmt: skip
     else:
         objective = QueueInfoNCELoss(CosineTemperature(0.1, 0.2), 24, 16, gather=gather).double()
         torch.manual_seed(3)
         objective.queue.copy_(F.normalize(torch.randn(objective.queue.shape, dtype=torch.float64), dim=-1))
         task = Queue(encoder, TurningViews(images, None), objective, momentum=0.9, autocast=accelerator.autocast)
     vision = VisionSettings(optimizer="sgd")
-    trainer = Trainer(
-        task, IMAGES, settings, accelerator,
-        make_optimizer=lambda network: make_optimizer(network, settings, vision, BATCH),
-    )  # fmt: skip
+    run = Run(
+        task=task, samples=IMAGES, make_optimizer=lambda network: make_optimizer(network, settings, vision, BATCH)
+    )
+    trainer = Trainer(run, settings, accelerator)
     trainer.fit()
     trainer.model = task.model
     accelerator.free_memory()
@@ -100,13 +83,8 @@ def train(folder, kind="views", sync=False, steps=STEPS):
 
 
 def train_all(folder):
-    train(folder / "views, synchronised", "views", sync=True)
-    train(folder / "queue, synchronised", "queue", sync=True)
-
-
-def train_baselines(folder):
-    for kind in WITHOUT_NEGATIVES:
-        train(folder / kind, kind, sync=True, steps=3)
+    train(folder / "views, synchronised", "views")
+    train(folder / "queue, synchronised", "queue")
 
 
 def results(folder):
@@ -125,16 +103,6 @@ def test_processes_equal_one(tmp_path):
         for found, expected in zip(results(tmp_path / case), results(tmp_path / f"one {kind}"), strict=True):
             assert len(found) == len(expected) > 0
             assert float((found - expected).norm() / expected.norm()) < 1e-10
-
-
-@pytest.mark.slow
-def test_processes_equal_one_without_negatives(tmp_path):
-    spawn(2, train_baselines, tmp_path)
-    for kind in WITHOUT_NEGATIVES:
-        train(tmp_path / f"one {kind}", kind, steps=3)
-        for found, expected in zip(results(tmp_path / kind), results(tmp_path / f"one {kind}"), strict=True):
-            assert len(found) == len(expected) > 0
-            assert float((found - expected).norm() / expected.norm()) < 1e-9, kind
 
 
 @pytest.mark.parametrize("shape", [(6, 5), (6, 5, 4, 3)])

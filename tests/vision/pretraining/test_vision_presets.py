@@ -34,15 +34,6 @@ def test_options_exist_and_fit_each_other(parsed):
         check_batch(settings, settings.engine.train_batch_size, 1)
 
 
-def test_the_list_has_a_line_for_each(capsys):
-    with pytest.raises(SystemExit) as ended:
-        parse(["--list_presets"])
-    assert not ended.value.code
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(PRESETS)
-    assert "linear top-1 78.78" in lines[list(PRESETS).index("imagenet100")]
-
-
 def test_the_recipe_of_cifar(parsed):
     settings = parsed["cifar10"]
     vision, loss, engine = settings.vision, settings.loss, settings.engine
