@@ -19,7 +19,7 @@ from argparse import Namespace, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import transformers
 
@@ -28,7 +28,7 @@ from dystress_text.cli.extras import require
 from dystress_text.cli.options import SettingsParser
 from dystress_text.cli.text_table import lay_out
 from dystress_text.core.registry import TEMPERATURES, Temperature
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.files.whole import write_json
 from dystress_text.report.audit import Audit, in_words, record_of, table, windows_of
 from dystress_text.simcse.objective import TEXT, loss_of_record, temperature_of_record
@@ -37,7 +37,6 @@ from dystress_text.training.run_folder import (
     AUDIT,
     IMAGE_PROGRAM,
     PROGRAMS,
-    RECORD,
     SIMILARITY_LOG,
     TEXT_PROGRAM,
     read_record,
@@ -46,21 +45,13 @@ from dystress_text.training.run_folder import (
 from dystress_text.training.settings import LossSettings
 
 _ENCODER = ("pooler_type", "max_seq_length", "dropout")  # options of TextSettings
-_GROUPS: Sequence[Any] = (LossSettings,)
-_ONLY_SENTENCES = (*_ENCODER, "batch_size")
-
-
-class Curve(NamedTuple):
-    """What the picture needs to draw a rule."""
-
-    rule: Temperature
-    detached: bool
+Found = tuple[Audit, Temperature | None, bool]  # with the rule where it can be built, and whether it is detached
 
 
 def make_parser() -> SettingsParser:
     """The program's options."""
     parser = SettingsParser(
-        list(_GROUPS), prog="dystress audit", description=__doc__, formatter_class=RawDescriptionHelpFormatter,
+        [LossSettings], prog="dystress audit", description=__doc__, formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )  # fmt: skip
     parser.usage = "%(prog)s RUN | %(prog)s MODEL --sentences FILE [--OPTION VALUE ...]"
@@ -83,45 +74,24 @@ def _parse(argv: Sequence[str]) -> tuple[LossSettings, Namespace, set[str]]:
     )
     if unknown:
         parser.error(f"unknown option {' '.join(unknown)}")
-    words = (word.removeprefix("--").split("=")[0] for word in argv if word.startswith("--"))
-    given = {word.replace("-", "_") for word in words}
-    if given & {"no_detach_temperature"}:
-        given.add("detach_temperature")
-    return loss, options, given
+    words = (word.removeprefix("--").split("=")[0].replace("-", "_") for word in argv if word.startswith("--"))
+    return loss, options, {word.removeprefix("no_") for word in words}
 
 
-def _of_run(folder: Path, loss: LossSettings, given: set[str]) -> tuple[Audit, Curve | None]:
-    """The audit of a run's log, and its rule where it has a curve."""
+def _of_run(folder: Path, given: set[str]) -> Found:
+    """The audit of a run's log."""
     record = read_record(folder)
     if record.get("program") not in PROGRAMS:
         raise UserError(f"no run in {str(folder)!r}; a model that is none needs --sentences")
-    for name in _ONLY_SENTENCES:
-        if name in given:
-            raise UserError(f"--{name}: has no effect without --sentences")
-    _check_same_rule(record, loss, given)
+    for name in given - {"output"}:
+        raise ParameterError(name, "has no effect without --sentences: the rule is the run's")
     log = folder / SIMILARITY_LOG
     if not log.is_file():
         raise UserError(f"{str(folder)!r} has no {SIMILARITY_LOG}: train with --log_similarity, or give --sentences")
     windows, negatives = windows_of(list(read_steps(log)), log)
     data = "images" if record["program"] == IMAGE_PROGRAM else "sentences"
     audit = Audit(str(folder), str(record["temperature"]), str(record["objective"]), data, negatives, windows)
-    return audit, _curve(_rule_of(record), record["settings"].get("detach_temperature", True))
-
-
-def _check_same_rule(record: Mapping[str, Any], loss: LossSettings, given: set[str]) -> None:
-    """Refuse options that say another rule than that of the run."""
-    values = record.get("temperature_parameters") or {}
-    for name in sorted(given & {field.name for field in fields(LossSettings)}):
-        said, was = getattr(loss, name), record["settings"].get(name)
-        if was is None:  # a default
-            was = values.get("tau" if name == "temp" else name)
-        if name == "temperature" and said in TEMPERATURES and was is None:
-            said, was = TEMPERATURES[said].__name__, str(record["temperature"]).partition("(")[0]
-        if said != was:
-            raise UserError(
-                f"--{name} {said}: this is a run of another rule, {record['temperature']} with {record['objective']}; "
-                "--sentences audits other rules than a run's own"
-            )
+    return audit, _rule_of(record), record["settings"].get("detach_temperature", True)
 
 
 def _rule_of(record: Mapping[str, Any]) -> Temperature | None:
@@ -135,45 +105,37 @@ def _rule_of(record: Mapping[str, Any]) -> Temperature | None:
         return None
 
 
-def _curve(rule: Temperature | None, detached: bool) -> Curve | None:
-    """The rule if its gradient depends on the similarity alone."""
-    if rule is None or rule.needs_progress or rule.needs_mean_positive:
-        return None
-    return Curve(rule, detached)
-
-
-def _of_sentences(loss: LossSettings, options: Namespace, given: set[str]) -> tuple[Audit, Curve | None]:
+def _of_sentences(loss: LossSettings, options: Namespace, given: set[str]) -> Found:
     """The audit on sentences: with the rule that is given, else with that of the model's run, else the default."""
     from dystress_text.report.audit_sentences import drawn_sentences, log_of_sentences  # slow to import
 
     record = read_record(Path(options.model))
     settings = record.get("settings", {}) if record.get("program") == TEXT_PROGRAM else {}
     if settings and not given & {field.name for field in fields(LossSettings)}:
-        try:
-            loss = loss_of_record(record)
-        except (KeyError, TypeError) as error:
-            raise UserError(f"{Path(options.model) / RECORD} is not the record of a run: {error}") from error
+        loss = loss_of_record(record)
     batch_size = options.batch_size or settings.get("train_batch_size", 64)
     if batch_size < 2:
-        raise UserError(f"--batch_size: must be at least 2, got {batch_size}")
+        raise ParameterError("batch_size", f"must be at least 2, got {batch_size}")
     encoder = {name: settings[name] for name in _ENCODER if name in settings}
     encoder |= {name: getattr(options, name) for name in _ENCODER if getattr(options, name) is not None}
     objective = build_objective(loss, TEXT)
     sentences = drawn_sentences(options.sentences)
     if len(sentences) < 2:
-        raise UserError(f"--sentences: two distinct sentences are needed, got {len(sentences)}")
+        raise ParameterError("sentences", f"two distinct sentences are needed, got {len(sentences)}")
     lines = log_of_sentences(options.model, encoder, given, sentences, objective, batch_size)
-    windows, negatives = windows_of(lines, f"--sentences {options.sentences}")
+    windows, negatives = windows_of(lines, options.sentences)
     source = f"{options.model} on {len(sentences):,} sentences of {options.sentences}, batches of {batch_size}"
     rule = objective.temperature
-    return Audit(source, repr(rule), type(objective).__name__, "sentences", negatives, windows), _curve(
-        rule, loss.detach_temperature
-    )
+    audit = Audit(source, repr(rule), type(objective).__name__, "sentences", negatives, windows)
+    return audit, rule, loss.detach_temperature
 
 
-def _write(audit: Audit, curve: Curve | None, folder: Path) -> str:
+def _write(found: Found, folder: Path) -> str:
     """Write the files of an audit, and return a line about them."""
     record, *pictures = (folder / name for name in AUDIT)
+    audit, rule, detached = found
+    if rule is not None and (rule.needs_progress or rule.needs_mean_positive):
+        rule = None  # its gradient depends on more than the similarity
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(record, record_of(audit))
@@ -182,33 +144,30 @@ def _write(audit: Audit, curve: Curve | None, folder: Path) -> str:
         except UserError as error:
             return f"{record} has the figures; no picture: {error}"
         from dystress_text.report.audit_drawing import draw_audit
-        from dystress_text.report.drawings import save
+        from dystress_text.report.plots import save
 
         for picture in pictures:
-            save(draw_audit(audit, *(curve or (None,))), picture)
+            save(draw_audit(audit, rule, detached), picture)
     except OSError as error:
-        raise UserError(f"--output: cannot write to {str(folder)!r}: {error.strerror or error}") from error
+        raise ParameterError("output", f"cannot write to {str(folder)!r}: {reason_of(error)}") from error
     return f"{record} has the figures, {pictures[0]} shows them."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
 
     def work() -> bool:
         loss, options, given = _parse(sys.argv[1:] if argv is None else argv)
-        if options.sentences is None:
-            (audit, curve), folder = _of_run(Path(options.model), loss, given), Path(options.model)
-        else:
-            (audit, curve), folder = _of_sentences(loss, options, given), None
-        print("\n".join(in_words(audit)))
-        print(f"{audit.rule}, {audit.objective}: {audit.source}")
-        print(lay_out(table(audit)), flush=True)
-        folder = options.output or folder
+        of_run = options.sentences is None
+        found = _of_run(Path(options.model), given) if of_run else _of_sentences(loss, options, given)
+        print("\n".join(in_words(found[0])))
+        print(f"{found[0].rule}, {found[0].objective}: {found[0].source}")
+        print(lay_out(table(found[0])), flush=True)
+        folder = options.output or (Path(options.model) if of_run else None)
         if folder is not None:
-            print(_write(audit, curve, folder))
+            print(_write(found, folder))
         return True
 
     return exit_code("dystress audit", work)

@@ -1,9 +1,8 @@
-"""The paper's figures from this package's own temperatures, and the curves of training runs; needs the plots extra.
+"""The paper's figures, from this package's own temperatures or from runs of images; needs the plots extra.
 
 dystress figures --list
 dystress figures profiles --output profiles.pdf            # .png, .svg or .pdf
-dystress figures training out_a/ out_b/ --output runs.png  # from each run's metrics.jsonl
-dystress figures accuracy-geometry out_*/                  # from evaluated runs, of images or of text
+dystress figures accuracy-geometry out_*/                  # from evaluated runs of images
 dystress figures all --output figures/                     # all that need no run
 """
 
@@ -14,8 +13,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
-from dystress_text.errors import UserError
-from dystress_text.report.figures import ACCURACIES, FIGURES, OF_RUNS, draw, draw_all
+from dystress_text.cli.extras import require
+from dystress_text.errors import ParameterError, UserError, reason_of
+
+ENDINGS = (".png", ".svg", ".pdf")
+OF_PAPER = {
+    "profiles": "every temperature function over the similarity",
+    "ranges": "the cosine and the shifted profile at several ranges",
+    "shifts": "shifted and one-sided profiles",
+    "ode": "solutions of the paper's equation over c, delta and K",
+    "logit": "s / tau(s) and its slope, with the temperature in and out of the gradient",
+}
+OUTCOMES = {
+    "accuracy-geometry": "accuracy against uniformity and tolerance of evaluated runs",
+    "accuracy-temperature": "accuracy of evaluated runs by temperature",
+    "geometry-temperature": "accuracy, uniformity and tolerance by temperature",
+    "accuracy-rate": "accuracy of evaluated runs over the learning rate",
+}
+FIGURES = OF_PAPER | OUTCOMES
 
 
 def make_parser() -> OneLineParser:
@@ -23,11 +38,40 @@ def make_parser() -> OneLineParser:
     parser = OneLineParser("dystress figures", __doc__)
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME", help=f"{', '.join(FIGURES)}, or all")
-    add("runs", nargs="*", type=Path, metavar="RUN", help=f"runs, or folders of runs, for {', '.join(OF_RUNS)}")
-    add("--accuracy", choices=ACCURACIES, help="of runs of images (default knn)")
+    add("runs", nargs="*", type=Path, metavar="RUN", help=f"runs, or folders of runs, for {', '.join(OUTCOMES)}")
+    add("--accuracy", choices=("knn", "linear"), default="knn", help="of runs (default knn)")
     add("--output", type=Path, help="the picture (default NAME.png); with all, the folder (default figures/)")
     add("--list", action="store_true", help="print the names and what each shows")
     return parser
+
+
+def draw(name: str, file: Path, runs: Sequence[Path] = (), accuracy: str = "knn") -> None:
+    """Draw a figure of :data:`FIGURES` into a file; what does not fit is a UserError.
+
+    Args:
+        name: of the figure.
+        file: the picture; its ending, one of :data:`ENDINGS`, says the format.
+        runs: folders of runs, for :data:`OUTCOMES`.
+        accuracy: of them, ``knn`` or ``linear``.
+    """
+    if name not in FIGURES:
+        raise UserError(f"name a figure: {', '.join(FIGURES)}, or all; got {name!r}")
+    if (name in OUTCOMES) != bool(runs):
+        raise UserError(f"{name} {'needs' if name in OUTCOMES else 'takes no'} folders of runs")
+    if file.suffix.lower() not in ENDINGS:
+        raise ParameterError("output", f"{str(file)!r} must end in one of {', '.join(ENDINGS)}")
+    require("plots", "a figure")
+    from dystress_text.report import drawings, outcomes, plots  # an extra: the rest of the package does not need it
+
+    if name in OUTCOMES:
+        figure = outcomes.draw(name, *outcomes.read_outcomes(runs, accuracy, "geometry" in name))
+    else:
+        figure = drawings.make(name)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        plots.save(figure, file)
+    except OSError as error:
+        raise ParameterError("output", f"cannot write {str(file)!r}: {reason_of(error)}") from error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,16 +82,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.list:
             print("\n".join(f"{name:21} {about}" for name, about in FIGURES.items()))
             return True
-        if options.name is None:
-            raise UserError(f"name a figure: {', '.join(FIGURES)}, or all (see --help)")
+        files = {str(options.name): options.output or Path(f"{options.name}.png")}
         if options.name == "all":
-            if options.runs or options.accuracy:
-                raise UserError("all takes no folders of runs and no --accuracy")
-            files = draw_all(options.output or Path("figures"))
-        else:
-            files = [options.output or Path(f"{options.name}.png")]
-            draw(options.name, files[0], options.runs, options.accuracy)
-        print("\n".join(map(str, files)))
+            files = {name: (options.output or Path("figures")) / f"{name}.png" for name in OF_PAPER}
+        for name, file in files.items():
+            draw(name, file, options.runs, options.accuracy)
+            print(file)
         return True
 
     return exit_code("dystress figures", work)

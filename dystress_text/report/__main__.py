@@ -2,7 +2,7 @@
 
     dystress report sweep/
     dystress report sweep/ --format latex > tables.tex
-    dystress report sweep/ --format csv                        # every figure in one table
+    dystress report sweep/ --format jsonl > runs.jsonl         # a line for each run; dystress report reads it again
     dystress report out_a/ out_b/ --baseline out_b             # single runs
     dystress report out_a/ out_b/ --format html > compare.html # with curves, settings and similarities
 
@@ -14,30 +14,30 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dystress_text.cli import text_table
 from dystress_text.cli.command_line import OneLineParser, exit_code
 from dystress_text.errors import UserError
-from dystress_text.report.notes import notes_of
 from dystress_text.report.runs import read_text_runs
-from dystress_text.report.tables import FORMATS, Comparisons, csv_table, render
+from dystress_text.report.tables import Comparisons, render
 from dystress_text.report.text_page import page_of
+
+STYLES: dict[str, Callable[[Comparisons], str]] = {
+    "jsonl": lambda compared: "\n".join(run.line() for run in compared.runs),
+    "html": page_of,
+}
 
 
 def make_parser() -> OneLineParser:
     """The program's options."""
     parser = OneLineParser("dystress report", __doc__)
     add = parser.add_argument
-    add("folders", nargs="+", type=Path, metavar="FOLDER", help="a sweep's folder, or a run's")
-    add("--format", choices=FORMATS, default="text", help="of the tables (default text); html is a page")
+    add("folders", nargs="+", type=Path, metavar="FOLDER", help="a sweep's folder, a run's, or a file of runs (.jsonl)")
+    formats = (*text_table.FORMATS, *STYLES)
+    add("--format", choices=formats, default="text", help="of the tables (default text); html is a page")
     add("--baseline", nargs="+", default=[], metavar="NAME", help="configurations to compare the others with")
-    add(
-        "--resamples",
-        type=int,
-        default=500,
-        help="of the bootstrap over pairs, the slow step (default 500; 0 for none)",
-    )
     return parser
 
 
@@ -46,12 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> bool:
         options = make_parser().parse_args(argv)
-        if options.resamples < 0:
-            raise UserError(f"--resamples: must be at least 0, got {options.resamples}")
         runs, unfinished = read_text_runs(options.folders)
         if not runs:
             raise UserError(f"no finished run: {', '.join(unfinished)}")
-        text = _report(Comparisons(runs, unfinished, options.baseline, options.resamples), options.format)
+        compared, style = Comparisons(runs, unfinished, options.baseline), options.format
+        text = STYLES[style](compared) if style in STYLES else render(compared, style)
         try:
             print(text, flush=True)
         except BrokenPipeError:  # the reader, such as head, has enough
@@ -59,12 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return True
 
     return exit_code("dystress report", work)
-
-
-def _report(compared: Comparisons, style: str) -> str:
-    if style == "html":
-        return page_of(compared)
-    return csv_table(compared) if style == "csv" else render(compared, notes_of(compared), style)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +32,11 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Difference:
-    """Where on the similarity axis the rule has more (or less) of the gradient than the constant."""
+    """An interval of the similarity and the share of the gradient that the rule has more there, or less (negative)."""
 
     low: float
     high: float
-    share: float  # positive where it has more
+    share: float
 
     def __str__(self) -> str:
         kind, share = "more" if self.share > 0 else "less", f"{100 * abs(self.share):.1f} %"
@@ -79,11 +79,6 @@ class Window:
         """The share that moves along the similarity axis; the rest moves between pairs of one similarity."""
         return float(np.abs(self.rule - self.constant).sum() / 2)
 
-    @property
-    def at_the_end(self) -> bool:
-        """Whether the nearest constant is the lowest or the highest that was tried."""
-        return self.tau in (self.taus[0], self.taus[-1])
-
     def differences(self) -> list[Difference]:
         """The interval with most more, and the one with most less of the gradient than the constant has."""
         edges, more = np.linspace(-1, 1, BINS + 1), self.rule - self.constant
@@ -121,28 +116,23 @@ def windows_of(lines: Sequence[Line], log: object) -> tuple[dict[str, Window], i
     Args:
         lines: of the log.
         log: its name, for messages.
-
-    Raises:
-        UserError: it has no comparison, too few negatives, or is damaged.
     """
     compared = [line for line in lines if "comparison" in line]
-    ends = [0, *(line["step"] for line in compared)]
-    parts = [_Part(before + 1, line["step"], line) for before, line in zip(ends, compared, strict=False)]
-    if not parts:
-        raise UserError(f"{log} holds no comparison with constants: train with --log_similarity and this version")
+    if not compared:
+        raise UserError(f"{log} holds no comparison with constants: train with --log_similarity")
     try:
-        negatives = round(sum(sum(part.line["histograms"]["negatives"]) for part in parts))
+        negatives = round(sum(sum(line["histograms"]["negatives"]) for line in compared))
         if negatives < FEWEST_NEGATIVES:
             raise UserError(f"{log}: an audit needs {FEWEST_NEGATIVES} negatives, and it has {negatives}")
-        total = parts[-1].last
-        chosen = {
-            "first": [part for part in parts if part.last <= END * total] or parts[:1],
-            "all": parts,
-            "last": [part for part in parts if part.first > (1 - END) * total] or parts[-1:],
-        }
-        if len(parts) == 1:
-            chosen = {"all": parts}
-        seen = {name: some for name, some in chosen.items() if any(part.line["comparison"]["batches"] for part in some)}
+        firsts = [1, *(line["step"] + 1 for line in compared)]  # a comparison is of the steps since the one before
+        parts = list(zip(firsts, compared, strict=False))
+        total = compared[-1]["step"]
+        chosen = {"all": parts}
+        if len(parts) > 1:
+            first = [(start, line) for start, line in parts if line["step"] <= END * total] or parts[:1]
+            last = [(start, line) for start, line in parts if start > (1 - END) * total] or parts[-1:]
+            chosen = {"first": first, "all": parts, "last": last}
+        seen = {name: some for name, some in chosen.items() if any(line["comparison"]["batches"] for _, line in some)}
         if not seen:
             raise UserError(f"{log}: in no batch had the negatives a gradient")
         return {name: _window(some, lines) for name, some in seen.items()}, negatives
@@ -150,38 +140,26 @@ def windows_of(lines: Sequence[Line], log: object) -> tuple[dict[str, Window], i
         raise UserError(f"{log} is damaged: {type(error).__name__} {error}") from error
 
 
-class _Part(NamedTuple):
-    """Some steps whose comparison is one line."""
-
-    first: int
-    last: int
-    line: Line
-
-
-def _window(parts: Sequence[_Part], lines: Sequence[Line]) -> Window:
-    of_parts = [part.line["comparison"] for part in parts if part.line["comparison"]["batches"]]
-    weights = [comparison["batches"] for comparison in of_parts]
+def _window(parts: Sequence[tuple[int, Line]], lines: Sequence[Line]) -> Window:
+    compared = [line["comparison"] for _, line in parts if line["comparison"]["batches"]]
+    weights = [comparison["batches"] for comparison in compared]
 
     def mean(values: Sequence[Any]) -> Floats:
         return np.asarray(np.average(np.array(values, dtype=float), axis=0, weights=weights))
 
-    taus, moved = np.array(of_parts[0]["tau"], dtype=float), mean([c["moved"] for c in of_parts])
+    def spread(shares: Sequence[float], first_bin: int) -> Floats:  # the log has only the bins that hold some
+        return np.pad(np.array(shares, dtype=float), (first_bin, BINS - first_bin - len(shares)))
+
+    taus, moved = np.array(compared[0]["tau"], dtype=float), mean([c["moved"] for c in compared])
     tau, least = nearest_constant(taus, moved)
-    by_constant = mean(
-        [[_spread(row, c["first_bin"]) for row in c["constants"]] for c in of_parts]
-    )  # (constants, BINS)
-    first, last = parts[0].first, parts[-1].last
+    constants = mean([[spread(row, c["first_bin"]) for row in c["constants"]] for c in compared])  # (constants, BINS)
+    between = np.array([np.interp(math.log(tau), np.log(taus), column) for column in constants.T])
+    first, last = parts[0][0], parts[-1][1]["step"]
     negative = [line["negative"] for line in lines if first <= line["step"] <= last and line["negative"] is not None]
     return Window(
-        (first, last), tau, least, float(mean([c["pull"] for c in of_parts])), float(np.mean(negative)), taus, moved,
-        mean([_spread(c["rule"], c["first_bin"]) for c in of_parts]), _between(taus, by_constant, tau),
+        (first, last), tau, least, float(mean([c["pull"] for c in compared])), float(np.mean(negative)), taus, moved,
+        mean([spread(c["rule"], c["first_bin"]) for c in compared]), between,
     )  # fmt: skip
-
-
-def _spread(shares: Sequence[float], first_bin: int) -> Floats:
-    bins = np.zeros(BINS)
-    bins[first_bin : first_bin + len(shares)] = shares
-    return bins
 
 
 def nearest_constant(taus: Floats, moved: Floats) -> tuple[float, float]:
@@ -206,11 +184,6 @@ def nearest_constant(taus: Floats, moved: Floats) -> tuple[float, float]:
     return float(taus[least] * math.exp(places[best] * step)), math.sqrt(max(0.0, float(squares[best])))
 
 
-def _between(taus: Floats, rows: Floats, tau: float) -> Floats:
-    """The row (BINS,) of a constant between those of ``rows`` (constants, BINS), by the logarithm of tau."""
-    return np.array([np.interp(math.log(tau), np.log(taus), column) for column in rows.T])
-
-
 # ---- what a reader gets ----------------------------------------------------------------------------------------------
 
 
@@ -219,11 +192,12 @@ def in_words(audit: Audit) -> list[str]:
     window, name = audit.windows["all"], tau_in_words(audit.windows["all"])
     moved, expected = f"{100 * window.moved:.1f} % of the gradient", "expected to train like it"
     if window.moved < EQUIVALENT_MOVED:
-        verdict = f"On these {audit.data} this rule is the constant {name} to within {moved}"
-        lines = [f"{verdict}; it is {'' if window.equivalent else 'not '}{expected}."]
+        found = (
+            f"this rule is the constant {name} to within {moved}; it is {'' if window.equivalent else 'not '}{expected}"
+        )
     else:
-        verdict = f"On these {audit.data} this rule is no constant: the nearest is {name}, and {moved} must be moved"
-        lines = [f"{verdict}; it is not {expected}."]
+        found = f"this rule is no constant: the nearest is {name}, and {moved} must be moved; it is not {expected}"
+    lines = [f"On these {audit.data} {found}."]
     if abs(window.pull - 1) >= EQUIVALENT_PULL:
         times = f"{window.pull:.2f} times that of its negatives"
         lines.append(f"The gradient of its positives is {times}; that of InfoNCE is 1.00 times.")
@@ -241,38 +215,30 @@ def tau_in_words(window: Window) -> str:
 
 def table(audit: Audit) -> list[list[str]]:
     """The windows side by side, the header first."""
-    header = ["steps", "nearest constant", "moved", "along s", "pull", "mean s of negatives"]
-    return [
-        header,
-        *(
-            [
-                f"{w.steps[0]:,} to {w.steps[1]:,}", tau_in_words(w), f"{100 * w.moved:.1f} %",
-                f"{100 * w.along_axis:.1f} %", f"{w.pull:.2f}", f"{w.negative:.3f}",
-            ]
-            for w in audit.windows.values()
-        ),
-    ]  # fmt: skip
+    lines = [["steps", "nearest constant", "moved", "along s", "pull", "mean s of negatives"]]
+    for w in audit.windows.values():
+        shares = (f"{100 * w.moved:.1f} %", f"{100 * w.along_axis:.1f} %")
+        lines.append(
+            [f"{w.steps[0]:,} to {w.steps[1]:,}", tau_in_words(w), *shares, f"{w.pull:.2f}", f"{w.negative:.3f}"]
+        )
+    return lines
 
 
 def record_of(audit: Audit) -> dict[str, Any]:
     """The audit as ``audit.json`` holds it."""
-    of_all = audit.windows["all"]
+    windows = {name: _window_record(window) for name, window in audit.windows.items()}
+    about = {name: value for name, value in vars(audit).items() if name != "windows"}
     return {
-        "source": audit.source,
-        "rule": audit.rule,
-        "objective": audit.objective,
-        "data": audit.data,
-        "negatives": audit.negatives,
-        "nearest_constant": round(of_all.tau, 5),
-        "moved": round(of_all.moved, 5),
-        "pull": round(of_all.pull, 5),
-        "equivalent": of_all.equivalent,
+        **about,
+        **{name: windows["all"][name] for name in ("nearest_constant", "moved", "pull")},
+        "equivalent": audit.windows["all"].equivalent,
         "equivalent_below": {"moved": EQUIVALENT_MOVED, "pull": EQUIVALENT_PULL},
-        "windows": {name: _window_record(window) for name, window in audit.windows.items()},
+        "windows": windows,
     }
 
 
 def _window_record(window: Window) -> dict[str, Any]:
+    moved = dict(zip(map(str, window.taus.tolist()), window.moved_by_constant.round(5).tolist(), strict=True))
     return {
         "steps": list(window.steps),
         "nearest_constant": round(window.tau, 5),
@@ -281,14 +247,10 @@ def _window_record(window: Window) -> dict[str, Any]:
         "pull": round(window.pull, 5),
         "negative_similarity": round(window.negative, 5),
         "differences": [{"low": d.low, "high": d.high, "share": round(d.share, 5)} for d in window.differences()],
-        "moved_by_constant": dict(zip(map(str, window.taus.tolist()), _rounded(window.moved_by_constant), strict=True)),
+        "moved_by_constant": moved,
         "gradient": {
-            "edges": _rounded(np.linspace(-1, 1, BINS + 1)),
-            "rule": _rounded(window.rule),
-            "constant": _rounded(window.constant),
+            "edges": np.linspace(-1, 1, BINS + 1).round(5).tolist(),
+            "rule": window.rule.round(5).tolist(),
+            "constant": window.constant.round(5).tolist(),
         },
     }
-
-
-def _rounded(values: Floats) -> list[float]:
-    return [round(float(value), 5) for value in values]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -14,11 +14,9 @@ from torch import Tensor
 from dystress_text.core.diagnosis import BINS, local_temperature
 from dystress_text.core.registry import Temperature
 from dystress_text.report.audit import Audit, Window, tau_in_words
-from dystress_text.report.curves import similarities
-from dystress_text.report.drawings import WIDTH, style
-from dystress_text.report.plots import STYLES, dress
+from dystress_text.report.plots import GREY, STYLES, WIDTH, dress, legend_below, stacked, style
 
-(_BLUE, _SOLID), (_RED, _DASHED), _, (_GREY, _DOTTED) = STYLES
+(_BLUE, _SOLID), (_RED, _DASHED), *_ = STYLES
 _RULE = "this rule"
 _EDGES = np.linspace(-1, 1, BINS + 1)
 _MARGIN = 0.04  # of the similarity, beside the bins that hold a gradient
@@ -30,29 +28,21 @@ def draw_audit(audit: Audit, rule: Temperature | None, detach: bool = True) -> F
 
     Args:
         audit: what is drawn.
-        rule: has the temperatures of the lower panel; None for the ratio of the gradients there.
+        rule: has the temperatures of the lower panel; None for no such panel.
         detach: whether its temperature is kept out of the gradient.
     """
     window = audit.windows["all"]
+    s = torch.linspace(-1, 1, 4001, dtype=torch.float64)
+    local = None if rule is None else local_temperature(rule, s, detach)
     with style():
-        figure, (above, below) = plt.subplots(
-            2, 1, figsize=(WIDTH, 4.3), sharex=True, layout="constrained", height_ratios=(3, 2)
-        )
-        _gradients(above, window)
-        s = similarities(4001)
-        local = None if rule is None else local_temperature(rule, s, detach)
+        figure, grid = stacked(1 if local is None else 2, WIDTH, 2.8 if local is None else 4.3)
+        _gradients(grid[0], window)
         if rule is not None and local is not None:
-            _temperatures(below, s, local.numpy(), rule(s).detach().numpy(), window)
-        else:
-            _ratio(below, window)
-        above.label_outer()
-        below.set_xticks(np.arange(-1, 1.01, 0.2).round(1))
-        below.set_xlim(*_occupied(window))
-        names: dict[str, Any] = {}
-        for axes in (above, below):
-            handles, labels = axes.get_legend_handles_labels()
-            names |= dict(zip(labels, handles, strict=True))
-        figure.legend(list(names.values()), list(names), loc="outside lower center", ncols=3, frameon=False)
+            _temperatures(grid[1], s, local.numpy(), rule(s).detach().numpy(), window)
+            grid[0].label_outer()
+        grid[-1].set_xticks(np.arange(-1, 1.01, 0.2).round(1))
+        grid[-1].set_xlim(*_occupied(window))
+        legend_below(figure, grid[-1], columns=3)
         figure.suptitle(f"{audit.rule}\non {audit.negatives:,} negatives", fontsize=7)
     return figure
 
@@ -66,12 +56,12 @@ def _gradients(axes: Axes, window: Window) -> None:
     axes.stairs(rule, _EDGES, color=_BLUE, linestyle=_SOLID, linewidth=1.4, label=_RULE)
     axes.stairs(constant, _EDGES, color=_RED, linestyle=_DASHED, linewidth=1.4, label=_name(window))
     title = f"Where the negatives' gradient lies: {100 * window.moved:.1f} % of it must move"
-    dress(axes, f"% of the gradient\nin a bin of {2 / BINS:g}", title, 8)
+    dress(axes, f"% of the gradient\nin a bin of {2 / BINS:g}", title)
     axes.set_ylim(bottom=0)
 
 
 def _temperatures(axes: Axes, s: Tensor, local: NDArray[Any], tau: NDArray[Any], window: Window) -> None:
-    axes.plot(s, tau, color=_GREY, linestyle=_DOTTED, linewidth=1.2, label="its $\\tau(s)$")
+    axes.plot(s, tau, color=GREY, linestyle=":", linewidth=1.2, label="its $\\tau(s)$")
     axes.plot(s, local, color=_BLUE, linestyle=_SOLID, label=_RULE)
     axes.axhline(window.tau, color=_RED, linestyle=_DASHED, linewidth=1.4, label=_name(window))
     bins = np.flatnonzero(window.rule >= _MUCH)
@@ -80,15 +70,7 @@ def _temperatures(axes: Axes, s: Tensor, local: NDArray[Any], tau: NDArray[Any],
     low, high = np.nanmin(shown), min(np.nanmax(shown), 3 * window.tau)
     room = max(0.1 * (high - low), 0.02 * window.tau)
     axes.set_ylim(low - room, high + room)
-    dress(axes, "local temperature", "By how much similarity a negative's gradient grows e-fold", 8)
-
-
-def _ratio(axes: Axes, window: Window) -> None:
-    much = (window.rule >= _LITTLE) & (window.constant >= _LITTLE)
-    ratio = np.where(much, window.rule / np.where(much, window.constant, 1), np.nan)
-    axes.stairs(ratio, _EDGES, color=_BLUE, linestyle=_SOLID, linewidth=1.4, baseline=None, label=_RULE)
-    axes.axhline(1, color=_RED, linestyle=_DASHED, linewidth=1.4, label=_name(window))
-    dress(axes, "ratio", "The rule's gradient over the constant's", 8)
+    dress(axes, "local temperature", "By how much similarity a negative's gradient grows e-fold")
 
 
 def _name(window: Window) -> str:

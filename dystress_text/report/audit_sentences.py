@@ -15,7 +15,7 @@ from dystress_text.cli.progress import progress_bar
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.encoders.encoder import check_length, check_views
 from dystress_text.encoders.saved_model import find_saved, read_saved
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError, reason_of
 from dystress_text.files.text_lines import UNPACK_ERRORS, CorpusReport, open_text, read_sentences
 from dystress_text.simcse.corpus import corpus_in_memory
 from dystress_text.simcse.run import model_path
@@ -42,8 +42,7 @@ def drawn_sentences(file: Path) -> list[str]:
                 elif (place := int(rng.integers(count))) < MOST_SENTENCES:
                     kept[place] = sentence
     except (OSError, *UNPACK_ERRORS) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"--sentences: cannot read {str(file)!r}: {reason}") from error
+        raise ParameterError("sentences", f"cannot read {str(file)!r}: {reason_of(error)}") from error
     print(f"{file}: {report.summary()}", file=sys.stderr)
     return list(dict.fromkeys(kept))
 
@@ -69,9 +68,6 @@ def log_of_sentences(
         sentences: different ones.
         objective: what is observed.
         batch_size: sentences in a batch.
-
-    Raises:
-        UserError: the model cannot be loaded, or gives two equal views.
     """
     path = model_path(model)
     folder = find_saved(path)
@@ -84,7 +80,7 @@ def log_of_sentences(
     encoder = start.model.to(accelerator.device)
     check_length(settings.max_seq_length, start.tokenizer, encoder)
     check_views(encoder, start.tokenizer)
-    corpus = corpus_in_memory([encoder.prompts.text + s for s in sentences], start.tokenizer, settings.max_seq_length)
+    corpus = corpus_in_memory(list(sentences), start.tokenizer, settings.max_seq_length)
     task = SimcseTask(encoder, start.tokenizer, corpus, objective.to(accelerator.device))
     log = SimilarityLog(objective, threshold=0.0)
     task.begin_step(0, 0)

@@ -1,28 +1,32 @@
-"""Results of finished and evaluated runs: accuracy and geometry by configuration, over seeds. No drawing here."""
+"""Accuracy and geometry of evaluated runs of images by configuration: a point for each, a bar for the seeds.
+
+The drawing needs the ``plots`` extra. Constants are blue discs, other temperatures vermilion squares.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 import shlex
-import warnings
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dystress_text.errors import UserError
-from dystress_text.evaluation.catalogue import TASKS
-from dystress_text.report.comparison import Spread, spread
-from dystress_text.report.runs import FREE, FinishedRun, TemperatureValues, is_sts, read_finished, text_evaluations
-from dystress_text.training.run_folder import IMAGE_PROGRAM, TEXT_PROGRAM, evaluation_file, read_json, vision_file
-from dystress_text.training.settings import TEMPERATURE_OPTIONS
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-ACCURACY, RATE = "accuracy", "learning_rate"
-GEOMETRY = {IMAGE_PROGRAM: ("uniformity", "tolerance"), TEXT_PROGRAM: ("uniformity", "alignment")}
-# Options that do not set configurations apart, and those that the temperature's name tells. The data do set them apart.
-_FREE = {*FREE, "seed", "knn_k"} - {"dataset"} | {"temperature", *TEMPERATURE_OPTIONS}
+from dystress_text.errors import UserError
+from dystress_text.report.comparison import Spread, spread
+from dystress_text.report.plots import GREY, MORE_STYLES, STYLES, WIDTH, dress_plain, stacked, style
+from dystress_text.report.runs import FREE, FinishedRun, read_finished
+from dystress_text.training.run_folder import IMAGE_PROGRAM, read_json, vision_file
+
+MEASURES = {
+    "uniformity": "uniformity (lower: more spread out)",
+    "tolerance": "tolerance (higher: classes tighter)",
+}
 
 
 @dataclass(frozen=True)
@@ -33,227 +37,159 @@ class Configuration:
         temperature: in words.
         constant: the temperature, where it is one.
         rate: the learning rate.
-        apart: what sets it apart from most configurations other than the temperature, in words; mostly empty.
-        seeds: of its runs, in order.
-        figures: mean and deviation over the seeds, by measure.
+        apart: what else sets configurations apart, in words.
+        figures: mean and deviation over the seeds, of ``accuracy`` and of each measure.
     """
 
     temperature: str
     constant: float | None
     rate: float
     apart: str
-    seeds: tuple[int, ...]
     figures: Mapping[str, Spread]
 
-
-@dataclass(frozen=True)
-class Outcomes:
-    """Configurations that were evaluated alike.
-
-    Attributes:
-        configurations: constants first, by temperature, then the others as their folders were named.
-        headline: what the accuracy is, with its unit.
-        geometry: its measures, which every run has; empty where they were not asked for.
-        notes: what the runs were evaluated on, what the deviation means, and what most runs have in common.
-    """
-
-    configurations: tuple[Configuration, ...]
-    headline: str
-    geometry: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Evaluated:
-    """A run with its evaluation.
-
-    Attributes:
-        run: the run.
-        figures: by measure.
-        headline: what the accuracy is, with its unit.
-        setup: how the run was evaluated; all runs of a figure share it.
-        data: what the run was evaluated on, in words.
-    """
-
-    run: FinishedRun
-    figures: Mapping[str, float]
-    headline: str
-    setup: Mapping[str, Any]
-    data: str
-
     @property
-    def others(self) -> dict[str, Any]:
-        """What sets the configuration apart other than its temperature."""
-        settings = {key: value for key, value in self.run.options.items() if key not in _FREE}
-        return {**settings, "objective": str(self.run.record["objective"])}
+    def name(self) -> str:
+        """At its point; of a constant the value, as colour and marker say that it is one."""
+        return "\n".join(filter(None, (self.temperature.removeprefix("constant "), self.apart)))
 
 
 def read_outcomes(
-    folders: Sequence[Path], accuracy: str | None = None, geometry: bool = True, over_rate: bool = False
-) -> Outcomes:
-    """The configurations among runs.
+    folders: Sequence[Path], accuracy: str = "knn", geometry: bool = True
+) -> tuple[list[Configuration], str]:
+    """The configurations among runs, constants first, and what the accuracy is and of what.
 
     Args:
         folders: runs, or folders of runs.
-        accuracy: of images, ``knn`` or ``linear``; None for the first.
+        accuracy: ``knn`` or ``linear``.
         geometry: whether every run must have it.
-        over_rate: leave the learning rate out of what sets configurations apart in words.
 
     Raises:
-        UserError: no such folder, no finished run, one that was not evaluated, runs of text and of images, runs that
-            were not evaluated alike, two with one configuration and seed, or one configuration only.
+        UserError: no finished run, one that was not evaluated so, runs that were not evaluated alike, or two with one
+            configuration and seed.
     """
-    finished, unfinished = read_finished(folders)
-    if not finished:
-        raise UserError(f"no finished run: {', '.join(map(str, unfinished))}")
-    kinds = {run.record["program"]: run.folder for run in finished}
-    if len(kinds) > 1:
-        raise UserError(
-            f"text and images do not go into one figure: {kinds[TEXT_PROGRAM]} is of text, {kinds[IMAGE_PROGRAM]} of "
-            "images"
-        )
-    (kind,) = kinds
-    if kind == TEXT_PROGRAM and accuracy is not None:
-        raise UserError(f"--accuracy is for runs of images; {finished[0].folder} is a run of text")
-    if kind == TEXT_PROGRAM:
-        runs = [_read_text(run, geometry) for run in finished]
-    else:
-        runs = [_read_images(run, accuracy or "knn", geometry) for run in finished]
-    if unfinished:
-        warnings.warn(f"not finished and left out: {', '.join(map(str, unfinished))}", stacklevel=2)
-    _check_setups(runs)
-    configurations, common = _configurations(runs, over_rate)
-    if len(configurations) == 1:
-        found = f"{len(runs)} seeds of" if len(runs) > 1 else "one run,"
-        raise UserError(f"a comparison needs two configurations or more; this is {found} {finished[0].folder}")
-    numbers = sorted({len(c.seeds) for c in configurations})
-    over = " to ".join(str(number) for number in dict.fromkeys((numbers[0], numbers[-1])))
-    told = "one seed each" if numbers == [1] else f"mean and standard deviation over {over} seeds"
-    measures = GEOMETRY[kind] if geometry else ()
-    notes = (runs[0].data, told, *([f"{common} where none is named"] if common else []))
-    return Outcomes(configurations, runs[0].headline, measures, notes)
+    runs, _ = read_finished(folders, (IMAGE_PROGRAM,))
+    if not runs:
+        raise UserError(f"no finished run: {', '.join(map(str, folders))}")
+    figures, setups = zip(*(_evaluation(run, accuracy, geometry) for run in runs), strict=True)
+    for run, setup in zip(runs, setups, strict=True):
+        differs = [name for name in setup if setup[name] != setups[0][name]]
+        if differs:
+            raise UserError(f"not evaluated alike, in {', '.join(differs)}: {runs[0].folder} and {run.folder}")
+    settings = [{**run.record["settings"], "objective": run.record["objective"]} for run in runs]
+    told = {"temp", "temperature", *(name for run in runs for name in run.temperature[1])}  # by the temperature's name
+    free = {*FREE, "seed", "knn_k", *told} - {"dataset"}
+    names = [n for n in settings[0] if n not in free and len({str(each.get(n)) for each in settings}) > 1]
+    groups: dict[tuple[str, ...], dict[int, int]] = {}  # places of runs by configuration and seed
+    for place, (run, each) in enumerate(zip(runs, settings, strict=True)):
+        key = (temperature_words(*run.temperature)[0], *(f"{name} {each.get(name)}" for name in names))
+        if groups.setdefault(key, {}).setdefault(run.seed, place) != place:
+            first = runs[groups[key][run.seed]].folder
+            raise UserError(f"{first} and {run.folder} are one configuration with one seed")
+    found = []
+    for (words, *apart), by_seed in groups.items():
+        places = list(by_seed.values())
+        over = {name: spread([figures[place][name] for place in places]) for name in figures[0]}
+        constant, rate = temperature_words(*runs[places[0]].temperature)[1], settings[places[0]]["learning_rate"]
+        found.append(Configuration(words, constant, rate, "\n".join(apart), over))
+    about = f"{setups[0]['name']}, {setups[0]['train_images']:,} training and {setups[0]['test_images']:,} test images"
+    what = "linear" if accuracy == "linear" else f"{setups[0]['k']}-NN"
+    about += f" (a variant: {setups[0]['variant']})" if setups[0]["variant"] else ""
+    found.sort(key=lambda c: math.inf if c.constant is None else c.constant)
+    return found, f"{what} top-1 accuracy (%)\n{about}"
 
 
-def temperature_words(temperature: TemperatureValues) -> tuple[str, float | None]:
+def temperature_words(kind: str, parameters: Mapping[str, Any]) -> tuple[str, float | None]:
     """A temperature's name in words, and its value where it is a constant."""
-    values = dict(temperature.parameters)
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", temperature.kind.removesuffix("Temperature")).lower()
+    values = dict(parameters)
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.removesuffix("Temperature")).lower()
     if words == "constant":
         return f"constant {values['tau']:g}", values["tau"]
     low, high = values.pop("tau_min", None), values.pop("tau_max", None)
     lines = [words] if low is None or high is None else [words, f"{low:g} to {high:g}"]
     if "shift" in values and values.get("scale") == (1 + abs(values["shift"])) / 2:
         del values["scale"]  # the default for the shift
-    lines += [f"{key} {value}" for key, value in values.items()]
-    return "\n".join(lines), None
+    return "\n".join(lines + [f"{key} {value}" for key, value in values.items()]), None
 
 
-def _configurations(runs: Sequence[_Evaluated], over_rate: bool) -> tuple[tuple[Configuration, ...], str]:
-    """The runs by configuration, and in words what most have of the settings in which some differ."""
-    others = [run.others for run in runs]
-    differing = [key for key in others[0] if any(other.get(key) != others[0][key] for other in others)]
-    groups: dict[tuple[Any, ...], dict[int, _Evaluated]] = {}
-    for run in runs:
-        key = (run.run.temperature.key, *(str(run.others.get(name)) for name in differing))
-        first = groups.setdefault(key, {}).setdefault(run.run.seed, run)
-        if first is not run:
-            raise UserError(f"{first.run.folder} and {run.run.folder} are one configuration with one seed")
-    said = [name for name in differing if not (over_rate and name == RATE)]
-    firsts = [next(iter(by_seed.values())).others for by_seed in groups.values()]
-    usual = {name: Counter(str(others.get(name)) for others in firsts).most_common(1)[0][0] for name in said}
-    found = []
-    for by_seed in groups.values():
-        members = [by_seed[seed] for seed in sorted(by_seed)]
-        words, constant = temperature_words(members[0].run.temperature)
-        found.append(
-            Configuration(
-                words, constant, float(members[0].run.options[RATE]),
-                _words({name: str(members[0].others.get(name)) for name in said}, usual),
-                tuple(sorted(by_seed)),
-                {name: spread([run.figures[name] for run in members]) for name in members[0].figures},
-            )
-        )  # fmt: skip
-    found.sort(key=lambda c: math.inf if c.constant is None else c.constant)
-    return tuple(found), _words(usual).replace("\n", ", ")
-
-
-def _words(settings: Mapping[str, str], without: Mapping[str, str] | None = None) -> str:
-    """Settings and their values, one a line; without those that are the same in ``without``."""
-    shown = {name: value for name, value in settings.items() if without is None or without[name] != value}
-    return "\n".join(f"{name} {value}" for name, value in shown.items())
-
-
-def _check_setups(runs: Sequence[_Evaluated]) -> None:
-    first = runs[0]
-    for each in runs:
-        for name, value in each.setup.items():
-            if value != first.setup[name]:
-                raise UserError(
-                    f"not evaluated alike, {name} is {first.setup[name]} in {first.run.folder} and {value} in "
-                    f"{each.run.folder}"
-                )
-
-
-def _read_images(run: FinishedRun, accuracy: str, geometry: bool) -> _Evaluated:
-    tasks = [accuracy, "geometry"] if geometry else [accuracy]
-    command = f"python vision/evaluate.py --model {shlex.quote(str(run.folder))} --tasks {' '.join(tasks)}"
-    file = vision_file(run.folder, run.record["settings"]["dataset"])
-    if not file.is_file():
-        raise UserError(f"{run.folder} is not evaluated: {command}")
-    content = read_json(file)
+def _evaluation(run: FinishedRun, accuracy: str, geometry: bool) -> tuple[dict[str, float], dict[str, Any]]:
+    """The figures of a run, and how it was evaluated."""
     try:
+        content = read_json(vision_file(run.folder, run.record["settings"]["dataset"]))
         settings, data = content["settings"], content["data"]
-        found = content["results"].get(settings["model"], {})
-        missing = [task for task in tasks if task not in found]
-        if missing:
-            raise UserError(f"{file} is without {' and '.join(missing)}: {command}")
-        result, headline, how = found[accuracy], "linear top-1 accuracy (%)", ["probe_epochs"]
-        if accuracy == "knn":
-            nearest = f"{settings['k']}-NN"
-            result, headline, how = result[nearest], f"{nearest} top-1 accuracy (%)", ["k", "knn_temperature"]
-        figures = {ACCURACY: result["top1"]}
-        if geometry:
-            figures |= {name: found["geometry"][name] for name in GEOMETRY[IMAGE_PROGRAM]}
-        setup = {name: settings[name] for name in (*how, "limit")}
-        if accuracy == "linear":
-            setup["probe"] = result.get("probe", "fixed")  # records from before the choice have fixed features
+        found = content["results"][settings["model"]]
+        result = found["linear"] if accuracy == "linear" else found["knn"][f"{settings['k']}-NN"]
+        how = ("probe_epochs", "limit") if accuracy == "linear" else ("k", "knn_temperature", "limit")
+        setup = {name: settings[name] for name in how} | {"probe": result.get("probe")}
         setup |= {name: data[name] for name in ("name", "variant", "train_images", "test_images", "image_size")}
-        about = f"{data['name']}, {data['train_images']:,} training and {data['test_images']:,} test images"
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} is not an evaluation of images: {error!r}") from error
-    return _Evaluated(run, _numbers(figures, file), headline, setup, about + _variant(data["variant"]))
+        figures = {"accuracy": float(result["top1"])}
+        return figures | {name: float(found["geometry"][name]) for name in MEASURES if geometry}, setup
+    except (KeyError, TypeError, AttributeError, UserError) as error:
+        tasks = f"{accuracy}{' geometry' * geometry}"
+        command = f"python vision/evaluate.py --model {shlex.quote(str(run.folder))} --tasks {tasks}"
+        raise UserError(f"{run.folder} is not evaluated so ({error}): {command}") from error
 
 
-def _read_text(run: FinishedRun, geometry: bool) -> _Evaluated:
-    command = f"dystress senteval --model {shlex.quote(str(run.folder))} --tasks sts"
-    suites = text_evaluations(run.folder)
-    found = suites.get("senteval", suites.get("mini"))
-    if found is None:
-        raise UserError(f"{run.folder} is not evaluated: {command}")
-    suite, average, measured = found["suite"], found.get("averages", {}).get("sts"), found.get("geometry")
-    file = evaluation_file(run.folder, suite, "test")
-    if average is None:
-        raise UserError(f"{file} is without an average of STS: {command}")
-    if geometry and measured is None:
-        raise UserError(f"{file} is without geometry: {command} --geometry dev")
-    names = tuple(task for task, result in found["tasks"].items() if is_sts(task, result))
-    variant, figures, about = found.get("data_variant"), {ACCURACY: average}, f"{suite} suite"
-    setup = {"suite": suite, "STS tasks": ", ".join(names), "data_variant": variant}
-    if geometry and measured is not None:
-        figures |= {name: measured.get(name) for name in GEOMETRY[TEXT_PROGRAM]}
-        setup["geometry"] = measured.get("set")
-        about += f", geometry of {measured.get('set')}"
-    which = "STS average" if set(names) == set(TASKS["sts"]) else f"average of {', '.join(names)}"
-    headline = f"{names[0] if len(names) == 1 else which} (Spearman $\\times$ 100)"
-    return _Evaluated(run, _numbers(figures, file), headline, setup, about + _variant(variant))
+# ---- drawing ---------------------------------------------------------------------------------------------------------
 
 
-def _variant(variant: str | None) -> str:
-    return f" (a variant: {variant})" if variant else ""
+def draw(name: str, configurations: Sequence[Configuration], headline: str) -> Figure:
+    """The figure of that name, one of :data:`dystress_text.figures.OUTCOMES`."""
+    label, _, about = headline.partition("\n")
+    with style():
+        if name == "accuracy-geometry":
+            figure, grid = plt.subplots(len(MEASURES), 1, figsize=(WIDTH, 5.4), layout="constrained")
+            for axes, (measure, words) in zip(grid, MEASURES.items(), strict=True):
+                _against(axes, configurations, measure)
+                dress_plain(axes, label, "")
+                axes.set_xlabel(words)
+        else:
+            measures = ["accuracy", *(measure for measure in MEASURES if name == "geometry-temperature")]
+            figure, grid = stacked(len(measures), WIDTH, 1.5 + 1.6 * len(measures))
+            for axes, measure in zip(grid, measures, strict=True):
+                if name == "accuracy-rate":
+                    _over_rate(axes, configurations, measure)
+                else:
+                    _by_name(axes, configurations, measure)
+                dress_plain(axes, MEASURES.get(measure, label).replace(" (", "\n("), "")
+        figure.suptitle(f"{about}; bars: standard deviation over seeds", fontsize=8)
+        figure.draw_without_rendering()
+    return figure
 
 
-def _numbers(figures: Mapping[str, Any], file: Path) -> dict[str, float]:
-    for name, value in figures.items():
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise UserError(f"{file}: {name} is not a finite number but {value!r}")
-    return {name: float(value) for name, value in figures.items()}
+def _against(axes: Axes, configurations: Sequence[Configuration], measure: str) -> None:
+    """Accuracy against a measure, a name at each point, a line through the constants."""
+    constants = [c.figures for c in configurations if c.constant is not None]
+    axes.plot([f[measure].mean for f in constants], [f["accuracy"].mean for f in constants], color=GREY, linewidth=0.8)
+    for c in configurations:
+        x, y = c.figures[measure], c.figures["accuracy"]
+        colour = _point(axes, c, x, y)
+        axes.annotate(c.name, (x.mean, y.mean), (4, 4), textcoords="offset points", fontsize=7, color=colour)
+    axes.margins(0.16)
+
+
+def _by_name(axes: Axes, configurations: Sequence[Configuration], measure: str) -> None:
+    """A measure of the configurations side by side."""
+    for place, c in enumerate(configurations):
+        _point(axes, c, Spread(1, place, None), c.figures[measure])
+    axes.set_xticks(range(len(configurations)), [c.name for c in configurations])
+    axes.tick_params(axis="x", labelrotation=90 if len(configurations) > 6 else 0)
+
+
+def _over_rate(axes: Axes, configurations: Sequence[Configuration], measure: str) -> None:
+    """A measure over the learning rate, a line for each temperature."""
+    for place, name in enumerate(dict.fromkeys(c.temperature for c in configurations)):
+        members = sorted((c for c in configurations if c.temperature == name), key=lambda c: c.rate)
+        (colour, line), figures = MORE_STYLES[place % len(MORE_STYLES)], [c.figures[measure] for c in members]
+        means, bars = [f.mean for f in figures], [f.deviation or 0 for f in figures]
+        rates = [c.rate for c in members]
+        axes.errorbar(rates, means, bars, marker="o", linestyle=line, color=colour, capsize=2, label=name)
+    axes.set_xscale("log")
+    axes.set_xlabel("learning rate (log scale)")
+    axes.legend(frameon=False)
+
+
+def _point(axes: Axes, c: Configuration, x: Spread, y: Spread) -> str:
+    """A point with its bars; returns its colour."""
+    colour, marker = (STYLES[1][0], "s") if c.constant is None else (STYLES[0][0], "o")
+    axes.errorbar(x.mean, y.mean, y.deviation, x.deviation, fmt=marker, color=colour, markersize=4.5, capsize=2)
+    return colour

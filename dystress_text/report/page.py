@@ -33,13 +33,9 @@ def write_report(
         folder: of a run of text or images.
         temperature: what was trained with; None for no curve of it.
         tables: more tables of a record, each a title and its cells, the header first.
-
-    Raises:
-        UserError: the folder holds no finished run, something in it cannot be read, or the extra is not installed.
-        OSError: the page cannot be written.
     """
-    history = read_history(folder, temperature)
-    write_text(folder / REPORT, render_page([history], tables(history.record)))
+    history = read_history(folder)
+    write_text(folder / REPORT, render_page([(history, temperature)], tables(history.record)))
     return folder / REPORT
 
 
@@ -48,16 +44,7 @@ def leave_report(
     temperature: Temperature | None = None,
     write: Callable[[Path, Temperature | None], Path] = write_report,
 ) -> str:
-    """The same at the end of a run, which must not fail for its page.
-
-    Args:
-        folder: of the run.
-        temperature: what was trained with.
-        write: what writes the page.
-
-    Returns:
-        A line that says where the page is, or why there is none.
-    """
+    """The same at the end of a run, which must not fail for its page: a line says where it is, or why there is none."""
     try:
         return f"{write(folder, temperature)} shows the run."
     except (UserError, OSError) as error:
@@ -65,65 +52,60 @@ def leave_report(
 
 
 def render_page(
-    runs: Sequence[RunHistory],
+    runs: Sequence[tuple[RunHistory, Temperature | None]],
     tables: Sequence[tuple[str, Table]] = (),
     notes: Sequence[str] = (),
 ) -> str:
     """The page of runs, as HTML.
 
     Args:
-        runs: one, or several side by side.
+        runs: one, or several side by side, each with its temperature.
         tables: more tables, each a title and its cells, the header first.
         notes: what a reader of the tables must know.
-
-    Raises:
-        UserError: the ``plots`` extra is not installed.
     """
     require("plots", "a page")
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    from dystress_text.report.drawings import metric_title
     from dystress_text.report.page_drawings import galleries
+    from dystress_text.report.plots import metric_title
 
-    several = len(runs) > 1
+    records = {run.name: run.record for run, _ in runs}
     environment = Environment(
         loader=PackageLoader("dystress_text.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    options = {run.name: run.record["settings"] for run in runs}
+    settings = {name: record["settings"] for name, record in records.items()}
     page = environment.get_template(REPORT).render(
-        title=f"{len(runs)} runs" if several else runs[0].name,
-        summary=[_summary(run, several) for run in runs],
-        tables=[("Before and after training", _results(runs, metric_title)), *tables],
+        title=f"{len(runs)} runs" if len(runs) > 1 else runs[0][0].name,
+        summary=[f"{name}: " * (len(runs) > 1) + _summary(record) for name, record in records.items()],
+        tables=[("Before and after training", _results(records, metric_title)), *tables],
         galleries=galleries(runs),
         notes=notes,
-        differing=_by_run(options, differing=True),
-        settings=_by_run(options),
-        surroundings=_by_run({run.name: _flat(run.record) for run in runs}),
+        differing=_by_run(settings, differing=True),
+        settings=_by_run(settings),
+        surroundings=_by_run({name: _flat(record) for name, record in records.items()}),
     )  # fmt: skip
     return page.encode("utf-8", "backslashreplace").decode()  # a file name may hold bytes that are not UTF-8
 
 
-def _summary(run: RunHistory, named: bool) -> str:
-    record = run.record
-    name = f"{run.name}: " if named else ""
+def _summary(record: Mapping[str, Any]) -> str:
     temperature = f" with {record['temperature']}" if record["temperature"] else ""
     row = said_of(record)
     return (
-        f"{name}{record['objective']}{temperature}. {record['steps']:,} steps in "
-        f"{record['train_seconds']:,.0f} s on {record['device']}.{f' Preset of {row}.' if row else ''}"
+        f"{record['objective']}{temperature}. {record['steps']:,} steps in {record['train_seconds']:,.0f} s on "
+        f"{record['device']}.{f' Preset of {row}.' if row else ''}"
     )
 
 
-def _results(runs: Sequence[RunHistory], title: Callable[[str], str]) -> Table:
+def _results(records: Mapping[str, Mapping[str, Any]], title: Callable[[str], str]) -> Table:
     """Each metric of each run, for the untrained encoder and for the best model; ``title`` says it in words."""
-    metrics = list(dict.fromkeys(metric for run in runs for metric in run.record["trained"]))
+    metrics = list(dict.fromkeys(metric for record in records.values() for metric in record["trained"]))
     lines = [["", *(title(metric).replace("\n", ", ").replace("$\\times$", "x") for metric in metrics)]]
-    for run in runs:
-        untrained = run.record.get("untrained") or {}
-        untrained = untrained.get(run.record["settings"].get("pooler_type"), untrained)
-        for name, figures in (("untrained", untrained), ("trained", run.record["trained"])):
-            label = f"{run.name}, {name}" if len(runs) > 1 else name
-            lines.append([label, *(_number(figures.get(metric)) for metric in metrics)])
+    for run, record in records.items():
+        untrained = record.get("untrained") or {}
+        untrained = untrained.get(record["settings"].get("pooler_type"), untrained)  # text: of each pooler
+        for name, figures in (("untrained", untrained), ("trained", record["trained"])):
+            cells = ("-" if figures.get(metric) is None else f"{figures[metric]:.2f}" for metric in metrics)
+            lines.append([f"{run}, " * (len(records) > 1) + name, *cells])
     return lines
 
 
@@ -144,7 +126,3 @@ def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
         value = record.get(key)
         flat |= {f"{key}: {name}": v for name, v in value.items()} if isinstance(value, dict) else {key: value}
     return flat
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"

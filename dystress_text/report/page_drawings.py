@@ -4,143 +4,120 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import nan
-from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dystress_text.core.registry import Temperature
-from dystress_text.report.curves import similarities
-from dystress_text.report.drawings import metric_title, name_lines, plot_metric, style
-from dystress_text.report.history import RunCurves, RunHistory, metrics_of
-from dystress_text.report.plots import STYLES, dress
+from dystress_text.report.history import Curves, RunHistory, metrics_of
+from dystress_text.report.plots import (
+    SIMILARITIES,
+    STYLES,
+    dress,
+    legend_below,
+    plot_histogram,
+    plot_metric,
+    stacked,
+    style,
+)
 
 WIDTH = 9 / 2.54  # inches
-Histogram = Sequence[float]
+Histograms = Mapping[str, Sequence[float]]  # counts over [-1, 1] by kind of pair
 Pictures = list[tuple[str, str, str]]  # what is to be seen, a caption or "", and the picture
-_KINDS = {"random": "random pairs", "others": "pairs scored {:g} or less", "alike": "pairs scored above {:g}"}
+_SCORED = {  # of pairs of a development set by their score; 4 is the usual bound on STS
+    "random": ("random pairs", STYLES[3]),
+    "others": ("pairs scored {:g} or less", STYLES[1]),
+    "alike": ("pairs scored above {:g}", STYLES[0]),
+}
+_BATCHES = {
+    "negatives": ("negatives", STYLES[1]),
+    "gradient": ("gradient of the negatives", STYLES[3]),
+    "positives": ("positives", STYLES[0]),
+}
 _FIGURES = {
-    "tau_effective": "effective temperature\n(each negative as heavy as its gradient)",
-    "high_gradient": "share of the negatives' gradient\non the high-similarity region",
-    "high_share": "share of the negatives\nin the high-similarity region",
+    "tau_effective": "effective temperature (each negative as heavy as its gradient)",
+    "high_gradient": "share of the negatives' gradient on the high-similarity region",
+    "high_share": "share of the negatives in the high-similarity region",
     "positive": "mean similarity of positives",
     "negative": "mean similarity of negatives",
 }
 
 
-def galleries(runs: Sequence[RunHistory]) -> list[tuple[str, Pictures]]:
+def galleries(runs: Sequence[tuple[RunHistory, Temperature | None]]) -> list[tuple[str, Pictures]]:
     """The pictures of a page by heading; a gallery may be empty."""
-    curves = [run.curves for run in runs]
-    logged = [_similarity_curves(run) for run in runs if run.similarity_steps]
-    drawn = [name for name in metrics_of(curves) if any(len(run.metrics.get(name, [[]])[0]) > 1 for run in curves)]
+    curves = {run.name: run.curves for run, _ in runs}
+    drawn = [m for m in metrics_of(list(curves.values())) if any(len(c.get(m, [[]])[0]) > 1 for c in curves.values())]
+    logged = {run.name: _similarity_curves(run) for run, _ in runs if run.similarity_steps}
+    pairs = [(seen, run.name * (len(runs) > 1), drawn) for run, tau in runs for seen, drawn in _similarities(run, tau)]
     return [
-        ("Over training", _over_steps(curves, {metric: metric_title(metric) for metric in drawn})),
-        ("Similarities and temperature", [picture for run in runs for picture in _similarities(run, len(runs) > 1)]),
-        ("What the temperature did to the pairs of each step", _over_steps(logged, _FIGURES if logged else {})),
+        ("Over training", _over_steps(curves, drawn)),
+        ("Similarities and temperature", pairs),
+        ("What the temperature did to the pairs of each step", _over_steps(logged, _FIGURES if logged else ())),
     ]
 
 
-def _similarity_curves(run: RunHistory) -> RunCurves:
+def _similarity_curves(run: RunHistory) -> Curves:
     """The figures of ``similarity.jsonl`` over the steps."""
     lines = run.similarity_steps
     steps = [float(line["step"]) for line in lines]
-    return RunCurves(
-        run.name, {name: (steps, [nan if line[name] is None else line[name] for line in lines]) for name in _FIGURES}
-    )
+    return {name: (steps, [nan if line[name] is None else line[name] for line in lines]) for name in _FIGURES}
 
 
-def _over_steps(runs: Sequence[RunCurves], titles: Mapping[str, str]) -> Pictures:
+def _over_steps(runs: Mapping[str, Curves], metrics: Iterable[str]) -> Pictures:
     """A picture for each metric, with a line for each run."""
     pictures: Pictures = []
-    for metric, title in titles.items():
+    for metric in metrics:
         with style():
             figure, axes = plt.subplots(figsize=(WIDTH, 2.1), layout="constrained")
-            plot_metric(axes, runs, metric, title)
-            axes.set_xlabel("optimiser steps")
+            plot_metric(axes, runs, metric)
+            if metric in _FIGURES:
+                axes.set_title(_FIGURES[metric].replace(" (", "\n("), fontsize=8)
             if len(runs) > 1:
-                name_lines(figure, axes, [run.name for run in runs])
+                legend_below(figure, axes)
             pictures.append((f"{metric} over the steps", "", picture(figure)))
     return pictures
 
 
-def _similarities(run: RunHistory, named: bool) -> Pictures:
+def _similarities(run: RunHistory, temperature: Temperature | None) -> list[tuple[str, str]]:
     """Histograms of the development set's pairs, and of the batches' where they were logged."""
-    pictures, caption = [], run.name if named else ""
-    if "similarities" in run.record:
-        drawn = draw_pairs(run.record["similarities"], run.profile)
-        pictures.append(("Similarities of scored pairs before and after training", caption, drawn))
+    if temperature is not None and (temperature.needs_progress or temperature.needs_mean_positive):
+        temperature = None  # it has no curve
+    pictures, scored = [], run.record.get("similarities", {})
+    if scored:
+        above = scored.get("positive_above", 4.0)
+        kinds = {name: (label.format(above), look) for name, (label, look) in _SCORED.items()}
+        panels = {f"{scored['set']}, {w} training": scored[w] for w in ("before", "after") if w in scored}
+        pictures.append(("Similarities of scored pairs before and after training", _draw(panels, kinds, temperature)))
     histograms = [line["histograms"] for line in run.similarity_steps if "histograms" in line]
     if histograms:
-        drawn = draw_batches(histograms[0], histograms[-1], run.profile)
-        pictures.append(("Similarities of the pairs of the first and the last training batches", caption, drawn))
+        panels = {"first training batches": histograms[0], "last training batches": histograms[-1]}
+        seen = "Similarities of the pairs of the first and the last training batches"
+        pictures.append((seen, _draw(panels, _BATCHES, temperature)))
     return pictures
 
 
-def draw_pairs(histograms: Mapping[str, Any], temperature: Temperature | None) -> str:
-    """Similarities of scored pairs before and after training, above the temperature at the same similarities.
-
-    As :func:`draw_batches`, it returns a picture that a page can hold.
-    """
+def _draw(
+    panels: Mapping[str, Histograms], kinds: Mapping[str, tuple[str, tuple[str, str]]], temperature: Temperature | None
+) -> str:
+    """Histograms, a panel for each title, above the temperature at the same similarities."""
     with style():
-        rows = [name for name in ("before", "after") if name in histograms]
-        figure, panels = _stacked(len(rows), temperature)
-        above = histograms["positive_above"]
-        for axes, name in zip(panels, rows, strict=False):
-            for (kind, label), (colour, line) in zip(_KINDS.items(), (STYLES[3], STYLES[1], STYLES[0]), strict=True):
-                _step(axes, histograms[name][kind], colour, line, label.format(above))
-            dress(axes, "density", f"{histograms['set']}, {name} training", 8)
-        return _finished(figure, panels, temperature)
-
-
-def draw_batches(first: Mapping[str, Histogram], last: Mapping[str, Histogram], temperature: Temperature | None) -> str:
-    """Similarities of the pairs in training batches, and where the negatives' gradient lies, early and late."""
-    names = {"negatives": STYLES[1], "gradient": STYLES[3], "positives": STYLES[0]}
-    labels = {"gradient": "gradient of the negatives"}
-    with style():
-        figure, panels = _stacked(2, temperature)
-        for axes, histograms, when in zip(panels, (first, last), ("first", "last"), strict=False):
-            for name, (colour, line) in names.items():
-                _step(axes, histograms[name], colour, line, labels.get(name, name))
-            dress(axes, "density", f"{when} training batches", 8)
-        return _finished(figure, panels, temperature)
-
-
-def _stacked(histograms: int, temperature: Temperature | None) -> tuple[Figure, list[Axes]]:
-    """Panels for histograms, and a lower one for the temperature if there is a curve."""
-    rows = histograms + (temperature is not None)
-    figure, grid = plt.subplots(
-        rows, 1, figsize=(WIDTH, 0.5 + 1.25 * rows), sharex=True, squeeze=False, layout="constrained"
-    )
-    return figure, list(grid.flat)
-
-
-def _step(axes: Axes, counts: Histogram, colour: str, line: str, label: str) -> None:
-    """A histogram over [-1, 1] as a density; nothing where it is empty."""
-    total = sum(counts)
-    if total > 0:
-        width = 2 / len(counts)
-        axes.stairs(
-            np.asarray(counts) / (total * width), np.linspace(-1, 1, len(counts) + 1), color=colour, linestyle=line,
-            linewidth=1.4, label=label,
-        )  # fmt: skip
-
-
-def _finished(figure: Figure, panels: Sequence[Axes], temperature: Temperature | None) -> str:
-    if temperature is not None:
-        s = similarities()
-        panels[-1].plot(s, temperature(s).detach(), color=STYLES[2][0])
-        panels[-1].margins(y=0.2)
-        dress(panels[-1], "$\\tau(s)$", "temperature at that similarity", 8)
-    for axes in panels:
-        axes.set_xlim(-1, 1)
-        axes.label_outer()
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=1, frameon=False)
-    return picture(figure)
+        rows = len(panels) + (temperature is not None)
+        figure, grid = stacked(rows, WIDTH, 0.5 + 1.25 * rows)
+        for axes, (title, histograms) in zip(grid, panels.items(), strict=False):
+            for name, (label, (colour, line)) in kinds.items():
+                plot_histogram(axes, histograms[name], colour, line, label)
+            dress(axes, "density", title)
+        if temperature is not None:
+            tau = temperature(SIMILARITIES).detach().expand_as(SIMILARITIES)
+            grid[-1].plot(SIMILARITIES, tau, color=STYLES[2][0])
+            grid[-1].margins(y=0.2)
+            dress(grid[-1], "$\\tau(s)$", "temperature at that similarity")
+        for axes in grid:
+            axes.label_outer()
+        legend_below(figure, grid[0])
+        return picture(figure)
 
 
 def picture(figure: Figure) -> str:

@@ -1,69 +1,28 @@
-"""The one reader of finished runs: what ``run.json`` and the evaluations in a run's folder say."""
+"""The one reader of finished runs: what ``run.json`` and the evaluations in a run's folder say, or a file of runs.
+
+A file of runs has a line of JSON for each, with what tables need of it: ``dystress report sweep/ --format jsonl``.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import TASKS, Row
-from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.simcse.settings import RunSettings, TextSettings
 from dystress_text.training.run_folder import PROGRAMS, RECORD, TEXT_PROGRAM, evaluation_file, read_json, run_folders
-from dystress_text.training.settings import FREE_OPTIONS, OWNERS, TEMPERATURE_OPTIONS, EngineSettings, LossSettings
+from dystress_text.training.settings import FREE_OPTIONS, LossSettings
 
-PAIRS = "sts-pairs.npz"
 # Options that do not set configurations apart. Unlike a resumed run, a configuration has one training file.
 FREE = {*FREE_OPTIONS, "metric_for_best_model"} - {"train_file", "text_column"}
+OF_THE_LOSS = {entry.name for entry in fields(LossSettings)}
 TRAINING = "training"
 _NAME = re.compile(r"(?P<name>.+)-seed-(?P<seed>\d+)")
-
-
-@dataclass(frozen=True)
-class TemperatureValues:
-    """A temperature as a record holds it.
-
-    Attributes:
-        kind: the name of its class; empty for a run without a temperature.
-        parameters: by name, such as ``tau_min``; numbers, or words such as a schedule's unit.
-    """
-
-    kind: str
-    parameters: Mapping[str, Any]
-
-    @property
-    def key(self) -> tuple[str, frozenset[tuple[str, Any]]]:
-        """The same for equal temperatures."""
-        return self.kind, frozenset(self.parameters.items())
-
-
-def temperature_values(temperature: str | None, parameters: Mapping[str, Any] | None = None) -> TemperatureValues:
-    """A temperature from its representation, such as ``CosineTemperature(tau_min=0.07, tau_max=0.2)``.
-
-    Args:
-        temperature: the representation; None for a run without a temperature.
-        parameters: the values, where the record holds them; None for an older record, whose representation is parsed.
-    """
-    kind, _, inside = (temperature or "").partition("(")
-    if parameters is None:
-        parameters = {name: _value(text) for name, text in re.findall(r"(\w+)='?([^,)\s']+)", inside)}
-    return TemperatureValues(kind, parameters)
-
-
-def _value(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
+_KEPT = ("objective", "temperature", "temperature_parameters", "steps", "train_seconds", "device", "paper")
 
 
 @dataclass(frozen=True)
@@ -83,34 +42,53 @@ class FinishedRun:
         """The seed of the run."""
         return int(self.record["settings"]["seed"])
 
-    @cached_property
-    def options(self) -> dict[str, Any]:
-        """All options; one that is younger than the record has the value that the run behaved as."""
-        loss, engine = LossSettings(), EngineSettings()
-        defaults = {**vars(loss), **vars(engine)}
-        if self.record["program"] == TEXT_PROGRAM:
-            text = TextSettings()
-            defaults = RunSettings(text, EvaluationSettings(), loss, engine).options()
-        return {**defaults, **self.record["settings"]}
-
-    @cached_property
-    def temperature(self) -> TemperatureValues:
-        """The temperature before the first step."""
-        return temperature_values(self.record["temperature"], self.record.get("temperature_parameters"))
+    @property
+    def temperature(self) -> tuple[str, Mapping[str, Any]]:
+        """The class of the temperature before the first step, "" for none, and its values by name."""
+        return (self.record["temperature"] or "").partition("(")[0], self.record.get("temperature_parameters") or {}
 
     @property
     def constant(self) -> float | None:
         """The temperature of a run with InfoNCE and one constant, which is a baseline; None for others."""
-        plain = self.record["objective"] == "InfoNCELoss" and self.temperature.kind == "ConstantTemperature"
-        return self.temperature.parameters["tau"] if plain else None
+        kind, values = self.temperature
+        plain = self.record["objective"] == "InfoNCELoss" and kind == "ConstantTemperature"
+        return values["tau"] if plain else None
+
+
+@dataclass(frozen=True)
+class TextRun(FinishedRun):
+    """A finished run of text with its figures.
+
+    Attributes:
+        figures: by group (``training``, or a suite and ``sts`` or ``transfer``, as in ``senteval/sts``), then by task.
+        variants: what the data were, if they were not the published ones.
+    """
+
+    figures: Mapping[str, Row]
+    variants: Sequence[str] = ()
+
+    @property
+    def configuration(self) -> str:
+        """The folder's name without the seed."""
+        name = _NAME.fullmatch(self.folder.name)
+        return name["name"] if name else self.folder.name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that make the configuration."""
+        return {name: value for name, value in self.record["settings"].items() if name not in {*FREE, "seed"}}
+
+    def line(self) -> str:
+        """The line of a file of runs."""
+        record = {name: self.record[name] for name in _KEPT if name in self.record}
+        settings = {name: v for name, v in {**self.settings, "seed": self.seed}.items() if v is not None}
+        corpus = {name: self.record["corpus"][name] for name in ("sentences", "sha256")}
+        found = {"name": self.folder.name, **record, "settings": settings, "corpus": corpus}
+        return json.dumps({**found, "figures": self.figures, "variants": self.variants})
 
 
 def read_finished(folders: Iterable[Path], programs: Sequence[str] = PROGRAMS) -> tuple[list[FinishedRun], list[Path]]:
-    """The finished runs, and the folders of those that are not finished.
-
-    Args:
-        folders: runs, or folders of runs.
-        programs: those whose runs are read, of :data:`dystress_text.training.run_folder.PROGRAMS`.
+    """The finished runs among folders of runs, of these programs, and the folders of those that are not finished.
 
     Raises:
         UserError: a folder without runs, or a run of another program.
@@ -128,11 +106,7 @@ def read_finished(folders: Iterable[Path], programs: Sequence[str] = PROGRAMS) -
 
 
 def text_evaluations(folder: Path) -> dict[str, dict[str, Any]]:
-    """What ``eval/senteval.py`` wrote about a run on the test sets, by suite (``senteval``, ``mini``).
-
-    Raises:
-        UserError: a file cannot be read or is not an evaluation of text.
-    """
+    """What ``dystress senteval`` wrote about a run on the test sets, by suite (``senteval``, ``mini``)."""
     found = {}
     for file in sorted(folder.glob(evaluation_file(folder, "*", "test").name)):
         content = read_json(file)
@@ -147,90 +121,61 @@ def is_sts(task: str, result: Mapping[str, Any]) -> bool:
     return "spearman" in result or task in TASKS["sts"]
 
 
-@dataclass(frozen=True)
-class RunFigures(FinishedRun):
-    """A finished run of text with its figures.
-
-    Attributes:
-        configuration: the folder's name without the seed.
-        figures: by group (``training``, or a suite and ``sts`` or ``transfer``), then by task.
-        pairs: (2, pairs) by STS task, cosines and gold scores; empty where the evaluation did not store them.
-        variants: what the data were, if they were not the published ones.
-    """
-
-    configuration: str
-    figures: Mapping[str, Row]
-    pairs: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
-    variants: tuple[str, ...] = ()
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The options that make the configuration."""
-        return {name: value for name, value in self.options.items() if name not in {*FREE, "seed"}}
-
-
-def read_text_runs(folders: Iterable[Path]) -> tuple[list[RunFigures], list[str]]:
-    """The finished runs of text with their figures, and the names of those that are not finished.
+def read_text_runs(places: Iterable[Path]) -> tuple[list[TextRun], list[str]]:
+    """The finished runs of text, and the names of those that are not finished.
 
     Args:
-        folders: runs, or folders of runs.
+        places: runs, folders of runs, or files of runs (``.jsonl``).
 
     Raises:
         UserError: no run there, two runs with the same configuration and seed, or a configuration with two settings.
     """
+    places = list(places)
+    folders = [place for place in places if place.suffix != ".jsonl"]
     finished, unfinished = read_finished(folders, (TEXT_PROGRAM,))
     runs = [_with_figures(run) for run in finished]
+    for file in places:
+        if file not in folders:
+            runs += _of_file(file)
     _check(runs)
     return runs, [folder.name for folder in unfinished]
 
 
-def _with_figures(run: FinishedRun) -> RunFigures:
-    folder, record = run.folder, run.record
-    figures: dict[str, Row] = {TRAINING: {str(key): value for key, value in record["trained"].items()}}
-    variants = [f"{option}: {variant}" for option, variant in record.get("data_variants", {}).items() if variant]
-    for suite, evaluation in text_evaluations(folder).items():
+def _of_file(file: Path) -> list[TextRun]:
+    try:
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        return [TextRun(Path(line["name"]), line, line["figures"], line["variants"]) for line in lines]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{file} is not a file of runs: {error!r}") from error
+
+
+def _with_figures(run: FinishedRun) -> TextRun:
+    figures: dict[str, Row] = {TRAINING: {str(key): value for key, value in run.record["trained"].items()}}
+    variants = [f"{option}: {name}" for option, name in run.record.get("data_variants", {}).items() if name]
+    for suite, evaluation in text_evaluations(run.folder).items():
         for task, result in evaluation["tasks"].items():
-            key = f"{suite}/sts" if is_sts(task, result) else f"{suite}/transfer"
             figure = result.get("spearman", result.get("accuracy", result.get("figure")))
-            figures.setdefault(key, {})[task] = figure
+            figures.setdefault(f"{suite}/{'sts' if is_sts(task, result) else 'transfer'}", {})[task] = figure
         if evaluation.get("data_variant"):
             variants.append(f"evaluation: {evaluation['data_variant']}")
-    name = _NAME.fullmatch(folder.name)
-    configuration = name["name"] if name else folder.name
-    return RunFigures(folder, record, configuration, figures, _read_pairs(folder / PAIRS), tuple(variants))
+    return TextRun(run.folder, run.record, figures, variants)
 
 
-def _read_pairs(file: Path) -> dict[str, NDArray[np.float64]]:
-    if not file.is_file():
-        return {}
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            return {task: stored[task] for task in stored.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
-
-
-def _check(runs: Sequence[RunFigures]) -> None:
-    first: dict[str, RunFigures] = {}
-    seen: dict[tuple[str, int], RunFigures] = {}
+def _check(runs: Sequence[TextRun]) -> None:
+    first: dict[str, TextRun] = {}
+    seen: dict[tuple[str, int], TextRun] = {}
     for run in runs:
         other = seen.setdefault((run.configuration, run.seed), run)
         if other is not run:
             raise UserError(f"{other.folder} and {run.folder} are one configuration with one seed")
-        changed = differing([first.setdefault(run.configuration, run), run])
+        one = first.setdefault(run.configuration, run)
+        changed = differing([one, run])
         if changed:
-            raise UserError(
-                f"{first[run.configuration].folder} and {run.folder} have one name and differ in {', '.join(changed)}"
-            )
+            raise UserError(f"{one.folder} and {run.folder} have one name and differ in {', '.join(changed)}")
 
 
-def differing(runs: Sequence[RunFigures], but: Sequence[str] = ()) -> list[str]:
+def differing(runs: Sequence[TextRun], but: Iterable[str] = ()) -> list[str]:
     """The settings in which runs differ, apart from seed, folders and those in ``but``."""
     values = [run.settings for run in runs]
-    return [name for name in values[0] if name not in but and any(v.get(name) != values[0][name] for v in values)]
-
-
-def differing_otherwise(runs: Sequence[RunFigures]) -> list[str]:
-    """The settings apart from objective and temperature in which runs differ."""
-    of_the_rule = ("temperature", "rule", "detach_temperature", *TEMPERATURE_OPTIONS)
-    return differing(runs, ("objective", "rows", *OWNERS, *of_the_rule))
+    names = dict.fromkeys(name for each in values for name in each if name not in but)
+    return [name for name in names if any(each.get(name) != values[0].get(name) for each in values)]

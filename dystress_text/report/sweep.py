@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from dystress_text.errors import Interrupted, UserError
+from dystress_text.errors import Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import own_names
 from dystress_text.files.places import PACKAGE
-from dystress_text.report.jobs import Command, Job, run_jobs
-from dystress_text.report.runs import FREE, PAIRS
+from dystress_text.report.runs import FREE
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import objective_of
 from dystress_text.simcse.presets import PRESETS, TABLES
@@ -30,80 +32,61 @@ from dystress_text.training.settings import TEMPERATURE_OPTIONS
 GRID = tuple(option for option in TEMPERATURE_OPTIONS if option != "unit")  # the numbers
 SET_HERE = ("--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir")
 TRAIN, EVALUATE = PACKAGE / "train.py", PACKAGE / "senteval.py"
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What each run is evaluated on.
-
-    Attributes:
-        tasks: names as ``eval/senteval.py`` knows them; empty for no evaluation.
-        suite: its ``--suite``.
-        data_dir: where prepared data lie.
-    """
-
-    tasks: tuple[str, ...]
-    suite: str
-    data_dir: str | None
+Command = list[str]
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A training run of the sweep, done or not.
+    """A run of the sweep, done or not.
 
     Attributes:
-        name: of the configuration and the seed; also the folder's.
-        folder: where it goes.
+        folder: where it goes, named by the configuration and the seed.
         options: of the training program, without the folder and resuming.
+        tasks: of the evaluation; empty for none.
+        suite: of the evaluation.
+        data_dir: where prepared data lie.
     """
 
-    name: str
     folder: Path
     options: tuple[str, ...]
+    tasks: tuple[str, ...]
+    suite: str
+    data_dir: str | None
 
-    def state(self) -> str:
-        """``missing``, ``begun`` or ``trained``.
+    def commands(self) -> Iterator[tuple[str, Command]]:
+        """What is left to do, each step asked for when those before it are done: a word and a command.
 
         Raises:
             UserError: the folder holds a finished run with other settings.
         """
+        state = self.state()
+        if state != "trained":
+            resume = ["--resume_from_checkpoint"] if state == "begun" else []
+            yield state, [sys.executable, str(TRAIN), *self.options, f"--output_dir={self.folder}", *resume]
+        asked = self._evaluated()
+        if not set(self.tasks) <= asked and "all" not in asked:
+            data = [] if self.data_dir is None else ["--data_dir", self.data_dir]
+            command = [sys.executable, str(EVALUATE), "--model", str(self.folder), "--suite", self.suite, *data]
+            yield "trained", [*command, "--tasks", *sorted(asked | set(self.tasks))]
+
+    def state(self) -> str:
+        """``missing``, ``begun`` or ``trained``."""
         if not self.folder.is_dir() or not any(self.folder.iterdir()):
             return "missing"
         record = read_record(self.folder)
         if "trained" not in record:
             return "begun"
-        now = json.loads(json.dumps(parse(self.options).options()))
-        then = record.get("settings", {})
-        changed = [name for name in now if name not in FREE and then.get(name) != now[name]]
+        now, then = json.loads(json.dumps(parse(self.options).options())), record.get("settings", {})
+        changed = [f"{n} was {then.get(n)}, is {now[n]}" for n in now if n not in FREE and then.get(n) != now[n]]
         if changed:
-            differences = "; ".join(f"{name} was {then.get(name)}, is {now[name]}" for name in changed)
             raise UserError(
-                f"{self.folder} holds a finished run with other settings ({differences}): another --output_dir"
+                f"{self.folder} holds a finished run with other settings ({'; '.join(changed)}): another --output_dir"
             )
         return "trained"
 
-    def train_command(self) -> Command | None:
-        """What trains it, or goes on with it; None where it is trained."""
-        state = self.state()
-        resume = ["--resume_from_checkpoint"] if state == "begun" else []
-        command = [sys.executable, str(TRAIN), *self.options, f"--output_dir={self.folder}", *resume]
-        return None if state == "trained" else command
-
-    def evaluate_command(self, evaluation: Evaluation) -> Command | None:
-        """What evaluates it; None where that is done, or not asked for."""
-        asked = self._evaluated(evaluation.suite)
-        if set(evaluation.tasks) <= asked or "all" in asked:
-            return None
-        tasks = sorted(asked | set(evaluation.tasks))
-        data = [] if evaluation.data_dir is None else ["--data_dir", evaluation.data_dir]
-        return [
-            sys.executable, str(EVALUATE), "--model", str(self.folder), "--suite", evaluation.suite, *data,
-            "--pairs", str(self.folder / PAIRS), "--tasks", *tasks,
-        ]  # fmt: skip
-
-    def _evaluated(self, suite: str) -> set[str]:
+    def _evaluated(self) -> set[str]:
         """The tasks asked for in a complete evaluation of the run as it is."""
-        file = evaluation_file(self.folder, suite, "test")
+        file = evaluation_file(self.folder, self.suite, "test")
         try:
             if file.stat().st_mtime < (self.folder / RECORD).stat().st_mtime:  # of an older run
                 return set()
@@ -114,34 +97,27 @@ class PlannedRun:
 
 
 def configurations(options: Any) -> dict[str, list[str]]:
-    """Options of the training program by the name of the configuration.
-
-    Raises:
-        UserError: an unknown preset, or none at all.
-    """
+    """Options of the training program by the name of the configuration."""
     names = [*itertools.chain.from_iterable(TABLES[table] for table in options.table), *options.presets]
     for name in names:
         find_preset(name, PRESETS)
     found = {name: [f"--preset={name}"] for name in names}
-    axes = {name: list(dict.fromkeys(getattr(options, name))) for name in GRID if getattr(options, name)}
+    axes = {name: list(dict.fromkeys(values)) for name in GRID if (values := getattr(options, name))}
     if axes or options.temperature:
-        kind = [] if options.temperature is None else [f"--temperature={options.temperature}"]
+        kind = [] if options.temperature is None else [options.temperature]
         for values in itertools.product(*axes.values()):
             point = dict(zip(axes, values, strict=True))
             if point.get("tau_min", 0) <= point.get("tau_max", float("inf")):
-                words = [*([options.temperature] if kind else []), *(f"{name}={v:g}" for name, v in point.items())]
-                found["grid-" + "-".join(words)] = [*kind, *(f"--{name}={v}" for name, v in point.items())]
+                name = "grid-" + "-".join([*kind, *(f"{option}={value:g}" for option, value in point.items())])
+                flags = {**({"temperature": kind[0]} if kind else {}), **point}
+                found[name] = [f"--{option}={value}" for option, value in flags.items()]
     if not found:
         raise UserError("nothing to run: name a --table, --presets, or a --temperature with its values")
     return found
 
 
 def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
-    """The runs, configuration by configuration; every command line is checked before the first one starts.
-
-    Raises:
-        UserError: options that do not fit.
-    """
+    """The runs, seed by seed; every command line is checked before the first one starts."""
     taken = [word for word in extra if word.split("=")[0] in SET_HERE]
     if taken:
         raise UserError(
@@ -150,7 +126,10 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     if (options.table or options.presets) and any(word.split("=")[0] == "--preset" for word in extra):
         raise UserError("--preset: not behind --, each row is a preset")
     if options.jobs < 1:
-        raise UserError(f"--jobs: must be at least 1, got {options.jobs}")
+        raise ParameterError("jobs", f"must be at least 1, got {options.jobs}")
+    if "none" in options.tasks and len(options.tasks) > 1:
+        raise ParameterError("tasks", "none stands alone")
+    tasks = tuple(task for task in own_names(options.tasks) if task != "none")
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
     runs = []
     for seed in dict.fromkeys(options.seeds):
@@ -158,22 +137,10 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
             run_options = (*extra, *words, *data, f"--seed={seed}")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
-                settings = parse(run_options)
-                objective_of(settings)
-            runs.append(PlannedRun(f"{name}-seed-{seed}", options.output_dir / f"{name}-seed-{seed}", run_options))
+                objective_of(parse(run_options))
+            folder = options.output_dir / f"{name}-seed-{seed}"
+            runs.append(PlannedRun(folder, run_options, tasks, options.suite, options.data_dir))
     return runs
-
-
-def evaluation_of(options: Any) -> Evaluation:
-    """What ``--tasks`` asks for.
-
-    Raises:
-        UserError: ``none`` together with others, or a task that is left out on purpose.
-    """
-    if "none" in options.tasks and len(options.tasks) > 1:
-        raise UserError("--tasks: none stands alone")
-    tasks = own_names(options.tasks)
-    return Evaluation(tuple(task for task in tasks if task != "none"), options.suite, options.data_dir)
 
 
 def sweep(options: Any, extra: Sequence[str]) -> bool:
@@ -183,49 +150,121 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
         UserError: options that do not fit, or a folder that cannot be made.
         Interrupted: by a signal, after all processes have ended.
     """
-    evaluation = evaluation_of(options)
     runs = plan(options, extra)
     if options.dry_run:
-        for run in runs:
-            print(_listed(run, evaluation))
+        print("\n".join(map(_listed, runs)))
         return True
-    try:
-        options.output_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--output_dir: cannot write to {str(options.output_dir)!r}: {error.strerror}") from error
-    environment = dict(os.environ)
+    (options.output_dir / "logs").mkdir(parents=True, exist_ok=True)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, cores // options.jobs)))
-    print(f"{len(runs)} run{'s' if len(runs) > 1 else ''}, {options.jobs} at once, in {options.output_dir}", flush=True)
-    jobs = [_job(run, evaluation) for run in runs]
-    outcomes, stopped = run_jobs(jobs, options.jobs, partial(print, flush=True), environment)
-    for run in runs:
-        if outcomes[run.name].state == "failed":
-            print(f"failed: {run.name}: {outcomes[run.name].reason}", file=sys.stderr)
-    states = [outcome.state for outcome in outcomes.values()]
-    counts = ", ".join(f"{states.count(s)} {s}" for s in ("done", "failed", "stopped", "waiting") if s in states)
-    if stopped:
-        raise Interrupted(
-            stopped, f"stopped by {signal.Signals(stopped).name}: {counts}; the same line goes on from there"
-        )
-    tables = f"; dystress report {shlex.quote(str(options.output_dir))} makes the tables"
-    print(counts + (tables if "done" in states else ""))
-    return states.count("done") == len(runs)
+    environment = {"OMP_NUM_THREADS": str(max(1, cores // options.jobs)), **os.environ}
+    print(f"{len(runs)} run{'s' * (len(runs) > 1)}, {options.jobs} at once, in {options.output_dir}", flush=True)
+    jobs = {run.folder.name: run.commands for run in runs}
+    failures = run_jobs(jobs, options.output_dir / "logs", options.jobs, environment)
+    for name, reason in failures.items():
+        print(f"failed: {name}: {reason}", file=sys.stderr)
+    done = len(runs) - len(failures)
+    tables = f"; dystress report {shlex.quote(str(options.output_dir))} makes the tables" if done else ""
+    print(f"{done} done, {len(failures)} failed{tables}")
+    return not failures
 
 
-def _job(run: PlannedRun, evaluation: Evaluation) -> Job:
-    log = run.folder.parent / "logs" / f"{run.name}.log"
-    return Job(
-        run.name, log, (("training", run.train_command), ("evaluation", partial(run.evaluate_command, evaluation)))
-    )
-
-
-def _listed(run: PlannedRun, evaluation: Evaluation) -> str:
+def _listed(run: PlannedRun) -> str:
     try:
-        state, command = run.state(), run.train_command()
+        state, command = next(run.commands(), ("done", []))
     except UserError as error:
-        return f"{run.name}: refused: {error}"
-    if command is None:
-        command = run.evaluate_command(evaluation)
-        state = "trained" if command is not None else "done"
-    return f"{run.name}: {state}" + ("" if command is None else f"\n    {shlex.join(command)}")
+        return f"{run.folder.name}: refused: {error}"
+    return f"{run.folder.name}: {state}" + (f"\n    {shlex.join(command)}" if command else "")
+
+
+# ---- processes, several at once --------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Job:
+    name: str
+    steps: Iterator[tuple[str, Command]]
+    log: IO[str]
+    process: subprocess.Popen[bytes] | None = None
+
+
+def run_jobs(
+    jobs: Mapping[str, Callable[[], Iterator[tuple[str, Command]]]], logs: Path, at_once: int, env: Mapping[str, str]
+) -> dict[str, str]:
+    """Run the commands of all jobs, so many jobs at once, and return why some failed, by name.
+
+    The first SIGINT, SIGTERM or SIGHUP is passed on to the processes as SIGTERM, and they are waited for; a second one
+    kills them.
+
+    Args:
+        jobs: what gives the commands of each, one after another.
+        logs: the folder of what they print.
+        at_once: the most processes at one time.
+        env: the environment of the processes.
+    """
+    waiting, working, failures, done = list(jobs), list[_Job](), dict[str, str](), 0
+    with _noted() as signals:
+        stopped = 0
+        while working or (waiting and not signals):
+            while waiting and len(working) < at_once and not signals:
+                name = waiting.pop(0)
+                log = (logs / f"{name}.log").open("a", encoding="utf-8")
+                try:  # the processes inherit the lock: it outlives a sweep that is killed
+                    fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    working.append(_Job(name, jobs[name](), log))
+                except OSError:
+                    failures[name] = f"another process is at it and writes {log.name}"
+                    log.close()
+            for job in [job for job in working if job.process is None or job.process.poll() is not None]:
+                reason = "" if signals else _next_step(job, env)
+                if signals or reason is not None:
+                    working.remove(job)
+                    job.log.close()
+                    done += reason == "" and not signals
+                    if reason:
+                        failures[job.name] = reason
+            for signalled in signals[stopped:]:
+                print(f"stopping {len(working)} at work, which save what they have; once more kills them", flush=True)
+                for process in [job.process for job in working if job.process is not None]:
+                    os.killpg(process.pid, signal.SIGKILL if stopped else signal.SIGTERM)
+                stopped += bool(signalled)
+            time.sleep(0.1)
+    if signals:
+        words = f"stopped by {signal.Signals(signals[0]).name} after {done} of {len(jobs)} runs"
+        raise Interrupted(signals[0], f"{words}; the same line goes on from there")
+    return failures
+
+
+def _next_step(job: _Job, env: Mapping[str, str]) -> str | None:
+    """Start a job's next command; what is returned ends the job: "" if it is done, else why it failed."""
+    code = 0 if job.process is None else job.process.returncode
+    if code:
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        return f"{how}; log: {job.log.name}"
+    try:
+        _, command = next(job.steps)
+    except StopIteration:
+        print(f"{job.name}: done", flush=True)
+        return ""
+    except UserError as error:
+        return str(error)
+    print(f"{job.name}: {Path(command[1]).stem}", flush=True)
+    print(f"$ {shlex.join(command)}", file=job.log, flush=True)
+    job.process = subprocess.Popen(  # a session of its own: a Ctrl-C at the terminal comes from here, once
+        command, stdin=subprocess.DEVNULL, stdout=job.log, stderr=subprocess.STDOUT, env=env, start_new_session=True
+    )
+    return None
+
+
+@contextmanager
+def _noted() -> Iterator[list[int]]:
+    """A list of the signals that ask for an end; those that were ignored before (nohup) stay so."""
+    signals: list[int] = []
+    stops = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in stops if signal.getsignal(number) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, lambda number, _: signals.append(number))
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

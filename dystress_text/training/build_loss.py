@@ -111,17 +111,15 @@ def build_objective(
         raise ParameterError(
             "objective", f"unknown objective {settings.objective!r}; known are {', '.join(OBJECTIVES)}"
         )
-    kind = OBJECTIVES[settings.objective]
-    arguments = {
-        "temperature": build_rule(settings, defaults),
-        "detach_temperature": settings.detach_temperature,
-        "gather": gather,
-        "hard_negative_weight": hard_negative_weight,
-        "bidirectional": bidirectional,
-        "both_views": settings.rows == "ntxent",
-    }
-    known = inspect.signature(kind).parameters
-    return _built(kind, settings, **{name: value for name, value in arguments.items() if name in known})
+    more: dict[str, Any] = {"gather": gather, "hard_negative_weight": hard_negative_weight}
+    rule = build_rule(settings, defaults)
+    if settings.objective != "siglip":  # which has its own
+        more |= {"temperature": rule, "detach_temperature": settings.detach_temperature}
+    if bidirectional:
+        more["bidirectional"] = True
+    if settings.rows == "ntxent":
+        more["both_views"] = True
+    return _built(OBJECTIVES[settings.objective], settings, **more)
 
 
 def learned_group(objective: nn.Module, settings: LossSettings) -> dict[str, Any] | None:

@@ -28,7 +28,7 @@ _OF_TEMPERATURES = constructor_options(TEMPERATURES)
 _OF_OTHERS = {
     name: found
     for name, found in constructor_options({**NEGATIVE_RULES, **OBJECTIVES}).items()
-    if name not in (*signature(InfoNCELoss).parameters, *_OF_TEMPERATURES, "both_views")
+    if name not in (*signature(ContrastiveLoss).parameters, *_OF_TEMPERATURES, "bidirectional", "both_views")
 }
 TEMPERATURE_OPTIONS = tuple("temp" if name == "tau" else name for name in _OF_TEMPERATURES)
 OWNERS = {name: tuple(found.defaults) for name, found in _OF_OTHERS.items()}  # of an option: rules and objectives

@@ -1,12 +1,12 @@
-"""The study of temperature rules: what the audit predicts of each, and what trained runs say.
+"""The study of temperature rules: what the audit predicts of each, what trained runs say, and the tables of the pages.
 
     python tests/benchmarks/laboratory.py predict LOGS --constants 0.05 0.07 --output PREDICTIONS
-    python tests/benchmarks/laboratory.py test RUNS --predictions PREDICTIONS
+    python tests/benchmarks/laboratory.py tables --figure docs/figures/laboratory.png
 
 ``predict`` reads one run of each rule with --log_similarity, made by ``dystress sweep``, and writes the constant that
-comes nearest and whether the rule is expected to train like it. ``test`` reads the runs of the rules and of their
-constants, from the same sweep, and compares them by seed: STS-B dev, and the mean of STS12, STS-B test and SICK-R. It
-prints a Markdown table and, on the last line, the counts as JSON. docs/laboratory.md has the commands of the sweeps.
+comes nearest and whether the rule is expected to train like it. ``tables`` prints the rows of docs/results.md and
+docs/laboratory.md that the records in docs/study make, and draws the figure: runs of rules and constants are compared
+by seed on the mean of STS12, STS-B test and SICK-R. ``dystress report SWEEP --format jsonl`` makes such records.
 """
 
 from __future__ import annotations
@@ -14,48 +14,47 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
-from dystress_text.errors import UserError
 from dystress_text.files.whole import to_json
 from dystress_text.report.audit import EQUIVALENT_MOVED, EQUIVALENT_PULL, windows_of
-from dystress_text.report.comparison import Difference, equivalence, paired
-from dystress_text.report.runs import RunFigures, read_finished, read_text_runs
-from dystress_text.training.run_folder import SIMILARITY_LOG
+from dystress_text.report.comparison import Difference, paired, spread
+from dystress_text.report.runs import TRAINING, TextRun, read_finished, read_text_runs
+from dystress_text.report.tables import Comparisons, sections
+from dystress_text.training.run_folder import SIMILARITY_LOG, read_steps
 
-MARGIN = 0.25  # points; equivalent within it
-LEVEL = 0.05  # of each test
+STUDY = Path(__file__).resolve().parents[2] / "docs" / "study"
+MARGIN, LEVEL = 0.25, 0.05  # points, equivalent within them; of each test
 TEST_SETS = ("STS12", "STS-B", "SICK-R")
-DEV = "sts_b_dev_spearman"
+DEV, UNIFORMITY = "sts_b_dev_spearman", "sts_b_dev_uniformity"
 SEED_OF_LOGS = 1000
+NAMES = {
+    "sts-macl": "MACL", "rule-hardness": "hardness weights", "rule-robust": "robust, one temperature",
+    "rule-adnce": "ADNCE", "rule-temo": "TeMo", "rule-focal": "Focal-InfoNCE", "rule-hcl": "HCL",
+    "rule-siglip": "SigLIP", "rule-rince": "RINCE", "sts-constant-0.05": "constant 0.05 (SimCSE)",
+    "sts-shifted-0.4-0.05-0.07": "shifted -0.4, 0.05/0.07 (default)", "sts-cosine-0.03-0.05": "cosine 0.03/0.05",
+    "hardness-0.0715-20": "hardness weights, τ 0.0715, strength 20", "dcl-0.037": "DCL, τ 0.037",
+}  # fmt: skip
+By_seed = Mapping[int, float]
 
 
-def predict(folder: Path, only: Sequence[str], constants: Sequence[float]) -> dict[str, Any]:
-    """The prediction for each rule, by the name of its preset.
-
-    Args:
-        folder: of the logged runs.
-        only: presets; empty for all.
-        constants: that are trained; a rule is tested against the one that is nearest to its own.
-    """
+def predict(folder: Path, constants: Sequence[float]) -> dict[str, Any]:
+    """The prediction for each rule, by the name of its preset; it is tested against the nearest of the constants."""
     rules = {}
     for run in read_finished([folder])[0]:
-        name = run.folder.name.removesuffix(f"-seed-{SEED_OF_LOGS}")
-        if only and name not in only:
-            continue
-        file = run.folder / SIMILARITY_LOG
-        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-        windows, negatives = windows_of(lines, file)
+        log = run.folder / SIMILARITY_LOG
+        windows, negatives = windows_of(list(read_steps(log)), log)
         whole = windows["all"]
         constant = min(constants, key=lambda tau: abs(math.log(tau / whole.tau)))
         moved = np.interp(math.log(constant), np.log(whole.taus), whole.moved_by_constant)
-        rules[name] = {
+        rules[run.folder.name.removesuffix(f"-seed-{SEED_OF_LOGS}")] = {
             "rule": f"{run.record['objective']}, {run.record['temperature']}",
             "nearest": round(whole.tau, 4),
             "moved": round(whole.moved, 4),
@@ -67,32 +66,16 @@ def predict(folder: Path, only: Sequence[str], constants: Sequence[float]) -> di
             "last": {"nearest": round(windows["last"].tau, 4), "moved": round(windows["last"].moved, 4)},
             "negatives": negatives,
         }
-    return {
-        "seed_of_logs": SEED_OF_LOGS,
-        "equivalent_below": {"moved": EQUIVALENT_MOVED, "pull": EQUIVALENT_PULL},
-        "test": {
-            "margin": MARGIN, "level": LEVEL, "sets": list(TEST_SETS), "seeds": [0, 1, 2, 3, 4],
-            "equivalent": "two one-sided t tests on the average, paired by seed",
-        },
-        "rules": rules,
-    }  # fmt: skip
+    bar = {"moved": EQUIVALENT_MOVED, "pull": EQUIVALENT_PULL}
+    return {"seed_of_logs": SEED_OF_LOGS, "equivalent_below": bar, "rules": rules}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A rule against its nearest constant.
-
-    Attributes:
-        name: of the preset.
-        prediction: its entry.
-        dev: difference on STS-B dev.
-        average: difference of the mean over the test sets.
-        p: of the equivalence of the average.
-    """
+    """A rule against its nearest constant: its prediction, the difference of the averages, the p of equivalence."""
 
     name: str
     prediction: Mapping[str, Any]
-    dev: Difference
     average: Difference
     p: float
 
@@ -110,67 +93,121 @@ class Outcome:
         return bool(self.prediction["equivalent"]) == (self.observed == "equivalent")
 
 
-def by_seed(runs: Sequence[RunFigures], configuration: str) -> tuple[dict[int, float], dict[int, float]]:
-    """STS-B dev and the average of the test sets, by seed."""
-    chosen = [run for run in runs if run.configuration == configuration]
-    dev = {run.seed: float(run.figures["training"][DEV] or 0) for run in chosen}
-    averages = {}
-    for run in chosen:
-        sets = run.figures.get("senteval/sts", {})
-        if all(sets.get(name) is not None for name in TEST_SETS):
-            averages[run.seed] = sum(float(sets[name] or 0) for name in TEST_SETS) / len(TEST_SETS)
-    return dev, averages
+def figures(runs: Sequence[TextRun], configuration: str, column: str) -> dict[int, float]:
+    """A configuration's figures by seed: of a set, or of the test sets the ``average`` or as printed, ``avg``."""
+    found = {}
+    for run in runs:
+        sets = {**run.figures[TRAINING], **run.figures.get("senteval/sts", {})}
+        if all(name in sets for name in TEST_SETS):
+            sets["average"] = sum(float(sets[name] or 0) for name in TEST_SETS) / len(TEST_SETS)
+            sets["avg"] = round(sets["average"], 2)
+        if run.configuration == configuration and column in sets:
+            found[run.seed] = float(sets[column] or 0)
+    return found
 
 
-def test(folder: Path, predictions: Mapping[str, Any]) -> list[Outcome]:
-    """Every rule whose runs and whose constant's runs are there."""
-    runs, _ = read_text_runs([folder])
-    outcomes = []
+def equivalence(ours: By_seed, baseline: By_seed) -> float:
+    """The p of two one-sided t tests, paired by seed, that the mean difference lies within the margin (Schuirmann)."""
+    differences = np.array([ours[seed] - baseline[seed] for seed in sorted(set(ours) & set(baseline))])
+    above = stats.ttest_1samp(differences, -MARGIN, alternative="greater").pvalue
+    below = stats.ttest_1samp(differences, MARGIN, alternative="less").pvalue
+    return float(max(above, below))
+
+
+def outcomes_of(runs: Sequence[TextRun], predictions: Mapping[str, Any]) -> list[Outcome]:
+    """Every rule beside its constant."""
+    found = []
     for name, prediction in predictions["rules"].items():
-        ours, constant = by_seed(runs, name), by_seed(runs, f"grid-constant-temp={prediction['constant']:g}")
-        dev, average = paired(ours[0], constant[0]), paired(ours[1], constant[1])
-        p = equivalence(ours[1], constant[1], MARGIN)
-        if dev is not None and average is not None and p is not None:
-            outcomes.append(Outcome(name, prediction, dev, average, p))
-        else:
-            print(f"{name}: runs are missing", file=sys.stderr)
-    return outcomes
+        ours, theirs = (figures(runs, each, "average") for each in (name, constant_of(prediction)))
+        difference = paired(ours, theirs)
+        if difference is not None:
+            found.append(Outcome(name, prediction, difference, equivalence(ours, theirs)))
+    return found
 
 
-def interval(difference: Difference) -> str:
-    """A mean with its interval."""
-    if difference.low is None or difference.high is None:
-        return f"{difference.mean:+.2f}"
-    return f"{difference.mean:+.2f} ({difference.low:+.2f} to {difference.high:+.2f})"
+def constant_of(prediction: Mapping[str, Any]) -> str:
+    """The configuration of a rule's nearest constant."""
+    return f"grid-constant-temp={prediction['constant']:g}"
 
 
-def table(outcomes: Sequence[Outcome]) -> list[str]:
-    """The Markdown table."""
-    head = ("rule", "nearest", "moved", "pull", "against", "predicted", "average", "STS-B dev", "p of equivalence",
-            "observed", "held", "seeds")  # fmt: skip
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for one in outcomes:
-        told = one.prediction
-        cells = (
-            one.name, f"{told['nearest']:.4f}", f"{100 * told['moved']:.1f} %", f"{told['pull']:.2f}",
-            f"{told['constant']:g}",
-            "equivalent" if told["equivalent"] else "not", interval(one.average), interval(one.dev), f"{one.p:.3f}",
-            one.observed, "yes" if one.held else "no", str(one.average.seeds),
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+def name_of(configuration: str) -> str:
+    """What the pages call a configuration."""
+    kind, _, rest = configuration.removeprefix("sts-").partition("-")
+    if kind == "shifted" and configuration not in NAMES:
+        return "shifted -{}, {}/{}".format(*rest.split("-"))
+    return NAMES.get(configuration, f"constant {rest.removeprefix('constant-temp=')}")
 
 
-def draw(outcomes: Sequence[Outcome], file: Path) -> None:
+def tables() -> dict[str, list[str]]:
+    """The rows that the records make, by the page and what they are of; those that begin with ... without names."""
+    runs, laboratory, search = (read_text_runs([STUDY / f"{n}.jsonl"])[0] for n in ("runs", "laboratory", "search"))
+    compared = Comparisons(runs)
+    differences = dict(sections(compared))["STS, Spearman x 100: differences over seeds"][1:]
+    both = [*laboratory, *search]
+
+    def means(of: Sequence[TextRun], configuration: str, *more: str) -> list[str]:
+        return [str(spread(list(figures(of, configuration, c).values()))) for c in (DEV, *TEST_SETS, *more)]
+
+    best = []
+    for name in (
+        "hardness-0.0715-20",
+        "dcl-0.037",
+        "sts-macl",
+        "grid-constant-temp=0.089",
+        "grid-constant-temp=0.0715",
+    ):
+        test = [run for run in both if run.seed < 5]
+        less = paired(*(figures(test, each, "average") for each in (name, "grid-constant-temp=0.089")))
+        label = name_of(name) + " (published)" * (name == "sts-macl")
+        best.append(_row(label, *means(test, name, "average"), "" if name.startswith("grid") else str(less)))
+    rules = [
+        _row("...", f"{p['nearest']:.4f}", f"{100 * p['moved']:.1f} %", f"{p['pull']:.2f}",
+             "equivalent" if p["equivalent"] else "not equivalent", str(one.average), one.observed)
+        for one in outcomes() for p in [one.prediction]
+    ]  # fmt: skip
+    candidates = []
+    for name in dict.fromkeys(run.configuration for run in search):
+        dev = figures(search, name, DEV)
+        first, five = [dev[seed] for seed in (10, 11)], [dev[seed] for seed in range(10, 15) if seed in dev]
+        over = f"{np.mean(five):.2f}" if len(five) == 5 else ""
+        audits = [run.record["audit"] for run in search if run.configuration == name and "audit" in run.record]
+        told = [f"{a['nearest_constant']:.4f} | {100 * a['moved']:.1f} % | {a['pull']:.2f}" for a in audits]
+        of_rule = ["..." if not told or name.startswith("dcl") else f"... | {told[0]}"]
+        candidates.append(_row(*of_rule, f"{np.mean(first):.2f}", over))
+    return {
+        "results: the text table": [
+            _row(name_of(name), *means(runs, name, "avg", UNIFORMITY)) for name in compared.configurations
+        ],
+        "results: differences": [
+            _row(*(name_of(each).partition(" (")[0] for each in row[:2]), *row[3:]) for row in differences
+        ],
+        "results: rules": [
+            _row(name_of(name), *means(laboratory, name, "avg")) for name in Comparisons(laboratory).configurations
+        ],
+        "results: the best": best,
+        "laboratory: rules": rules,
+        "laboratory: candidates": candidates,
+        "laboratory: the best": best,
+    }
+
+
+def outcomes() -> list[Outcome]:
+    """The test of the predictions in docs/study."""
+    predictions = json.loads((STUDY / "predictions.json").read_text(encoding="utf-8"))
+    return outcomes_of(read_text_runs([STUDY / "laboratory.jsonl"])[0], predictions)
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def draw(found: Sequence[Outcome], file: Path) -> None:
     """Each rule's difference from its constant with its interval, and the margin, by what was predicted."""
     import matplotlib.pyplot as plt
 
-    from dystress_text.report.drawings import WIDTH, style
-    from dystress_text.report.plots import STYLES, dress_plain
+    from dystress_text.report.plots import STYLES, WIDTH, dress_plain, style
 
-    ordered = sorted(
-        outcomes, key=lambda one: (not one.prediction["equivalent"], one.prediction["moved"]), reverse=True
-    )
+    ordered = sorted(found, key=lambda one: (not one.prediction["equivalent"], one.prediction["moved"]), reverse=True)
     with style():
         figure, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.28 * len(ordered)), layout="constrained")
         axes.axvspan(-MARGIN, MARGIN, color="0.9", linewidth=0, label=f"the margin, {MARGIN:g} points")
@@ -181,18 +218,16 @@ def draw(outcomes: Sequence[Outcome], file: Path) -> None:
             rows = [i for i, one in enumerate(ordered) if bool(one.prediction["equivalent"]) == predicted]
             chosen = [ordered[i].average for i in rows]
             ends = [[d.mean - (d.low or 0) for d in chosen], [(d.high or 0) - d.mean for d in chosen]]
-            axes.errorbar(
-                [d.mean for d in chosen], rows, xerr=ends, fmt="o", color=colour, fillstyle=filled, markersize=4.5,
-                capsize=2, label=words,
-            )  # fmt: skip
-        names = [f"{one.name} - {one.prediction['constant']:g}" for one in ordered]
-        axes.set_yticks(range(len(ordered)), names)
+            means = [d.mean for d in chosen]
+            axes.errorbar(means, rows, xerr=ends, fmt="o", color=colour, fillstyle=filled, capsize=2, label=words)
+        axes.set_yticks(range(len(ordered)), [f"{one.name} - {one.prediction['constant']:g}" for one in ordered])
         for i, one in enumerate(ordered):
+            words = f"{100 * one.prediction['moved']:.1f} %, pull {one.prediction['pull']:.2f}"
+            at = ("axes fraction", "data")
             axes.annotate(
-                f"{100 * one.prediction['moved']:.1f} %, pull {one.prediction['pull']:.2f}", (1, i),
-                xycoords=("axes fraction", "data"), xytext=(4, 0), textcoords="offset points", va="center", fontsize=7,
-            )  # fmt: skip
-        dress_plain(axes, "", "Rule less its nearest constant, average of three STS sets", 8)
+                words, (1, i), xycoords=at, xytext=(4, 0), textcoords="offset points", va="center", fontsize=7
+            )
+        dress_plain(axes, "", "Rule less its nearest constant, average of three STS sets")
         axes.set_xlabel("points, 95 % interval over the seeds")
         axes.set_xscale("symlog", linthresh=1, linscale=1.5)  # even up to 1, then by factors
         ticks = (-8, -4, -2, -1, -0.5, 0, 0.5, 1, 2)
@@ -209,27 +244,16 @@ def main() -> None:
     one.add_argument("logs", type=Path)
     one.add_argument("--output", type=Path, required=True)
     one.add_argument("--constants", type=float, nargs="+", required=True, help="that are trained")
-    one.add_argument("--only", nargs="*", default=[], help="presets; default all")
-    two = commands.add_parser("test")
-    two.add_argument("runs", type=Path)
-    two.add_argument("--predictions", type=Path, required=True)
-    two.add_argument("--figure", type=Path, help="a picture of the table")
+    commands.add_parser("tables").add_argument("--figure", type=Path, help="a picture of the test")
     options = parser.parse_args()
-    try:
-        if options.command == "predict":
-            options.output.parent.mkdir(parents=True, exist_ok=True)
-            options.output.write_text(
-                to_json(predict(options.logs, options.only, options.constants), indent=1) + "\n", encoding="utf-8"
-            )
-            return
-        outcomes = test(options.runs, json.loads(options.predictions.read_text(encoding="utf-8")))
-    except UserError as error:
-        raise SystemExit(str(error)) from error
-    print("\n".join(table(outcomes)))
+    if options.command == "predict":
+        options.output.write_text(to_json(predict(options.logs, options.constants), indent=1) + "\n", encoding="utf-8")
+        return
+    warnings.simplefilter("ignore")
+    for title, rows in tables().items():
+        print(f"{title}\n\n" + "\n".join(rows) + "\n")
     if options.figure is not None:
-        draw(outcomes, options.figure)
-    counts = {kind: sum(o.observed == kind for o in outcomes) for kind in ("equivalent", "different", "undecided")}
-    print(json.dumps({"rules": len(outcomes), "held": sum(one.held for one in outcomes), **counts}))
+        draw(outcomes(), options.figure)
 
 
 if __name__ == "__main__":

@@ -1,101 +1,278 @@
-"""Checkpoint folders: complete or passed over."""
+"""Checkpoints: a resumed run is the run, another run is refused, and no file of one can run code."""
 
 import json
+import os
+import pickle
+import random
 import shutil
 
 import pytest
+import torch
+from accelerate.utils import load
+from conftest import reset_accelerator
+from safetensors.torch import load_file
+from trainer_cases import log_of, make_task, run, weights
 
-from dystress_text.errors import UserError
-from dystress_text.files.whole import MANIFEST, damage_of, seal
-from dystress_text.training.checkpoints import newest_complete, remove_old
-from dystress_text.training.run_folder import STAGING, checkpoint_folder, checkpoint_folders
-
-
-def write(output, step, content=b"weights"):
-    staging = output / STAGING
-    (staging / "part").mkdir(parents=True)
-    (staging / "model.bin").write_bytes(content)
-    (staging / "part" / "state.json").write_text("{}")
-    seal(staging, checkpoint_folder(output, step))
-    return checkpoint_folder(output, step)
+from dystress_text.errors import TrainingError, UserError
+from dystress_text.train import main
+from dystress_text.training.checkpoints import Checkpoints, TrainingState, identity_of, remove_old
+from dystress_text.training.run_folder import checkpoint_folders
 
 
-def test_the_newest_is_found_by_its_step_and_not_by_its_name(tmp_path):
-    for step in (9, 100, 20):
-        write(tmp_path, step)
-    (tmp_path / "checkpoint-mine").mkdir()
-    (tmp_path / "checkpoint-500").write_text("a file")
-    assert [path.name for path in checkpoint_folders(tmp_path)] == ["checkpoint-100", "checkpoint-20", "checkpoint-9"]
-    assert newest_complete(tmp_path) == tmp_path / "checkpoint-100"
-    assert not (tmp_path / STAGING).exists()
-    assert newest_complete(tmp_path / "nowhere") is None
+def equal(a, b):
+    return all(torch.equal(a[name], b[name]) for name in a)
 
 
-def torn(path):
-    path.write_bytes(path.read_bytes()[:-1])
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, corpus, precision):
+    """With dropout, across the end of an epoch, and with the log of similarities."""
+    options = {"max_steps": 30, "save_steps": 4, "mixed_precision": precision, "logging_steps": 1}
+    options |= {"log_similarity": precision == "no"}
+    whole, broken = make_task(corpus, dropout=0.1), make_task(corpus, dropout=0.1)
+    run(whole, corpus, tmp_path / "whole", **options)
+    inner, calls = broken.loss, []
+    broken.loss = lambda z: calls.append(1) or inner(z) * (float("nan") if len(calls) == 27 else 1.0)  # in epoch 2
+    with pytest.raises(TrainingError):
+        run(broken, corpus, tmp_path / "broken", **options)
+    make_task(corpus, dropout=0.5)  # other weights and random state than at the interruption
+    resumed = make_task(corpus, dropout=0.1)
+    summary, trainer = run(resumed, corpus, tmp_path / "broken", resume_from_checkpoint=True, **options)
+    assert summary.steps == 30
+    assert equal(weights(whole), weights(resumed))
+    for key in ("loss", "learning_rate"):
+        assert log_of(tmp_path / "broken", key) == log_of(tmp_path / "whole", key)
+    assert trainer.scheduler.last_epoch == 30
+    if precision == "no":
+        one, other = ((tmp_path / name / "similarity.jsonl").read_text() for name in ("whole", "broken"))
+        assert one == other
 
 
-def flipped(path):
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+def test_the_scale_of_fp16_goes_on(tmp_path, corpus):
+    """A scale that overflows at first, in torch's fp16 of a CPU, which accelerate refuses."""
+    from test_trainer import scaled
 
-
-@pytest.mark.parametrize("name", ["model.bin", "part/state.json", MANIFEST])
-@pytest.mark.parametrize("harm", [torn, flipped, lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
-def test_a_damaged_one_is_passed_over_with_a_warning(tmp_path, name, harm):
-    write(tmp_path, 1)
-    newest = write(tmp_path, 2)
-    if name == MANIFEST and harm is torn:
-        pytest.skip("the last byte is the end of the line")
-    harm(newest / name)
-    if name == MANIFEST and harm is flipped and damage_of(newest) is None:
-        pytest.skip("a space became another character that JSON takes")
-    with pytest.warns(UserWarning, match="checkpoint-2 is damaged and passed over: "):
-        assert newest_complete(tmp_path) == tmp_path / "checkpoint-1"
-
-
-def test_all_damaged_is_an_error(tmp_path):
-    torn(write(tmp_path, 1) / "model.bin")
-    damaged = pytest.warns(UserWarning, match="passed over")
-    with damaged, pytest.raises(UserError, match=r"every checkpoint in .* is damaged"):
-        newest_complete(tmp_path)
+    options = {"max_steps": 12, "save_steps": 5, "backoff": 0.05, "logging_steps": 1}
+    whole, first = scaled(corpus, tmp_path / "whole", 2.0**36, **options), {}
+    scaled(corpus, tmp_path / "broken", 2.0**36, **options)
+    shutil.rmtree(tmp_path / "broken" / "checkpoint-10")
+    again = scaled(corpus, tmp_path / "broken", 2.0**10, **options, resume_from_checkpoint=True)
+    assert again.skipped_steps == whole.skipped_steps > 0
+    assert log_of(tmp_path / "broken", "loss") == log_of(tmp_path / "whole", "loss")
+    assert first == {}
 
 
 @pytest.mark.parametrize(
-    "manifest",
-    ["[]", "null", "{}", '{"files": 3}', '{"files": {"model.bin": 7}}', '{"files": {"model.bin": ["a"]}}', "\0"],
-)
-def test_a_manifest_of_another_form_is_damage(tmp_path, manifest):
-    folder = write(tmp_path, 1)
-    (folder / MANIFEST).write_text(manifest)
-    assert damage_of(folder) is not None
+    ("changed", "words"),
+    [({"seed": 43}, "seed was 42, is 43"), ({"learning_rate": 1e-3}, "learning_rate was 0.01, is 0.001"),
+     ({"max_steps": 4}, "max_steps was 6, is 4")],
+)  # fmt: skip
+def test_another_run_is_not_continued(tmp_path, corpus, changed, words):
+    run(make_task(corpus), corpus, tmp_path, save_steps=4)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    with pytest.raises(UserError, match=f"resume_from_checkpoint: .*{words}"):
+        run(make_task(corpus), corpus, tmp_path, resume_from_checkpoint=True, save_steps=4, **changed)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    reset_accelerator()
+    run(make_task(corpus), corpus, tmp_path, resume_from_checkpoint=True, save_steps=3, logging_steps=1)  # its own
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/hostname"])
-def test_a_manifest_reads_nothing_outside(tmp_path, name):
-    folder = write(tmp_path, 1)
-    (tmp_path / "secret").write_text("x")
-    (folder / MANIFEST).write_text(json.dumps({"files": {name: [1, "0"]}}))
-    assert "outside the folder" in damage_of(folder)
+def test_other_data_and_another_device_are_another_run(tiny_run, tmp_path, monkeypatch, capsys):
+    flags = [*tiny_run, f"--output_dir={tmp_path}", "--eval_set=none", "--max_steps=4", "--save_steps=2"]
+    elsewhere = {"device": "cuda", "training data": "other"}
+    with monkeypatch.context() as patch:
+        patch.setattr("dystress_text.training.trainer.identity_of", lambda *a: identity_of(*a) | elsewhere)
+        assert main(flags) == 0
+    reset_accelerator()
+    assert main([*flags, "--resume_from_checkpoint"]) == 2
+    said = capsys.readouterr().err
+    assert "device was cuda, is cpu" in said
+    assert "training data was other, is " in said
 
 
-def test_the_same_step_again_takes_the_place_of_the_first(tmp_path):
-    write(tmp_path, 1, b"old")
-    assert (write(tmp_path, 1, b"new") / "model.bin").read_bytes() == b"new"
-    assert newest_complete(tmp_path) == tmp_path / "checkpoint-1"
+def test_without_a_checkpoint_a_run_begins_anew(tmp_path, corpus):
+    whole, again = make_task(corpus), make_task(corpus)
+    run(whole, corpus, tmp_path / "whole")
+    run(again, corpus, tmp_path / "again", resume_from_checkpoint=True)
+    assert equal(weights(whole), weights(again))
 
 
-def test_only_the_newest_are_kept(tmp_path):
-    for step in range(1, 6):
-        write(tmp_path, step)
+def test_the_newest_is_found_by_its_step_and_only_the_newest_are_kept(tmp_path):
+    for step in (9, 100, 20):
+        (tmp_path / f"checkpoint-{step}").mkdir()
     (tmp_path / "checkpoint-mine").mkdir()
-    remove_old(tmp_path, 2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-4", "checkpoint-5", "checkpoint-mine"]
+    (tmp_path / "checkpoint-500").write_text("a file")
+    assert [path.name for path in checkpoint_folders(tmp_path)] == ["checkpoint-100", "checkpoint-20", "checkpoint-9"]
+    remove_old(tmp_path, 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-100", "checkpoint-500", "checkpoint-mine"]
 
 
-def test_what_was_removed_in_part_is_passed_over(tmp_path):
-    write(tmp_path, 1)
-    shutil.rmtree(write(tmp_path, 2) / "part")
-    with pytest.warns(UserWarning, match=r"state\.json is missing"):
-        assert newest_complete(tmp_path) == tmp_path / "checkpoint-1"
+# ---- damaged and forged ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def interrupted(tiny_bert, text_file, tmp_path_factory):
+    """A run of two steps as it lies when it was killed after its last checkpoint; and its flags."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    flags = [
+        f"--model_name_or_path={tiny_bert}", f"--train_file={text_file}", "--eval_set=none", "--max_steps=3",
+        "--train_batch_size=4", "--gradient_accumulation_steps=2", "--mixed_precision=no", "--save_steps=1",
+    ]  # fmt: skip
+    assert main([*flags, f"--output_dir={folder / 'out'}"]) == 0
+    reset_accelerator()
+    return folder / "out", flags
+
+
+@pytest.fixture
+def copied(interrupted, tmp_path):
+    """The newest checkpoint of a copy to spoil, and the flags that resume it."""
+    shutil.copytree(interrupted[0], tmp_path / "out")
+    flags = [*interrupted[1], f"--output_dir={tmp_path / 'out'}", "--resume_from_checkpoint"]
+    return checkpoint_folders(tmp_path / "out")[0], flags
+
+
+def refused(flags, capsys):
+    """The one line of a run that does not go on."""
+    code = main(flags)
+    reset_accelerator()
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    assert code == 2, said
+    last = said.strip().splitlines()[-1]
+    assert last.startswith("dystress train: error: --resume_from_checkpoint: ")
+    return last
+
+
+class Harm:
+    """Makes a folder where it is unpickled."""
+
+    def __init__(self, canary):
+        self.canary = str(canary)
+
+    def __reduce__(self):
+        return os.mkdir, (self.canary,)
+
+
+@pytest.mark.parametrize(
+    "name", ["optimizer.bin", "random_states_0.pkl", "pytorch_model.bin", "custom_checkpoint_0.pkl", "task.safetensors",
+             "training_state.json", "model.safetensors"]
+)  # fmt: skip
+@pytest.mark.parametrize("how", ["pickle", "inside"])
+def test_a_pickle_is_never_run(name, how, copied, tmp_path, capsys):
+    folder, flags = copied
+    canary = tmp_path / "canary"
+    if name == "pytorch_model.bin":
+        (folder / "model.safetensors").unlink()
+    harm = Harm(canary)
+    if how == "pickle":
+        (folder / name).write_bytes(pickle.dumps(harm))
+    else:
+        torch.save({"state": {}, "param_groups": [harm], "torch_manual_seed": harm}, folder / name)
+    pickle.loads(pickle.dumps(harm))  # which would do harm, if anybody did this
+    canary.rmdir()
+    refused(flags, capsys)
+    assert not canary.exists()
+
+
+def test_bytes_of_any_kind_end_in_a_line(interrupted, tmp_path, capsys):
+    """Each file cut, emptied, or replaced by random bytes; and one that is gone."""
+    chance = random.Random(5)
+    for name in sorted(path.name for path in checkpoint_folders(interrupted[0])[0].iterdir()):
+        if name == "scheduler.bin":
+            continue
+        for content in (b"", chance.randbytes(300), b"\xff" * 20, None):
+            shutil.rmtree(tmp_path / "out", ignore_errors=True)
+            shutil.copytree(interrupted[0], tmp_path / "out")
+            file = checkpoint_folders(tmp_path / "out")[0] / name
+            file.unlink()
+            if content is not None:
+                file.write_bytes(content)
+            refused([*interrupted[1], f"--output_dir={tmp_path / 'out'}", "--resume_from_checkpoint"], capsys)
+
+
+def forged(file, change):
+    def spoil(folder):
+        stored = load(folder / file)
+        change(stored)
+        torch.save(stored, folder / file)
+
+    return spoil
+
+
+def forged_state(**changes):
+    def spoil(folder):
+        stored = json.loads((folder / "training_state.json").read_text())
+        stored["state"].update(changes)
+        (folder / "training_state.json").write_text(json.dumps(stored))
+
+    return spoil
+
+
+FORGERIES = {
+    "moments of another shape": forged("optimizer.bin", lambda s: s["state"][0].update(exp_avg=torch.zeros(3))),
+    "no moments": forged("optimizer.bin", lambda s: s["state"][0].pop("exp_avg")),
+    "moments of text": forged("optimizer.bin", lambda s: s["state"][0].update(exp_avg="x")),
+    "other groups": forged("optimizer.bin", lambda s: s["param_groups"].pop()),
+    "a count of batches of text": forged("random_states_0.pkl", lambda s: s.update(step="x")),
+    "another random state": forged("random_states_0.pkl", lambda s: s.update(torch_manual_seed=torch.zeros(3))),
+    "a step after the last": forged_state(step=4),
+    "a time of text": forged_state(train_seconds="x"),
+    "losses that are none": forged_state(losses=[None]),
+    "a field of another program": forged_state(odd=1),
+}
+
+
+@pytest.mark.parametrize("spoil", FORGERIES.values(), ids=FORGERIES)
+def test_what_another_program_wrote_ends_in_a_line(spoil, copied, capsys):
+    folder, flags = copied
+    spoil(folder)
+    refused(flags, capsys)
+
+
+def test_an_optimisers_options_are_those_of_the_settings(copied):
+    """Not those of the file: they were compared by the settings."""
+    folder, flags = copied
+    forged("optimizer.bin", lambda s: s["param_groups"][0].update(lr="x", betas="xy"))(folder)
+    assert main(flags) == 0
+
+
+def test_a_random_state_that_was_not_loaded_is_noticed(copied, monkeypatch, capsys):
+    """accelerate only logs it."""
+    check = Checkpoints._check_random_states
+    monkeypatch.setattr(Checkpoints, "_check_random_states", lambda *a: (torch.rand(1), check(*a)))
+    assert "the random state was not loaded" in refused(copied[1], capsys)
+
+
+def test_a_checkpoint_before_it_goes_on(copied):
+    """Without the damaged one, as the line says."""
+    folder, flags = copied
+    shutil.rmtree(folder)
+    assert main(flags) == 0
+
+
+def test_a_learned_temperature_is_part_of_it(tiny_run, tmp_path):
+    options = [*tiny_run, "--temp=0.05", "--learn_temperature", "--temperature_learning_rate=0.05", "--save_steps=3"]
+    assert main([*options, f"--output_dir={tmp_path}"]) == 0
+    assert load_file(tmp_path / "checkpoint-3" / "task.safetensors").keys() == {"temperature.free"}
+    before = json.loads((tmp_path / "run.json").read_text())["learned_temperature"]
+    reset_accelerator()
+    assert main([*options, f"--output_dir={tmp_path}", "--resume_from_checkpoint"]) == 0
+    assert json.loads((tmp_path / "run.json").read_text())["learned_temperature"] == before
+
+
+def test_a_log_of_any_form_is_shortened(copied):
+    folder, flags = copied
+    log = folder.parent / "metrics.jsonl"
+    with log.open("ab") as file:
+        file.writelines([b"\xff\xfe\n", b"[1]\n", b'{"step": NaN}\n', b"[" * 10**5 + b"\n", b'{"step": 2, "lo'])
+    assert main(flags) == 0
+    assert [json.loads(line)["step"] for line in log.read_text().splitlines()][-1] == 3
+
+
+def test_a_state_counts_its_skipped_steps():
+    state = TrainingState()
+    assert state.add_losses([1.0], float("inf"), fp16=True) is None
+    assert (state.skipped_steps, state.skipped_in_row, state.losses) == (1, 1, [])
+    assert state.add_losses([1.0], 2.0, fp16=True) is None
+    assert (state.skipped_steps, state.skipped_in_row, state.losses) == (1, 0, [1.0])
+    assert state.add_losses([float("inf")], 0.0, fp16=False) == "the loss is inf"
+    assert state.add_losses([1.0], float("nan"), fp16=False) == "the gradient's norm is nan"

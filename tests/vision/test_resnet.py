@@ -1,21 +1,15 @@
 """Encoders: their shapes and weights, saving and loading, and equality with a ResNet written plainly."""
 
-import io
-
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoImageProcessor, AutoModel
+from transformers import AutoModel
 
 from dystress_text.errors import UserError
-from vision.data.augment import evaluation_transform
-from vision.data.decoding import decode_square
 from vision.export import main as export
-from vision.resnet import ImageInput, build_encoder, load_encoder, save_encoder, torchvision_names
+from vision.resnet import build_encoder, load_encoder, save_encoder, torchvision_names
 
 
 class Block(nn.Module):
@@ -133,22 +127,6 @@ def test_auto_model_reads_the_standard_stem(tmp_path):
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         torch.testing.assert_close(model(images).pooler_output.flatten(1), encoder.features(images))
-
-
-@pytest.mark.parametrize(("crop", "size", "side"), [(0.875, 112, 128), (1.0, 32, 32)])
-def test_auto_image_processor_does_what_evaluation_does(crop, size, side, tmp_path):
-    encoder = build_encoder("resnet10_narrow", "imagenet")
-    encoder.input = ImageInput(size, crop, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
-    save_encoder(encoder, tmp_path)
-    assert load_encoder(tmp_path).input == encoder.input
-    noise = np.random.default_rng(0).integers(0, 256, (9, 9, 3), dtype=np.uint8)
-    picture = Image.fromarray(noise).resize((200, 200) if crop < 1 else (32, 32), Image.Resampling.BICUBIC)
-    stream = io.BytesIO()
-    picture.save(stream, "PNG")
-    seen = AutoImageProcessor.from_pretrained(tmp_path)(picture, return_tensors="pt")["pixel_values"]
-    loaded = decode_square(stream.getvalue(), side)[None]
-    expected = evaluation_transform(loaded, size, encoder.input.mean, encoder.input.std)
-    torch.testing.assert_close(seen, expected, rtol=0, atol=1.01 / 255 / 0.2)  # a rounding
 
 
 def test_broken_folders_are_one_line(tmp_path):

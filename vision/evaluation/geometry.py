@@ -105,7 +105,7 @@ def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None
     """
     import matplotlib.pyplot as plt  # an extra, needed for pictures only
 
-    from dystress_text.report.drawings import save, style
+    from dystress_text.report.plots import save, style
 
     with style():
         figure = draw_geometry(found, title)

@@ -44,12 +44,6 @@ def test_grayscale_and_bilevel():
     assert colour(encoded(Image.new("1", (6, 4), 1))) == WHITE
 
 
-def test_cmyk():
-    # full magenta and yellow; JPEG stores it inverted, as Adobe does
-    seen = colour(encoded(Image.new("CMYK", (6, 4), (0, 255, 255, 0)), "JPEG", quality=100))
-    assert np.abs(np.subtract(seen, RED)).max() <= 3
-
-
 @pytest.mark.parametrize(("alpha", "expected"), [(255, RED), (0, WHITE), (128, (255, 127, 127))])
 def test_transparent_pixels_lie_on_white(alpha, expected):
     assert colour(encoded(Image.new("RGBA", (6, 4), (*RED, alpha)))) == expected

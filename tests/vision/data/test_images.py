@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from vision_cases import encoded, write_folder, write_parquet
+from vision_cases import write_folder, write_parquet
 
 from dystress_text.errors import DataError, UserError
 from dystress_text.files.long_tail import long_tail_indices
@@ -96,7 +96,6 @@ def test_corrupt_images_stop_or_are_counted(tmp_path):
     ("classes", "message"),
     [
         ({}, "no images"),
-        ({".": [1]}, "one image only"),
         ({"a": [1, 2], "b": []}, "b is a class without images"),
         ({"a": [1, 2], ".": [1]}, "images next to class folders"),
     ],
@@ -113,16 +112,9 @@ def test_what_is_not_there_is_named(tmp_path):
         load_images("cifar11")
     with pytest.raises(UserError, match=r"dystress prepare cifar10"):
         load_images("cifar10", data_dir=str(tmp_path))
-    with pytest.raises(UserError, match="--split: unknown split 'dev'"):
-        load_images("cifar10", "dev")
     write_folder(tmp_path / "folder", {"a": [1, 2]})
     with pytest.raises(UserError, match="has no test split"):
         load_images(str(tmp_path / "folder"), "test")
-    with pytest.raises(UserError, match="--image_size"):
-        load_images(str(tmp_path / "folder"), size=0)
-    write_parquet(tmp_path / "rows" / "train-0.parquet", [1, 2], [0, 0])
-    with pytest.raises(UserError, match="no parquet files of the test split"):
-        load_images(str(tmp_path / "rows"), "test")
 
 
 def test_bad_parquet_is_named(tmp_path):
@@ -130,14 +122,8 @@ def test_bad_parquet_is_named(tmp_path):
     path.write_bytes(b"PAR1 nothing")
     with pytest.raises(DataError, match=r"train-0\.parquet is damaged"):
         load_images(str(tmp_path))
-    pq.write_table(pa.table({"text": ["a"]}), path)
-    with pytest.raises(DataError, match="no column of images"):
-        load_images(str(tmp_path))
     pq.write_table(pa.table({"img": [{"bytes": b"broken"}] * 2, "label": [0, 1]}), path)
     with pytest.raises(DataError, match=r"train-0\.parquet, row 0 cannot be decoded"):
-        load_images(str(tmp_path))
-    pq.write_table(pa.table({"img": [{"bytes": encoded(1)}] * 2, "label": [0, -1]}), path)
-    with pytest.raises(DataError, match="without a class"):
         load_images(str(tmp_path))
 
 

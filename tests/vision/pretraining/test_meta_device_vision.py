@@ -48,15 +48,6 @@ def test_a_step(objective, tmp_path):
     assert step(run.task, 16, sgd(run), similarity_log=run.similarity_log).device == META
 
 
-@pytest.mark.parametrize("more", [
-    ["--objective=dino", "--small_crops=2", "--small_crop_size=12", "--min_scale=0.3"],
-    ["--log_similarity"], ["--temperature=scheduled"], ["--optimizer=lars"],
-])  # fmt: skip
-def test_a_step_with_options(more, tmp_path):
-    run = meta_run(f"--output_dir={tmp_path / 'out'}", *more)
-    assert step(run.task, 16, sgd(run), similarity_log=run.similarity_log).device == META
-
-
 def test_the_run_puts_the_augmentation_where_the_encoder_is(tmp_path):
     settings = parse([*SHORT, f"--output_dir={tmp_path / 'out'}"])
     accelerator = make_accelerator(settings.engine)

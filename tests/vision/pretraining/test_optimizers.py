@@ -49,18 +49,3 @@ def test_lars_against_its_formula():
             weights[i] = weights[i] - 0.5 * momentum[i]
     for parameter, expected in zip(net.parameters(), weights, strict=True):
         torch.testing.assert_close(parameter.detach(), expected, rtol=1e-9, atol=1e-12)
-
-
-def test_sgd_decays_every_weight_with_momentum():
-    net = network()
-    optimizer = build("sgd", net)
-    weights = [p.detach().clone() for p in net.parameters()]
-    momentum = [torch.zeros_like(p) for p in weights]
-    for _ in range(2):
-        for parameter in net.parameters():
-            parameter.grad = torch.ones_like(parameter)
-        optimizer.step()
-        momentum = [0.9 * m + 1 + 0.1 * w for m, w in zip(momentum, weights, strict=True)]
-        weights = [w - 0.5 * m for w, m in zip(weights, momentum, strict=True)]
-    for parameter, expected in zip(net.parameters(), weights, strict=True):
-        torch.testing.assert_close(parameter.detach(), expected)
