@@ -36,11 +36,10 @@ from dystress_text.evaluation.sts import (
     evaluate_sts,
     evaluate_sts_task,
     pair_similarities,
-    predictions,
 )
 from dystress_text.evaluation.transfer import TransferResult, evaluate_transfer
 from dystress_text.files.prepared_data import variant_of
-from dystress_text.files.whole import sha256_of, versions, whole_file, write_json
+from dystress_text.files.whole import sha256_of, versions, write_json
 from dystress_text.training.run_folder import evaluation_file
 
 Result = StsTaskResult | TransferResult | OriginalResult
@@ -75,7 +74,6 @@ class SentEvalSettings:
     compare: bool = option(False, "add the rows of the published tables (BERT-base)")
     geometry: str = option("dev", "STS-B split for alignment and uniformity", choices=("dev", "test", "none"))
     plot: Path | None = option(None, "draw similarity histograms and the temperature", metavar="FILE.png")
-    pairs: Path | None = option(None, "keep the cosine of every STS pair, for tests over pairs", metavar="FILE.npz")
     output: Path | None = option(
         None, "all results; default senteval-SUITE-MODE.json in the model's folder, else here", metavar="FILE.json"
     )
@@ -207,8 +205,6 @@ def run(settings: SentEvalSettings, published: Published | None = None, draw: Dr
             results.write(file)
         more = (published or {}).get(group, {}) if settings.compare and settings.suite == "senteval" else {}
         print(f"\n{results.table(group, more, settings.format)}", flush=True)
-    if settings.pairs is not None:
-        _write_pairs(results, chosen.get("sts", []), folder, embed, settings.pairs)
     if "sts" in chosen and settings.geometry != "none":
         _measure_geometry(settings, results, folder, embed, draw)
     results.write(file)
@@ -229,21 +225,6 @@ def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: 
     results.tasks[task.name], results.seconds[task.name] = result, seconds
     results.checksums[task.name] = {name: sha256_of(folder / name) for name in task.files}
     print(f"{task.name}: {result.figure:.2f} ({seconds:.1f} s)", file=sys.stderr, flush=True)
-
-
-def _write_pairs(results: Results, tasks: Sequence[Task], folder: Path, embed: Embed, file: Path) -> None:
-    """Write an array (2, pairs) for each STS task, cosines and gold scores, as a paired test over pairs needs them."""
-    arrays = {
-        task.name: np.concatenate(list(predictions(task, folder, embed).values()), axis=1)
-        for task in tasks
-        if isinstance(task, StsTask) and task.name in results.tasks
-    }
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(file, "wb") as stream:
-            np.savez_compressed(stream, allow_pickle=False, **arrays)
-    except OSError as error:
-        raise ParameterError("pairs", f"cannot write {str(file)!r}: {error.strerror}") from error
 
 
 def _measure_geometry(

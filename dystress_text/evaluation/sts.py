@@ -136,20 +136,14 @@ def pair_similarities(pairs: StsPairs, vectors: Tensor) -> PairSimilarities:
     return PairSimilarities(of_scored[positive], of_scored[~positive], of_drawn)
 
 
-def predictions(task: StsTask, folder: Path, embed: Embed) -> dict[str, NDArray[np.float64]]:
-    """Cosines (in fp64) and gold scores of a task's pairs, (2, pairs), by subset; files as :meth:`StsTask.read`."""
-    found = {}
+def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed) -> StsTaskResult:
+    """Score an encoder on a task, with cosines in fp64."""
+    subsets = {}
     for name, pairs in task.read(folder).items():
         first, second = (unit_vectors(embed(texts).double()) for texts in (pairs.first, pairs.second))  # (pairs, dim)
-        found[name] = np.stack([positive_similarity(first, second).cpu().numpy(), pairs.scores])
-    return found
-
-
-def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed) -> StsTaskResult:
-    """Score an encoder on a task."""
-    subsets = predictions(task, folder, embed)
-    scores = {name: spearman(*predicted) for name, predicted in subsets.items()}
-    counts = {name: predicted.shape[1] for name, predicted in subsets.items()}
+        subsets[name] = np.stack([positive_similarity(first, second).cpu().numpy(), pairs.scores])  # (2, pairs)
+    scores = {name: spearman(*both) for name, both in subsets.items()}
+    counts = {name: both.shape[1] for name, both in subsets.items()}
     return StsTaskResult(
         spearman=round(spearman(*np.concatenate(list(subsets.values()), axis=1)), 2),
         mean=round(float(np.mean(list(scores.values()))), 2),

@@ -234,4 +234,4 @@ def test_two_processes_measure_as_one(flags, own, tmp_path):
         assert line.keys() == other.keys()
         for name in line:
             # a correlation of ranks and an accuracy jump where a rounding turns a pair or a text around
-            assert line[name] == pytest.approx(other[name], abs=0.05), name
+            assert line[name] == pytest.approx(other[name], abs=0.2), name

@@ -85,24 +85,6 @@ def test_the_mini_suite_runs_anywhere(tmp_path, capsys):
     assert re.search(r"\| +MiniSentiment \|", printed)
 
 
-def test_the_cosine_of_every_pair_is_kept(arguments, sts_folder, tiny_bert, tmp_path):
-    file = tmp_path / "new" / "pairs.npz"
-    flags = [*arguments, f"--data_dir={sts_folder.parent}", f"--pairs={file}", "--geometry=none"]
-    assert main([*flags, "--tasks", "STS12", "STS-B", "SICK-R"]) == 1  # no STS12 there
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert results["asked"] == ["STS12", "STS-B", "SICK-R"]
-    with np.load(file, allow_pickle=False) as stored:
-        pairs = {task: stored[task] for task in stored.files}
-    assert {task: array.shape for task, array in pairs.items()} == {"STS-B": (2, 1379), "SICK-R": (2, 4927)}
-    for task, (cosines, gold) in pairs.items():
-        spearman = 100 * stats.spearmanr(cosines, gold).statistic
-        assert results["tasks"][task]["spearman"] == pytest.approx(spearman, abs=0.006)
-    assert literal_spearman(sts_folder / "STS/STSBenchmark/sts-test.csv", tiny_bert) == pytest.approx(
-        100 * stats.spearmanr(*pairs["STS-B"]).statistic, abs=1e-2
-    )
-    assert list(file.parent.iterdir()) == [file]
-
-
 def test_missing_tasks_are_marked_and_nothing_is_averaged(arguments, sts_folder, tmp_path, capsys):
     (sts_folder / "STS" / "STS13-en-test").mkdir()
     flags = [*arguments, f"--data_dir={sts_folder.parent}", "--tasks", "STS13", "STS-B", "SICK-R"]
