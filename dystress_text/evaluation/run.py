@@ -185,7 +185,7 @@ def run(settings: SentEvalSettings, published: Published | None = None, draw: Dr
     if not folder.is_dir():
         raise ParameterError(
             "data_dir",
-            f"no SentEval data: {folder} is not a folder; dystress prepare senteval gets them; the suite mini needs none",
+            f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs none",
         )
     if settings.engine == "original":
         import_senteval()

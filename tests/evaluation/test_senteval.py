@@ -148,7 +148,7 @@ BAD = [
     (["--tasks", "STS99"], ["--tasks", "STS12", "transfer"]),
     (["--suite", "tiny"], ["--suite", "mini"]),
     (["--suite", "mini", "--model", "/no/such"], ["/no/such"]),
-    (["--data_dir", "/no/such"], ["--data_dir", "/no/such", "the suite mini"]),
+    (["--data_dir", "/no/such"], ["--data_dir", "/no/such", "suite mini"]),
     (["--batch_size", "0"], ["--batch_size", "at least 1"]),
     (["--geometry", "none", "--plot", "x.png"], ["--plot", "geometry"]),
     (["--suite", "mini", "--output", "/proc/no/results.json"], ["--output", "/proc/no"]),
