@@ -100,9 +100,9 @@ def test_cells_that_say_none_are_texts(tmp_path):
         (3, ROWS, ["--supervised", "--text_column=sent0"], "--text_column: with --supervised use --text_columns"),
         (3, ROWS, ["--supervised", "--objective=ntxent", "--bidirectional"], "--bidirectional: objective 'ntxent' has"),
         (2, ROWS, ["--supervised", "--hard_negative_weight=1"], "--hard_negative_weight: this run has no hard neg"),
-        (3, ROWS, ["--supervised", "--hard_negative_weight=nan"], "--hard_negative_weight: must be a number"),
+        (3, ROWS, ["--supervised", "--hard_negative_weight=nan"], "hard_negative_weight: must be a number"),
         (3, ROWS, [], "has hard negatives (sent0, sent1, hard_neg): add --supervised"),
-        (2, ROWS, ["--text_columns", "sent0", "sent1"], "--text_columns: has no effect without --supervised"),
+        (2, ROWS, ["--text_columns", "sent0", "sent1"], "text_columns: has no effect without supervised"),
     ],
 )  # fmt: skip
 def test_rows_that_do_not_fit_are_one_line(flags, tmp_path, capsys, columns, rows, options, message):

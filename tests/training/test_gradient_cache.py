@@ -86,5 +86,5 @@ def test_batch_statistics_are_refused():
 def test_a_chunk_of_none_is_refused():
     from dystress_text.training.settings import EngineSettings
 
-    with pytest.raises(UserError, match="--grad_cache_chunk: must be at least 1, got 0"):
+    with pytest.raises(UserError, match="grad_cache_chunk: must be at least 1, got 0"):
         EngineSettings(grad_cache_chunk=0)
