@@ -213,11 +213,11 @@ def test_a_gradient_step_is_pefts_own(tiny_bert, corpus, tokenizer):
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(["--lora_alpha=4"], "--lora_alpha: has no effect without --lora_rank"),
-     (["--merge_lora=no"], "--merge_lora: has no effect without --lora_rank"),
-     (["--lora_rank=0"], "--lora_rank: must be at least 1"),
-     (["--lora_rank=2", "--lora_alpha=0"], "--lora_alpha: must be positive"),
-     (["--lora_rank=2", "--lora_dropout=1"], "--lora_dropout: must lie in [0, 1)"),
+    [(["--lora_alpha=4"], "lora_alpha: has no effect without lora_rank"),
+     (["--merge_lora=no"], "merge_lora: has no effect without lora_rank"),
+     (["--lora_rank=0"], "lora_rank: must be at least 1"),
+     (["--lora_rank=2", "--lora_alpha=0"], "lora_alpha: must be positive"),
+     (["--lora_rank=2", "--lora_dropout=1"], "lora_dropout: must lie in [0, 1)"),
      (["--lora_rank=2", "lora_target_modules", "nope"], "lora_target_modules: give the names of linear layers"),
      (["--lora_rank=2", "lora_target_modules", "word_embeddings"], "word_embeddings is not a linear layer")],
 )  # fmt: skip

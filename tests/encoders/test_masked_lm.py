@@ -175,10 +175,10 @@ def test_a_head_that_is_missing_is_new_and_said_to_be(tiny_bert):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--mlm_weight=0.2"], "--mlm_weight: has no effect without --do_mlm"),
-        (["--mlm_probability=0.2"], "--mlm_probability: has no effect without --do_mlm"),
-        (["--do_mlm", "--mlm_weight=-1"], "--mlm_weight: must be at least 0"),
-        (["--do_mlm", "--mlm_probability=1"], "--mlm_probability: must lie in (0, 1)"),
+        (["--mlm_weight=0.2"], "mlm_weight: has no effect without do_mlm"),
+        (["--mlm_probability=0.2"], "mlm_probability: has no effect without do_mlm"),
+        (["--do_mlm", "--mlm_weight=-1"], "mlm_weight: must be at least 0"),
+        (["--do_mlm", "--mlm_probability=1"], "mlm_probability: must lie in (0, 1)"),
     ],
 )
 def test_options_that_do_not_fit_are_one_line(flags, capsys, options, message):
