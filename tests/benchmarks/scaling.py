@@ -59,7 +59,7 @@ def run(folder: str, batch: int, steps: int, precision: str) -> float:
     corpus = load_corpus(TextFile(write_documentation_corpus()), tokenizer, 32, progress=False)
     gather = ProcessGather(rank, processes) if processes > 1 else None
     task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT, gather))
-    task.snapshot = lambda: lambda folder: None  # type: ignore[method-assign]  # saving is not training
+    task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
     trainer = Trainer(Run(task=task, samples=len(corpus)), settings, accelerator)
     with contextlib.redirect_stderr(io.StringIO()):
         rate = trainer.fit().samples_per_second

@@ -7,7 +7,6 @@ import pytest
 import torch
 from accelerate.utils import set_seed
 from conftest import build_tokenizer, build_transformer, make_sentences, reset_accelerator
-from distributed_cases import shard
 from peft import LoraConfig, PeftModel, get_peft_model
 from processes import spawn
 from safetensors.torch import load_file
@@ -248,15 +247,13 @@ def test_the_adapter_is_read_back_by_peft(tmp_path):
     assert all(torch.equal(p, own[name]) for name, p in again.named_parameters() if "lora_" in name)
 
 
-def train_in_processes(folder, text, tiny_bert, sharded=False):
+def train_in_processes(folder, text, tiny_bert):
     """A run of 8 steps without dropout; leaves the saved model in the folder."""
     settings = EngineSettings(
         output_dir=str(folder), max_steps=8, train_batch_size=8, learning_rate=1e-2, mixed_precision="no", eval_steps=4
     )
     accelerator = make_accelerator(settings)
     folder.mkdir(exist_ok=True)
-    if sharded:
-        shard(accelerator)
     start = load_start(str(tiny_bert), TextSettings(lora_rank=4, dropout=0.0, mlp_head=False))
     corpus = load_corpus(TextFile(text), start.tokenizer, 16, progress=False)
     objective = InfoNCELoss(0.05, gather=gather_of(accelerator))
@@ -269,11 +266,10 @@ def train_in_processes(folder, text, tiny_bert, sharded=False):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharded", [False, True])
-def test_several_processes_train_the_same_adapters(sharded, tiny_bert, text_file, tmp_path):
+def test_several_processes_train_the_same_adapters(tiny_bert, text_file, tmp_path):
     set_seed(1)
     train_in_processes(tmp_path / "one", text_file, tiny_bert)
-    spawn(2, seeded, tmp_path / "two", text_file, tiny_bert, sharded)
+    spawn(2, seeded, tmp_path / "two", text_file, tiny_bert)
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     base = load_file(tiny_bert / "model.safetensors")
     moved = [name for name in base if not torch.equal(one[name], base[name])]
