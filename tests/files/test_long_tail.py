@@ -91,5 +91,4 @@ def test_a_damaged_file_is_refused(tmp_path_factory, data):
     whole = path.read_bytes()
     path.write_bytes(data.draw(st.one_of(spoiled(whole), spoiled_lines(whole, b" "))))
     found = accepted(read_long_tail, path, LABELS)
-    name = path.read_bytes().split(b" ratio=")[0]
-    assert found is None or path.read_bytes() == whole or name != whole.split(b" ratio=")[0]
+    assert found is None or np.array_equal(found, long_tail_indices(LABELS, 0.1, 3))  # line ends may differ

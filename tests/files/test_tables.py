@@ -69,9 +69,9 @@ def test_what_is_a_table():
 
 
 BAD = [
-    ({"text": ["a"]}, "no_such", ["--text_column", "no column 'no_such'", "it has text"]),
-    ({"a": ["x"], "b": ["y"]}, None, ["--text_column", "columns a, b"]),
-    ({"text": [[1], [2]]}, None, ["--train_file", "row 1", "is not a text"]),
+    ({"text": ["a"]}, "no_such", ["text_column", "no column 'no_such'", "it has text"]),
+    ({"a": ["x"], "b": ["y"]}, None, ["text_column", "columns a, b"]),
+    ({"text": [[1], [2]]}, None, ["train_file", "row 1", "is not a text"]),
 ]
 
 

@@ -196,7 +196,7 @@ def test_what_cannot_be_audited_is_one_line(logged, tmp_path, capsys, text_file)
     assert "no run in" in refused(tmp_path / "nothing")
     assert "--tau_max 0.1: this is a run of another rule, ShiftedCosine" in refused(logged, "--tau_max", "0.1")
     assert "run of another rule" in refused(logged, "--temperature", "cosine")
-    assert "--batch_size: has no effect without --sentences" in refused(logged, "--batch_size", "8")
+    assert "batch_size: has no effect without sentences" in refused(logged, "--batch_size", "8")
     assert "--no_such" in refused(logged, "--no_such", "8")
     log = logged / "similarity.jsonl"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -209,7 +209,7 @@ def test_what_cannot_be_audited_is_one_line(logged, tmp_path, capsys, text_file)
     log.unlink()
     assert "has no similarity.jsonl: train with --log_similarity" in refused(logged)
     assert "--sentences: cannot read" in refused(logged, "--sentences", tmp_path / "none.txt")
-    assert "--batch_size: must be at least 2" in refused(logged, "--sentences", text_file, "--batch_size", "1")
+    assert "batch_size: must be at least 2" in refused(logged, "--sentences", text_file, "--batch_size", "1")
 
 
 def test_a_model_is_audited_without_training(tiny_bert, text_file, tmp_path, capsys):
