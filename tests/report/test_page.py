@@ -121,7 +121,7 @@ def test_a_run_of_images_has_a_page_without_the_tables_of_text(tmp_path, tempera
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("run.json", "{}", "holds no finished run"),
+        ("run.json", "{}", "is not the record of a run"),
         ("run.json", '{"program": "dystress_text/train.py"}', "holds no finished run"),
         ("metrics.jsonl", "no log", "metrics.jsonl: line 1 is not the record of a step"),
         ("metrics.jsonl", None, "it has no metrics.jsonl"),

@@ -194,7 +194,7 @@ def test_constants_are_a_grid_too_and_stand_beside_a_table():
         (["--table", "sts", "--", "--max_stepps=3"], "unknown option --max_stepps=3"),
         (
             ["--temperature", "cosine", "--shift", "-0.4"],
-            "--shift: temperature 'cosine' takes --tau_min, --tau_max only",
+            "--shift: temperature 'cosine' takes tau_min, tau_max only",
         ),
     ],
 )

@@ -21,7 +21,8 @@ def write_run(folder, name, seed, figure, options=(), unfinished=False, tasks=TA
         objective = build_objective(settings.loss, TEXT)
     record = {
         "program": "dystress_text/train.py", "settings": settings.options(), "objective": type(objective).__name__,
-        "temperature": repr(objective.temperature), "temperature_parameters": objective.temperature.values(), "steps": 20, "device": "1 x cpu", "data_variants": {},
+        "temperature": repr(objective.temperature), "temperature_parameters": objective.temperature.values(),
+        "steps": 20, "device": "1 x cpu", "data_variants": {},
         "corpus": {"sentences": 3000, "sha256": "0123456789abcdef"},
     }  # fmt: skip
     if not unfinished:
