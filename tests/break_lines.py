@@ -34,7 +34,110 @@ class Break(NamedTuple):
     test: str  # a file's name, or ``file::test``
 
 
-BREAKS: tuple[Break, ...] = (Break("knn-weights", "/ temperature).exp()", ").exp()", "test_knn.py"),)
+BREAKS: tuple[Break, ...] = (
+    Break(
+        "info-nce-formula",
+        "return -F.logsigmoid(positive - negatives)",
+        "return negatives - positive",
+        "test_losses.py",
+    ),
+    Break(
+        "dcl-decoupled",
+        "        return negatives - positive\n",
+        "        return -F.logsigmoid(positive - negatives)\n",
+        "test_losses.py",
+    ),
+    Break("dclw-weights", "weight = 2 - len(of_all)", "weight = 1 - len(of_all)", "test_losses.py"),
+    Break(
+        "macl-reweighting",
+        "F.logsigmoid(-safe).neg() / torch.sigmoid(safe)",
+        "F.logsigmoid(-safe).neg()",
+        "test_losses.py",
+    ),
+    Break(
+        "temperature-detached",
+        "similarity.detach() if self.detach_temperature else similarity",
+        "similarity",
+        "test_gradients.py",
+    ),
+    Break(
+        "shifted-cosine-side",
+        "offset.clamp(max=0) if self.shift <= 0",
+        "offset.clamp(min=0) if self.shift <= 0",
+        "test_temperature.py",
+    ),
+    Break("queue-oldest-out", "[-len(self.queue) :]", "[: len(self.queue)]", "test_queue.py"),
+    Break("gather-gradient-sum", "dist.all_reduce(total, group=gather.group)", "pass", "test_gather.py"),
+    Break("bidirectional", "if self.bidirectional else []", "if False else []", "test_losses.py"),
+    Break(
+        "packed-padding",
+        "query, key, value, mask, rate, scale",
+        "query, key, value, None, rate, scale",
+        "test_packed.py",
+    ),
+    Break(
+        "head-dropped",
+        "self.head is not None and (self.training or self.keep_head)",
+        "self.head is not None",
+        "test_heads.py",
+    ),
+    Break("lora-merged", ".merge_and_unload()", ".unload()", "test_lora.py"),
+    Break("no-decay-on-biases", '"weight_decay": 0.0},', '"weight_decay": weight_decay},', "test_trainer.py"),
+    Break(
+        "order-of-epochs",
+        "np.random.default_rng([self.seed, epoch])",
+        "np.random.default_rng([self.seed, 0])",
+        "test_batches.py",
+    ),
+    Break("best-model-is-the-highest", "value > state.best_metric", "value < state.best_metric", "test_trainer.py"),
+    Break("chunk-dropout-repeated", "restore_random_states(states[i], device)", "pass", "test_gradient_cache.py"),
+    Break(
+        "resume-same-run",
+        "[name for name in {**then, **now} if then.get(name) != now.get(name)]",
+        "[]",
+        "test_trainer.py",
+    ),
+    Break(
+        "sigterm-saves",
+        "(signal.SIGTERM, signal.SIGINT) if threading",
+        "(signal.SIGINT,) if threading",
+        "test_pretrain.py",
+    ),
+    Break("folder-set-aside", "final.rename(aside)", "shutil.rmtree(final)", "test_whole.py"),
+    Break(
+        "senteval-patience", "self.misses[s] >= self.patience", "self.misses[s] > self.patience", "test_classifier.py"
+    ),
+    Break(
+        "sts-spearman",
+        "100 * float(stats.spearmanr(x, y).statistic)",
+        "100 * float(stats.pearsonr(x, y).statistic)",
+        "test_sts.py",
+    ),
+    Break(
+        "random-pairs-each-once",
+        "np.tri(len(units), k=-1, dtype=bool)",
+        "np.tri(len(units), dtype=bool)",
+        "test_random_pairs.py",
+    ),
+    Break("report-deviation", "np.std(figures, ddof=1)", "np.std(figures)", "test_comparison.py"),
+    Break("corpus-nul", 'if b"\\0" in line:', "if False:", "test_corpus.py"),
+    Break("archive-hostile", 'filter="data")', 'filter="fully_trusted")', "test_preparation.py"),
+    Break("token-redacted", 'return _TOKEN.sub("***", text)', "return text", "test_fuzz_settings.py"),
+    Break("knn-weights", "/ temperature).exp()", ").exp()", "test_knn.py"),
+    Break(
+        "augment-crop-scale",
+        "height * width * (low + (high - low) * torch.rand(",
+        "height * width * (low * torch.rand(",
+        "test_augment.py",
+    ),
+    Break(
+        "class-weights",
+        "F.cross_entropy(logits, labels, weight=weights)",
+        "F.cross_entropy(logits, labels)",
+        "test_class_weights.py",
+    ),
+    Break("lars-resumed", ' if k != "step"}', "}", "test_pretrain.py"),
+)
 
 
 def places_of(fragment: str, checkout: Path) -> list[Path]:

@@ -19,7 +19,7 @@ def test_imports_go_down():
 
 
 def test_modules_functions_and_folders_are_short():
-    assert rooms.too_long(TREE, modules=25) == []
+    assert rooms.too_long(TREE) == []
 
 
 def test_every_room_says_what_it_holds():

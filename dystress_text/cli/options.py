@@ -23,7 +23,7 @@ from typing import Any
 from transformers import HfArgumentParser
 
 from dystress_text.cli.command_line import OneLineErrors
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError
 
 _INTERVAL, _NEEDS = "interval", "needs"  # keys of a field's metadata that argparse does not know
 
@@ -68,14 +68,14 @@ def check_options(settings: Any) -> None:
     """Check that each option of a dataclass lies in its interval and has the option that it needs.
 
     Raises:
-        UserError: an option does not; the message names it.
+        ParameterError: an option does not.
     """
     for entry in fields(settings):
         value, interval, needs = getattr(settings, entry.name), *map(entry.metadata.get, (_INTERVAL, _NEEDS))
         if interval is not None and value is not None and not lies_in(value, interval):
-            raise UserError(f"--{entry.name}: must {_in_words(interval)}, got {value}")
+            raise ParameterError(entry.name, f"must {_in_words(interval)}, got {value}")
         if needs is not None and value != default_of(entry) and getattr(settings, needs) in (None, False):
-            raise UserError(f"--{entry.name}: has no effect without --{needs}")
+            raise ParameterError(entry.name, f"has no effect without {needs}")
 
 
 def default_of(entry: Field[Any]) -> Any:

@@ -129,7 +129,8 @@ def constructor_options(classes: Mapping[str, type]) -> dict[str, ConstructorOpt
             kinds = [kind for kind in get_args(hints.get(key)) or (hints.get(key),) if kind is not NoneType]
             if len(kinds) == 1 and kinds[0] in (float, int, bool, str):
                 _, text, defaults = found.get(key, ("", "", {}))
-                text = f"{name}, {text}" if text.endswith(about[key]) else f"{text} {name}: {about[key]}".lstrip()
+                said = f": {about[key]}"
+                text = f"{text.removesuffix(said)}{', ' if text.endswith(said) else ' '}{name}{said}".lstrip()
                 found[key] = ConstructorOption(kinds[0], text, {**defaults, name: parameter.default})
     return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -170,10 +170,8 @@ class SentenceEncoder(nn.Module):
             dtype: of the forward pass; any other than fp32 uses autocast.
         """
         tokenized = TokenizedOnce(tokenizer, length_limit(tokenizer, self.transformer))
-        batches = by_sentences(sentences, batch_size)
-        shown = progress_bar(batches, progress, desc="encoding", unit=" batches")
-        padded = (tokenized.padded([sentences[i] for i in rows]) for rows in shown)
-        return self._encode(padded, batches, dtype, self._pooled_and_headed).cpu()
+        batches = progress_bar(by_sentences(sentences, batch_size), progress, desc="encoding", unit=" batches")
+        return self._encode(sentences, tokenized, batches, dtype)[self.pooler_type].cpu()
 
     def encode_again(
         self, sentences: Sequence[str], tokenized: TokenizedOnce, dtype: torch.dtype = torch.float32
@@ -187,49 +185,43 @@ class SentenceEncoder(nn.Module):
             batches = by_sentences(sentences, SENTENCES_A_BATCH)
         else:
             batches = by_tokens([len(ids) for ids in tokenized(sentences)])
-        padded = (tokenized.padded([sentences[i] for i in rows]) for rows in batches)
-        return self._encode(padded, batches, dtype, self._pooled_and_headed)
+        return self._encode(sentences, tokenized, batches, dtype)[self.pooler_type]
 
     def encode_by_pooler(
         self, sentences: Sequence[str], tokenizer: PreTrainedTokenizerBase, poolers: Sequence[str]
     ) -> dict[str, Tensor]:
         """What :meth:`encode` would give with each of several poolers, without head and normalisation, in one pass."""
         tokenized = TokenizedOnce(tokenizer, length_limit(tokenizer, self.transformer))
-        batches = by_sentences(sentences, SENTENCES_A_BATCH)
-        padded = (tokenized.padded([sentences[i] for i in rows]) for rows in batches)
-
-        def pooled(states: Sequence[Tensor], mask: Tensor) -> Tensor:
-            return torch.stack([pool(states, mask, name) for name in poolers], dim=1)  # (n, poolers, dim)
-
-        vectors = self._encode(padded, batches, torch.float32, pooled, all_layers=True).cpu()
-        return dict(zip(poolers, vectors.unbind(1), strict=True))
-
-    def _pooled_and_headed(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
-        return self._apply_head(pool(states, mask, self.pooler_type).float())
+        vectors = self._encode(sentences, tokenized, by_sentences(sentences, SENTENCES_A_BATCH), torch.float32, poolers)
+        return {name: found.cpu() for name, found in vectors.items()}
 
     @torch.no_grad()
     def _encode(
         self,
-        padded: Iterable[tuple[Tensor, Tensor]],
-        batches: Sequence[Sequence[int]],
+        sentences: Sequence[str],
+        tokenized: TokenizedOnce,
+        batches: Iterable[Sequence[int]],
         dtype: torch.dtype,
-        pooled: Callable[[Sequence[Tensor], Tensor], Tensor],
-        all_layers: bool = False,
-    ) -> Tensor:
-        """Vectors (n, ...) on the encoder's device, from ids and mask of each batch and its places."""
+        poolers: Sequence[str] | None = None,
+    ) -> dict[str, Tensor]:
+        """Vectors (n, dim) by pooler on the encoder's device, from the places of the sentences of each batch."""
         device, was_training = next(self.parameters()).device, self.training
-        vectors = []  # in the order of the batches
+        vectors: dict[str, list[Tensor]] = {name: [] for name in poolers or (self.pooler_type,)}
+        places: list[int] = []
         self.eval()
         try:
-            for batch in padded:
-                ids, mask = (tensor.to(device) for tensor in batch)
+            for rows in batches:
+                ids, mask = (tensor.to(device) for tensor in tokenized.padded([sentences[i] for i in rows]))
                 with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-                    states = self._hidden_states(ids, mask, all_layers)
-                vectors.append(pooled(states, mask))
+                    states = self._hidden_states(ids, mask, all_layers=poolers is not None)
+                for name, found in vectors.items():
+                    pooled = pool(states, mask, name).float()
+                    found.append(pooled if poolers is not None else self._apply_head(pooled))
+                places.extend(rows)
         finally:
             self.train(was_training)
-        places = torch.tensor([i for rows in batches for i in rows]).argsort().to(device)
-        return torch.cat(vectors)[places]
+        order = torch.tensor(places).argsort().to(device)
+        return {name: torch.cat(found)[order] for name, found in vectors.items()}
 
     def save(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
         """Write a sentence-transformers model whose vectors are those of :meth:`encode`.

@@ -44,11 +44,7 @@ class TokenMasking:
         self._seed = seed
 
     def __call__(self, batch: Batch, samples: NDArray[np.int64]) -> Batch:
-        """The inputs of the loss for a batch.
-
-        Args:
-            batch: ``token_ids`` (tokens,) and ``attention_mask`` (n, length).
-            samples: their numbers.
+        """The inputs of the loss for a batch of ``token_ids`` (tokens,) and ``attention_mask`` (n, length).
 
         Returns:
             ``masked_ids`` (tokens,), the tokens with some of them hidden; ``masked_places`` (m,), where these stand

@@ -58,8 +58,7 @@ class Packing:
 
     def pad(self, x: Tensor) -> Tensor:
         """(tokens, ...) -> (rows, length, ...), zeros at padding."""
-        flat = cast(Tensor, _Pad.apply(x, self.places, self.mask.numel()))  # type: ignore[no-untyped-call]
-        return flat.view(*self.mask.shape, *x.shape[1:])
+        return _spread(x, self.places, self.mask.numel()).view(*self.mask.shape, *x.shape[1:])
 
     def first(self, x: Tensor) -> Tensor:
         """Each row's first token, (tokens, ...) -> (rows, ...)."""
@@ -80,18 +79,6 @@ class _Pack(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (places,) = ctx.saved_tensors
         return _spread(grads[0], places, ctx.size), None
-
-
-class _Pad(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, places: Tensor, size: int) -> Tensor:
-        ctx.save_for_backward(places)
-        return _spread(x, places, size)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (places,) = ctx.saved_tensors
-        return grads[0][places], None, None
 
 
 def _spread(x: Tensor, places: Tensor, size: int) -> Tensor:

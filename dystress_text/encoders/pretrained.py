@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,18 +127,8 @@ def _set_dropout(config: PretrainedConfig, rate: float) -> None:
 
 def _check_vocabulary(name_or_path: str, tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> None:
     """Refuse a tokenizer without words: transformers makes one for a folder without tokenizer files."""
-    rows = len(cast(nn.Embedding, transformer.get_input_embeddings()).weight)
-    vocabulary = tokenizer.get_vocab()
+    rows, vocabulary = cast(nn.Embedding, transformer.get_input_embeddings()).num_embeddings, tokenizer.get_vocab()
     if len(vocabulary) <= len(tokenizer.all_special_tokens):
         raise UserError(f"{name_or_path!r} has no tokenizer files: no word is known")
-    if max(vocabulary.values()) >= rows:
-        raise UserError(
-            f"{name_or_path!r} has a tokenizer with ids up to {max(vocabulary.values())} for {rows} token embeddings; "
-            "they do not belong together"
-        )
-    if len(vocabulary) < rows // 2:
-        warnings.warn(
-            f"the tokenizer of {name_or_path!r} knows {len(vocabulary):,} of the encoder's {rows:,} tokens; do they "
-            "belong together?",
-            stacklevel=3,
-        )
+    if (highest := max(vocabulary.values())) >= rows:
+        raise UserError(f"{name_or_path!r} has a tokenizer with ids up to {highest} for {rows} token embeddings")

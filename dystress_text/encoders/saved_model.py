@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedTokenizerBase
@@ -29,7 +28,8 @@ _KINDS = tuple(
     for layers in ((), ("WeightedLayerPooling",))
     for on_top in ((), ("Dense",), ("Normalize",), ("Dense", "Normalize"))
 )
-# settings of modules that say no more than that they are plain
+# settings that say no more than that a model and its modules are plain
+_PLAIN_MODEL = {"similarity_fn_name": "cosine", "default_prompt_name": None}
 _PLAIN_TRANSFORMER = {
     "do_lower_case": False,
     "transformer_task": "feature-extraction",
@@ -81,18 +81,15 @@ def read_saved(folder: Path) -> SavedModel:
         )
     try:
         return _read(folder)
-    except (
-        OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError, SafetensorError
-    ) as error:  # fmt: skip
+    except UserError:
+        raise
+    except Exception as error:  # whatever a file can hold
         raise UserError(f"{str(folder)!r} is damaged: {type(error).__name__}: {reason_of(error)}") from error
 
 
 def _read(folder: Path) -> SavedModel:
     modules, config, settings = _modules(folder), _json(folder / "config.json"), _optional(folder / _SETTINGS)
-    if settings.get("similarity_fn_name") not in (None, "cosine"):
-        raise UserError(f"{str(folder)!r} compares by {settings['similarity_fn_name']!r}; only cosine is supported")
-    if settings.get("default_prompt_name") and settings["prompts"][settings["default_prompt_name"]]:
-        raise UserError(f"{str(folder)!r} puts a prompt in front of each sentence, which is not supported")
+    _check(folder, "model", {name: settings.get(name) for name in _PLAIN_MODEL}, _PLAIN_MODEL)
     transformer = _optional(folder / TRANSFORMER)
     named = transformer.pop("max_seq_length", None)
     _check(folder, "Transformer", transformer, _PLAIN_TRANSFORMER)
@@ -105,8 +102,6 @@ def _read(folder: Path) -> SavedModel:
         _check(folder, "Dense", head, _PLAIN_DENSE | {"in_features": dimension, "out_features": dimension})
     layers = config.get("num_hidden_layers") or config.get("n_layers")
     limit = int(named or _json(folder / "tokenizer_config.json").get("model_max_length") or 10**9)
-    if limit < 1:
-        raise ValueError(f"a length limit of {limit}")
     return SavedModel(
         pooler_type=_pooler(folder, pooling, modules.get("WeightedLayerPooling"), layers),
         dimension=dimension,
@@ -128,10 +123,8 @@ def _modules(folder: Path) -> dict[str, str]:
             "Transformer, Pooling and on top of them one Dense and Normalize"
         )
     paths = [path for _, path in entries]
-    if paths[0] != "":
-        raise UserError(f"{str(folder)!r}: the transformer must lie in the folder itself, not in {paths[0]!r}")
-    if any(Path(path).name != path for path in paths):
-        raise UserError(f"{str(folder)!r}: {MODULES} names a path outside the folder")
+    if paths[0] != "" or any(Path(path).name != path for path in paths):
+        raise UserError(f"{str(folder)!r}: {MODULES} names a path outside the folder, or another for the transformer")
     return dict(zip(kinds, paths, strict=True))
 
 
@@ -144,18 +137,17 @@ def _check(folder: Path, kind: str, settings: Mapping[str, Any], plain: Mapping[
 def _pooler(folder: Path, pooling: Mapping[str, Any], weighted: str | None, layers: int | None) -> str:
     """The pooler of a Pooling module, behind the weights of layers if there are some."""
     modes = [name for name, value in pooling.items() if name.startswith("pooling_mode_") and value is True]
-    mode = pooling["pooling_mode"] if "pooling_mode" in pooling else ",".join(modes)
-    pooler_type = _POOLINGS.get(mode) if isinstance(mode, str) else None
-    if pooler_type == "avg" and weighted is not None and layers is not None:
-        weights = load_file(folder / weighted / WEIGHTS)["layer_weights"]
-        wanted = {name: layer_weights(name, layers) for name in AVERAGED}
-        found = [name for name, each in wanted.items() if each is not None and torch.equal(each, weights)]
-        pooler_type = found[0] if found else None
-    elif weighted is not None:
-        pooler_type = None
-    if pooler_type is None:
-        raise UserError(f"{str(folder)!r}: pooling {mode!r} is that of no pooler of this package")
-    return pooler_type
+    mode = str(pooling["pooling_mode"]) if "pooling_mode" in pooling else ",".join(modes)
+    wanted = _POOLINGS.get(mode)
+    if weighted is None and wanted is not None:
+        return wanted
+    if wanted == "avg" and layers is not None:
+        weights = load_file(folder / str(weighted) / WEIGHTS)["layer_weights"]
+        for name in AVERAGED:
+            averaged = layer_weights(name, layers)
+            if averaged is not None and torch.equal(averaged, weights):
+                return name
+    raise UserError(f"{str(folder)!r}: pooling {mode!r} is that of no pooler of this package")
 
 
 def find_saved(name_or_path: str) -> Path | None:
@@ -213,7 +205,4 @@ def _json(file: Path) -> Any:
 
 
 def _optional(file: Path) -> dict[str, Any]:
-    content = _json(file) if file.is_file() else {}
-    if not isinstance(content, dict):
-        raise ValueError(f"{file.name} is not a mapping")
-    return content
+    return dict(_json(file)) if file.is_file() else {}

@@ -92,7 +92,7 @@ def _read(source: str) -> tuple[list[str], Iterable[Sequence[Any]]]:
     ending = Path(source).suffix.lower()
     if _is_hub_set(source):
         name, _, split = source.partition(":")
-        table = load_table(name, "--eval_file", split or HUB_SPLIT)
+        table = load_table(name, split or HUB_SPLIT)
     elif ending not in LOADERS:
         raise UserError(f"--eval_file: {source!r} is neither a table ({', '.join(LOADERS)}) nor a data set on the hub")
     elif not Path(source).is_file():
@@ -102,7 +102,7 @@ def _read(source: str) -> tuple[list[str], Iterable[Sequence[Any]]]:
     elif ending in (".jsonl", ".json"):
         return _read_json(source)
     else:
-        table = load_table(source, "--eval_file")
+        table = load_table(source)
     names: list[str] = table.column_names
     return names, ([row[name] for name in names] for row in table)
 

@@ -11,7 +11,7 @@ from urllib.request import getproxies
 
 from huggingface_hub import constants
 
-from dystress_text.errors import UserError
+from dystress_text.errors import UserError, reason_of
 
 HUB_REPOSITORY = "princeton-nlp/datasets-for-simcse"
 
@@ -39,8 +39,7 @@ def hub_reachable() -> bool:
 def published_file(filename: str, then: Callable[[str], R], otherwise: str) -> R:
     """Call ``then`` with a file of the published data sets, from the hub or huggingface_hub's cache.
 
-    Raises:
-        UserError: the file cannot be had or read; the message begins with ``otherwise``.
+    If it cannot be had or read, a UserError begins with ``otherwise``.
     """
     from huggingface_hub import hf_hub_download
 
@@ -50,5 +49,4 @@ def published_file(filename: str, then: Callable[[str], R], otherwise: str) -> R
     except UserError:
         raise
     except Exception as error:  # of the network, the hub or the file system
-        reason = " ".join(str(error).split())
-        raise UserError(f"{otherwise}. The hub did not help: {reason}") from error
+        raise UserError(f"{otherwise}. The hub did not help: {reason_of(error)}") from error

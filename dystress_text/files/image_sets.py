@@ -1,8 +1,13 @@
-"""The image sets with a name: the preparation of data prepares them, image training reads them."""
+"""Image sets: those with a name, and their layout on disk; their preparation writes them, image training reads them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+TRAIN_INDICES = "train-indices.txt"  # of a long-tailed choice
+CLASSES = "classes.txt"  # of a choice of classes: folder names, one a line
+_SUFFIXES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 
 
 @dataclass(frozen=True)
@@ -30,20 +35,37 @@ class PublishedImages:
     long_tailed: bool = False
 
 
-def _long_tail(base: PublishedImages) -> PublishedImages:
-    return PublishedImages(f"{base.name}-lt", base.classes, {}, chosen_from=base.name, long_tailed=True)
-
-
-_CIFAR10 = PublishedImages("cifar10", 10, {"train": 50_000, "test": 10_000}, "img", "label", "PNG")
-_CIFAR100 = PublishedImages("cifar100", 100, {"train": 50_000, "test": 10_000}, "img", "fine_label", "PNG")
-_TINY = PublishedImages("tiny-imagenet", 200, {"train": 100_000, "test": 10_000}, "image", "label", "JPEG")
-_IMAGENET1K = PublishedImages("imagenet1k", 1000, {"train": 1_281_167, "val": 50_000})
-_IMAGENET100 = PublishedImages("imagenet100", 100, {}, chosen_from="imagenet1k")
-
-_WHOLE = (_CIFAR10, _CIFAR100, _TINY, _IMAGENET100, _IMAGENET1K)
-IMAGE_SETS = {one.name: one for one in (*_WHOLE, *map(_long_tail, (_CIFAR10, _CIFAR100, _IMAGENET100)))}
+_BALANCED = (
+    PublishedImages("cifar10", 10, {"train": 50_000, "test": 10_000}, "img", "label", "PNG"),
+    PublishedImages("cifar100", 100, {"train": 50_000, "test": 10_000}, "img", "fine_label", "PNG"),
+    PublishedImages("tiny-imagenet", 200, {"train": 100_000, "test": 10_000}, "image", "label", "JPEG"),
+    PublishedImages("imagenet100", 100, {}, chosen_from="imagenet1k"),
+    PublishedImages("imagenet1k", 1000, {"train": 1_281_167, "val": 50_000}),
+)
+_LONG_TAILED = (
+    PublishedImages(f"{one.name}-lt", one.classes, {}, chosen_from=one.name, long_tailed=True)
+    for one in _BALANCED
+    if one.name in ("cifar10", "cifar100", "imagenet100")
+)
+IMAGE_SETS = {one.name: one for one in (*_BALANCED, *_LONG_TAILED)}
 
 
 def known_images(name: str) -> PublishedImages | None:
     """The set of that name, in which ``_`` stands for ``-`` too; None for an unknown name."""
     return IMAGE_SETS.get(name.replace("_", "-"))
+
+
+def image_names(folder: Path) -> list[str]:
+    """Names of the images in a class's folder, sorted; an image's index in its data set depends on this order."""
+    return image_and_other_names(folder)[0]
+
+
+def image_and_other_names(folder: Path) -> tuple[list[str], list[str]]:
+    """Names of the images, as :func:`image_names` returns them, and of the other files that are not hidden."""
+    images, others = [], []
+    for path in folder.iterdir():
+        if path.suffix.lower() in _SUFFIXES:
+            images.append(path.name)
+        elif not path.name.startswith(".") and not path.is_dir():
+            others.append(path.name)
+    return sorted(images), sorted(others)

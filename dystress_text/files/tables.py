@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dystress_text.errors import UserError
+from dystress_text.errors import DataError, reason_of
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.places import cache_root
 
@@ -22,9 +21,9 @@ LOADERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def is_table(train_file: str) -> bool:
-    """Whether a training file is a table, by its ending, or the name of a data set on the hub."""
-    return Path(train_file).suffix.lower() in LOADERS or is_hub_name(train_file)
+def is_table(source: str) -> bool:
+    """Whether a source is a table, by its ending, or the name of a data set on the hub."""
+    return Path(source).suffix.lower() in LOADERS or is_hub_name(source)
 
 
 def is_hub_name(name: str) -> bool:
@@ -34,34 +33,31 @@ def is_hub_name(name: str) -> bool:
     return named and not Path(name).exists()
 
 
-def load_table(source: str, option: str = "--train_file", split: str = "train") -> Dataset:
+def load_table(source: str, split: str = "train") -> Dataset:
     """The rows of a table.
 
     Args:
         source: a file with one of the endings in :data:`LOADERS`, or a hub data set's name.
-        option: the option that names the source, for errors.
         split: of a data set on the hub.
 
     Raises:
-        UserError: the file or data set does not exist or cannot be read.
+        DataError: the file or data set does not exist or cannot be read.
     """
     import datasets  # slow to import
 
     datasets.disable_progress_bars()
+    on_hub = is_hub_name(source)
+    if on_hub and not hub_reachable():
+        raise DataError(f"no file {source!r}, and no hub to look for a data set of that name")
+    loader, options = ("", {}) if on_hub else LOADERS[Path(source).suffix.lower()]
     try:
-        if is_hub_name(source):
-            if not hub_reachable():
-                raise UserError(f"{option}: no file {source!r}, and no hub to look for a data set of that name")
+        if on_hub:
             return datasets.load_dataset(source, split=split)
-        loader, options = LOADERS[Path(source).suffix.lower()]
-        if loader == "json" and os.path.isfile(source):
+        if loader == "json":
             with open(source, "rb") as file:
                 if b"{" not in file.read(2**20):  # pyarrow crashes on a file with only nulls
-                    raise UserError(f"{option}: cannot read {source!r}: no row in its first megabyte")
+                    raise ValueError("no row in its first megabyte")
         cache = str(cache_root() / "datasets")
-        return datasets.load_dataset(loader, data_files=str(source), split="train", cache_dir=cache, **options)
-    except UserError:
-        raise
+        return datasets.load_dataset(loader, data_files=source, split="train", cache_dir=cache, **options)
     except Exception as error:  # the libraries that read tables have many kinds
-        cause = error.__cause__ or error
-        raise UserError(f"{option}: cannot read {source!r}: {' '.join(str(cause).split())}") from error
+        raise DataError(f"cannot read {source!r}: {reason_of(error.__cause__ or error)}") from error

@@ -11,16 +11,12 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 
 MAX_LINE_BYTES = 65_536
-
-
 _OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-
-
 UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 
@@ -78,49 +74,25 @@ class CorpusReport:
         return f"{self.sentences:,} sentences in {self.lines:,} lines" + (f"; {', '.join(notes)}" if notes else "")
 
 
-class LineSource(Protocol):
-    """What lines are read from; a binary stream is one."""
-
-    def readline(self, size: int = -1, /) -> bytes: ...
-
-
-class LineStream:
-    """Lines, each with its line feed, as a stream.
-
-    Args:
-        lines: the lines.
-    """
-
-    def __init__(self, lines: Iterable[bytes]) -> None:
-        self._lines = iter(lines)
-        self._rest = b""
-
-    def readline(self, size: int = -1, /) -> bytes:
-        """The next line, or at most ``size`` bytes of it; empty at the end."""
-        line = self._rest or next(self._lines, b"")
-        end = len(line) if size < 0 else size
-        self._rest = line[end:]
-        return line[:end]
-
-
 def read_sentences(
-    stream: LineSource, report: CorpusReport, max_sentences: int | None = None, places: array[int] | None = None
+    source: BinaryIO | Iterable[bytes],
+    report: CorpusReport,
+    max_sentences: int | None = None,
+    places: array[int] | None = None,
 ) -> Iterator[str]:
-    """Sentences of a binary stream, one per line; counts the lines of each kind in ``report``.
+    """Sentences of a binary stream or of lines, one per line; counts the lines of each kind in ``report``.
 
-    Only a line feed ends a line. Memory is bounded for lines of any length. Stops after ``max_sentences``. Each
-    sentence's line number is appended to ``places``, an ``array("q")``.
+    Only a line feed ends a line. Of a stream, memory is bounded for lines of any length. Stops after ``max_sentences``.
+    Each sentence's line number is appended to ``places``, an ``array("q")``.
     """
     places = array("q") if places is None else places
     hashes = array("q")  # 8 bytes per sentence, sorted at the end; a set of strings would be far larger
-    while report.sentences != max_sentences and (raw := stream.readline(MAX_LINE_BYTES + 1)):
+    for line in _bounded(cast(BinaryIO, source)) if hasattr(source, "readline") else source:
         report.lines += 1
-        if len(raw) > MAX_LINE_BYTES and not raw.endswith(b"\n"):
-            while (rest := stream.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
-                pass
+        line = line.removesuffix(b"\n")
+        if len(line) > MAX_LINE_BYTES:
             report.note("over_long")
             continue
-        line = raw.removesuffix(b"\n")
         if report.lines == 1 and line.startswith(codecs.BOM_UTF8):
             line = line.removeprefix(codecs.BOM_UTF8)
             report.note("bom")
@@ -142,11 +114,22 @@ def read_sentences(
         hashes.append(hash(sentence))
         places.append(report.lines)
         yield sentence
+        if report.sentences == max_sentences:
+            break
     repeated = np.ones(len(hashes), dtype=bool)
     repeated[np.unique(np.frombuffer(hashes, dtype=np.int64), return_index=True)[1]] = False  # the first of each hash
     if repeated.any():
         report.duplicates = int(repeated.sum())
         report.first_line["duplicates"] = places[int(repeated.argmax())]
+
+
+def _bounded(stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of a stream; of one that is too long only the beginning, which is too long too."""
+    while line := stream.readline(MAX_LINE_BYTES + 1):
+        yield line
+        rest = line
+        while len(rest) >= MAX_LINE_BYTES and not rest.endswith(b"\n"):
+            rest = stream.readline(MAX_LINE_BYTES)
 
 
 def open_text(path: Path) -> BinaryIO:

@@ -1,8 +1,7 @@
 """Files and folders that are written completely or not at all.
 
 Everything is written under another name and then renamed. A reader never sees half of a file, and a program that is
-killed leaves the old content. A sealed folder also holds a manifest with the size and checksum of each of its files, so
-that later damage is noticed.
+killed leaves the old content.
 """
 
 from __future__ import annotations
@@ -15,23 +14,17 @@ import platform
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
-MANIFEST = "manifest.json"
 MODEL_STAGING = ".model-writing"
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """Size and checksum of a file when it was written or verified.
-
-    Attributes:
-        bytes: its size.
-        sha256: of its content.
-    """
+    """Size and checksum of a file."""
 
     bytes: int
     sha256: str
@@ -51,20 +44,12 @@ def to_json(value: Any, indent: int | None = None) -> str:
 
 
 def write_json(file: Path, value: Any) -> None:
-    """Write a value as a JSON file, completely or not at all.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a value as a JSON file, completely or not at all."""
     write_text(file, to_json(value, indent=1) + "\n")
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a text file, completely or not at all.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a text file, completely or not at all."""
     with whole_file(file) as stream:
         stream.write(text)
 
@@ -76,9 +61,6 @@ def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
     Args:
         file: the file to write; its folder must exist.
         mode: ``w`` for UTF-8 text with line feeds, ``wb`` for bytes.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     staging = _staging(file)
     text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
@@ -95,9 +77,6 @@ def whole_folder(final: Path) -> Iterator[Path]:
     """A new staging folder on the same file system, which replaces ``final`` at the end.
 
     After an error ``final`` is unchanged, and the staging folder is removed.
-
-    Raises:
-        OSError: something cannot be written or renamed.
     """
     staging = _staging(final)
     shutil.rmtree(staging, ignore_errors=True)  # left by a killed process with the same process id
@@ -113,9 +92,6 @@ def swap(staging: Path, final: Path) -> None:
     """Rename a folder to ``final``. An old folder of that name is first renamed, and removed at the end.
 
     :func:`recover` repairs a swap that was interrupted between the two renames.
-
-    Raises:
-        OSError: a folder cannot be renamed.
     """
     aside = _aside(final)
     shutil.rmtree(aside, ignore_errors=True)
@@ -126,11 +102,7 @@ def swap(staging: Path, final: Path) -> None:
 
 
 def recover(final: Path) -> None:
-    """Put back a folder if a :func:`swap` was interrupted between its two renames.
-
-    Raises:
-        OSError: the folder cannot be renamed.
-    """
+    """Put back a folder if a :func:`swap` was interrupted between its two renames."""
     if not final.exists() and _aside(final).is_dir():
         _aside(final).rename(final)
 
@@ -140,9 +112,6 @@ def replaced_files(folder: str | Path) -> Iterator[Path]:
     """A staging folder; at the end its files replace those of the same names in ``folder``.
 
     After an error inside the context, ``folder`` is unchanged. Its other files stay.
-
-    Raises:
-        OSError: something cannot be written.
     """
     target = Path(folder)
     staging = target / MODEL_STAGING
@@ -160,21 +129,6 @@ def replaced_files(folder: str | Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def seal(staging: Path, final: Path) -> None:
-    """Write the manifest of a folder, flush the folder to disk, and replace ``final`` with it.
-
-    Raises:
-        OSError: a file cannot be read, written or renamed.
-    """
-    records = records_of(staging)
-    content = {"files": {name: asdict(record) for name, record in records.items()}}
-    (staging / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    for path in (*(staging / name for name in (*records, MANIFEST)), staging):
-        _to_disk(path)
-    swap(staging, final)
-    _to_disk(final.parent)
-
-
 def record_of(file: Path) -> FileRecord:
     """Size and checksum of a file."""
     return FileRecord(file.stat().st_size, sha256_of(file))
@@ -184,45 +138,6 @@ def records_of(folder: Path) -> dict[str, FileRecord]:
     """Size and checksum of each file below a folder, by its path within the folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): record_of(path) for path in files}
-
-
-def damage_of(folder: Path) -> str | None:
-    """What is wrong with a sealed folder; None if nothing is."""
-    try:
-        if not (folder / MANIFEST).resolve(strict=True).is_file():  # reading a pipe would wait for ever
-            return f"{MANIFEST} is not a file"
-        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-        for name, record in files.items():
-            damage = _damage_of_file(folder, name, _read_record(record))
-            if damage is not None:
-                return damage
-        found = {
-            path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()
-        }
-        for name in sorted(found - {MANIFEST, *files}):
-            if not Path(name).name.startswith("."):  # hidden files come from file managers; nothing reads them
-                return f"{name} was not written with the rest"
-    except FileNotFoundError as error:
-        return f"{Path(str(error.filename)).name} is missing"
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-        return f"it cannot be read: {' '.join(str(error).split())}"
-    return None
-
-
-def _read_record(record: Any) -> FileRecord:
-    """A record in the present form, or ``[size, checksum]`` as in the manifests of version 0.1."""
-    return FileRecord(**record) if isinstance(record, dict) else FileRecord(*record)
-
-
-def _damage_of_file(folder: Path, name: str, record: FileRecord) -> str | None:
-    path = folder / name
-    if not path.resolve().is_relative_to(folder.resolve()):
-        return f"{MANIFEST} names a file outside the folder"
-    if path.exists() and not path.is_file():
-        return f"{name} is not a file"
-    if path.stat().st_size != record.bytes or sha256_of(path) != record.sha256:
-        return f"{name} is not what was written"
-    return None
 
 
 def sha256_of(path: Path) -> str:
@@ -259,11 +174,3 @@ def _usual_mode(folder: Path) -> int:
     mode = probe.stat().st_mode
     probe.unlink()
     return mode
-
-
-def _to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -50,61 +50,48 @@ def make_parser() -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> bool:
     """Do what was asked for; False if something that was asked for is not as it should be."""
     root = data_root(options.data_dir)
-    command = options.what[0] if options.what[0] in COMMANDS else None
-    names = options.what[command is not None :]
-    if command == "list" and names:
-        raise UserError("list takes no names")
-    if command != "list" and not names:
-        raise UserError(f"name a data set; known are {', '.join(CATALOG)}")
+    command = options.what[0] if options.what[0] in COMMANDS else "prepare"
+    names = options.what[command != "prepare" :]
     for name in names:
         if name not in CATALOG:
             raise UserError(f"no data set {name!r}; known are {', '.join(CATALOG)}; commands are {', '.join(COMMANDS)}")
+    if bool(names) == (command == "list"):
+        raise UserError("list takes no names" if names else f"name a data set; known are {', '.join(CATALOG)}")
     if command == "list":
-        return _list(root)
-    if command == "path":
-        for name in names:
-            manifest_of(name, root)
-            print(root / CATALOG[name].folder)
+        for entry in CATALOG.values():
+            manifest = read_manifest(root / entry.folder)
+            state = _state(manifest) if manifest is not None else f"not prepared ({entry.size})"
+            print(f"{entry.name:15} {entry.about}\n{'':15} {state}")
         return True
-    if command == "verify":
-        return _verify(names, root)
     given = {name: getattr(options, name) for name in ("source", "variant", "classes", "ratio", "seed", "again")}
-    return _prepare(names, Request(root, **given))
+    work = {"prepare": _prepare, "path": _path, "verify": _verify}[command]
+    done = [work(name, Request(root, **given)) for name in names]
+    return all(done)
 
 
-def _prepare(names: Sequence[str], request: Request) -> bool:
-    """Get sets ready: all of them, also after one that failed."""
-    successes = []
-    for name in names:
-        try:
-            manifest = prepare(name, request)
-        except DataError as error:
-            print(f"dystress prepare: error: {error}", file=sys.stderr, flush=True)
-            successes.append(False)
-            continue
-        print(f"{name}: {_state(manifest)}, in {request.root / CATALOG[name].folder}")
-        print(f"  terms: {CATALOG[name].terms}", flush=True)
-    return all(successes)
-
-
-def _list(root: Path) -> bool:
-    for entry in CATALOG.values():
-        manifest = read_manifest(root / entry.folder)
-        state = _state(manifest) if manifest is not None else f"not prepared ({entry.size})"
-        print(f"{entry.name:15} {entry.about}\n{'':15} {state}")
+def _prepare(name: str, request: Request) -> bool:
+    try:
+        manifest = prepare(name, request)
+    except DataError as error:
+        print(f"dystress prepare: error: {error}", file=sys.stderr, flush=True)
+        return False
+    print(f"{name}: {_state(manifest)}, in {request.root / CATALOG[name].folder}")
+    print(f"  terms: {CATALOG[name].terms}", flush=True)
     return True
 
 
-def _verify(names: Sequence[str], root: Path) -> bool:
-    """Print what differs from the records of prepared sets."""
-    found = 0
-    for name in names:
-        problems = verify(name, root)
-        found += len(problems)
-        print(f"{name}: {'as prepared' if not problems else f'{len(problems)} problems'}")
-        for problem in problems:
-            print(f"  {problem}")
-    return not found
+def _path(name: str, request: Request) -> bool:
+    manifest_of(name, request.root)
+    print(request.root / CATALOG[name].folder)
+    return True
+
+
+def _verify(name: str, request: Request) -> bool:
+    problems = verify(name, request.root)
+    print(f"{name}: {'as prepared' if not problems else f'{len(problems)} problems'}")
+    for problem in problems:
+        print(f"  {problem}")
+    return not problems
 
 
 def _state(manifest: Manifest) -> str:

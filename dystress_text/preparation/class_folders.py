@@ -7,19 +7,18 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from scipy.io import loadmat
 from scipy.io.matlab import MatReadError
 
 from dystress_text.cli.progress import progress_bar
-from dystress_text.errors import DataError
+from dystress_text.errors import DataError, reason_of
 from dystress_text.files.prepared_data import Manifest
 
 
-@dataclass(frozen=True)
-class Labelled:
+class Labelled(NamedTuple):
     """An image of a set: where it lies, its split, its class, and its name in the class's folder."""
 
     file: Path
@@ -28,15 +27,8 @@ class Labelled:
     name: str
 
 
-@dataclass(frozen=True)
-class LabelledSet:
-    """A published set.
-
-    Attributes:
-        read: its images, from the folder with the unpacked download.
-        classes: names of their folders.
-        counts: images by split.
-    """
+class LabelledSet(NamedTuple):
+    """A published set: how its images are read from the unpacked download, its classes, and its images by split."""
 
     read: Callable[[Path], Iterator[Labelled]]
     classes: tuple[str, ...]
@@ -111,13 +103,12 @@ def class_folders(name: str, source: Path | None, variant: str | None, staging: 
     try:
         images = list(published.read(source))
     except (OSError, KeyError, IndexError, TypeError, ValueError, csv.Error, MatReadError) as error:
-        raise DataError(f"{name}: {source} is of another layout: {' '.join(str(error).split())}") from error
+        raise DataError(f"{name}: {source} is of another layout: {reason_of(error)}") from error
     for image in images:
         if image.split not in published.counts or image.class_name not in published.classes:
             raise DataError(f"{name}: {image.file} is of {image.split}/{image.class_name}, which the set does not have")
-    places = Counter((image.split, image.class_name, image.name) for image in images)
-    if twice := next((place for place, count in places.items() if count > 1), None):
-        raise DataError(f"{name}: {source} has {'/'.join(twice)} twice")
+    if len({image[1:] for image in images}) < len(images):
+        raise DataError(f"{name}: {source} has an image twice")
     counts = dict(Counter(image.split for image in images))
     if counts != published.counts and (variant is None or not images):
         raise DataError(

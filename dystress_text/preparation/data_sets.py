@@ -39,119 +39,42 @@ class DataSet:
 
 
 SIMCSE = "princeton-nlp/datasets-for-simcse"
-_FROM_FOLDER = "nothing is fetched; images are copied"
-
-CATALOG = {
-    entry.name: entry
-    for entry in (
-        DataSet(
-            "wiki1m",
-            "one million sentences of English Wikipedia, one a line: SimCSE's training text",
-            "text CC BY-SA 3.0 (Wikipedia)",
-            "120 MB",
-            SIMCSE,
-            ("wiki1m_for_simcse.txt",),
-        ),
-        DataSet(
-            "senteval",
-            "the test sets of the 7 STS and 7 transfer tasks, in SentEval's downstream layout",
+_IMAGENET = "ImageNet's terms: non-commercial research"
+_NOTHING, _COPIED = "nothing is fetched", "nothing is fetched; images are copied"
+_LIST = (
+    DataSet("wiki1m", "one million sentences of English Wikipedia, one a line: SimCSE's training text",
+            "text CC BY-SA 3.0 (Wikipedia)", "120 MB", SIMCSE, ("wiki1m_for_simcse.txt",)),
+    DataSet("senteval", "the test sets of the 7 STS and 7 transfer tasks, in SentEval's downstream layout",
             "each task has its own: STS-B CC BY-SA 4.0, SICK CC BY-NC-SA 3.0, MRPC Microsoft Research terms, the "
-            "others for research",
-            "85 MB",
-            SIMCSE,
-            ("senteval.tar",),
-        ),
-        DataSet(
-            "stsb",
-            "STS-B alone, which training needs to choose its model by",
-            "CC BY-SA 4.0",
-            "85 MB are fetched, 1 MB is kept",
-            SIMCSE,
-            ("senteval.tar",),
-        ),
-        DataSet(
-            "cifar10",
-            "60,000 images of 32 x 32 in 10 classes",
-            "no licence stated; cite Krizhevsky 2009",
-            "145 MB",
-            "uoft-cs/cifar10",
-            ("plain_text/train-*.parquet", "plain_text/test-*.parquet"),
-        ),
-        DataSet(
-            "cifar100",
-            "60,000 images of 32 x 32 in 100 classes",
-            "no licence stated; cite Krizhevsky 2009",
-            "145 MB",
-            "uoft-cs/cifar100",
-            ("cifar100/train-*.parquet", "cifar100/test-*.parquet"),
-        ),
-        DataSet(
-            "cifar10-lt",
-            "long-tailed choice of CIFAR-10's training images (12,406), as an index file",
-            "as cifar10",
-            "nothing is fetched",
-        ),
-        DataSet(
-            "cifar100-lt",
-            "long-tailed choice of CIFAR-100's training images (10,847), as an index file",
-            "as cifar100",
-            "nothing is fetched",
-        ),
-        DataSet(
-            "tiny-imagenet",
-            "110,000 images of 64 x 64 in 200 classes",
-            "ImageNet's terms: non-commercial research",
-            "160 MB",
-            "zh-plus/tiny-imagenet",
-            ("data/train-*.parquet", "data/valid-*.parquet"),
-        ),
-        DataSet(
-            "imagenet1k",
-            "ImageNet's 1,281,167 + 50,000 images in 1,000 classes, from a folder that the user has (--from)",
-            "ImageNet's terms: non-commercial research",
-            "nothing is fetched or copied",
-        ),
-        DataSet(
-            "imagenet100",
-            "100 of ImageNet's classes, named by a list (--classes FILE; the paper uses CMC's)",
-            "ImageNet's terms: non-commercial research",
-            "nothing is fetched or copied",
-        ),
-        DataSet(
-            "imagenet100-lt",
-            "long-tailed choice of ImageNet100's training images, as an index file",
-            "ImageNet's terms: non-commercial research",
-            "nothing is fetched",
-        ),
-        DataSet(
-            "mura",
-            "40,005 radiographs in 2 classes, from the unpacked download (--from)",
-            "Stanford's research use agreement, a form before the download",
-            _FROM_FOLDER,
-        ),
-        DataSet(
-            "chaoyang",
-            "6,160 patches of colon slides in 4 classes, from the unpacked download (--from)",
-            "non-commercial, not to be passed on; cite Zhu et al. 2021",
-            _FROM_FOLDER,
-        ),
-        DataSet(
-            "isic2016",
-            "1,279 dermoscopic images in 2 classes, from the unpacked download (--from)",
-            "CC0",
-            _FROM_FOLDER,
-        ),
-        DataSet(
-            "mhist",
-            "3,152 images of colorectal polyps in 2 classes, from the unpacked download (--from)",
-            "its research use agreement, a form before the download",
-            _FROM_FOLDER,
-        ),
-        DataSet(
-            "flowers102",
-            "8,189 images of flowers in 102 classes, from the unpacked download (--from)",
-            "none stated; cite Nilsback and Zisserman 2008",
-            _FROM_FOLDER,
-        ),
-    )
-}
+            "others for research", "85 MB", SIMCSE, ("senteval.tar",)),
+    DataSet("stsb", "STS-B alone, which training needs to choose its model by",
+            "CC BY-SA 4.0", "85 MB are fetched, 1 MB is kept", SIMCSE, ("senteval.tar",)),
+    DataSet("cifar10", "60,000 images of 32 x 32 in 10 classes",
+            "no licence stated; cite Krizhevsky 2009", "145 MB", "uoft-cs/cifar10",
+            ("plain_text/train-*.parquet", "plain_text/test-*.parquet")),
+    DataSet("cifar100", "60,000 images of 32 x 32 in 100 classes",
+            "no licence stated; cite Krizhevsky 2009", "145 MB", "uoft-cs/cifar100",
+            ("cifar100/train-*.parquet", "cifar100/test-*.parquet")),
+    DataSet("cifar10-lt", "long-tailed choice of CIFAR-10's training images (12,406), as an index file",
+            "as cifar10", _NOTHING),
+    DataSet("cifar100-lt", "long-tailed choice of CIFAR-100's training images (10,847), as an index file",
+            "as cifar100", _NOTHING),
+    DataSet("tiny-imagenet", "110,000 images of 64 x 64 in 200 classes",
+            _IMAGENET, "160 MB", "zh-plus/tiny-imagenet", ("data/train-*.parquet", "data/valid-*.parquet")),
+    DataSet("imagenet1k", "ImageNet's 1,281,167 + 50,000 images in 1,000 classes, from a folder that the user has "
+            "(--from)", _IMAGENET, "nothing is fetched or copied"),
+    DataSet("imagenet100", "100 of ImageNet's classes, named by a list (--classes FILE; the paper uses CMC's)",
+            _IMAGENET, "nothing is fetched or copied"),
+    DataSet("imagenet100-lt", "long-tailed choice of ImageNet100's training images, as an index file",
+            _IMAGENET, _NOTHING),
+    DataSet("mura", "40,005 radiographs in 2 classes, from the unpacked download (--from)",
+            "Stanford's research use agreement, a form before the download", _COPIED),
+    DataSet("chaoyang", "6,160 patches of colon slides in 4 classes, from the unpacked download (--from)",
+            "non-commercial, not to be passed on; cite Zhu et al. 2021", _COPIED),
+    DataSet("isic2016", "1,279 dermoscopic images in 2 classes, from the unpacked download (--from)", "CC0", _COPIED),
+    DataSet("mhist", "3,152 images of colorectal polyps in 2 classes, from the unpacked download (--from)",
+            "its research use agreement, a form before the download", _COPIED),
+    DataSet("flowers102", "8,189 images of flowers in 102 classes, from the unpacked download (--from)",
+            "none stated; cite Nilsback and Zisserman 2008", _COPIED),
+)  # fmt: skip
+CATALOG = {entry.name: entry for entry in _LIST}

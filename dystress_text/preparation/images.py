@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from dystress_text.cli.progress import progress_bar
-from dystress_text.errors import DataError
-from dystress_text.files.image_folder import CLASSES, TRAIN_INDICES, image_names
-from dystress_text.files.image_sets import IMAGE_SETS, PublishedImages
-from dystress_text.files.long_tail import LongTail, long_tail_indices, write_long_tail
+from dystress_text.errors import DataError, reason_of
+from dystress_text.files.image_sets import CLASSES, IMAGE_SETS, TRAIN_INDICES, PublishedImages, image_names
+from dystress_text.files.long_tail import write_long_tail
 from dystress_text.files.prepared_data import Manifest, read_manifest
-
-_MAGIC = {b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG"}
 
 
 def parquet(spec: PublishedImages, paths: list[Path], source: str, variant: str | None, staging: Path) -> Manifest:
@@ -26,59 +23,45 @@ def parquet(spec: PublishedImages, paths: list[Path], source: str, variant: str 
     Raises:
         DataError: a file is damaged, or counts or classes are not the set's and the user does not name a variant.
     """
-    counts = dict.fromkeys(spec.counts, 0)
-    encodings: set[str] = set()
-    labels = {split: np.zeros(spec.classes, dtype=np.int64) for split in spec.counts}
+    encodings: Counter[str] = Counter()
+    images: Counter[tuple[str, int]] = Counter()  # by split and class
     for path in progress_bar(paths, desc=spec.name, unit=" files"):
         split = "train" if path.name.startswith("train") else "test"
         try:
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(1000, columns=[spec.image_column, spec.label_column]):
-                    labels[split] += _class_counts(batch.column(spec.label_column), spec.classes, path)
-                    images = batch.column(spec.image_column).to_pylist()
-                    encodings.update(_encoding(image["bytes"]) for image in images)
-                    counts[split] += len(batch)
+                    images.update((split, label) for label in batch.column(spec.label_column).to_pylist())
+                    pictures = batch.column(spec.image_column).to_pylist()
+                    encodings.update(_encoding(picture["bytes"]) for picture in pictures)
         except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
-            raise DataError(
-                f"{spec.name}: {path} is damaged or of another layout: {' '.join(str(error).split())}"
-            ) from error
+            raise DataError(f"{spec.name}: {path} is damaged or of another layout: {reason_of(error)}") from error
         shutil.copyfile(path, staging / path.name)
-    balanced = all(len(set(found.tolist())) == 1 for found in labels.values())
-    if variant is None and (counts != spec.counts or not balanced):
+    counts = {split: sum(n for (of, _), n in images.items() if of == split) for split in spec.counts}
+    # a published set has the same number of images of each class
+    published = {(s, label): n // spec.classes for s, n in spec.counts.items() for label in range(spec.classes)}
+    known = all(label in range(spec.classes) for _, label in images)
+    if images != published and not (variant and known):
         raise DataError(
-            f"{spec.name}: {source} holds {counts} images, {spec.counts} expected"
-            f"{'' if balanced else '; its classes are not of one size'}; if it is knowingly another set, say so with "
-            "--variant NAME"
+            f"{spec.name}: {source} holds {counts} images, {spec.counts} expected, the same number of each of "
+            f"{spec.classes} classes; if it is knowingly another set, say so with --variant NAME"
         )
-    if variant is None and encodings != {spec.encoding}:
+    if variant is None and set(encodings) != {spec.encoding}:
         variant = f"{' and '.join(sorted(encodings))} copy"
     return Manifest(spec.name, source, variant, counts=counts)
 
 
-def _class_counts(column: pa.Array, classes: int, path: Path) -> NDArray[np.int64]:
-    values = column.to_numpy(zero_copy_only=False)
-    if values.min() < 0 or values.max() >= classes:
-        raise ValueError(f"a class outside 0 to {classes - 1}")
-    return np.bincount(values, minlength=classes)
-
-
 def _encoding(content: bytes) -> str:
-    for magic, name in _MAGIC.items():
+    for magic, name in {b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG"}.items():
         if content.startswith(magic):
             return name
     raise ValueError("an image that is neither PNG nor JPEG")
 
 
 def long_tail(spec: PublishedImages, root: Path, ratio: float, seed: int, staging: Path) -> Manifest:
-    """Choose a long-tailed part of a prepared set's training images and save their indices.
-
-    Raises:
-        DataError: the set that it is chosen from has not been prepared.
-    """
+    """Choose a long-tailed part of a prepared set's training images and save their indices."""
     base_spec, base = _base_of(spec, root)
     labels = np.array(_training_labels(base_spec, root, base))
-    indices = long_tail_indices(labels, ratio, seed)
-    write_long_tail(staging / TRAIN_INDICES, LongTail(spec.name, ratio, seed, indices), labels)
+    indices = write_long_tail(staging / TRAIN_INDICES, spec.name, labels, ratio, seed)
     source = f"{base_spec.name}, ratio {ratio:g}, seed {seed}"
     return Manifest(spec.name, source, base.variant, counts={"train": len(indices)})
 
@@ -99,12 +82,10 @@ def image_folder(spec: PublishedImages, source: Path | None, variant: str | None
     Raises:
         DataError: no such folder, or not ImageNet's number of classes and images.
     """
-    if source is None:
+    if source is None or not all((source / split).is_dir() for split in spec.counts):
         raise DataError(f"{spec.name}: --from FOLDER must name the folder that holds train/ and val/")
     counts, classes = {}, {}
     for split in spec.counts:
-        if not (source / split).is_dir():
-            raise DataError(f"{spec.name}: {str(source)!r} has no folder {split!r}")
         folders = sorted(path for path in (source / split).iterdir() if path.is_dir())
         classes[split] = [folder.name for folder in folders]
         counts[split] = sum(len(image_names(folder)) for folder in progress_bar(folders, desc=split, unit=" classes"))
@@ -130,13 +111,10 @@ def class_list(spec: PublishedImages, root: Path, classes: Path | None, variant:
         DataError: no list, a class that is not there, or not the set's number of classes.
     """
     base_spec, base = _base_of(spec, root)
-    assert base.folder is not None
-    images = Path(base.folder)
-    if classes is None or not classes.is_file():
-        raise DataError(
-            f"{spec.name}: --classes FILE must name {spec.classes} classes (folder names), one a line; found none"
-        )
-    names = classes.read_text(encoding="utf-8").split()
+    images = Path(base.folder or "")
+    if classes is None:
+        raise DataError(f"{spec.name}: --classes FILE must name {spec.classes} classes (folder names), one a line")
+    names = classes.read_text(encoding="utf-8", errors="replace").split()
     unknown = [name for name in names if not (images / "train" / name).is_dir()]
     if unknown:
         raise DataError(f"{spec.name}: {classes} names {unknown[0]!r}, which is not a class of {base.folder}")

@@ -23,17 +23,7 @@ from dystress_text.preparation.sources import from_hub, from_local
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for.
-
-    Attributes:
-        root: of prepared data.
-        source: a local file or folder instead of the hub.
-        variant: what the data are, if they are knowingly not the published ones.
-        classes: a file with one class (folder name) a line.
-        ratio: of the smallest to the largest class of a long-tailed set.
-        seed: of the choice of a long-tailed set.
-        again: prepare what is ready once more.
-    """
+    """What the user asked for: the program's options, and the folder of prepared data."""
 
     root: Path
     source: Path | None = None
@@ -71,11 +61,7 @@ def prepare(name: str, request: Request) -> Manifest:
 
 
 def manifest_of(name: str, root: Path) -> Manifest:
-    """The record of a prepared set.
-
-    Raises:
-        DataError: the set has not been prepared, or its record is damaged.
-    """
+    """The record of a prepared set; a DataError if there is none."""
     folder = root / CATALOG[name].folder
     manifest = read_manifest(folder)
     if manifest is None:

@@ -23,6 +23,8 @@ def unpack(archive: Path, folder: Path) -> None:
         most = min(MOST_BYTES, max(1 << 20, MOST_RATIO * archive.stat().st_size))
         with tarfile.open(archive) as tar:
             tar.extractall(folder, _bounded(tar, most), filter="data")
+            while tar.fileobj is not None and tar.fileobj.read(1 << 20):  # to the checksum of compressed data
+                pass
     except Exception as error:  # tarfile and the decoders raise many kinds
         if isinstance(error, OSError) and error.errno is not None:  # of this machine, such as a full disk
             raise

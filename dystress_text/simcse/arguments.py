@@ -47,10 +47,11 @@ FLAGS: dict[str, tuple[tuple[str, ...], tuple[str, ...] | str]] = {
 _VALUES = dict.fromkeys(("yes", "true", "t", "y", "1"), True) | dict.fromkeys(("no", "false", "f", "n", "0"), False)
 
 _CHECKPOINT = "configuration and tokenizer come from --model_name_or_path; save the ones you want into one folder"
-_ADAM = "AdamW has betas 0.9 and 0.999 and epsilon 1e-8, transformers' defaults"
 _COLUMNS = "--text_column and --text_columns say what is read"
-_FAST = "it is always on"
-_LAUNCHER = "accelerate launch sets it"
+_DATA_SET = "--train_file takes OWNER/NAME of a data set on the hub, or a file of it"
+_EVALUATION = "evaluation takes 64 sentences at a time"
+_PRECISION = "--mixed_precision is torch's own"
+_FIXED = "nothing is to be set for it here"
 
 # options that are refused, with what to use instead
 REPLACED: dict[str, str] = {
@@ -58,60 +59,42 @@ REPLACED: dict[str, str] = {
     "--config_name": _CHECKPOINT,
     "--tokenizer_name": _CHECKPOINT,
     "--cache_dir": "the environment variables HF_HOME (models) and DYSTRESS_CACHE (tokens) set the folders",
-    "--use_fast_tokenizer": _FAST,
-    "--no_use_fast_tokenizer": _FAST,
     "--model_revision": "download the revision with `hf download NAME --revision REVISION` and give its folder",
     "--use_auth_token": "use the environment variable HF_TOKEN or `hf auth login`",
-    "--dataset_name": "--train_file takes OWNER/NAME of a data set on the hub",
-    "--dataset_config_name": "--train_file takes OWNER/NAME of a data set on the hub, or a file of it",
-    "--overwrite_cache": "the cache's key is the content of file and tokenizer, so nothing has to be overwritten",
+    "--dataset_name": _DATA_SET,
+    "--dataset_config_name": _DATA_SET,
     "--validation_split_percentage": "no training text is held out; --eval_set and --eval_file evaluate",
-    "--preprocessing_num_workers": "the tokenizer uses all cores by itself",
     "--pad_to_max_length": "nothing is computed for padding; --packing no pads to the longest of the batch",
     "--do_predict": "dystress senteval --model evaluates a trained model",
     "--prediction_loss_only": "--eval_set none leaves the metrics out",
-    "--per_device_eval_batch_size": "evaluation takes 64 sentences at a time",
+    "--per_device_eval_batch_size": _EVALUATION,
+    "--per_gpu_eval_batch_size": _EVALUATION,
     "--per_gpu_train_batch_size": "use --per_device_train_batch_size",
-    "--per_gpu_eval_batch_size": "evaluation takes 64 sentences at a time",
-    "--eval_accumulation_steps": "vectors leave the device batch by batch",
-    "--adam_beta1": _ADAM,
-    "--adam_beta2": _ADAM,
-    "--adam_epsilon": _ADAM,
     "--warmup_steps": "use --warmup_ratio, a share of the steps",
     "--logging_dir": "trackers write below --output_dir",
     "--logging_first_step": "use --logging_steps 1",
     "--no_cuda": "use accelerate launch --cpu, or the environment variable ACCELERATE_USE_CPU=true",
-    "--fp16_opt_level": "--mixed_precision is torch's own",
-    "--fp16_backend": "--mixed_precision is torch's own",
-    "--local_rank": _LAUNCHER,
-    "--tpu_num_cores": _LAUNCHER,
-    "--tpu_metrics_debug": _LAUNCHER,
+    "--fp16_opt_level": _PRECISION,
+    "--fp16_backend": _PRECISION,
     "--debug": "metrics.jsonl and --log_similarity show what happens",
-    "--dataloader_drop_last": "it is always on, since a smaller batch has fewer negatives",
-    "--dataloader_num_workers": "a thread loads batches in advance",
-    "--past_index": "encoders have no past states",
     "--run_name": "--output_dir names a run",
-    "--disable_tqdm": "the bar is updated rarely if the output is not a terminal",
     "--remove_unused_columns": _COLUMNS,
     "--no_remove_unused_columns": _COLUMNS,
     "--label_names": _COLUMNS,
-    "--greater_is_better": "every metric here is better when higher",
     "--ignore_data_skip": "--resume_from_checkpoint continues with the next batch without reading the earlier ones",
-    "--sharded_ddp": "each process has the whole model (docs/distributed.md)",
-    "--deepspeed": "each process has the whole model (docs/distributed.md)",
-    "--label_smoothing_factor": "the objective has no labels to smooth",
-    "--adafactor": "the optimiser is always AdamW",
-}
+    **dict.fromkeys(("--adam_beta1", "--adam_beta2", "--adam_epsilon", "--adafactor"), "AdamW has its usual values"),
+    **dict.fromkeys(("--local_rank", "--tpu_num_cores", "--tpu_metrics_debug"), "accelerate launch sets it"),
+    **dict.fromkeys(("--sharded_ddp", "--deepspeed"), "each process has the whole model (docs/distributed.md)"),
+    **dict.fromkeys(
+        ("--use_fast_tokenizer", "--no_use_fast_tokenizer", "--overwrite_cache", "--preprocessing_num_workers",
+         "--eval_accumulation_steps", "--dataloader_drop_last", "--dataloader_num_workers", "--past_index",
+         "--disable_tqdm", "--greater_is_better", "--label_smoothing_factor"), _FIXED,
+    ),
+}  # fmt: skip
 
 
 def translate(argv: Sequence[str]) -> list[str]:
-    """Translate a command line of SimCSE into one of this program.
-
-    An option's value may follow it or an equals sign, as in the flags made from a YAML file.
-
-    Raises:
-        UserError: an option is refused; the message says what to use instead.
-    """
+    """Translate a command line of SimCSE into one of this program; a value may follow its option or an equals sign."""
     words: list[str] = []
     left = list(argv)
     while left:

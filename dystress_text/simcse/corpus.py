@@ -11,7 +11,7 @@ import json
 import warnings
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -37,10 +37,11 @@ TOKENS, OFFSETS, REPORT = "tokens.bin", "offsets.npy", "report.json"
 CHUNK = 20_000  # sentences tokenised at a time
 
 
+@dataclass(eq=False)
 class TokenizedCorpus:
     """Samples of one or several sentences as token ids, special tokens included.
 
-    Args:
+    Attributes:
         tokens: (total,) ids of all sentences, one after another.
         offsets: (samples * columns + 1,) the start of each sentence.
         report: of reading the text.
@@ -48,19 +49,11 @@ class TokenizedCorpus:
         chosen: the numbers of the samples that count, which are numbered anew from 0; None for all.
     """
 
-    def __init__(
-        self,
-        tokens: NDArray[np.integer],
-        offsets: NDArray[np.int64],
-        report: CorpusReport,
-        columns: int = 1,
-        chosen: NDArray[np.int64] | None = None,
-    ) -> None:
-        self.tokens = tokens
-        self.offsets = offsets
-        self.report = report
-        self.columns = columns
-        self.chosen = chosen
+    tokens: NDArray[np.integer]
+    offsets: NDArray[np.int64]
+    report: CorpusReport
+    columns: int = 1
+    chosen: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return (len(self.offsets) - 1) // self.columns if self.chosen is None else len(self.chosen)
@@ -90,8 +83,7 @@ class TokenizedCorpus:
             lengths = self.offsets[sample * self.columns : (sample + 1) * self.columns] - start
             row = lengths.tobytes() + self.tokens[start:end].tobytes()
             first.setdefault(hashlib.blake2b(row, digest_size=16).digest(), sample)
-        chosen = np.fromiter(first.values(), np.int64)
-        return TokenizedCorpus(self.tokens, self.offsets, self.report, self.columns, chosen)
+        return replace(self, chosen=np.fromiter(first.values(), np.int64))
 
 
 def load_corpus(

@@ -11,7 +11,7 @@ from typing import Any
 from dystress_text.core.gather import Gather
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.registry import Temperature
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError
 from dystress_text.simcse.settings import RunSettings
 from dystress_text.training.build_loss import LossDefaults, build_objective, build_rule, build_temperature
 from dystress_text.training.run_folder import RECORD
@@ -25,47 +25,27 @@ TEXT = LossDefaults(
 )
 
 
-def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
-    """The rule of a text run, from its ``run.json``: the configured one or, if it was learned, the learned one.
-
-    Options that did not exist when the record was written have their defaults.
-
-    Raises:
-        KeyError, TypeError: the record is not that of a run.
-        UserError: the options in the record do not fit.
-    """
-    return build_rule(loss_of_record(record), TEXT)
-
-
-def loss_of_record(record: Mapping[str, Any]) -> LossSettings:
-    """Objective and temperature of a run, from its ``run.json``; a learned temperature is a fixed one then.
-
-    Options that did not exist when the record was written have their defaults.
-
-    Raises:
-        KeyError, TypeError: the record is not that of a run.
-        UserError: the options in the record do not fit.
-    """
-    options = {**record["settings"]}
-    learned = record.get("learned_temperature", {})
-    if learned:  # as a fixed one: rounded end points may lie on the bounds, which LearnableTemperature refuses
-        for name in ("learn_temperature", "temperature_bounds", "temperature_learning_rate"):
-            options.pop(name, None)
-    for name, value in learned.items():
-        options["temp" if name == "tau" else name] = value
-    return LossSettings(**{f.name: options[f.name] for f in fields(LossSettings) if f.name in options})
-
-
 def objective_of(settings: RunSettings, gather: Gather | None = None) -> ContrastiveLoss:
-    """The objective of a text run.
-
-    Raises:
-        UserError: see :func:`build_objective`.
-    """
+    """The objective of a text run."""
     text = settings.text
     return build_objective(
         settings.loss, TEXT, gather, hard_negative_weight=text.hard_negative_weight, bidirectional=text.bidirectional
     )
+
+
+def loss_of_record(record: Mapping[str, Any]) -> LossSettings:
+    """Objective and temperature of a run, from its ``run.json``; a learned temperature is a fixed one then."""
+    options, learned = {**record["settings"]}, record.get("learned_temperature", {})
+    if learned:  # as a fixed one: rounded end points may lie on the bounds, which LearnableTemperature refuses
+        for name in ("learn_temperature", "temperature_bounds", "temperature_learning_rate"):
+            options.pop(name, None)
+        options |= {"temp" if name == "tau" else name: value for name, value in learned.items()}
+    return LossSettings(**{f.name: options[f.name] for f in fields(LossSettings) if f.name in options})
+
+
+def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
+    """The rule of a text run, from its ``run.json``; see :func:`loss_of_record`."""
+    return build_rule(loss_of_record(record), TEXT)
 
 
 def temperature_of(model: str) -> tuple[Temperature, str]:
@@ -76,4 +56,4 @@ def temperature_of(model: str) -> tuple[Temperature, str]:
     try:
         return temperature_of_record(json.loads(record.read_text(encoding="utf-8"))), "of this run"
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"--plot: {record} is not the record of a run: {error}") from error
+        raise ParameterError("plot", f"{record} is not the record of a run: {error}") from error

@@ -11,10 +11,12 @@ from dystress_text.simcse.paper import ROWS
 from dystress_text.training.presets import Preset
 from dystress_text.training.settings import AUTO_FP16
 
-_SMALL_ENCODER: dict[str, Any] = {
+_SMALL: dict[str, Any] = {
+    "model_name_or_path": "dystress_text/embedded/bert-mini-wiki",
     "pooler_type": "avg",
     "mlp_head": True,
     "learning_rate": 1e-4,
+    "drop_duplicates": True,
 }
 
 # What SimCSE's scripts set. Kept otherwise: the precision of a CPU, where those scripts do not run (bf16: 61.39 on
@@ -66,14 +68,15 @@ SIMCSE_MODELS: dict[str, tuple[str, int, float, float]] = {
 }
 
 
+def _constant(tau: float, **more: Any) -> dict[str, Any]:
+    return {"temperature": "constant", "temp": tau, **more}
+
+
 def _simcse(name: str) -> Preset:
     """The recipe of one of SimCSE's models: the paper's with a constant temperature."""
     encoder, batch, rate, average = SIMCSE_MODELS[name]
     supervised = name.startswith("supervised")
-    settings = {
-        **_PAPER, "model_name_or_path": encoder, "train_batch_size": batch, "learning_rate": rate,
-        "temperature": "constant", "temp": 0.05,
-    }  # fmt: skip
+    settings = {**_PAPER, **_constant(0.05, model_name_or_path=encoder, train_batch_size=batch, learning_rate=rate)}
     if supervised:
         # SimCSE's script has four processes: the mean of what they send is a quarter of the gradient, clipped at 1
         settings |= {"supervised": True, "num_train_epochs": 3, "max_grad_norm": 4.0}
@@ -81,10 +84,6 @@ def _simcse(name: str) -> Preset:
     clip = ", clipped as by four processes" if supervised else ""
     kind = "supervised" if supervised else "unsupervised"
     return Preset(f"SimCSE's {kind} {encoder} on {data}{clip}; published STS average {average:.2f}", settings)
-
-
-def _constant(tau: float, **more: Any) -> dict[str, Any]:
-    return {"temperature": "constant", "temp": tau, **more}
 
 
 # other papers' rules at their published settings; those of images where none are published for text
@@ -115,40 +114,22 @@ _DEFAULT = _BY_NAME[STS_ROWS["sts-shifted-0.4-0.05-0.07"]]
 PRESETS: dict[str, Preset] = {
     "paper": Preset(f"BERT-base on Wiki1M as in the paper, the default: {_DEFAULT.about()}", _PAPER, (_DEFAULT.title,)),
     **{
-        name: Preset(row.about(), {**_PAPER, **row.loss}, (row.title,))
-        for name, row in ((name, _BY_NAME[row]) for name, row in STS_ROWS.items())
+        name: Preset(_BY_NAME[row].about(), {**_PAPER, **_BY_NAME[row].loss}, (_BY_NAME[row].title,))
+        for name, row in STS_ROWS.items()
     },
     **{
-        name: Preset(
-            "a constant temperature as a control; not a row of the paper",
-            {**_PAPER, "temperature": "constant", "temp": tau},
-        )
+        name: Preset("a constant temperature as a control; not a row of the paper", {**_PAPER, **_constant(tau)})
         for name, tau in CONTROLS.items()
     },
-    **{
-        name: Preset(f"{about}; not a row of the paper", {**_PAPER, **loss})
-        for name, (about, loss) in RULE_PRESETS.items()
-    },
+    **{name: Preset(f"{about}; not a row of the paper", {**_PAPER, **loss})
+       for name, (about, loss) in RULE_PRESETS.items()},
     **{name: _simcse(name) for name in SIMCSE_MODELS},
     "small": Preset(
         "a small encoder with only masked-language-model training, for two CPU cores; not a row of the paper",
-        {
-            **_SMALL_ENCODER,
-            "model_name_or_path": "dystress_text/embedded/bert-mini-wiki",
-            "max_steps": 1000,
-            "drop_duplicates": True,
-        },
+        {**_SMALL, "max_steps": 1000},
     ),
     "quickstart": Preset(
         "without network and GPU: an embedded encoder on Python's documentation; not a row of the paper",
-        {
-            **_SMALL_ENCODER,
-            "model_name_or_path": "dystress_text/embedded/bert-mini-wiki",
-            "train_file": "python-documentation",
-            "eval_set": "mini_sts",
-            "max_steps": 150,
-            "eval_steps": 50,
-            "drop_duplicates": True,
-        },
+        {**_SMALL, "train_file": "python-documentation", "eval_set": "mini_sts", "max_steps": 150, "eval_steps": 50},
     ),
-}
+}  # fmt: skip

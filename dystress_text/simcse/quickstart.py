@@ -27,11 +27,10 @@ _WORD = re.compile(r"[A-Za-z][a-z']*[,.;:!?]*")
 
 def documentation_sentences() -> list[str]:
     """Distinct English sentences of 4 to 60 words, in the order of the files' names."""
-    distinct: dict[str, None] = {}
-    for text in _documentation():
-        for paragraph in re.split(r"\n\s*\n", text):
-            distinct.update(dict.fromkeys(split_sentences(paragraph)))
-    return list(distinct)
+    library = Path(sysconfig.get_path("stdlib"))
+    files = [file for file in sorted(library.rglob("*.py")) if _LEFT_OUT.isdisjoint(file.relative_to(library).parts)]
+    paragraphs = (part for file in files for text in _documentation_of(file) for part in re.split(r"\n\s*\n", text))
+    return list(dict.fromkeys(sentence for paragraph in paragraphs for sentence in split_sentences(paragraph)))
 
 
 def split_sentences(paragraph: str) -> list[str]:
@@ -41,11 +40,7 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def write_documentation_corpus() -> Path:
-    """Write the sentences to a file of the cache, one per line, unless it exists, and return the file.
-
-    Raises:
-        UserError: the cache cannot be created or written.
-    """
+    """Write the sentences to a file of the cache, one per line, unless it exists, and return the file."""
     path = cache_root() / "quickstart" / f"python-{sysconfig.get_config_var('py_version')}-format-{FORMAT}.txt"
     try:
         if not path.is_file():
@@ -54,13 +49,6 @@ def write_documentation_corpus() -> Path:
     except OSError as error:
         raise cache_error(path.parent, error) from error
     return path
-
-
-def _documentation() -> Iterator[str]:
-    library = Path(sysconfig.get_path("stdlib"))
-    for file in sorted(library.rglob("*.py")):
-        if _LEFT_OUT.isdisjoint(file.relative_to(library).parts):
-            yield from _documentation_of(file)
 
 
 def _documentation_of(file: Path) -> Iterator[str]:

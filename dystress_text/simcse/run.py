@@ -193,26 +193,14 @@ class TextRun(Run):
 
 
 def some_sentences(text: TrainingText, sentences: int, most: int = MOST_SENTENCES) -> list[str]:
-    """Distinct sentences of a training text, the first of a sample each, for random pairs; the same for all seeds.
-
-    Args:
-        text: the text.
-        sentences: their number in all.
-        most: of them.
-    """
+    """Distinct sentences of a training text, the first of a sample each, for random pairs; the same for all seeds."""
     rows = np.random.default_rng(0).permutation(sentences // text.columns)[:most] * text.columns
     wanted, read = set(rows.tolist()), text.sentences(CorpusReport(), int(rows.max()) + 1, array("q"))
     return list(dict.fromkeys(sentence for row, sentence in enumerate(read) if row in wanted))
 
 
 def paper_row(settings: RunSettings, temperature: Temperature, processes: int) -> dict[str, Any]:
-    """The record's entry about the row of the paper that the preset stands for; empty where there is none.
-
-    Args:
-        settings: of the run.
-        temperature: of the run.
-        processes: their number.
-    """
+    """The record's entry about the row of the paper that the preset stands for; empty where there is none."""
     preset = PRESETS[settings.preset]
     text, evaluation = settings_of(preset, TextSettings), settings_of(preset, EvaluationSettings)
     loss, engine = settings_of(preset, LossSettings), settings_of(preset, EngineSettings)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dystress_text.cli.options import check_options, option
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.training.settings import EngineSettings, LossSettings
 
@@ -103,7 +103,7 @@ class TextSettings:
     def __post_init__(self) -> None:
         check_options(self)
         if self.text_column is not None and self.supervised:
-            raise UserError("--text_column: with --supervised use --text_columns, which takes several")
+            raise ParameterError("text_column", "with supervised use text_columns, which takes several")
 
 
 @dataclass(frozen=True)

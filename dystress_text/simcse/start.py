@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.encoders.encoder import SentenceEncoder, build_encoder
 from dystress_text.encoders.lora import add_lora
 from dystress_text.encoders.masked_lm import load_lm_head
-from dystress_text.encoders.pooling import AVERAGED, POOLERS
+from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.pretrained import Pretrained, load_pretrained, pooler_dense
 from dystress_text.encoders.saved_model import SavedModel, find_saved, limit_length, read_head, read_saved
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError, UserError
 from dystress_text.simcse.settings import TextSettings
 
 
@@ -48,110 +48,93 @@ def load_start(name: str, text: TextSettings, given: Collection[str] = ()) -> St
         name: folder or hub name.
         text: the options of encoder and data.
         given: the options that the user named; if it has ``pooler_type``, a model with a pooler of its own must agree.
-
-    Raises:
-        UserError: nothing can be loaded, or an option contradicts the loaded model.
     """
-    if text.pooler_type not in POOLERS:
-        raise UserError(f"--pooler_type: unknown pooler {text.pooler_type!r}; known are {', '.join(POOLERS)}")
-    folder, saved = _saved(name)
+    try:
+        folder = find_saved(name)
+        saved = None if folder is None else read_saved(folder)
+        own_head = read_head(folder, saved) if folder is not None and saved is not None and saved.dense else None
+        pretrained = load_pretrained(name, text.dropout)
+    except ParameterError:
+        raise
+    except UserError as error:
+        raise ParameterError("model_name_or_path", str(error)) from error
     pooler_type = _pooler_type(text, given, saved)
-    pretrained = load_pretrained(name, text.dropout)
     if saved is not None:
         limit_length(pretrained.tokenizer, saved)
-    has_dense = saved is not None and saved.dense is not None
-    if has_dense and text.mlp_head is False:
-        raise UserError("--mlp_head no: this model has a head of its own, dense + tanh, which stays part of it")
-    keep = has_dense or (text.supervised and pooler_type == "cls")  # SimCSE has a head only with cls
+    if own_head is not None and text.mlp_head is False:
+        raise ParameterError("mlp_head", "this model has a head of its own, dense + tanh, which stays part of it")
+    keep = own_head is not None or (text.supervised and pooler_type == "cls")  # SimCSE has a head only with cls
     drop = not keep if text.mlp_only_train is None else text.mlp_only_train
-    model = build_encoder(pretrained, pooler_type, True if has_dense else text.mlp_head, keep_head=not drop)
+    model = build_encoder(pretrained, pooler_type, text.mlp_head if own_head is None else True, keep_head=not drop)
     model.normalize = saved is not None and saved.normalize
-    source = _start_head(model, pretrained, text, folder if has_dense else None, saved)
+    source = _start_head(model, pretrained, text, own_head)
     notes = [] if saved is None else [_note_on_model(saved, model)]
     notes += _notes_on_head(model, pretrained, source)
     about: dict[str, Any] = {"head": None if model.head is None else {"starts": source, "kept": model.keep_head}}
     if text.do_mlm:
         model.lm_head = load_lm_head(name, model.transformer)
     if text.lora_rank is not None:
-        model.adapt(
-            add_lora(
-                model.transformer, text.lora_rank, text.lora_alpha, text.lora_dropout or 0.0, text.lora_target_modules
-            ),
-            keep=text.merge_lora is False,
+        adapted = add_lora(
+            model.transformer, text.lora_rank, text.lora_alpha, text.lora_dropout or 0.0, text.lora_target_modules
         )
-        about["parameters"] = {
-            "trained": sum(p.numel() for p in model.parameters() if p.requires_grad),
-            "all": sum(p.numel() for p in model.parameters()),
-        }
+        model.adapt(adapted, keep=text.merge_lora is False)
+        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        about["parameters"] = {"trained": trained, "all": sum(p.numel() for p in model.parameters())}
         notes.append("LoRA: {trained:,} of {all:,} parameters train".format(**about["parameters"]))
     return Start(model, pretrained.tokenizer, tuple(notes), about)
-
-
-def _saved(name: str) -> tuple[Path, SavedModel] | tuple[None, None]:
-    try:
-        folder = find_saved(name)
-        return (None, None) if folder is None else (folder, read_saved(folder))
-    except UserError as error:
-        raise UserError(f"--model_name_or_path: {str(error).removeprefix('--model_name_or_path: ')}") from error
 
 
 def _pooler_type(text: TextSettings, given: Collection[str], saved: SavedModel | None) -> str:
     if saved is None or (saved.pooler_type not in AVERAGED and text.pooler_type not in AVERAGED):
         return text.pooler_type  # both cls and cls_before_pooler are saved as the first token
     if "pooler_type" in given and text.pooler_type != saved.pooler_type:
-        raise UserError(
-            f"--pooler_type: {text.pooler_type} was given, but this sentence-transformers model has "
-            f"{saved.pooler_type}; leave the option out"
+        raise ParameterError(
+            "pooler_type",
+            f"{text.pooler_type} was given, but this sentence-transformers model has {saved.pooler_type}; leave the "
+            "option out",
         )
     return saved.pooler_type
 
 
-def _start_head(
-    model: SentenceEncoder, pretrained: Pretrained, text: TextSettings, folder: Path | None, saved: SavedModel | None
-) -> str:
-    """Give the head its first weights, and return their origin."""
+def _start_head(model: SentenceEncoder, pretrained: Pretrained, text: TextSettings, own: nn.Linear | None) -> str:
+    """Give the head its first weights, those of a sentence-transformers model if it has some; says their origin."""
     if model.head is None:
-        if text.mlp_only_train is False:
-            raise UserError("--mlp_only_train no: there is no head to keep; --mlp_head yes adds one")
-        if text.mlp_init is not None:
-            raise UserError("--mlp_init: there is no head; --mlp_head yes adds one")
+        if text.mlp_only_train is False or text.mlp_init is not None:
+            name = "mlp_init" if text.mlp_init is not None else "mlp_only_train"
+            raise ParameterError(name, "there is no head; mlp_head adds one")
         return "none"
     dense = pooler_dense(pretrained.transformer)
-    if text.mlp_init == "pooler":
-        if pretrained.pooler is None or dense is None:
-            raise UserError(f"--mlp_init pooler: {pretrained.name!r} has no weights of a pooler of dense + tanh")
-        model.start_head(dense)
-        return "SimCSE's MLP" if pretrained.pooler == "mlp" else "the encoder's pooler"
-    if text.mlp_init is None and folder is not None and saved is not None:
-        model.start_head(read_head(folder, saved))
+    if text.mlp_init == "pooler" and (pretrained.pooler is None or dense is None):
+        raise ParameterError("mlp_init", f"{pretrained.name!r} has no weights of a pooler of dense + tanh")
+    from_mlp = pretrained.pooler == "mlp"
+    if text.mlp_init is None and own is not None:
+        model.start_head(own)
         return "the model's own"
-    if text.mlp_init is None and pretrained.pooler == "mlp" and dense is not None:
+    if dense is not None and (text.mlp_init == "pooler" or (text.mlp_init is None and from_mlp)):
         model.start_head(dense)
-        return "SimCSE's MLP"
+        return "SimCSE's MLP" if from_mlp else "the encoder's pooler"
     return "new"
 
 
 def _note_on_model(saved: SavedModel, model: SentenceEncoder) -> str:
-    traits = [f"pooling {model.pooler_type}"]
-    if saved.dense:
-        traits.append("a head")
-    if saved.normalize:
-        traits.append("normalised vectors")
-    if saved.max_seq_length:
-        traits.append(f"at most {saved.max_seq_length} tokens")
-    return f"sentence-transformers model: {', '.join(traits)}"
+    traits = [
+        f"pooling {model.pooler_type}",
+        "a head" if saved.dense else "",
+        "normalised vectors" if saved.normalize else "",
+        f"at most {saved.max_seq_length} tokens" if saved.max_seq_length else "",
+    ]
+    return f"sentence-transformers model: {', '.join(filter(None, traits))}"
 
 
 def _notes_on_head(model: SentenceEncoder, pretrained: Pretrained, source: str) -> list[str]:
     """Lines about the origin of the head, whether it is kept, and which weights of a SimCSE folder were loaded."""
     notes = []
-    after_training = "kept" if model.keep_head else "dropped after training"
-    if model.head is not None and source != "new":
-        notes.append(f"the head starts as {source} and is {after_training}")
-    elif model.head is not None and model.keep_head:
-        notes.append("the head is new and is kept")
     if pretrained.pooler == "mlp":
-        loaded = "encoder and MLP" if source == "SimCSE's MLP" else "encoder"
-        ignored = [*([] if source == "SimCSE's MLP" else ["mlp"]), *pretrained.left]
-        notes.insert(0, f"SimCSE checkpoint: {loaded} loaded" + (f"; ignored: {', '.join(ignored)}" if ignored else ""))
+        mlp = source == "SimCSE's MLP"
+        ignored = ", ".join([*([] if mlp else ["mlp"]), *pretrained.left])
+        notes = [f"SimCSE checkpoint: encoder{' and MLP' * mlp} loaded" + (f"; ignored: {ignored}" if ignored else "")]
+    if model.head is not None and source != "new":
+        notes.append(f"the head starts as {source} and is {'kept' if model.keep_head else 'dropped after training'}")
+    elif model.keep_head:
+        notes.append("the head is new and is kept")
     return notes

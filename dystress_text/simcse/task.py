@@ -7,7 +7,7 @@ sentences of a row: anchor, positive and hard negatives, each encoded once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +39,11 @@ class TextEmbeddings(Embeddings):
     masked_counts: Tensor | None = None
 
 
+@dataclass(eq=False)
 class SimcseTask:
     """Implements :class:`dystress_text.training.task.Task` for sentences.
 
-    Args:
+    Attributes:
         model: the encoder.
         tokenizer: of the encoder.
         corpus: the training samples, each a sentence or, with supervision, a row of sentences.
@@ -54,30 +55,21 @@ class SimcseTask:
         evaluation_dtype: of the forward pass in evaluations while training.
     """
 
-    def __init__(
-        self,
-        model: SentenceEncoder,
-        tokenizer: PreTrainedTokenizerBase,
-        corpus: TokenizedCorpus,
-        objective: ContrastiveLoss,
-        evaluation: Evaluation | None = None,
-        packing: bool = True,
-        masking: TokenMasking | None = None,
-        mlm_weight: float = 0.1,
-        evaluation_dtype: torch.dtype = torch.float32,
-    ) -> None:
-        self.model = model
-        self.packing = packing and model.can_pack
-        self.tokenizer = tokenizer
-        self.corpus = corpus
-        self.objective = objective
-        self.evaluation = evaluation
-        self.masking = masking
-        self.mlm_weight = mlm_weight
-        self.evaluation_dtype = evaluation_dtype
-        self._tokenized = TokenizedOnce(tokenizer, length_limit(tokenizer, model.transformer))
-        self.positions = 0
-        self.tokens = 0
+    model: SentenceEncoder
+    tokenizer: PreTrainedTokenizerBase
+    corpus: TokenizedCorpus
+    objective: ContrastiveLoss
+    evaluation: Evaluation | None = None
+    packing: bool = True
+    masking: TokenMasking | None = None
+    mlm_weight: float = 0.1
+    evaluation_dtype: torch.dtype = torch.float32
+    positions: int = field(default=0, init=False)  # so far, padding included
+    tokens: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.packing = self.packing and self.model.can_pack
+        self._tokenized = TokenizedOnce(self.tokenizer, length_limit(self.tokenizer, self.model.transformer))
 
     @property
     def state(self) -> nn.Module:

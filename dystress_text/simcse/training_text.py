@@ -15,7 +15,7 @@ from dystress_text.errors import ParameterError
 from dystress_text.files.hub import published_file
 from dystress_text.files.places import data_root
 from dystress_text.files.tables import LOADERS, is_table, load_table
-from dystress_text.files.text_lines import UNPACK_ERRORS, CorpusReport, LineStream, open_text, read_sentences
+from dystress_text.files.text_lines import UNPACK_ERRORS, CorpusReport, open_text, read_sentences
 from dystress_text.files.whole import sha256_of
 from dystress_text.simcse.quickstart import write_documentation_corpus
 from dystress_text.simcse.settings import TextSettings
@@ -84,7 +84,7 @@ class TableText:
 
     def sentences(self, report: CorpusReport, most: int | None, places: array[int]) -> Iterator[str]:
         """At most ``most`` sentences, row after row; see :func:`read_sentences`."""
-        yield from read_sentences(LineStream(self._cells()), report, most, places)
+        yield from read_sentences(self._cells(), report, most, places)
         left_out = [kind for kind in ("over_long", "nul") if kind in report.first_line]
         if left_out and self.columns > 1:  # later rows would be shifted
             row, column = divmod(report.first_line[left_out[0]] - 1, self.columns)

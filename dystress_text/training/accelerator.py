@@ -56,6 +56,12 @@ def _check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
             "the launcher started several processes, but accelerate found no devices to join them on; for CPUs set "
             "the environment variable ACCELERATE_USE_CPU=true"
         )
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if accelerator.device.type == "cuda" and here > torch.cuda.device_count():  # they would wait for each other
+        raise UserError(
+            f"accelerate launch --num_processes: {here} processes on this machine, which shows them "
+            f"{torch.cuda.device_count()} GPU; each needs one of its own"
+        )
     if kind in (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
         raise UserError(f"{kind.value} is not supported: every process holds the whole model; leave it out")
     of_launcher, of_program = accelerator.gradient_accumulation_steps, settings.gradient_accumulation_steps

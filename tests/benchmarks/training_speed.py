@@ -86,7 +86,7 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
         start = time.perf_counter()
         corpus = load_corpus(TextFile(text), tokenizer, LENGTH, cache_dir=Path(folder) / "cache", progress=False)
         task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT))
-        task.snapshot = lambda: lambda folder: None  # type: ignore[method-assign]  # saving is not training
+        task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
         trainer = Trainer(Run(task=task, samples=len(corpus)), settings, make_accelerator(settings))
         trainer.fit()
         return time.perf_counter() - start

@@ -199,5 +199,5 @@ def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
         files["someone/pairs"] = splits
         monkeypatch.setenv("DYSTRESS_CACHE", str(tmp_path / "cache"))
         assert [len(read_scored_pairs(name)) for name in ("someone/pairs", "someone/pairs:test")] == [5, 4]
-        with pytest.raises(UserError, match=r"--eval_file: cannot read 'someone/pairs'.*nope"):
+        with pytest.raises(UserError, match=r"cannot read 'someone/pairs'.*nope"):
             read_scored_pairs("someone/pairs:nope")

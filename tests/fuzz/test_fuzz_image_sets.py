@@ -98,5 +98,5 @@ OPTIONS, NUMBERS = ("out_dim", "image_size", "queue_size", "min_scale", "key_mom
 )
 def test_numbers_of_any_size(option, value):
     """All but the last pair, as jitter may be as strong as one likes."""
-    with pytest.raises(UserError, match=f"--{option}"):
+    with pytest.raises(UserError, match=f"{option}"):
         VisionSettings(**{option: value})

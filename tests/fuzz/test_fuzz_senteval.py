@@ -16,8 +16,8 @@ from dystress_text.evaluation.catalogue import STS_TASKS, SUITES, StsTask, check
 from dystress_text.evaluation.embedder import EncodedOnce
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import spearman
-from dystress_text.files.image_folder import TRAIN_INDICES
-from dystress_text.files.long_tail import LongTail, long_tail_indices, read_long_tail, write_long_tail
+from dystress_text.files.image_sets import TRAIN_INDICES
+from dystress_text.files.long_tail import read_long_tail, write_long_tail
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.prepared_data import MANIFEST, Manifest, read_manifest, variant_of, write_manifest
 from dystress_text.files.whole import FileRecord
@@ -186,11 +186,11 @@ LABELS = np.repeat(np.arange(4), 20)
 @given(st.data())
 def test_indices_of_a_long_tail(tmp_path_factory, data):
     file = tmp_path_factory.getbasetemp() / TRAIN_INDICES
-    write_long_tail(file, LongTail("cifar10", 0.1, 0, long_tail_indices(LABELS, 0.1, 0)), LABELS)
+    write_long_tail(file, "cifar10", LABELS, 0.1, 0)
     file.write_bytes(data.draw(st.one_of(spoiled(file.read_bytes()), spoiled_lines(file.read_bytes(), b" "))))
     found = accepted(read_long_tail, file, LABELS)
     if found is not None:
-        assert len(found.indices) < len(LABELS)
+        assert len(found) < len(LABELS)
 
 
 SETTINGS = {

@@ -153,7 +153,7 @@ def profiled(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if DEVICE.type == "cuda" else [])]
     with profile(activities=activities) as profiler:
         call("text", [*words_of(options, "text"), "--output_dir", str(folder / "out")])
-    rows = profiler.key_averages()  # type: ignore[no-untyped-call]
+    rows = profiler.key_averages()
     calls = Counter({row.key: row.count for row in rows})
     spent = Counter({row.key: row.self_device_time_total or row.self_cpu_time_total for row in rows})
     return {

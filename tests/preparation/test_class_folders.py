@@ -153,7 +153,7 @@ def changed(folder, name, old, new):
         (lambda folder: changed(folder, "annotations.csv", "Partition", "Split"), "of another layout: 'Partition'"),
         (lambda folder: changed(folder, "annotations.csv", "SSA", "../../SSA"), "is of train/../../SSA, which the set"),
         (lambda folder: changed(folder, "annotations.csv", "6,train", "6,dev"), "is of dev/SSA, which the set"),
-        (lambda folder: changed(folder, "annotations.csv", "d.png,SSA", "c.png,HP"), "has test/HP/MHIST_aac.png twice"),
+        (lambda folder: changed(folder, "annotations.csv", "d.png,SSA", "c.png,HP"), "has an image twice"),
         (lambda folder: without(folder, "images/MHIST_aab.png"), "mhist: No such file or directory .*_aab.png"),
     ],
 )  # fmt: skip

@@ -205,7 +205,7 @@ def test_what_cannot_be_audited_is_one_line(logged, tmp_path, capsys, text_file)
     log.unlink()
     assert "has no similarity.jsonl: train with --log_similarity" in refused(logged)
     assert "--sentences: cannot read" in refused(logged, "--sentences", tmp_path / "none.txt")
-    assert "--batch_size: must be at least 2" in refused(logged, "--sentences", text_file, "--batch_size", "1")
+    assert "batch_size: must be at least 2" in refused(logged, "--sentences", text_file, "--batch_size", "1")
 
 
 def test_a_model_is_audited_without_training(tiny_bert, text_file, tmp_path, capsys):

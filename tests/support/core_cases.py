@@ -8,7 +8,7 @@ import torch
 from spec_formulas import Row, Vectors
 
 from dystress_text import core
-from dystress_text.core.comparison import compare
+from dystress_text.core.comparison import compare as compared  # noqa: F401  # for other tests
 
 PROFILES = [  # all that take tau_min and tau_max
     core.CosineTemperature,
@@ -29,23 +29,8 @@ TEMPERATURES = {  # built once: none of them has state
     "exponential": (core.ExponentialTemperature(0.1, 0.3), lambda s: spec.exponential_tau(s, 0.1, 0.3, 3.5)),
     "monotonic": (core.MonotonicCosineTemperature(0.1, 0.3), lambda s: spec.monotonic_tau(s, 0.1, 0.3)),
     "even ODE": (core.EvenODETemperature(0.1, 0.3), lambda s: spec.even_ode_tau(s, 0.1, 0.3)),
+    "TeMo": (core.TeMoTemperature(0.1, 0.2), lambda s: 0.1 + 0.2 * ((1 + s) / 2) ** 0.5),
 }
-
-
-@dataclass(frozen=True)
-class Objective:
-    build: Callable[..., core.ContrastiveLoss]  # from a temperature and, by keyword, detach_temperature and gather
-    rows: Callable[[Vectors, Vectors], list[Row]]  # similarities of the positive and the negatives of each anchor
-    loss: Callable[[list[Row], list[float]], float]  # of rows of logits and one weight a row
-    weights: Callable[[Vectors, Vectors, list[Row]], list[float]]  # of the views and the rows of logits
-
-
-def macl(temperature, **options):
-    return core.MACLLoss(temperature=temperature, **options)
-
-
-def macl_on_both_views(temperature, **options):
-    return core.MACLLoss(temperature=temperature, both_views=True, **options)
 
 
 def ones(z1, z2, logits):
@@ -60,42 +45,63 @@ def reweighting(z1, z2, logits):
     return spec.macl_weights(logits)
 
 
+def both_directions(z1, z2):
+    return spec.simcse_rows(z1, z2) + spec.simcse_rows(z2, z1)
+
+
+@dataclass(frozen=True)
+class Objective:
+    build: Callable[..., core.ContrastiveLoss]  # from a temperature and options
+    rows_of: Callable[[Vectors, Vectors], list[Row]] = spec.simcse_rows  # similarities of each anchor's pairs
+    loss: Callable[[list[Row], list[float]], float] = spec.weighted_info_nce  # of rows of logits, one weight a row
+    weights: Callable[[Vectors, Vectors, list[Row]], list[float]] = ones  # of the views and the rows of logits
+
+    def rows(self, z1, z2, *hard):
+        """Rows of similarities; hard negatives are candidates of all anchors but those of the backward direction."""
+        rows = self.rows_of(z1, z2)
+        anchors = [*z1, *([] if self.rows_of is both_directions else z2)]
+        more = [[spec.similarity(a, h) for view in hard for h in view] for a in anchors]
+        more += [[] for _ in rows[len(anchors) :]]
+        return [(p, [*negatives, *others]) for (p, negatives), others in zip(rows, more, strict=False)]
+
+    def logits(self, rows, taus, samples=0, hard=0, bonus=0.0):
+        """Rows of logits; ``bonus`` goes to an anchor's own of the ``samples`` hard negatives in each of ``hard``."""
+        found = spec.divide(rows, taus)
+        for row, (_, negatives) in enumerate(found):
+            own = range(len(negatives) - hard * samples + row % max(samples, 1), len(negatives), max(samples, 1))
+            for place in own if hard and not (self.rows_of is both_directions and row >= samples) else ():
+                negatives[place] += bonus
+        return found
+
+
+def macl(both_views):
+    return lambda tau, **options: core.MACLLoss(temperature=tau, both_views=both_views, **options)
+
+
 OBJECTIVES = {
-    "InfoNCE": Objective(core.InfoNCELoss, spec.simcse_rows, spec.weighted_info_nce, ones),
-    "NT-Xent": Objective(core.NTXentLoss, spec.simclr_rows, spec.weighted_info_nce, ones),
-    "DCL": Objective(core.DCLLoss, spec.simclr_rows, spec.decoupled, ones),
+    "InfoNCE": Objective(core.InfoNCELoss),
+    "InfoNCE, both directions": Objective(
+        lambda tau, **options: core.InfoNCELoss(tau, bidirectional=True, **options), both_directions
+    ),
+    "NT-Xent": Objective(core.NTXentLoss, spec.simclr_rows),
+    "DCL": Objective(core.DCLLoss, spec.simclr_rows, spec.decoupled),
     "DCLW": Objective(core.DCLWLoss, spec.simclr_rows, spec.decoupled, dclw),
-    "MACL": Objective(macl, spec.simcse_rows, spec.weighted_info_nce, reweighting),
-    "MACL, both views": Objective(macl_on_both_views, spec.simclr_rows, spec.weighted_info_nce, reweighting),
+    "MACL": Objective(macl(False), weights=reweighting),
+    "MACL, both views": Objective(macl(True), spec.simclr_rows, weights=reweighting),
 }
 
 
-def weighted(build):
-    return lambda temperature, **options: build(temperature, hard_negative_weight=0.7, **options)
+def views(n, dim, count=2, alike=0.7, seed=0):
+    """Correlated embeddings of very different lengths, in fp64."""
+    generator = torch.Generator().manual_seed(100 * n + dim + seed)
+    base = torch.randn(n, dim, generator=generator, dtype=torch.float64)
+    lengths = torch.logspace(-0.5, 0.5, n, dtype=torch.float64).unsqueeze(1)
+    drawn = [base + alike * torch.randn(n, dim, generator=generator, dtype=torch.float64) for _ in range(count)]
+    return [(lengths * z).requires_grad_() for z in drawn]
 
 
-def both_directions(temperature, **options):
-    return core.InfoNCELoss(temperature, bidirectional=True, **options)
-
-
-# what the objectives can be told beside their views: builders, and how many views they are given
-VARIANTS = {
-    "hard negatives": (weighted(core.InfoNCELoss), 4),
-    "hard negatives, NT-Xent": (weighted(core.NTXentLoss), 3),
-    "hard negatives, DCLW": (weighted(core.DCLWLoss), 4),
-    "hard negatives, MACL": (weighted(macl), 3),
-    "both directions": (both_directions, 2),
-    "both directions, hard negatives": (weighted(both_directions), 3),
-}
-
-
-def logits_of(rows, tau):
-    return spec.divide(rows, spec.apply(tau, rows))
-
-
-def alike_views(n=5, dim=4):
-    z = torch.randn(2, n, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    return z[0], 0.5 * z[0] + z[1]  # positives that are alike
+def lists(z):
+    return [x.tolist() for x in z]
 
 
 def by_hand(similarities, tau, detach, loss_of, step=1e-5):
@@ -116,8 +122,3 @@ def by_hand(similarities, tau, detach, loss_of, step=1e-5):
             one, two = (loss(i, j, k * step) - loss(i, j, -k * step) for k in (1, 2))
             found.append((s, abs(8 * one - two) / (12 * step)))
     return found
-
-
-def compared(loss, *z):
-    """The comparison of one batch."""
-    return compare(loss, z)

@@ -41,9 +41,12 @@ def step(task, batch_size, make_optimizer, extra_group=None, similarity_log=None
     chunks = [{name: tensor.to(META) for name, tensor in task.load(part, 0).items()} for part in parts]
     task.model.train()
     if chunk:
-        loss = backward_in_chunks(task, task.model, chunks, MetaAccelerator())
+        loss = backward_in_chunks(task.embed, task.loss, task.model, chunks, MetaAccelerator())
     else:
-        loss = task.loss(task.embed(task.model, chunks[0]))
+        embeddings = task.embed(task.model, chunks[0])
+        if similarity_log is not None:
+            similarity_log.add(embeddings.views)
+        loss = task.loss(embeddings)
         loss.backward()
     torch.nn.utils.clip_grad_norm_(task.model.parameters(), 1.0)
     optimizer.step()

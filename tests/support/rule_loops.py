@@ -83,18 +83,14 @@ def focal(pos: Tensor, negs: list[Tensor], tau: float, margin: float) -> Tensor:
     return info_nce(pos * pos / tau, total([(s * (s + margin) / tau).exp() for s in negs]))
 
 
-def adnce(pos: Tensor, negs: list[Tensor], tau: float, mu: float, sigma: float, with_positive: bool = False) -> Tensor:
+def adnce(pos: Tensor, negs: list[Tensor], tau: float, mu: float, sigma: float) -> Tensor:
     """Wu et al., Understanding contrastive learning via distributionally robust optimization, NeurIPS 2023.
 
-    The weights are detached and have a mean of 1 over the negatives. Their code for sentences weighs the positive in
-    the denominator too, and takes the mean over all pairs: `with_positive`.
+    The weights are detached and have a mean of 1 over the negatives.
     """
-    pairs = [pos, *negs] if with_positive else negs
-    heights = [math.exp(-((s.item() - mu) ** 2) / (2 * sigma**2)) for s in pairs]
+    heights = [math.exp(-((s.item() - mu) ** 2) / (2 * sigma**2)) for s in negs]
     average = math.fsum(heights) / len(heights)
-    weighted = total([height / average * (s / tau).exp() for height, s in zip(heights, pairs, strict=True)])
-    if with_positive:
-        return weighted.log() - pos / tau
+    weighted = total([height / average * (s / tau).exp() for height, s in zip(heights, negs, strict=True)])
     return info_nce(pos / tau, weighted)
 
 
@@ -125,95 +121,3 @@ def siglip(pos: Tensor, negs: list[Tensor], scale: Tensor, bias: Tensor) -> Tens
         return torch.log1p((-agreement).exp())
 
     return cost(scale * pos + bias) + total([cost(-(scale * s + bias)) for s in negs])
-
-
-# ---- robust temperatures --------------------------------------------------------------------------------------------
-
-
-def robust(pos: Tensor, negs: list[Tensor], tau: Tensor, rho: float) -> Tensor:
-    """Robust global contrastive loss of a row: Qiu et al., ICML 2023; with one tau for all Wei et al., FastCLIP."""
-    return tau * mean([((s - pos) / tau).exp() for s in negs]).log() + tau * rho
-
-
-def robust_kl(negs: list[Tensor], tau: Tensor) -> Tensor:
-    """KL divergence of the negatives' softmax from equal weights; d robust / d tau is rho minus it."""
-    exponentials = [(s / tau).exp() for s in negs]
-    shares = [e / total(exponentials) for e in exponentials]
-    return total([share * (len(negs) * share).log() for share in shares])
-
-
-class Isogclr:
-    """Qiu et al., Not all semantics are created equal, ICML 2023: a temperature for each sample, and their update.
-
-    A step takes rows with the ids of their samples. Rows of the same sample, its views, share one state: the moving
-    average of the mean exponential, the momentum of tau's gradient, and tau. A sample's first visit starts the average,
-    as their first epoch does. `relative` takes similarities less the positive's, as the paper and their code for CLIP;
-    their code for images does not. The two differ where gamma is below 1.
-    """
-
-    def __init__(
-        self,
-        rho: float,
-        tau_init: float = 0.1,
-        tau_min: float = 0.05,
-        tau_max: float = 1.0,
-        eta: float = 0.03,
-        gamma: float = 0.8,
-        beta_u: float = 0.5,
-        clip: float = 3.0,
-        relative: bool = False,
-    ) -> None:
-        self.rho, self.tau_init, self.tau_min, self.tau_max = rho, tau_init, tau_min, tau_max
-        self.eta, self.gamma, self.beta_u, self.clip, self.relative = eta, gamma, beta_u, clip, relative
-        self.average: dict[int, float] = {}
-        self.momentum: dict[int, float] = {}
-        self.tau: dict[int, float] = {}
-
-    def step(self, ids: list[int], rows: list[Row]) -> list[Tensor]:
-        """Losses of the rows at the temperatures before this step; the state afterwards is the next step's."""
-        losses = []
-        averages: dict[int, list[float]] = {}
-        gradients: dict[int, list[float]] = {}
-        for sample, (pos, negs) in zip(ids, rows, strict=True):
-            loss, average, gradient = self._row(sample, pos, negs)
-            losses.append(loss)
-            averages.setdefault(sample, []).append(average)
-            gradients.setdefault(sample, []).append(gradient)
-        for sample in averages:
-            self.average[sample] = math.fsum(averages[sample]) / len(averages[sample])
-            gradient = math.fsum(gradients[sample]) / len(gradients[sample])
-            gradient = min(max(gradient, -self.clip), self.clip)
-            momentum = (1 - self.beta_u) * self.momentum.get(sample, 0.0) + self.beta_u * gradient
-            moved = self.tau.get(sample, self.tau_init) - self.eta * momentum
-            self.momentum[sample] = momentum
-            self.tau[sample] = min(max(moved, self.tau_min), self.tau_max)
-        return losses
-
-    def _row(self, sample: int, pos: Tensor, negs: list[Tensor]) -> tuple[Tensor, float, float]:
-        """Loss, new average, gradient of tau. Weights and tau are numbers, so nothing flows through them."""
-        tau = self.tau.get(sample, self.tau_init)
-        scores = [s - pos for s in negs] if self.relative else negs
-        logits = [score.item() / tau for score in scores]
-        now = math.fsum(math.exp(logit) for logit in logits) / len(logits)
-        average = now
-        if sample in self.average:
-            average = (1 - self.gamma) * self.average[sample] + self.gamma * now
-        weights = [
-            math.exp(logit) / average / len(logits) for logit in logits
-        ]  # their sum is 1 only where average is now
-        loss = total([w * score for w, score in zip(weights, scores, strict=True)])
-        gradient = math.log(average) + self.rho - math.fsum(w * x for w, x in zip(weights, logits, strict=True))
-        return (loss if self.relative else loss - pos), average, gradient
-
-
-# ---- a temperature of the pair --------------------------------------------------------------------------------------
-
-
-def temo_tau(s: Tensor, tau_0: float, alpha: float) -> Tensor:
-    """TeMo, temperature modulation, submission 9080 to ICLR 2026. The authors do not detach it."""
-    return tau_0 + alpha * ((1 + s) / 2).sqrt()
-
-
-def temo(pos: Tensor, negs: list[Tensor], tau_0: float, alpha: float) -> Tensor:
-    """InfoNCE with the modulated temperature on every pair, the positive too."""
-    return info_nce(pos / temo_tau(pos, tau_0, alpha), total([(s / temo_tau(s, tau_0, alpha)).exp() for s in negs]))

@@ -1,35 +1,33 @@
-"""From options to rules and objectives, and runs of the program with rules that have a state."""
+"""From options to temperatures, rules and objectives, and runs of the program that learn some of it."""
 
 import json
 import warnings
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from trainer_cases import make_task
 
 from dystress_text.core import (
     ADNCERule,
     ConstantTemperature,
-    DCLLoss,
-    DebiasedRule,
-    FocalRule,
     HardNegativeRule,
-    HardnessRule,
     InfoNCELoss,
     NTXentLoss,
     RINCELoss,
-    RobustTemperature,
-    SampleTemperature,
     ShiftedCosineTemperature,
     SigLIPLoss,
     TeMoTemperature,
 )
-from dystress_text.errors import UserError
+from dystress_text.core.rules import NEGATIVE_RULES
+from dystress_text.errors import ParameterError
+from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import TEXT, temperature_of_record
-from dystress_text.simcse.presets import RULE_PRESETS
 from dystress_text.train import main
+from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.build_loss import build_objective, learned_group
-from dystress_text.training.settings import RULES, LossSettings
+from dystress_text.training.settings import OBJECTIVES, OWNERS, TEMPERATURE_OPTIONS, EngineSettings, LossSettings
+from dystress_text.training.task import Run
+from dystress_text.training.trainer import Trainer
 
 
 def built(**options):
@@ -41,108 +39,129 @@ def built(**options):
 @pytest.mark.parametrize(
     ("options", "objective", "rule", "values"),
     [
-        ({"rule": "debiased"}, InfoNCELoss, DebiasedRule, {"tau_plus": 0.1, "tau_min": 0.05, "tau_max": 0.07}),
+        ({}, InfoNCELoss, ShiftedCosineTemperature, {"tau_min": 0.05, "tau_max": 0.07}),
+        ({"temp": 0.1, "objective": "ntxent"}, NTXentLoss, ConstantTemperature, {"tau": 0.1}),
         ({"rule": "hcl", "beta": 0.5, "temp": 0.5}, InfoNCELoss, HardNegativeRule, {"beta": 0.5, "tau": 0.5}),
-        ({"rule": "focal", "margin": 0.2, "objective": "ntxent"}, NTXentLoss, FocalRule, {"margin": 0.2}),
         ({"rule": "adnce", "mu": 0.7, "sigma": 0.5}, InfoNCELoss, ADNCERule, {"mu": 0.7, "sigma": 0.5}),
-        ({"rule": "hardness", "hardness_strength": 5.0}, InfoNCELoss, HardnessRule, {"hardness_strength": 5.0}),
         ({"temperature": "temo", "alpha": 0.05}, InfoNCELoss, TeMoTemperature, {"tau_0": 0.01, "alpha": 0.05}),
-        (
-            {"temperature": "robust", "effective_negatives": 4.0, "temp": 0.1, "objective": "dcl"},
-            DCLLoss, RobustTemperature, {"effective_negatives": 4.0, "tau": 0.1},
-        ),
-        ({"temperature": "isogclr", "rho": 0.3}, InfoNCELoss, SampleTemperature, {"rho": 0.3, "tau": 0.1}),
-        ({"objective": "rince", "temp": 0.1}, RINCELoss, ConstantTemperature, {"tau": 0.1}),
+        ({"objective": "rince", "temp": 0.1, "q": 0.3}, RINCELoss, ConstantTemperature, {"tau": 0.1}),
         ({"objective": "siglip", "logit_bias": -4.0}, SigLIPLoss, None, {"logit_scale": 10.0, "logit_bias": -4.0}),
     ],
-)  # fmt: skip
+)
 def test_options_make_the_rule(options, objective, rule, values):
     found = built(**options)
     assert type(found) is objective
     assert rule is None or type(found.temperature) is rule
     assert {name: pytest.approx(found.temperature.values()[name]) for name in values} == values
+    assert getattr(found, "q", options.get("q")) == options.get("q")
 
 
-def test_every_rule_has_a_name_and_the_presets_build():
-    for name in RULES:
-        assert type(built(rule=name).temperature.temperature) is ShiftedCosineTemperature
-    for name, (_, settings) in RULE_PRESETS.items():
-        assert learned_group(built(**settings), LossSettings(**settings)) is None or name in (
-            "rule-robust", "rule-siglip",
-        )  # fmt: skip
+def test_every_name_builds_and_its_constructors_options_are_settings():
+    for name in OBJECTIVES:
+        assert type(built(objective=name)) is OBJECTIVES[name]
+    for name in NEGATIVE_RULES:
+        assert type(built(rule=name)) is InfoNCELoss
+    assert {"temp", "tau_min", "tau_max", "shift", "scale", "unit", "tau_0"} <= set(TEMPERATURE_OPTIONS)
+    assert OWNERS["sigma"] == ("adnce", "dclw")
+    assert set(TEMPERATURE_OPTIONS) | set(OWNERS) <= set(vars(LossSettings()))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beta": 1.0}, "--beta: only hcl takes it"),
-        ({"tau_plus": 0.1, "rule": "focal"}, "--tau_plus: only debiased and hcl take it"),
-        ({"sigma": 1.0}, "--sigma: only dclw and adnce take it"),
-        ({"rule": "adnce", "objective": "dclw", "sigma": 1.0}, "--rule adnce: does not go with --objective dclw"),
-        ({"rule": "hcl", "beta": -1.0}, r"--beta: beta must lie in \[0, inf\), got -1.0"),
-        ({"rule": "debiased", "temperature": "robust"}, "--rule: DebiasedRule cannot wrap RobustTemperature"),
-        ({"objective": "rince", "q": 2.0}, r"--q: q must lie in \(0, 1\], got 2.0"),
-        ({"objective": "siglip", "temp": 0.1}, "--temp: objective 'siglip' has a learned scale and bias of its own"),
-        ({"objective": "siglip", "rule": "hcl"}, "--rule: objective 'siglip' has a learned scale and bias"),
-        ({"objective": "siglip", "logit_scale": -1.0}, "--logit_scale: logit_scale must be a positive number"),
-        ({"temperature": "robust", "effective_negatives": 0.5}, "--effective_negatives must be at least 1"),
-        ({"temperature": "isogclr", "shift": 0.1}, "temperature 'isogclr' takes --temp, --rho, --tau_min, --tau_max"),
+        ({"beta": 1.0}, "beta: only hcl takes it"),
+        ({"temp": 0.1, "temperature": "cosine"}, "temp: temperature 'cosine' takes tau_min, tau_max only"),
+        ({"tau_min": 0.3, "tau_max": 0.2}, "tau_min: must not exceed tau_max"),
+        ({"temp": -1.0}, "temp: must be a positive"),
+        ({"rule": "adnce", "objective": "dclw", "sigma": 1.0}, "rule: adnce does not go with objective dclw"),
+        ({"objective": "siglip", "temp": 0.1}, "temp: objective 'siglip' has a learned scale and bias of its own"),
+        ({"temperature": "nonsense"}, "temperature: .*nonsense"),
+        ({"temperature": "scheduled", "learn_temperature": True}, "temperature: .*nothing to learn"),
     ],
 )
-def test_options_that_do_not_fit_are_refused_in_a_line(options, message):
-    with pytest.raises(UserError, match=message) as caught:
+def test_options_that_do_not_fit_are_refused_by_name(options, message):
+    with pytest.raises(ParameterError, match=f"^{message}") as caught:
         built(**options)
     assert "\n" not in str(caught.value)
 
 
-# ---- in runs ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--temperature_bounds", "0.01", "0.1"], "--temperature_bounds: has no effect without"),
+        (["--temperature_learning_rate=0.1"], "--temperature_learning_rate: has no effect without"),
+        (["--objective=dcl", "--bidirectional"], "--bidirectional: objective 'dcl' has its own directions"),
+    ],
+)
+def test_a_program_shows_the_option(flags, capsys, options, message):
+    assert main([*flags, *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
 
 
-def record_of(folder):
-    return json.loads((folder / "out" / "run.json").read_text())
+# ---- what is learned -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        (["--temperature=robust", "--effective_negatives=2"], {"tau"}),
+        (["--temp=0.05", "--learn_temperature"], {"tau"}),
+        (["--tau_min=0.05", "--tau_max=0.2", "--learn_temperature"], {"tau_min", "tau_max"}),
         (["--objective=siglip"], {"logit_scale", "logit_bias"}),
     ],
 )
-def test_what_a_rule_learns_is_trained_and_recorded(flags, tmp_path, options, names):
-    assert main([*flags, *options, "--eval_set=none", "--temperature_learning_rate=0.01"]) == 0
-    record = record_of(tmp_path)
+def test_what_is_learned_moves_and_is_recorded(flags, tmp_path, options, names):
+    assert main([*flags, *options, "--eval_set=none", "--temperature_learning_rate=0.05"]) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
     learned = record["learned_temperature"]
     assert set(learned) == names
     for name, value in learned.items():
-        assert abs(value - record["temperature_parameters"][name]) > 1e-3
+        assert abs(value - record["temperature_parameters"][name]) > 1e-4
     again = temperature_of_record(record)
     assert {name: pytest.approx(again.values()[name], abs=1e-5) for name in names} == learned
 
 
-def test_a_broken_line_is_trained_and_read_again(flags, tmp_path):
-    assert main([*flags, "--temperature=piecewise_linear", "--knots", "-0.2:0.05", "0.4:0.07", "--eval_set=none"]) == 0
-    record = record_of(tmp_path)
-    assert record["temperature_parameters"] == {"knots": "-0.2:0.05 0.4:0.07"}
-    assert temperature_of_record(record).values() == {"knots": "-0.2:0.05 0.4:0.07"}
+def test_one_that_went_to_its_bound_can_be_read_back():
+    settings = parse(["--tau_max=0.2", "--learn_temperature", "--temperature_learning_rate=0.05"])
+    learned = {"tau_min": 0.01, "tau_max": 0.01}
+    rebuilt = temperature_of_record({"settings": settings.options(), "learned_temperature": learned})
+    assert float(rebuilt(torch.tensor(0.5))) == pytest.approx(0.01)
 
 
-def test_too_few_negatives_end_the_run_in_a_line(flags, capsys):
-    assert main([*flags, "--temperature=robust", "--effective_negatives=20", "--eval_set=none"]) == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error.startswith("dystress train: error: --effective_negatives: effective_negatives is 20, and an anchor of")
+def trained(corpus, folder, scores=(), **options):
+    """A run that learns a constant temperature; its summary, and the temperature before and after."""
+    loss = LossSettings(temp=0.05, learn_temperature=True, temperature_learning_rate=0.01)
+    defaults = {"train_batch_size": 8, "mixed_precision": "no", "lr_scheduler_type": "constant"}
+    engine = EngineSettings(output_dir=str(folder), **{**defaults, **options})
+    task, scores = make_task(corpus), iter(scores)
+    task.objective = build_objective(loss, TEXT)
+    task.evaluate = lambda: {"score": next(scores)} if options.get("eval_steps") else {}
+    before = task.objective.temperature.free.detach().clone()
+    run = Run(
+        task=task,
+        samples=len(corpus),
+        learned_temperature=learned_group(task.objective, loss),
+        best_metric=engine.metric_for_best_model,
+    )
+    trainer = Trainer(run, engine, make_accelerator(engine))
+    summary = trainer.fit()
+    trainer.close()
+    return summary, before, task.objective.temperature
 
 
-def test_a_checkpoint_holds_the_temperatures_of_the_samples(flags, tmp_path):
-    options = [*flags, "--temperature=isogclr", "--objective=dcl", "--eval_set=none", "--save_steps=3"]
-    assert main(options) == 0
-    (checkpoint,) = (tmp_path / "out").glob("checkpoint-*")
-    (file,) = [f for f in checkpoint.glob("*.safetensors") if "temperature.taus" in load_file(f)]
-    state = load_file(file)
-    seen = ~state["temperature.averages"].isnan()
-    assert int(seen.sum()) == 24  # three batches of eight
-    assert (state["temperature.taus"][~seen] == torch.tensor(0.1)).all()
-    assert (state["temperature.taus"][seen] != torch.tensor(0.1)).any()
-    before = (tmp_path / "out" / "model.safetensors").read_bytes()
-    assert main([*options, "--resume_from_checkpoint"]) == 0  # the last three steps once more, from that state
-    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+def test_it_is_recorded_as_the_kept_model_had_it(corpus, tmp_path):
+    """The first of three models is the best one."""
+    options = {"eval_steps": 1, "metric_for_best_model": "score"}
+    best, _, last = trained(corpus, tmp_path / "3", [3.0, 2.0, 1.0], max_steps=3, **options)
+    one, _, first = trained(corpus, tmp_path / "1", [3.0], max_steps=1, **options)
+    assert best.best_step == 1
+    assert best.learned == one.learned == {"tau": first.values()["tau"]}
+    assert best.learned != {"tau": last.values()["tau"]}
+
+
+def test_its_step_is_that_of_adam_alone(corpus, tmp_path):
+    """Clipping and weight decay of the network do not reach it."""
+    options = {"max_steps": 1, "weight_decay": 0.5, "max_grad_norm": 1e-6, "learning_rate": 1e-9}
+    _, before, after = trained(corpus, tmp_path, **options)
+    moved = (after.free.detach() - before).abs()
+    torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=1e-3, atol=0)  # Adam's first step is its rate

@@ -1,22 +1,21 @@
 """What holds on a GPU, as far as a machine without one can tell: seeds, kernels, precision, checkpoints, failures."""
 
-import json
-import sys
+import os
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
+from accelerate.utils import DistributedType
 from conftest import reset_accelerator
+from processes import in_new_process
 from safetensors.torch import load_file
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.classifier import initial_layer
-from dystress_text.files.whole import versions
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.train import main
-from dystress_text.training import accelerator as module
-from dystress_text.training.accelerator import check_processes, make_accelerator, set_tf32
-from dystress_text.training.checkpoints import SavedState, identity_of
+from dystress_text.training.accelerator import _check_launch, keep_few_kernels, make_accelerator
 from dystress_text.training.settings import EngineSettings
 
 
@@ -62,49 +61,6 @@ def test_deterministic_kernels_change_nothing_on_the_cpu(tiny_run, tmp_path):
     assert all(torch.equal(plain[name], other[name]) for name in plain)
 
 
-def test_a_checkpoint_of_another_kind_of_device_is_refused(tiny_run, tmp_path, monkeypatch, capsys):
-    flags = [*tiny_run, f"--output_dir={tmp_path}", "--max_steps=4", "--save_steps=2"]
-    elsewhere = {"device": "cuda"}
-    with monkeypatch.context() as patch:
-        patch.setattr("dystress_text.training.trainer.identity_of", lambda *a: identity_of(*a) | elsewhere)
-        assert main(flags) == 0
-    reset_accelerator()
-    assert main([*flags, "--resume_from_checkpoint"]) == 2
-    assert "(device was cuda, is cpu)" in capsys.readouterr().err
-
-
-def test_an_older_checkpoint_does_not_say_its_device(tiny_run, tmp_path, monkeypatch):
-    flags = [*tiny_run, f"--output_dir={tmp_path}", "--max_steps=4", "--save_steps=2"]
-
-    def older(*arguments):
-        return {
-            name: value for name, value in identity_of(*arguments).items() if name not in ("device", "deterministic")
-        }
-
-    with monkeypatch.context() as patch:
-        patch.setattr("dystress_text.training.trainer.identity_of", older)
-        assert main(flags) == 0
-    reset_accelerator()
-    stored = json.loads((tmp_path / "checkpoint-2" / "training_state.json").read_text())
-    assert "device" not in stored["identity"]
-    assert main([*flags, "--resume_from_checkpoint"]) == 0
-
-
-def test_a_random_state_that_was_not_loaded_is_noticed(tiny_run, tmp_path, monkeypatch, capsys):
-    flags = [*tiny_run, f"--output_dir={tmp_path}", "--max_steps=4", "--save_steps=2"]
-    assert main(flags) == 0
-    reset_accelerator()
-    check = SavedState._check_random_states
-
-    def lost(self, folder):
-        torch.rand(1)  # as if accelerate had not set the state
-        check(self, folder)
-
-    monkeypatch.setattr(SavedState, "_check_random_states", lost)
-    assert main([*flags, "--resume_from_checkpoint"]) == 2
-    assert "the random state was not loaded" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -133,35 +89,46 @@ def test_a_device_that_fails_is_one_line_and_checkpoints_stay(error, said, tiny_
     assert (tmp_path / "checkpoint-4").is_dir()
 
 
-def test_what_a_gpu_cannot_do_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
-    with pytest.raises(UserError, match="--mixed_precision: this GPU has no bf16; use fp16 or no"):
-        make_accelerator(EngineSettings(output_dir=str(tmp_path), mixed_precision="bf16"))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    accelerator = SimpleNamespace(
+        distributed_type=DistributedType.MULTI_GPU, num_processes=2, device=torch.device("cuda")
+    )
     with pytest.raises(UserError, match="--num_processes: 2 processes on this machine, which shows them 1 GPU"):
-        check_processes()
-    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
-    check_processes()
+        _check_launch(accelerator, EngineSettings())
 
 
-def test_a_package_that_is_not_installed_ends_no_run():
-    found = versions("no-such-package")
-    assert found["no-such-package"] == "not installed"
-    assert found["python"] == sys.version.split()[0]
-    assert module.evaluation_dtype(make_accelerator(EngineSettings())) == torch.float32  # on a CPU
+VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 
 
-@pytest.mark.parametrize(("device", "known", "allowed", "expected"), [
-    ("cuda", True, True, ["high"]), ("cuda", True, False, ["highest"]), ("cuda", False, True, []),
-    ("cuda", False, False, []), ("cpu", True, True, []), ("cpu", True, False, []),
-])  # fmt: skip
-def test_tf32_is_for_gpus_that_have_it_and_others_say_so(device, known, allowed, expected, monkeypatch):
-    chosen, said = [], []
-    monkeypatch.setattr(torch, "set_float32_matmul_precision", chosen.append)
-    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: known)
-    set_tf32(SimpleNamespace(device=torch.device(device), print=said.append), allowed)
-    assert chosen == expected
-    nothing = f"--tf32 has no effect: this device ({device}) has no TF32"
-    assert said == ([nothing] if allowed and not expected else [])
+def growth(few):
+    """Bytes by which 200 products of ever other shapes make a process grow."""
+    for name in VARIABLES:
+        os.environ.pop(name, None)
+    if few:
+        keep_few_kernels()
+    layer, process = torch.nn.Linear(384, 384), psutil.Process()
+    layer(torch.randn(400, 384)).sum().backward()
+    before = process.memory_info().rss
+    for n in range(64, 264):
+        with torch.autocast("cpu", torch.bfloat16):
+            layer(torch.randn(n, 384)).sum().backward()
+    return process.memory_info().rss - before
+
+
+@pytest.mark.skipif(
+    not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()),
+    reason="this CPU has no bf16 kernels of oneDNN",
+)
+def test_kernels_for_shapes_that_come_once_do_not_stay():
+    few, many = in_new_process(growth, True), in_new_process(growth, False)
+    assert few < 100e6
+    assert many > 2 * few
+
+
+def test_a_bound_that_the_user_has_set_stays(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "7")
+    keep_few_kernels()
+    assert [os.environ[name] for name in VARIABLES] == ["7", "7"]

@@ -145,8 +145,8 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import time\n"
-        "from dystress_text.training.stop_signals import StopSignals\n"
-        "with StopSignals() as stop:\n"
+        "from dystress_text.training.stop_signals import stop_signals\n"
+        "with stop_signals() as stop:\n"
         "    print('ready', flush=True)\n"
         "    while True:\n        time.sleep(0.1)\n"
     )
@@ -162,26 +162,6 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert process.wait(5) == 130
-
-
-def test_without_a_launcher_the_parents_death_means_nothing(tmp_path):
-    """A shell that is closed leaves nohup's programs running."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import time\n"
-        "from dystress_text.training.stop_signals import StopSignals\n"
-        "with StopSignals() as stop:\n    print('ready', flush=True)\n    time.sleep(3)\n    print(stop.requested)\n"
-    )
-    for name, requested in (("shell.py", 0), ("torchrun", signal.SIGTERM)):
-        parent = tmp_path / name
-        parent.write_text(
-            f"import subprocess, sys, time\nsubprocess.Popen([sys.executable, {str(script)!r}])\ntime.sleep(60)\n"
-        )
-        process = subprocess.Popen([sys.executable, parent], stdout=subprocess.PIPE, text=True)
-        assert process.stdout.readline() == "ready\n"
-        process.kill()
-        assert process.stdout.read() == f"{int(requested)}\n"
-        process.wait()
 
 
 def launched(arguments, *launcher):
@@ -211,18 +191,6 @@ def cleaned_up(process):
 ENDLESS = ["--max_steps=100000", "--save_steps=0", "--eval_steps=0", "--logging_steps=1"]
 
 
-@pytest.mark.slow
-def test_workers_do_not_outlive_their_launcher(flags, tmp_path):
-    process = launched(with_output(flags, tmp_path / "out", *ENDLESS), "accelerate.commands.launch", "--cpu")
-    with cleaned_up(process):
-        wait_for(lambda: logged(tmp_path / "out") >= 2)
-        [worker] = workers(process)
-        process.kill()
-        process.wait()
-        worker.wait(20)
-        assert len(checkpoint_folders(tmp_path / "out")) == 1
-
-
 TORCHRUN = ("torch.distributed.run", "--nproc_per_node=2")
 
 
@@ -239,7 +207,7 @@ def test_one_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
         wait_for(lambda: other.status() == psutil.STATUS_ZOMBIE)  # by itself: the launcher looks every five minutes
         process.kill()
         said = process.stdout.read()
-    assert "dystress train: error: another process of this run is gone after step" in said
+    assert "another process of this run is gone" in said
     assert "Traceback" not in said
 
 

@@ -347,5 +347,5 @@ def test_settings_out_of_range_name_the_option(option, value):
 
 
 def test_accumulation_beyond_an_epoch(tmp_path, corpus):
-    with pytest.raises(UserError, match="^gradient_accumulation_steps"):
+    with pytest.raises(UserError, match="gradient_accumulation_steps: 26 batches"):
         run(make_task(corpus), corpus, tmp_path, gradient_accumulation_steps=26)

@@ -9,8 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from dystress_text.errors import DataError, UserError
-from dystress_text.files.image_folder import CLASSES, TRAIN_INDICES, image_and_other_names
-from dystress_text.files.image_sets import IMAGE_SETS, PublishedImages, known_images
+from dystress_text.files.image_sets import (
+    CLASSES,
+    IMAGE_SETS,
+    TRAIN_INDICES,
+    PublishedImages,
+    image_and_other_names,
+    known_images,
+)
 from dystress_text.files.long_tail import RATIO, long_tail_indices, read_long_tail
 from dystress_text.files.places import data_root
 from dystress_text.files.prepared_data import read_manifest, variant_of
@@ -104,7 +110,7 @@ def _long_tailed(known: PublishedImages, split: str, root: Path) -> Source:
         return source
     labels = np.array(source.labels)
     saved = root / known.name / TRAIN_INDICES
-    indices = read_long_tail(saved, labels).indices if saved.is_file() else long_tail_indices(labels, RATIO, seed=0)
+    indices = read_long_tail(saved, labels) if saved.is_file() else long_tail_indices(labels, RATIO, seed=0)
     return source.subset(indices.tolist())
 
 

@@ -1,0 +1,160 @@
+"""Losses at their limits: half precision, autocast, degenerate embeddings, huge leads; and the errors they raise."""
+
+import math
+
+import pytest
+import torch
+from core_cases import OBJECTIVES, PROFILES
+
+from dystress_text.core import (
+    AlignmentAdaptiveTemperature,
+    ConstantTemperature,
+    CosineTemperature,
+    DCLWLoss,
+    InfoNCELoss,
+    MACLLoss,
+    NTXentLoss,
+    ScheduledTemperature,
+    ShiftedCosineTemperature,
+    TemperatureError,
+)
+from dystress_text.core.vectors import unit_vectors
+
+EVERY = pytest.mark.parametrize("name", OBJECTIVES)
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+N, DIM = 6, 8
+
+
+def random_views(dtype=torch.float32):
+    generator = torch.Generator().manual_seed(0)
+    z1 = torch.randn(N, DIM, generator=generator)
+    return [z.to(dtype).requires_grad_() for z in (z1, z1 + 0.5 * torch.randn(N, DIM, generator=generator))]
+
+
+def degenerate_views(case, dtype):
+    x = torch.randn(N, DIM, generator=torch.Generator().manual_seed(1))
+    same = x[:1].expand(N, DIM)
+    z1, z2 = {
+        "identical": (same, same),
+        "opposite pairs": (x, -x),
+        "zero": (torch.zeros_like(x), torch.zeros_like(x)),
+        "one zero row": (x * torch.ones(N, 1).index_fill(0, torch.tensor([2]), 0), x),
+    }[case]
+    return [z.clone().to(dtype).requires_grad_() for z in (z1, z2)]
+
+
+def checked(loss, views):
+    """The value; loss and gradients are finite."""
+    value = loss(*views)
+    gradients = torch.autograd.grad(value, views)
+    assert all(bool(x.isfinite().all()) for x in (value, *gradients))
+    return value.item()
+
+
+@pytest.mark.parametrize("case", ["identical", "opposite pairs", "zero", "one zero row"])
+@EVERY
+def test_degenerate_embeddings_give_finite_losses_and_gradients(name, case):
+    build, low = OBJECTIVES[name].build, [ConstantTemperature(0.05), *(profile(0.05, 0.1) for profile in PROFILES)]
+    for tau in low:  # text's low temperatures, where logits are largest
+        for form in (False, True):
+            checked(build(tau, detach_temperature=False, blockwise=form), degenerate_views(case, torch.float32))
+    for dtype in DTYPES[1:]:
+        checked(build(low[1]), degenerate_views(case, dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_embeddings_without_information_give_the_loss_of_chance(dtype):
+    shifted = ShiftedCosineTemperature()
+    for name, count in {"InfoNCE": N, "NT-Xent": 2 * N - 1, "DCL": 2 * N - 2, "DCLW": 2 * N - 2}.items():
+        for case in ("identical", "zero"):
+            found = checked(OBJECTIVES[name].build(shifted), degenerate_views(case, dtype))
+            assert found == pytest.approx(math.log(count), rel=1e-5)
+    for both_views, count in ((False, N), (True, 2 * N - 1)):
+        chance = math.log(count) * count / (count - 1)  # -log P / (1 - P) with P = 1 / count
+        found = checked(MACLLoss(both_views=both_views), degenerate_views("identical", dtype))
+        assert found == pytest.approx(chance, rel=1e-5)
+    with pytest.raises(TemperatureError):
+        MACLLoss()(*degenerate_views("zero", dtype))
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_half_precision_is_computed_in_fp32_and_autocast_changes_nothing(name, dtype):
+    for tau in (CosineTemperature(0.05, 0.1), ScheduledTemperature(), AlignmentAdaptiveTemperature()):
+        loss, views = OBJECTIVES[name].build(tau, detach_temperature=False), random_views(dtype)
+        value = loss(*views)
+        assert value.dtype == torch.float32
+        assert torch.equal(value, loss(*(z.float() for z in views)))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            autocast = loss(*views)
+        assert torch.equal(autocast, value)
+        gradients = [torch.autograd.grad(each, views) for each in (value, autocast)]
+        assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+@EVERY
+def test_length_of_embeddings_does_not_matter(name):
+    loss = OBJECTIVES[name].build(CosineTemperature(0.05, 0.1))
+    for scale in (1e-35, 1e35):
+        views = random_views()
+        values = [loss(*(z * factor for z in views)) for factor in (scale, 1)]
+        torch.testing.assert_close(*values, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(*(torch.autograd.grad(value, views) for value in values), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("entry", [0.0, 1e-40])  # in fp32 the second is no normal number
+def test_a_zero_row_stays_zero_with_a_zero_gradient(entry):
+    x = torch.tensor([[3.0, 4.0], [entry, entry], [0.0, -2.0]], requires_grad=True)
+    units = unit_vectors(x)
+    assert units.tolist() == [pytest.approx([0.6, 0.8]), [0, 0], [0, -1]]
+    units.backward(torch.tensor([[1.0, 0.0], [5.0, 7.0], [1.0, 1.0]]))
+    assert x.grad.tolist() == [pytest.approx([0.128, -0.096]), [0, 0], [0.5, 0]]
+
+
+def test_not_a_number_is_not_hidden():
+    z1, z2 = random_views()
+    broken = z1.detach().clone()
+    broken[0, 0] = math.nan
+    for form in (False, True):
+        assert math.isnan(NTXentLoss(0.1, blockwise=form)(broken, z2).item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("lead", [-1e4, -60.0, -3.0, 0.0, 30.0, 39.9, 40.1, 100.0, 1e4])
+def test_macl_is_exact_at_any_lead_of_the_positive(lead, dtype):
+    other = math.exp(-abs(lead))
+    if lead >= 0:  # softplus(-lead) / sigmoid(-lead), which tends to 1
+        expected = (1 + other) * (math.log1p(other) / other if other > 0 else 1.0)
+    else:  # which tends to -lead
+        expected = (1 + other) * (math.log1p(other) - lead)
+    positive = torch.tensor([lead / 2], dtype=dtype, requires_grad=True)
+    negatives = torch.tensor([-lead / 2], dtype=dtype, requires_grad=True)
+    value = MACLLoss().row_loss(positive, negatives, positive)
+    assert value.item() == pytest.approx(expected, rel=8 * torch.finfo(dtype).eps)
+    gradients = torch.autograd.grad(value.sum(), (positive, negatives))  # w (1 - P) = 1 whatever the lead
+    assert [float(g) for g in gradients] == pytest.approx([-1, 1], rel=8 * torch.finfo(dtype).eps)
+
+
+@EVERY
+def test_what_does_not_fit_is_refused(name):
+    build = OBJECTIVES[name].build
+    with pytest.raises(ValueError, match="at least 2"):
+        build(0.1)(torch.ones(1, 3), torch.ones(1, 3))
+    for shapes in (((4, 3), (5, 3)), ((4, 3), (4, 2)), ((4, 3, 2), (4, 3, 2)), ((4, 3), (4, 3), (5, 3))):
+        with pytest.raises(ValueError, match=".*".join(str(shape).strip("()") for shape in shapes)):
+            build(0.1)(*(torch.ones(shape) for shape in shapes))
+    for temperature in ("0.05", True, CosineTemperature, torch.tensor(0.05)):
+        with pytest.raises(TypeError, match=r"^temperature must be"):
+            build(temperature)
+    with pytest.raises(ValueError, match=r"^tau must be"):
+        build(-0.05)
+
+
+def test_bad_parameters_are_refused_by_name():
+    for sigma in (0.0, math.nan, True):
+        with pytest.raises(ValueError, match=r"^sigma must be"):
+            DCLWLoss(0.1, sigma=sigma)
+    with pytest.raises(ValueError, match=r"^alpha must be"):
+        MACLLoss(0.05, -1)
+    with pytest.raises(TypeError, match="sigma"):
+        InfoNCELoss(0.1, sigma=0.5)
