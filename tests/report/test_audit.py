@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from core_cases import compared
 from trainer_cases import make_task, run
 
 from dystress_text import audit
@@ -37,7 +36,7 @@ def batches(count=6, clusters=6):
 
 
 def moved(loss):
-    curves = [compared(loss, *z).moved.numpy() for z in batches()]
+    curves = [comparison.compare(loss, z).mean().moved.numpy() for z in batches()]
     return np.mean(curves, axis=0)
 
 
