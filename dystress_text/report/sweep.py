@@ -129,7 +129,7 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
         raise ParameterError("jobs", f"must be at least 1, got {options.jobs}")
     if "none" in options.tasks and len(options.tasks) > 1:
         raise ParameterError("tasks", "none stands alone")
-    tasks = tuple(task for task in own_names("--tasks", options.tasks) if task != "none")
+    tasks = tuple(task for task in own_names(options.tasks) if task != "none")
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
     runs = []
     for seed in dict.fromkeys(options.seeds):
