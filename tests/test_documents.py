@@ -79,7 +79,7 @@ def test_marks_pages_and_installs():
 # --- the story ---
 
 MINI_STS = EMBEDDED / "senteval" / "STS" / "MiniSTS" / "mini-sts.csv"
-STEPS = ("--max_steps=2", "--train_batch_size=8", "--eval_steps=0", "--mixed_precision=no")
+STEPS = ("--max_steps=2", "--train_batch_size=16", "--eval_steps=0", "--mixed_precision=no")
 SHORTER = {  # what the story adds to a command of a program
     "train": (*STEPS, "--train_file=mine.txt", "--eval_set=none"),
     "senteval": ("--mode=fast",),

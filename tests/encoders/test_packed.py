@@ -1,23 +1,17 @@
-"""The packed forward pass against transformers' own."""
+"""The packed forward pass against transformers' own, and its dropout."""
 
 import pytest
 import torch
-from conftest import SHARED, build_tokenizer, build_transformer, make_sentences
-from trainer_cases import log_of, make_task, run
+from conftest import build_tokenizer, build_transformer, make_sentences
 
-from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
-from dystress_text.encoders.packed import Packing, packed_states
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.packed import Packing, dropout, packed_states
 from dystress_text.encoders.pooling import POOLERS
-from dystress_text.simcse.corpus import TextFile, load_corpus
-from dystress_text.simcse.objective import TEXT
-from dystress_text.simcse.task import SimcseTask
-from dystress_text.training.build_loss import build_objective
-from dystress_text.training.settings import LossSettings
 
 PACKABLE = ("bert", "roberta")
 
 
-def make_batch(n=9, dtype=torch.int64):
+def make_batch(n=9):
     encoded = build_tokenizer()(make_sentences(n), padding=True, return_tensors="pt")
     ids, mask = encoded["input_ids"], encoded["attention_mask"]
     assert 0 < mask.sum() < mask.numel()
@@ -106,41 +100,38 @@ def test_bf16_is_as_near_to_fp32_as_transformers_is():
     assert (packed - exact).norm() < 1.5 * (plain - exact).norm()
 
 
-@pytest.mark.parametrize("pooler", ["cls", "avg"])
-def test_both_ways_learn_the_same(pooler, tmp_path, corpus):
-    curves = []
-    for packing in (True, False):
-        task = make_task(corpus, pooler=pooler)
-        task.packing = packing
-        run(task, corpus, tmp_path / str(packing), max_steps=50, learning_rate=1e-4, logging_steps=1)
-        curves.append(torch.tensor(log_of(tmp_path / str(packing), "loss")))
-    assert len(curves[0]) == 50
-    assert curves[0][-10:].mean() < curves[0][:10].mean()
-    torch.testing.assert_close(*curves, rtol=0, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_both_ways_learn_the_same_on_real_sentences(tmp_path):
-    folder, text = SHARED / "models/bert-mini-wiki", SHARED / "data/wiki1m_sample.txt.xz"
-    if not (folder.is_dir() and text.is_file()):
-        pytest.skip("no ../shared")
-    curves = []
-    for packing in (True, False):
-        encoder, tokenizer = load_encoder(str(folder), "cls", dropout=0.0)
-        sentences = load_corpus(TextFile(text), tokenizer, 32, 4000, progress=False)
-        torch.manual_seed(0)
-        torch.nn.init.normal_(encoder.head.weight, std=0.02)
-        task = SimcseTask(encoder, tokenizer, sentences, build_objective(LossSettings(), TEXT), packing=packing)
-        output = tmp_path / str(packing)
-        run(task, sentences, output, max_steps=8, learning_rate=3e-5, train_batch_size=64, logging_steps=1)
-        curves.append(torch.tensor(log_of(output, "loss")))
-    torch.testing.assert_close(*curves, rtol=0, atol=1e-4)
-
-
-def test_other_encoders_take_their_own_way(tokenizer, corpus):
+def test_other_encoders_take_their_own_way():
     for family in ("distilbert", "mpnet", "modernbert"):
-        encoder = SentenceEncoder(build_transformer(family), "cls").eval()
-        assert not encoder.can_pack
-        task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT))
-        first, second = task.embed(encoder, task.load(torch.arange(5).numpy(), 0)).views
-        torch.testing.assert_close(first, second)
+        assert not SentenceEncoder(build_transformer(family), "cls").can_pack
+
+
+@pytest.mark.parametrize(("rate", "dtype"), [(0.01, torch.float64), (0.1, torch.float32), (0.5, torch.bfloat16)])
+def test_dropout_has_its_rate_and_scale(rate, dtype):
+    torch.manual_seed(0)
+    n = 400_003  # no multiple of the four entries that a random number decides
+    out = dropout(torch.ones(n, dtype=dtype), rate)
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.max().double().item(), 1 / (1 - rate), rtol=5e-3, atol=0)
+    dropped = (out == 0).double().mean().item()
+    assert abs(dropped - rate) < 5 * (rate * (1 - rate) / n) ** 0.5 + 1 / 65_536
+    x = torch.randn(5, 3)
+    assert torch.equal(dropout(x, 0.0), x)
+    assert torch.equal(dropout(x, 1.0), torch.zeros(5, 3))
+
+
+def test_entries_that_share_a_random_number_are_independent():
+    torch.manual_seed(0)
+    dropped = (dropout(torch.ones(4 * 250_000), 0.1) == 0).double().view(-1, 4)
+    assert (dropped.mean(0) - 0.1).abs().max() < 0.003  # each of the four lanes, the one with the sign bit too
+    assert (torch.corrcoef(dropped.T) - torch.eye(4)).abs().max() < 0.01
+
+
+def test_the_seed_decides_and_the_gradient_has_the_same_mask():
+    x = torch.randn(30, 7, requires_grad=True)
+    torch.manual_seed(3)
+    first = dropout(x, 0.4)
+    torch.manual_seed(3)
+    assert torch.equal(first, dropout(x, 0.4))
+    assert not torch.equal(first, dropout(x, 0.4))
+    (gradient,) = torch.autograd.grad(first.sum(), x)
+    torch.testing.assert_close(gradient * x, first)

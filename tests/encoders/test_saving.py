@@ -1,0 +1,138 @@
+"""The one saved layout: what sentence-transformers and this package read from it, with a head and without."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import build_tokenizer, build_transformer, make_sentences
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
+
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.saved_model import load_saved, read_saved
+from dystress_text.export.__main__ import main as export
+
+SENTENCES = [*make_sentences(7), " ".join(["cat"] * 100)]  # the last one is longer than the 40 positions
+
+
+def with_head(family="bert", pooler="cls", normalize=False):
+    encoder = SentenceEncoder(build_transformer(family), pooler, True, keep_head=True, normalize=normalize)
+    torch.nn.init.normal_(encoder.head.weight)  # far from the identity and from 0
+    torch.nn.init.normal_(encoder.head.bias)
+    return encoder
+
+
+def truth(encoder, tokenizer):
+    """By hand, in fp64, from the vectors without a head."""
+    bare = encoder.encode_by_pooler(SENTENCES, tokenizer, [encoder.pooler_type])[encoder.pooler_type].double().numpy()
+    weight, bias = (parameter.detach().double().numpy() for parameter in encoder.head.parameters())
+    vectors = np.tanh(bare @ weight.T + bias)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if encoder.normalize else vectors
+
+
+def close(vectors, expected, atol=1e-5):
+    np.testing.assert_allclose(np.asarray(vectors), expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("family", "pooler"),
+    [("bert", "cls"), ("roberta", "avg_top2"), ("distilbert", "avg_first_last"), ("mpnet", "avg"),
+     ("modernbert", "avg")],
+)  # fmt: skip
+def test_a_saved_model_gives_the_vectors_of_evaluation(family, pooler, tmp_path, tokenizer):
+    encoder = SentenceEncoder(build_transformer(family), pooler)
+    before = torch.get_rng_state()
+    encoder.save(tmp_path, tokenizer)
+    assert torch.equal(before, torch.get_rng_state())
+    assert not encoder.transformer.config.output_hidden_states  # it goes on training as it was
+    assert tokenizer.model_max_length > 10**9
+    loaded = SentenceTransformer(str(tmp_path), device="cpu")
+    close(loaded.encode(SENTENCES), encoder.encode(SENTENCES, tokenizer), 1e-6)
+    assert loaded.max_seq_length == 40
+    assert AutoModel.from_pretrained(tmp_path).config.hidden_size == 16
+    assert read_saved(tmp_path).dense is None  # a head that is not kept is not saved
+    assert len({file.stat().st_mode for file in tmp_path.rglob("*") if file.is_file()}) == 1
+    again, its_tokenizer = load_saved(tmp_path)
+    close(again.encode(SENTENCES, its_tokenizer), encoder.encode(SENTENCES, tokenizer), 1e-6)
+
+
+def test_the_layout_is_that_of_older_releases(tmp_path, tokenizer, recwarn):
+    with_head("bert", "avg_top2", normalize=True).save(tmp_path, tokenizer)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    kinds = ["Transformer", "WeightedLayerPooling", "Pooling", "Dense", "Normalize"]
+    assert [module["type"] for module in modules] == [f"sentence_transformers.models.{kind}" for kind in kinds]
+    settings = [json.loads((tmp_path / module["path"] / "config.json").read_text()) for module in modules[1:]]
+    assert settings[:2] == [
+        {"word_embedding_dimension": 16, "layer_start": 0, "num_hidden_layers": 3},
+        {"word_embedding_dimension": 16, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True},
+    ]
+    assert settings[2].keys() == {"in_features", "out_features", "bias", "activation_function"}
+    limit = json.loads((tmp_path / "sentence_bert_config.json").read_text())
+    assert limit == {"max_seq_length": 40, "do_lower_case": False}
+    assert "TokenizersBackend" not in (tmp_path / "tokenizer_config.json").read_text()
+    for place in ("1_WeightedLayerPooling", "3_Dense"):  # 2.2 reads the .bin file alone
+        old = torch.load(tmp_path / place / "pytorch_model.bin", weights_only=True)
+        new = load_file(tmp_path / place / "model.safetensors")
+        assert old.keys() == new.keys()
+        assert all(torch.equal(old[name], new[name]) for name in new)
+    SentenceTransformer(str(tmp_path), device="cpu")
+    assert [str(w.message) for w in recwarn if "sentence_transformers" in str(w.filename)] == []
+
+
+@pytest.mark.parametrize(
+    ("family", "pooler", "normalize"), [("bert", "cls", False), ("roberta", "avg", True), ("mpnet", "avg_top2", False)]
+)
+def test_a_kept_head_is_part_of_the_model_everywhere(family, pooler, normalize, tmp_path, tokenizer):
+    encoder = with_head(family, pooler, normalize)
+    expected = truth(encoder, tokenizer)
+    close(encoder.encode(SENTENCES, tokenizer, batch_size=3), expected)
+    encoder.save(tmp_path / "out", tokenizer)
+    close(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(SENTENCES), expected)
+    again, its_tokenizer = load_saved(tmp_path / "out")
+    close(again.encode(SENTENCES, its_tokenizer), expected)
+    (tmp_path / "out" / read_saved(tmp_path / "out").dense / "model.safetensors").unlink()
+    close(load_saved(tmp_path / "out")[0].encode(SENTENCES, its_tokenizer), expected)  # from the .bin file
+
+
+@pytest.mark.parametrize(("family", "normalize"), [("bert", False), ("roberta", True)])
+def test_the_copy_for_transformers_has_the_head_in_its_pooler(family, normalize, tmp_path, tokenizer):
+    encoder = with_head(family, "cls", normalize)
+    expected = truth(encoder, tokenizer)
+    encoder.save(tmp_path / "out", tokenizer)
+    assert export([str(tmp_path / "out"), "--to", "hf"]) == 0
+    copy = tmp_path / "out-hf"
+    batch = AutoTokenizer.from_pretrained(copy)(SENTENCES, padding=True, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        vectors = AutoModel.from_pretrained(copy).eval()(**batch).pooler_output
+    close(torch.nn.functional.normalize(vectors) if normalize else vectors, expected)
+    assert "embeddings = output.pooler_output" in (copy / "README.md").read_text()
+
+
+def test_a_head_that_no_pooler_can_hold(tmp_path, tokenizer, capsys):
+    with_head("bert", "avg").save(tmp_path / "out", tokenizer)
+    assert export([str(tmp_path / "out"), "--to", "hf"]) == 2
+    assert "follows a mean over the tokens; native and onnx can hold it" in capsys.readouterr().err
+    assert not (tmp_path / "out-hf").exists()
+
+
+class Shell:
+    """What a pickle can run."""
+
+    def __reduce__(self):
+        return open, ("ran", "w")
+
+
+def test_a_damaged_head_or_one_that_runs_code_is_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with_head().save(tmp_path / "out", build_tokenizer())
+    weights = tmp_path / "out" / "2_Dense" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:40])
+    for _ in range(2):
+        assert export([str(tmp_path / "out"), "--to", "hf"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "is damaged: the head in 2_Dense" in line
+        weights.unlink(missing_ok=True)
+        torch.save({"linear.weight": Shell()}, weights.with_name("pytorch_model.bin"))
+    assert not (tmp_path / "ran").exists()
