@@ -79,7 +79,7 @@ BREAKS: tuple[Break, ...] = (
         "head-dropped",
         "self.head is not None and (self.training or self.keep_head)",
         "self.head is not None",
-        "test_heads.py",
+        "test_encoder.py",
     ),
     Break("lora-merged", ".merge_and_unload()", ".unload()", "test_lora.py"),
     Break("no-decay-on-biases", '"weight_decay": 0.0},', '"weight_decay": weight_decay},', "test_trainer.py"),
