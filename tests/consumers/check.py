@@ -25,11 +25,11 @@ from dystress_text.encoders.pooling import POOLERS
 from dystress_text.export.copies import PROBES, export
 from dystress_text.files.places import embedded
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from conftest import build_tokenizer, build_transformer
 
+HERE = Path(__file__).resolve().parent
 # sentence-transformers' release, what else it needs on a Python of today, and what it cannot read: ModernBERT came with
 # transformers 4.48, release 3 finds no layers where an encoder has no pooler of its own, and transformers 4 lists
 # ModernBERT's last layer before its last norm
