@@ -77,8 +77,8 @@ BREAKS: tuple[Break, ...] = (
     ),
     Break(
         "head-dropped",
-        "self.head is not None and (self.training or self.keep_head)",
-        "self.head is not None",
+        "if self.head is not None and (self.training or self.keep_head)",
+        "if self.head is not None",
         "test_encoder.py",
     ),
     Break("lora-merged", ".merge_and_unload()", ".unload()", "test_lora.py"),
@@ -95,7 +95,7 @@ BREAKS: tuple[Break, ...] = (
         "resume-same-run",
         "[name for name in {**then, **now} if then.get(name) != now.get(name)]",
         "[]",
-        "test_trainer.py",
+        "test_checkpoints.py",
     ),
     Break(
         "sigterm-saves",
@@ -122,7 +122,7 @@ BREAKS: tuple[Break, ...] = (
     Break("report-deviation", "np.std(figures, ddof=1)", "np.std(figures)", "test_comparison.py"),
     Break("corpus-nul", 'if b"\\0" in line:', "if False:", "test_corpus.py"),
     Break("archive-hostile", 'filter="data")', 'filter="fully_trusted")', "test_preparation.py"),
-    Break("token-redacted", 'return _TOKEN.sub("***", text)', "return text", "test_fuzz_settings.py"),
+    Break("token-redacted", 'return _TOKEN.sub("***", text)', "return text", "test_command_line.py"),
     Break("knn-weights", "/ temperature).exp()", ").exp()", "test_knn.py"),
     Break(
         "augment-crop-scale",
@@ -136,7 +136,9 @@ BREAKS: tuple[Break, ...] = (
         "F.cross_entropy(logits, labels)",
         "test_class_weights.py",
     ),
-    Break("lars-resumed", ' if k != "step"}', "}", "test_pretrain.py"),
+    Break(
+        "picture-crop-key", "np.random.default_rng([*key, row])", "np.random.default_rng(key[:1])", "test_pictures.py"
+    ),
 )
 
 
@@ -154,13 +156,17 @@ def test_of(each: Break, checkout: Path) -> str:
 
 
 def failed(tests: list[str], checkout: Path) -> list[str]:
-    """The first fast test that fails."""
+    """The first fast test that fails; all of them where they do not come to an end."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
     environment = os.environ | {"PYTHONPATH": str(checkout), "HF_HUB_OFFLINE": "1"}
     with tempfile.TemporaryFile("w+", errors="replace") as said:  # a program left behind holds no pipe
-        subprocess.run(command, cwd=checkout, env=environment, timeout=600, stdout=said, stderr=subprocess.STDOUT)
+        done = subprocess.run(
+            command, cwd=checkout, env=environment, timeout=600, stdout=said, stderr=subprocess.STDOUT
+        )
         said.seek(0)
         lines = [line for line in said.read().splitlines() if line.startswith("FAILED ")]
+    if done.returncode < 0:  # a signal that nobody caught has ended them
+        return tests
     return [line.removeprefix("FAILED ").partition(" - ")[0] for line in lines]
 
 

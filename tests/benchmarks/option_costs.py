@@ -21,12 +21,12 @@ import numpy as np
 import torch
 import transformers
 from devices import here, moved, wait
-from dystress_text.simcse.helpers import Frozen, Helpers
-
 from dystress_text.core.distillation import Distillation
 from dystress_text.core.guide import GuideRule
-from dystress_text.encoders.encoder import load_encoder
 from dystress_text.encoders.frozen import frozen_copy
+from dystress_text.simcse.helpers import Frozen, Helpers
+
+from dystress_text.encoders.encoder import load_encoder
 from dystress_text.encoders.masked_lm import TokenMasking, load_lm_head
 from dystress_text.files.places import embedded
 from dystress_text.simcse.corpus import TextFile, TokenizedCorpus, load_corpus

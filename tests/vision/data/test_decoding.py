@@ -39,11 +39,6 @@ def test_16_bits_keep_their_upper_8(deep, kind):
     assert colour(encoded(image, kind)) == (deep >> 8,) * 3
 
 
-def test_grayscale_and_bilevel():
-    assert colour(encoded(Image.new("L", (6, 4), 77))) == (77, 77, 77)
-    assert colour(encoded(Image.new("1", (6, 4), 1))) == WHITE
-
-
 @pytest.mark.parametrize(("alpha", "expected"), [(255, RED), (0, WHITE), (128, (255, 127, 127))])
 def test_transparent_pixels_lie_on_white(alpha, expected):
     assert colour(encoded(Image.new("RGBA", (6, 4), (*RED, alpha)))) == expected

@@ -27,18 +27,6 @@ def test_class_folders(tmp_path):
     assert found.subset(torch.tensor([1])).image(0)[0, 0, 0] == 20
 
 
-def test_larger_pictures_stay_as_they_are(tmp_path):
-    write_folder(tmp_path, {"a": [10, 20], "b": [30]}, side=120)
-    found = load_images(str(tmp_path))
-    assert (found.images, found.size, len(found)) == (None, 256, 3)
-    assert found.image(1).shape == (3, 256, 256)
-    assert found.image(1)[0, 0, 0] == 20
-    part = found.subset([2, 0])
-    assert [part.pictures.content(row).parent.name for row in range(2)] == ["b", "a"]
-    assert load_images(str(tmp_path), size=32).size == 32
-    assert load_images(str(tmp_path), view=32).size == 37
-
-
 def test_parquet_in_the_hubs_layout(tmp_path):
     names = ["tick", "tock"]
     write_parquet(tmp_path / "plain_text" / "train-00000-of-00001.parquet", [3, 4, 5], [0, 1, 1], names)

@@ -46,14 +46,3 @@ def sgd(run):
 def test_a_step(objective, tmp_path):
     run = meta_run(f"--objective={objective}", f"--output_dir={tmp_path / 'out'}", "--blur=true")
     assert step(run.task, 16, sgd(run), similarity_log=run.similarity_log).device == META
-
-
-def test_the_run_puts_the_augmentation_where_the_encoder_is(tmp_path):
-    settings = parse([*SHORT, f"--output_dir={tmp_path / 'out'}"])
-    accelerator = make_accelerator(settings.engine)
-    accelerator.state.device = META
-    try:
-        run = build_vision_run(settings, accelerator, lambda *_: None)
-        assert run.task.views.augment.mean.device == next(run.task.encoder.parameters()).device == META
-    finally:
-        accelerator.state.device = torch.device("cpu")
