@@ -16,8 +16,6 @@ from dystress_text.report.__main__ import main
 from dystress_text.report.page import leave_report, write_report
 from dystress_text.report.text_page import write_text_report
 
-STUDY = Path(__file__).resolve().parents[2] / "docs" / "study"
-
 
 def pictures(page):
     """What each picture shows, and its SVG."""
@@ -92,7 +90,7 @@ def test_a_temperature_that_is_no_function_of_the_similarity_has_no_curve(tmp_pa
 
 def test_runs_side_by_side_say_where_they_differ(tmp_path, capsys):
     first, second = a_run(tmp_path), a_run(tmp_path, name="sts-constant-0.05")
-    second = second.rename(tmp_path / "_of $x_{")  # no formula
+    second = second.rename(tmp_path / "_of $x_{")  # neither hidden nor a formula
     assert main([str(first), str(second), "--format=html"]) == 0
     page = capsys.readouterr().out
     differing = page[page.index("<h2>Settings") : page.index("All settings")]
@@ -102,13 +100,6 @@ def test_runs_side_by_side_say_where_they_differ(tmp_path, capsys):
     assert page.count(f"<figcaption>{first.name}</figcaption>") == 2
     assert len(pictures(page)) == 9  # curves and watch once for both; similarities by run
     assert "differences over seeds" in page
-
-
-def test_records_that_older_options_made_have_their_page(capsys):
-    """The records of the committed study lack later options."""
-    runs = [str(STUDY / f"{name}-seed-0") for name in ("sts-macl", PRESET)]
-    assert main([*runs, "--format=html", "--resamples=0"]) == 0
-    assert "<h1>2 runs</h1>" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("temperature", [CosineTemperature(0.07, 0.2), None], ids=["contrastive", "no negatives"])
@@ -130,7 +121,7 @@ def test_a_run_of_images_has_a_page_without_the_tables_of_text(tmp_path, tempera
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("run.json", "{}", "holds no finished run"),
+        ("run.json", "{}", "is not the record of a run"),
         ("run.json", '{"program": "dystress_text/train.py"}', "holds no finished run"),
         ("metrics.jsonl", "no log", "metrics.jsonl: line 1 is not the record of a step"),
         ("metrics.jsonl", None, "it has no metrics.jsonl"),
