@@ -111,7 +111,8 @@ def make_loss(objective: str, temperature: str, form: str) -> Loss:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Focal's logit falls
         rule = RULES[temperature]()
-    return OBJECTIVES[objective](rule, blockwise=blockwise)
+    loss: Loss = OBJECTIVES[objective](rule, blockwise=blockwise)
+    return loss
 
 
 def make_views(size: int, dim: int, device: torch.device) -> list[Tensor]:
