@@ -75,14 +75,6 @@ def test_a_head_starts_where_the_checkpoint_says(raw, options, source, notes, tm
         close(start.model.encode(SENTENCES, start.tokenizer), by_hand(transformer, mlp if kept else None))
 
 
-def test_a_simcse_folder_trains_and_says_what_was_taken(flags, tmp_path, capsys):
-    transformer, mlp = simcse_folder(tmp_path / "m")
-    given = [*flags, f"--model_name_or_path={tmp_path / 'm'}"]
-    assert main([*given, "--mlp_only_train=no", "--learning_rate=1e-30"]) == 0
-    assert "SimCSE checkpoint: encoder and MLP loaded; ignored: lm_head" in capsys.readouterr().out
-    close(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(SENTENCES), by_hand(transformer, mlp))
-
-
 @pytest.mark.slow(20)  # programs of their own
 def test_published_checkpoints_come_from_the_hub_and_then_from_the_cache(tmp_path):
     transformer, mlp = simcse_folder(tmp_path / "sup", raw=False)
