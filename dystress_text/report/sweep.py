@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import Interrupted, ParameterError, UserError
-from dystress_text.evaluation.catalogue import own_names
+from dystress_text.evaluation.catalogue import choose, own_names
 from dystress_text.files.places import PACKAGE
 from dystress_text.report.runs import FREE
 from dystress_text.simcse.arguments import parse
@@ -130,6 +130,8 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     if "none" in options.tasks and len(options.tasks) > 1:
         raise ParameterError("tasks", "none stands alone")
     tasks = tuple(task for task in own_names(options.tasks) if task != "none")
+    if tasks:
+        choose(options.suite, tasks)  # an unknown one is refused before hours of training
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
     runs = []
     for seed in dict.fromkeys(options.seeds):
@@ -154,7 +156,10 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     if options.dry_run:
         print("\n".join(map(_listed, runs)))
         return True
-    (options.output_dir / "logs").mkdir(parents=True, exist_ok=True)
+    try:
+        (options.output_dir / "logs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ParameterError("output_dir", f"cannot write to {str(options.output_dir)!r}: {error.strerror}") from error
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     environment = {"OMP_NUM_THREADS": str(max(1, cores // options.jobs)), **os.environ}
     print(f"{len(runs)} run{'s' * (len(runs) > 1)}, {options.jobs} at once, in {options.output_dir}", flush=True)
