@@ -17,14 +17,13 @@ import argparse
 import itertools
 import sys
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import transformers
 
-from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.cli.command_line import exit_code
+from dystress_text.cli.options import SettingsParser
 from dystress_text.errors import UserError
 from dystress_text.evaluation.run import Draw, SentEvalSettings, run
 from dystress_text.report.page import leave_report
@@ -41,26 +40,14 @@ SIMCSE_OPTIONS = {
     "--mode=fasttest": "--mode fast",
     "--mode=dev": "dystress train --eval_set stsb_dev sickr_dev --eval_transfer",
 }
-# the options by group of the help
-GROUPS = {
-    "model": ("model", "pooler_type", "dtype", "batch_size", "cache"),
-    "tasks": ("tasks", "suite", "mode", "data_dir", "engine"),
-    "results": ("format", "compare", "geometry", "plot", "pairs", "output"),
-}
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> SettingsParser:
     """The program's options."""
-    parser = OneLineParser("dystress senteval", __doc__)
-    options = {option.name: option for option in fields(SentEvalSettings)}
-    for title, names in GROUPS.items():
-        group = parser.add_argument_group(title)
-        for name in names:
-            given: dict[str, Any] = dict(options[name].metadata)
-            if options[name].default is not MISSING:
-                given["default"] = options[name].default
-            group.add_argument(f"--{name}", **given)
-    return parser
+    return SettingsParser(
+        [SentEvalSettings], prog="dystress senteval", description=__doc__, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
 
 
 def _draw(settings: SentEvalSettings) -> Draw | None:

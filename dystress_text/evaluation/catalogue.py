@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dystress_text.errors import DataError, UserError
+from dystress_text.errors import DataError, ParameterError, UserError
 from dystress_text.evaluation.readers import (
     STS_SUBSETS,
     Labelled,
@@ -28,14 +28,11 @@ from dystress_text.evaluation.readers import (
 )
 from dystress_text.files.hub import published_file
 from dystress_text.files.places import EMBEDDED, cache_root, data_root
-from dystress_text.files.whole import sha256_of, whole_file
+from dystress_text.files.whole import whole_file
 
 STSB_DEV = Path("STS") / "STSBenchmark" / "sts-dev.csv"
 
 SENTEVAL_NAMES = {"STSBenchmark": "STS-B", "SICKRelatedness": "SICK-R"}  # SentEval's names where ours differ
-_LEFT_OUT = {
-    "SICKEntailment": "no table of SimCSE or of the paper has it; SICKRelatedness is the task of that set here"
-}
 
 Row = dict[str, float | None]  # the figures of a table's row by task; None where a task gave none
 
@@ -47,9 +44,9 @@ class StsTask:
     Attributes:
         name: the column of the published tables.
         title: the set's name while training, from which its metrics have their names.
-        files: what it reads, relative to the data folder.
+        files: what it reads, relative to SentEval's ``downstream`` folder.
         count: pairs with a score.
-        reader: reads the pairs by subset from the data folder.
+        reader: reads the pairs by subset from that folder.
     """
 
     name: str
@@ -59,21 +56,13 @@ class StsTask:
     reader: Callable[[Path], dict[str, StsPairs]]
 
     def read(self, folder: Path) -> dict[str, StsPairs]:
-        """The pairs by subset.
-
-        Raises:
-            DataError: a file is missing, damaged or of another length.
-        """
+        """The pairs by subset; a file of another length is refused, as a missing or damaged one is."""
         subsets = self.reader(folder)
-        _check_count(self.name, "pairs", sum(len(pairs) for pairs in subsets.values()), self.count, folder, self.files)
+        _check_count(self, "pairs", sum(map(len, subsets.values())), self.count, folder)
         return subsets
 
     def pairs(self, folder: Path) -> StsPairs:
-        """All pairs as one set, however many there are.
-
-        Raises:
-            DataError: a file is missing or damaged.
-        """
+        """All pairs as one set, however many there are."""
         return concatenate(self.title, list(self.reader(folder).values()))
 
 
@@ -83,12 +72,12 @@ class TransferTask:
 
     Attributes:
         name: the column of the published tables.
-        files: what it reads, relative to the data folder.
+        files: what it reads, relative to SentEval's ``downstream`` folder.
         counts: texts by split.
         scheme: ``folds`` (nested cross-validation), ``dev`` (l2 chosen on a dev split) or ``test`` (l2 chosen by folds
             of the training split).
         classes: their number.
-        reader: reads the splits from the data folder.
+        reader: reads the splits from that folder.
     """
 
     name: str
@@ -99,30 +88,22 @@ class TransferTask:
     reader: Callable[[Path], dict[str, Labelled]]
 
     def read(self, folder: Path) -> dict[str, Labelled]:
-        """The splits, each sorted as the protocol asks.
-
-        Raises:
-            DataError: a file is missing, damaged or of another length.
-        """
+        """The splits, each sorted as the protocol asks; a file of another length is refused."""
         splits = self.reader(folder)
         for split, count in self.counts.items():
-            _check_count(self.name, f"texts in {split!r}", len(splits[split]), count, folder, self.files)
+            _check_count(self, f"texts in {split!r}", len(splits[split]), count, folder)
         return splits
 
 
 Task = StsTask | TransferTask
 
 
-def _check_count(name: str, what: str, found: int, expected: int, folder: Path, files: Sequence[str]) -> None:
+def _check_count(task: Task, what: str, found: int, expected: int, folder: Path) -> None:
     if found != expected:
         raise DataError(
-            f"{name} has {found:,} {what}, {expected:,} expected: {folder / files[0]} or another file of it is damaged"
+            f"{task.name} has {found:,} {what}, {expected:,} expected: {folder / task.files[0]} or another file of it "
+            "is damaged"
         )
-
-
-def checksums(task: Task, folder: Path) -> dict[str, str]:
-    """The sha256 of each of the task's files."""
-    return {name: sha256_of(folder / name) for name in task.files}
 
 
 # ---- the tables ------------------------------------------------------------------------------------------------------
@@ -228,34 +209,19 @@ def suite_folder(suite: str, data_dir: str | Path | None = None) -> Path:
     return EMBEDDED / "senteval" if suite == "mini" else data_root(data_dir) / "senteval"
 
 
-def own_names(option: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Names of tasks as they are here, where some are SentEval's; each once.
-
-    Args:
-        option: that the names come from, for the error.
-        names: of tasks or of groups of tasks; unknown ones stay as they are.
-
-    Raises:
-        UserError: a task of SentEval that is left out here on purpose; the message says why.
-    """
-    for name in names:
-        if name in _LEFT_OUT:
-            raise UserError(f"{option}: {name} is not evaluated: {_LEFT_OUT[name]}")
+def own_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of tasks as they are here, where some are SentEval's; each once."""
     return tuple(dict.fromkeys(SENTEVAL_NAMES.get(name, name) for name in names))
 
 
 def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
-    """Tasks by group, in table order, from names of tasks and groups (``sts``, ``transfer``, ``all``).
-
-    Raises:
-        UserError: an unknown name; the message lists the known ones.
-    """
+    """Tasks by group, in table order, from names of tasks and groups (``sts``, ``transfer``, ``all``)."""
     groups = SUITES[suite]
     known = ["all", *groups, *(task.name for tasks in groups.values() for task in tasks)]
-    names = own_names("--tasks", names)
+    names = own_names(names)
     for name in names:
         if name not in known:
-            raise UserError(f"--tasks: no {name!r} in suite {suite!r}; known are {', '.join(known)}")
+            raise ParameterError("tasks", f"no {name!r} in suite {suite!r}; known are {', '.join(known)}")
     chosen = {
         group: [task for task in tasks if {"all", group, task.name} & set(names)] for group, tasks in groups.items()
     }
@@ -263,24 +229,19 @@ def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
 
 
 def choose_transfer(names: Sequence[str], data_dir: str | Path | None = None) -> list[tuple[TransferTask, Path]]:
-    """Transfer tasks and their data folders, from names of tasks; ``all`` alone is SentEval's seven.
-
-    Raises:
-        UserError: an unknown name, or the files of a task are missing.
-    """
+    """Transfer tasks and their data folders, from names of tasks; ``all`` alone is SentEval's seven."""
     groups = {"senteval": TRANSFER_TASKS, "mini": MINI_TRANSFER_TASKS}
     known = {task.name: (task, suite_folder(suite, data_dir)) for suite, tasks in groups.items() for task in tasks}
-    wanted = TASKS["transfer"] if list(names) == ["all"] else own_names("--eval_transfer", names)
-    for name in wanted:
+    chosen = []
+    for name in TASKS["transfer"] if list(names) == ["all"] else own_names(names):
         if name not in known:
-            raise UserError(f"--eval_transfer: no task {name!r}; known are all, or some of {', '.join(known)}")
-    chosen = [known[name] for name in wanted]
-    missing = [(task, folder) for task, folder in chosen if not all((folder / f).is_file() for f in task.files)]
-    if missing:
-        raise UserError(
-            f"--eval_transfer: no files of {', '.join(task.name for task, _ in missing)} in {missing[0][1]}; prepare "
-            "them (dystress prepare senteval), or name tasks whose files are there"
-        )
+            raise ParameterError("eval_transfer", f"no task {name!r}; known are all, or some of {', '.join(known)}")
+        task, folder = known[name]
+        if not all((folder / file).is_file() for file in task.files):
+            raise ParameterError(
+                "eval_transfer", f"no files of {name} in {folder}; prepare them (dystress prepare senteval)"
+            )
+        chosen.append((task, folder))
     return chosen
 
 
@@ -289,36 +250,31 @@ EVAL_SETS = ("stsb_dev", "mini_sts", "none", *list(STS_SETS)[2:])
 
 
 def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs | None:
-    """The pairs of a set that training evaluates on; None for ``none``.
+    """The pairs of a set that training evaluates on, of all its subsets together; None for ``none``.
 
-    For STS12 to STS16 these are the pairs of all subsets together ("all").
+    Without a file of it STS-B's dev set is taken from the hub.
 
     Args:
         name: one of :data:`EVAL_SETS`.
         data_dir: where prepared data lie; None for the usual place.
-
-    Raises:
-        UserError: unknown name, or the files are missing or damaged.
     """
     if name == "none":
         return None
     if name not in STS_SETS:
-        raise UserError(f"--eval_set: unknown set {name!r}; known are {', '.join(EVAL_SETS)}")
+        raise ParameterError("eval_set", f"unknown set {name!r}; known are {', '.join(EVAL_SETS)}")
     task, folder = STS_SETS[name], suite_folder("mini" if name == "mini_sts" else "senteval", data_dir)
-    missing = next((folder / file for file in task.files if not (folder / file).exists()), None)
-    if missing is None:
-        return task.pairs(folder)
-    if name == "stsb_dev":
+    if name == "stsb_dev" and not (folder / STSB_DEV).exists():
         from_hub = published_file(
             "senteval.tar",
             _stsb_dev_of,
-            f"no STS-B dev set: {missing} does not exist. Three ways on: prepare the data (dystress prepare "
-            "stsb); --eval_set mini_sts or none; or --preset quickstart",
+            f"no STS-B dev set: {folder / STSB_DEV} does not exist. Three ways on: prepare the data (dystress prepare "
+            "stsb), evaluate on mini_sts or none, or take the preset quickstart",
         )
         return read_sts_benchmark(from_hub, task.title)
-    if name == "mini_sts":
-        raise UserError(f"{missing} does not exist, although it is part of the package: install it again")
-    raise UserError(f"--eval_set: no {name}: {missing} does not exist; prepare the data (dystress prepare senteval)")
+    try:
+        return task.pairs(folder)
+    except DataError as error:
+        raise ParameterError("eval_set", f"no {name}: {error}; prepare the data (dystress prepare senteval)") from error
 
 
 def _stsb_dev_of(archive: str) -> Path:
@@ -326,9 +282,7 @@ def _stsb_dev_of(archive: str) -> Path:
     target = cache_root() / "stsb" / STSB_DEV.name
     with tarfile.open(archive) as tar:
         for member in tar:
-            if member.isfile() and Path(member.name).parts[-3:] == STSB_DEV.parts:
-                content = tar.extractfile(member)
-                assert content is not None  # a regular file
+            if Path(member.name).parts[-3:] == STSB_DEV.parts and (content := tar.extractfile(member)):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with whole_file(target, "wb") as copy:
                     copy.write(content.read())

@@ -1,17 +1,15 @@
-"""SentEval's logistic regression, in two forms: one fit after another, and many fits at once.
+"""SentEval's logistic regression, many fits at once.
 
 A fit is one linear layer on frozen embeddings, trained with early stopping, for one subset of the rows and one value of
-l2. :func:`fit_literal` trains one fit after another, as SentEval does. :func:`fit_batched` trains them together: a step
-of all fits is two batched products. Both draw the same random numbers, so they differ by rounding alone.
+l2. All fits of a task are trained together: a step of all of them is two batched products. They draw the same random
+numbers as one fit after another would, so they differ from SentEval's by rounding alone.
 """
 
 from __future__ import annotations
 
-import copy
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -82,69 +80,20 @@ class Fits:
         return torch.addmm(self.bias[subset, 0], x, self.weight[subset, 0].T).argmax(1)
 
 
-class Fitter(Protocol):
-    """Trains a classifier for each pair of a subset and an l2 value."""
-
-    def __call__(
-        self, x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe
-    ) -> Fits:
-        """Fit.
-
-        Args:
-            x: (n, dim) features of all rows.
-            y: (n,) classes from 0.
-            classes: the number of classes.
-            subsets: S subsets of the rows.
-            l2: (S, L) weight decay, also of the bias.
-            recipe: of each fit.
-        """
-
-
-def fit_literal(
-    x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe
-) -> Fits:
-    """Fit one classifier after another; see :class:`Fitter`."""
-    optimizers = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
-    start = initial_layer(x.shape[1], classes)
-    accuracy = np.empty(l2.shape)
-    weight = x.new_empty(*l2.shape, classes, x.shape[1])
-    bias = x.new_empty(*l2.shape, classes)
-    for s, subset in enumerate(subsets):
-        for k, decay in enumerate(l2[s]):
-            random, train, held_out = _draw_split(subset)
-            train_x, train_y, held_x, held_y = x[train], y[train], x[held_out], y[held_out]
-            layer = copy.deepcopy(start).to(x)
-            optimizer = optimizers[recipe.optimizer](layer.parameters(), weight_decay=decay)
-            best, best_layer, misses, epochs = -1.0, layer, 0, 0
-            while epochs <= MAX_EPOCHS:
-                for _ in range(recipe.check_every):
-                    permutation = torch.from_numpy(random.permutation(len(train))).to(x.device)
-                    for rows in torch.split(permutation, recipe.batch_size):
-                        loss = nn.functional.cross_entropy(layer(train_x[rows]), train_y[rows])
-                        optimizer.zero_grad()
-                        torch.autograd.backward(loss)
-                        optimizer.step()
-                epochs += recipe.check_every
-                with torch.no_grad():
-                    reached = int((layer(held_x).argmax(1) == held_y).sum()) / len(held_out)
-                if reached > best:
-                    best, best_layer = reached, copy.deepcopy(layer)
-                elif misses >= recipe.patience:
-                    break
-                else:
-                    misses += 1
-            accuracy[s, k] = best
-            weight[s, k], bias[s, k] = best_layer.weight.detach(), best_layer.bias.detach()
-    return Fits(accuracy, weight, bias)
-
-
-def fit_batched(
-    x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe
-) -> Fits:
-    """Fit all classifiers together; see :class:`Fitter`.
+@torch.no_grad()
+def fit(x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe) -> Fits:
+    """Train a classifier for each pair of a subset and an l2 value.
 
     Subsets with the same number of rows draw the same permutations and take the same number of steps, so they run in
     lockstep; there are two or three such numbers in a cross-validation.
+
+    Args:
+        x: (n, dim) features of all rows; the fits run on their device.
+        y: (n,) classes from 0.
+        classes: the number of classes.
+        subsets: S subsets of the rows.
+        l2: (S, L) weight decay, also of the bias.
+        recipe: of each fit.
     """
     accuracy = np.empty(l2.shape)
     weight = x.new_empty(*l2.shape, classes, x.shape[1])
@@ -153,24 +102,16 @@ def fit_batched(
     for s, subset in enumerate(subsets):
         lockstep[len(subset.train), subset.held_out is None].append(s)
     for members in lockstep.values():
-        fits = _fit_lockstep(x, y, classes, [subsets[s] for s in members], l2[members], recipe)
-        accuracy[members], weight[members], bias[members] = fits.accuracy, fits.weight, fits.bias
+        fits = _Lockstep(x, y, classes, [subsets[s] for s in members], l2[members], recipe)
+        epochs = 0
+        while len(fits.alive) and epochs <= MAX_EPOCHS:
+            for _ in range(recipe.check_every):
+                fits.train_epoch()
+            epochs += recipe.check_every
+            fits.check_held_out()
+            fits.drop_finished()
+        accuracy[members], weight[members], bias[members] = fits.best, fits.best_weight, fits.best_bias
     return Fits(accuracy, weight, bias)
-
-
-@torch.no_grad()
-def _fit_lockstep(
-    x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe
-) -> Fits:
-    fits = _Lockstep(x, y, classes, subsets, l2, recipe)
-    epochs = 0
-    while len(fits.alive) and epochs <= MAX_EPOCHS:
-        for _ in range(recipe.check_every):
-            fits.train_epoch()
-        epochs += recipe.check_every
-        fits.check_held_out()
-        fits.drop_finished()
-    return Fits(fits.best, fits.best_weight, fits.best_bias)
 
 
 class _Lockstep:

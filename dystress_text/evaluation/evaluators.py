@@ -18,7 +18,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from dystress_text.errors import DataError, UserError
+from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import TransferTask, choose_transfer, eval_pairs
 from dystress_text.evaluation.embedder import EncodedOnce
 from dystress_text.evaluation.readers import Labelled, StsPairs
@@ -27,24 +27,25 @@ from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import Embed, StsResult, evaluate_sts
 
 AVERAGE, TRANSFER_AVERAGE = "avg_spearman", "avg_transfer_dev"
-_AVERAGE_NAMES = ("avg", "avg_sts", AVERAGE)  # the second is SimCSE's
-_SIMCSE_NAMES = {  # used where no metric has that very name
-    "stsb_spearman": "sts_b_dev_spearman",
+_OTHER_NAMES = {  # of metrics: short ones and SimCSE's
+    "avg": AVERAGE, "avg_sts": AVERAGE, "avg_transfer": TRANSFER_AVERAGE, "stsb_spearman": "sts_b_dev_spearman",
     "sickr_spearman": "sick_r_dev_spearman",
-    "avg_transfer": TRANSFER_AVERAGE,
-}
+}  # fmt: skip
 
 
 class Evaluator(Protocol):
-    """Measures an encoder."""
+    """What measures an encoder, a user's own too.
+
+    Attributes:
+        name: in tables.
+        best_metrics: the metrics that may choose the best model, higher is better; the first one is the default.
+    """
 
     @property
-    def name(self) -> str:
-        """The name in tables."""
+    def name(self) -> str: ...
 
     @property
-    def best_metrics(self) -> Sequence[str]:
-        """The metrics that may choose the best model, higher is better; the first one is the default."""
+    def best_metrics(self) -> Sequence[str]: ...
 
     def __call__(self, embed: Embed) -> Mapping[str, float]:
         """Metrics by name; ``embed`` makes vectors (n, dim) of sentences."""
@@ -52,11 +53,7 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True)
 class StsEvaluator:
-    """Spearman's correlation, alignment and uniformity on scored pairs.
-
-    Attributes:
-        pairs: the set.
-    """
+    """Spearman's correlation, alignment and uniformity on scored pairs."""
 
     pairs: StsPairs
 
@@ -79,34 +76,23 @@ class TransferEvaluator:
     They are measured on the rows that choose the classifier's l2, as in SimCSE's training; test rows are not used.
 
     Attributes:
-        tasks: what is measured.
-        splits: the texts of each task, in the order of ``tasks``.
+        tasks: what is measured, each with its texts by split.
     """
 
-    tasks: tuple[TransferTask, ...]
-    splits: tuple[Mapping[str, Labelled], ...]
-
-    @property
-    def name(self) -> str:
-        return "transfer"
+    tasks: Sequence[tuple[TransferTask, Mapping[str, Labelled]]]
+    name: str = "transfer"
 
     @property
     def best_metrics(self) -> Sequence[str]:
-        each = [_dev_accuracy_of(task) for task in self.tasks]
+        each = [f"{task.name.lower()}_dev_accuracy" for task, _ in self.tasks]
         return [TRANSFER_AVERAGE, *each] if len(each) > 1 else each
 
     def __call__(self, embed: Embed) -> dict[str, float]:
         from dystress_text.evaluation.transfer import dev_accuracy  # scikit-learn is slow to import
 
-        metrics = {
-            _dev_accuracy_of(task): dev_accuracy(task, splits, lambda texts: embed(texts).cpu())
-            for task, splits in zip(self.tasks, self.splits, strict=True)
-        }
-        return metrics | {TRANSFER_AVERAGE: sum(metrics.values()) / len(metrics)} if len(metrics) > 1 else metrics
-
-
-def _dev_accuracy_of(task: TransferTask) -> str:
-    return f"{task.name.lower()}_dev_accuracy"
+        found = [dev_accuracy(task, splits, lambda texts: embed(texts).cpu()) for task, splits in self.tasks]
+        metrics = dict(zip(self.best_metrics[-len(found) :], found, strict=True))
+        return metrics | {TRANSFER_AVERAGE: sum(found) / len(found)} if len(found) > 1 else metrics
 
 
 @dataclass
@@ -142,26 +128,21 @@ class Evaluation:
     def best_metric(self, name: str | None) -> str | None:
         """The metric that chooses the best model: the named one, else the first evaluator's; None without evaluation.
 
-        ``avg`` is the mean over all sets of scored pairs; SimCSE's names are known too.
-
-        Raises:
-            UserError: there is no such metric.
+        ``avg`` is the mean over all sets of scored pairs; SimCSE's names are known too, with and without ``eval_``.
         """
         known = [metric for evaluator in self.evaluators for metric in evaluator.best_metrics]
+        if name is None:
+            return next(iter(known), None)
         scored = [f"{pairs.slug}_spearman" for pairs in self.pairs]
-        if name is None or name in known:
-            return name or next(iter(known), None)
+        known += [AVERAGE] if len(scored) > 1 else []
         plain = name.removeprefix("eval_")  # transformers knows metrics with and without it
-        if plain in _AVERAGE_NAMES and scored:
-            return AVERAGE if len(scored) > 1 else scored[0]
-        for candidate in (plain, _SIMCSE_NAMES.get(plain), f"{plain.lower()}_dev_accuracy"):
+        for candidate in (name, plain, _OTHER_NAMES.get(plain), f"{plain.lower()}_dev_accuracy"):
             if candidate in known:
                 return candidate
-        if plain == "stsb_spearman" and scored:
+        if scored and (plain == "stsb_spearman" or _OTHER_NAMES.get(plain, plain) == AVERAGE):
             return scored[0]
-        named = [*known, *(["avg"] if len(scored) > 1 else [])]
-        reason = f"known: {', '.join(named)}" if named else "--eval_set none evaluates nothing"
-        raise UserError(f"--metric_for_best_model: no {name!r}; {reason}")
+        reason = f"known: {', '.join(known)}" if known else "eval_set none evaluates nothing"
+        raise ParameterError("metric_for_best_model", f"no {name!r}; {reason}")
 
     def record(self) -> dict[str, dict[str, float]]:
         """The entries of ``run.json``: pairs and distinct sentences of each evaluator, if any, and its seconds."""
@@ -192,22 +173,23 @@ def build_evaluation(settings: EvaluationSettings, data_dir: str | Path | None =
     Args:
         settings: sets, files and tasks to evaluate on.
         data_dir: where prepared data lie; None for the usual place.
-
-    Raises:
-        UserError: an unknown name, missing or wrong data, or two sets whose metrics would have the same name.
     """
-    sets = [pairs for name in settings.eval_set if (pairs := eval_pairs(name, data_dir)) is not None]
-    limits = None if settings.eval_score_range is None else (settings.eval_score_range[0], settings.eval_score_range[1])
-    files = [read_scored_pairs(file, settings.eval_columns, limits) for file in settings.eval_file or ()]
+    files, limits = settings.eval_file or [], settings.eval_score_range
+    accepted = None if limits is None else (limits[0], limits[1])
+    sets = [(f"the set {name}", eval_pairs(name, data_dir)) for name in settings.eval_set]
+    sets += [(file, read_scored_pairs(file, settings.eval_columns, accepted)) for file in files]
     taken = {AVERAGE.removesuffix("_spearman"): "the mean over all sets"}
-    for pairs, what in [*((p, f"the set {p.name}") for p in sets), *zip(files, settings.eval_file or (), strict=True)]:
+    evaluators: list[Evaluator] = []
+    for what, pairs in sets:
+        if pairs is None:  # of the set none
+            continue
         if pairs.slug in taken:
-            raise UserError(
-                f"--eval_file: {what!r} and {taken[pairs.slug]!r} would both have the metric {pairs.slug}_spearman; "
-                "rename the file"
+            said = (
+                f"{what!r} and {taken[pairs.slug]!r} would both have the metric {pairs.slug}_spearman; rename the file"
             )
+            raise ParameterError("eval_file", said)
         taken[pairs.slug] = what
-    evaluators: list[Evaluator] = [StsEvaluator(pairs) for pairs in (*sets, *files)]
+        evaluators.append(StsEvaluator(pairs))
     if settings.eval_transfer is not None:
         evaluators.append(transfer_evaluator(settings.eval_transfer, data_dir))
     return Evaluation(evaluators)
@@ -219,15 +201,11 @@ def transfer_evaluator(names: Sequence[str], data_dir: str | Path | None = None)
     Args:
         names: of tasks, those of the small sets included, or ``all`` for SentEval's seven.
         data_dir: where prepared data lie; None for the usual place.
-
-    Raises:
-        UserError: an unknown name, or the files of a task are missing or damaged.
     """
-    chosen = choose_transfer(names, data_dir)
     try:
-        return TransferEvaluator(tuple(task for task, _ in chosen), tuple(task.read(folder) for task, folder in chosen))
+        return TransferEvaluator([(task, task.read(folder)) for task, folder in choose_transfer(names, data_dir)])
     except DataError as error:
-        raise UserError(f"--eval_transfer: {error}") from error
+        raise ParameterError("eval_transfer", str(error)) from error
 
 
 def digest_of(evaluation: Evaluation) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import SENTEVAL_NAMES, Task
 from dystress_text.evaluation.classifier import RECIPES, SEED
 from dystress_text.evaluation.sts import Embed
@@ -26,9 +26,6 @@ def import_senteval() -> ModuleType:
     """The installed package, not one of our programs of that name. It is imported once and stays where Python keeps it.
 
     Its modules import each other by their whole names, also while tasks run.
-
-    Raises:
-        UserError: it is not installed, or it does not import on this Python.
     """
     known = sys.modules.get("senteval")
     if known is not None and hasattr(known, "__path__"):  # a package; our programs are plain modules
@@ -39,35 +36,20 @@ def import_senteval() -> ModuleType:
     try:
         return importlib.import_module("senteval")
     except ImportError as error:
-        raise UserError(f"--engine original: the package senteval is not importable here: {error}") from error
+        raise ParameterError("engine", f"the package senteval is not importable here: {error}") from error
     finally:
         sys.path[:] = path
 
 
 @dataclass(frozen=True)
 class OriginalResult:
-    """What the package measured.
-
-    Attributes:
-        figure: the one that the published tables show.
-    """
+    """What the package measured: the figure that the published tables show."""
 
     figure: float
 
 
 def run_original(task: Task, folder: Path, embed: Embed, mode: str) -> OriginalResult:
-    """Run a task with the package.
-
-    Args:
-        task: from :mod:`dystress_text.evaluation.catalogue`; its files are checked first.
-        folder: SentEval's ``downstream`` folder.
-        embed: sentences to vectors.
-        mode: ``test`` or ``fast``.
-
-    Raises:
-        DataError: a file is missing or damaged.
-        UserError: the package is not installed, or it fails on this Python.
-    """
+    """Run a task with the package, after its files were checked; see ``evaluate_transfer`` for the arguments."""
     task.read(folder)
     senteval = import_senteval()
     recipe = RECIPES[mode]
@@ -85,21 +67,15 @@ def run_original(task: Task, folder: Path, embed: Embed, mode: str) -> OriginalR
         parameters = {"task_path": root, "usepytorch": True, "kfold": recipe.folds, "seed": SEED}
         try:
             engine = senteval.engine.SE({**parameters, "classifier": classifier}, batcher)
-            result = engine.eval(NAMES.get(task.name, task.name))
+            return OriginalResult(_figure(task.name, engine.eval(NAMES.get(task.name, task.name))))
         except Exception as error:  # an unmaintained package may raise anything
-            raise UserError(f"--engine original: senteval failed on {task.name}: {error!r}") from error
-    return OriginalResult(_figure(task.name, result))
+            raise ParameterError("engine", f"senteval failed on {task.name}: {error!r}") from error
 
 
 def _figure(task: str, result: dict[str, Any]) -> float:
-    try:
-        if task in NAMES:
-            spearman = result["test"]["spearman"]
-            return round(100 * float(getattr(spearman, "correlation", spearman)), 2)
-        if task.startswith("STS"):
-            return round(100 * float(result["all"]["spearman"]["all"]), 2)
-        return round(float(result["acc"]), 2)
-    except KeyError as error:
-        raise UserError(
-            f"--engine original: this senteval reports no {error} for {task}; the copy that comes with SimCSE does"
-        ) from error
+    if task in NAMES:
+        spearman = result["test"]["spearman"]
+        return round(100 * float(getattr(spearman, "correlation", spearman)), 2)
+    if task.startswith("STS"):
+        return round(100 * float(result["all"]["spearman"]["all"]), 2)
+    return round(float(result["acc"]), 2)

@@ -1,11 +1,13 @@
 """Readers of SentEval's files: pairs with a similarity score, and texts with a class.
 
-Lines end at line feeds alone, and each run of white space within a sentence becomes one space.
+Lines end at line feeds alone, and each run of white space within a sentence becomes one space. A file that is missing
+or damaged is a DataError that names file and line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,8 @@ STS_SUBSETS = {
     "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
 }
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
+
+Row = tuple[str, list[str]]  # file and line for errors, and the columns
 
 
 @dataclass(frozen=True)
@@ -79,12 +83,10 @@ def one_spaced(text: str) -> str:
     return " ".join(text.split())
 
 
-def read_lines(path: Path, encoding: str = "utf-8") -> list[str]:
-    """The lines of a file, split at line feeds alone, without an empty last one.
-
-    Raises:
-        DataError: the file cannot be read or decoded, or is empty.
-    """
+def read_rows(
+    path: Path, columns: int = 1, separator: str = "\t", encoding: str = "utf-8", header: bool = False
+) -> list[Row]:
+    """The lines of a file in columns, at least so many."""
     try:
         with path.open(encoding=encoding, newline="\n") as file:
             text = file.read()
@@ -94,68 +96,41 @@ def read_lines(path: Path, encoding: str = "utf-8") -> list[str]:
         raise DataError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
     if not text:
         raise DataError(f"{path} is empty")
-    return text.removesuffix("\n").split("\n")
-
-
-def _rows(path: Path, columns: int, header: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and tab-separated columns; a line may have more columns than are needed."""
-    for number, line in enumerate(read_lines(path), 1):
-        if not (header and number == 1):
-            yield number, _columns(line, columns, path, number)
-
-
-def _columns(line: str, columns: int, path: Path, number: int) -> list[str]:
-    row = line.split("\t")
-    if len(row) < columns:
-        raise DataError(f"{path}, line {number}: {columns} tab-separated columns expected, {len(row)} found")
-    return row
+    lines = text.removesuffix("\n").split("\n")
+    rows = [(f"{path}, line {number}", line.split(separator)) for number, line in enumerate(lines, 1)][header:]
+    for where, row in rows:
+        if len(row) < columns:
+            raise DataError(f"{where}: {columns} tab-separated columns expected, {len(row)} found")
+    return rows
 
 
 # ---- pairs with scores -----------------------------------------------------------------------------------------------
 
 
 def read_sts_benchmark(path: str | Path, name: str = "STS-B") -> StsPairs:
-    """Read the STS Benchmark's layout: tabs, no header, no quoting, score in column 5, sentences in 6 and 7.
-
-    Raises:
-        DataError: the file cannot be read or is damaged.
-    """
-    path = Path(path)
-    return _pairs(name, path, [(row[5], row[6], row[4], number) for number, row in _rows(path, 7)])
+    """Read the STS Benchmark's layout: tabs, no header, no quoting, score in column 5, sentences in 6 and 7."""
+    return _pairs(name, Path(path), ((where, row[5], row[6], row[4]) for where, row in read_rows(Path(path), 7)))
 
 
 def read_sick(path: str | Path, name: str = "SICK-R") -> StsPairs:
-    """Read a SICK file: tabs, a header, sentences in columns 2 and 3, relatedness in column 4.
-
-    Raises:
-        DataError: the file cannot be read or is damaged.
-    """
-    path = Path(path)
-    return _pairs(name, path, [(row[1], row[2], row[3], number) for number, row in _rows(path, 4, header=True)])
+    """Read a SICK file: tabs, a header, sentences in columns 2 and 3, relatedness in column 4."""
+    rows = read_rows(Path(path), 4, header=True)
+    return _pairs(name, Path(path), ((where, row[1], row[2], row[3]) for where, row in rows))
 
 
 def read_sts_year(folder: str | Path, name: str) -> dict[str, StsPairs]:
-    """Read the subsets of one of STS12 to STS16, by name; pairs without a score are dropped.
+    """Read the subsets of one of STS12 to STS16 from a folder such as ``STS/STS12-en-test``, by name.
 
-    Args:
-        folder: SentEval's folder, such as ``STS/STS12-en-test``.
-        name: such as ``STS12``.
-
-    Raises:
-        DataError: a file cannot be read or is damaged.
+    A pair without a score (an empty line) is dropped.
     """
     subsets = {}
     for subset in STS_SUBSETS[name]:
         inputs, golds = Path(folder) / f"STS.input.{subset}.txt", Path(folder) / f"STS.gs.{subset}.txt"
-        pairs, scores = read_lines(inputs), read_lines(golds)
+        pairs, scores = read_rows(inputs, 2), read_rows(golds)
         if len(pairs) != len(scores):
             raise DataError(f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be equally long")
-        rows = []
-        for number, (pair, score) in enumerate(zip(pairs, scores, strict=True), 1):
-            if score.strip():
-                first, second, *_ = _columns(pair, 2, inputs, number)
-                rows.append((first, second, score, number))
-        subsets[subset] = _pairs(f"{name} {subset}", golds, rows)
+        together = ((where, *pair[:2], gold[0]) for (_, pair), (where, gold) in zip(pairs, scores, strict=True))
+        subsets[subset] = _pairs(f"{name} {subset}", golds, (row for row in together if row[3].strip()))
     return subsets
 
 
@@ -169,19 +144,21 @@ def concatenate(name: str, sets: Sequence[StsPairs]) -> StsPairs:
     )
 
 
-def _pairs(name: str, path: Path, rows: Sequence[tuple[str, str, str, int]]) -> StsPairs:
-    """Pairs from texts (first, second, score) and line numbers; ``path`` is the file with the scores."""
-    scores = np.empty(len(rows))
-    for i, (_, _, score, number) in enumerate(rows):
+def _pairs(name: str, path: Path, rows: Iterable[tuple[str, ...]]) -> StsPairs:
+    """Pairs from rows of (place, first, second, score)."""
+    first, second, scores = [], [], []
+    for where, a, b, score in rows:
         try:
-            scores[i] = float(score)
+            scores.append(float(score))
         except ValueError as error:
-            raise DataError(f"{path}, line {number}: {score!r} is not a score") from error
-    if len(rows) == 0:
+            raise DataError(f"{where}: {score!r} is not a score") from error
+        if not math.isfinite(scores[-1]):
+            raise DataError(f"{where}: the score {score!r} is not finite")
+        first.append(one_spaced(a))
+        second.append(one_spaced(b))
+    if not scores:
         raise DataError(f"{path}: no pair with a score")
-    if not np.isfinite(scores).all():
-        raise DataError(f"{path}: a score is not finite")
-    return StsPairs(name, tuple(one_spaced(row[0]) for row in rows), tuple(one_spaced(row[1]) for row in rows), scores)
+    return StsPairs(name, tuple(first), tuple(second), np.array(scores))
 
 
 # ---- texts with classes ----------------------------------------------------------------------------------------------
@@ -189,41 +166,44 @@ def _pairs(name: str, path: Path, rows: Sequence[tuple[str, str, str, int]]) -> 
 
 def read_two_classes(positive: Path, negative: Path) -> Labelled:
     """Read one file for each class, a text a line, Latin-1; the positive class is 1."""
-    texts = [[one_spaced(line) for line in read_lines(file, "latin-1")] for file in (positive, negative)]
-    return _ordered([[*texts[0], *texts[1]]], [1] * len(texts[0]) + [0] * len(texts[1]))
+    rows = [[row[0] for _, row in read_rows(file, 1, "\n", "latin-1")] for file in (positive, negative)]
+    return _ordered([[*rows[0], *rows[1]]], [1] * len(rows[0]) + [0] * len(rows[1]))
 
 
 def read_sst(path: Path) -> Labelled:
     """Read lines of text, tab, 0 or 1."""
-    rows = list(_rows(path, 2))
-    labels = [_class_of(row[1], ("0", "1"), path, number) for number, row in rows]
-    return _ordered([[one_spaced(row[0]) for _, row in rows]], labels)
+    return _labelled(read_rows(path, 2), (0,), ("0", "1"), lambda row: row[1])
 
 
 def read_trec(path: Path) -> Labelled:
     """Read lines of ``COARSE:fine text``, Latin-1."""
-    rows = [line.partition(" ") for line in read_lines(path, "latin-1")]
-    labels = [
-        _class_of(label.partition(":")[0], TREC_CLASSES, path, number) for number, (label, _, _) in enumerate(rows, 1)
-    ]
-    return _ordered([[one_spaced(text) for _, _, text in rows]], labels)
+    rows = [(where, line.partition(" ")) for where, (line,) in read_rows(path, 1, "\n", "latin-1")]
+    return _labelled(rows, (2,), TREC_CLASSES, lambda row: row[0].partition(":")[0])
 
 
 def read_mrpc(path: Path) -> Labelled:
     """Read tabs and a header: label in column 1, texts in columns 4 and 5."""
-    rows = list(_rows(path, 5, header=True))
-    labels = [_class_of(row[0], ("0", "1"), path, number) for number, row in rows]
-    return _ordered([[one_spaced(row[column]) for _, row in rows] for column in (3, 4)], labels)
+    return _labelled(read_rows(path, 5, header=True), (3, 4), ("0", "1"), lambda row: row[0])
 
 
-def _class_of(label: str, known: Sequence[str], path: Path, number: int) -> int:
-    if label.strip() not in known:
-        raise DataError(f"{path}, line {number}: {label!r} is none of the classes {', '.join(known)}")
-    return known.index(label.strip())
+def _labelled(
+    rows: Sequence[tuple[str, Sequence[str]]],
+    columns: Sequence[int],
+    classes: Sequence[str],
+    label_of: Callable[[Sequence[str]], str],
+) -> Labelled:
+    labels = []
+    for where, row in rows:
+        label = label_of(row).strip()
+        if label not in classes:
+            raise DataError(f"{where}: {label!r} is none of the classes {', '.join(classes)}")
+        labels.append(classes.index(label))
+    return _ordered([[row[column] for _, row in rows] for column in columns], labels)
 
 
 def _ordered(columns: Sequence[Sequence[str]], labels: Sequence[int]) -> Labelled:
     """Sort by (token counts, label); equal texts keep the order of the file."""
+    columns = [[one_spaced(text) for text in column] for column in columns]
 
     def key(i: int) -> tuple[int, ...]:
         return (*(len(column[i].split()) for column in columns), labels[i])

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dystress_text.cli.extras import require
-from dystress_text.cli.text_table import FORMATS
-from dystress_text.errors import DataError, UserError
+from dystress_text.cli.options import check_options, option
+from dystress_text.cli.text_table import FORMATS, lay_out
+from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import (
     STS_SETS,
     SUITES,
@@ -22,12 +23,11 @@ from dystress_text.evaluation.catalogue import (
     StsTask,
     Task,
     average,
-    checksums,
     choose,
     own_names,
     suite_folder,
 )
-from dystress_text.evaluation.classifier import RECIPES, fit_batched, fit_literal
+from dystress_text.evaluation.classifier import RECIPES
 from dystress_text.evaluation.embedder import DTYPES, EVALUATED, EncodedOnce, load_model, refusing_useless
 from dystress_text.evaluation.original import OriginalResult, import_senteval, run_original
 from dystress_text.evaluation.sts import (
@@ -36,19 +36,59 @@ from dystress_text.evaluation.sts import (
     evaluate_sts,
     evaluate_sts_task,
     pair_similarities,
-    predictions,
 )
-from dystress_text.evaluation.tables import table
 from dystress_text.evaluation.transfer import TransferResult, evaluate_transfer
-from dystress_text.files.places import cache_root
 from dystress_text.files.prepared_data import variant_of
-from dystress_text.files.whole import versions, whole_file, write_json
+from dystress_text.files.whole import sha256_of, versions, write_json
 from dystress_text.training.run_folder import evaluation_file
 
 Result = StsTaskResult | TransferResult | OriginalResult
+Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group and label
 Draw = Callable[[Mapping[str, NDArray[np.floating]], str], None]  # draws cosines by kind of pair, under a title
-ENGINES = ("batched", "literal", "original")
-PACKAGES = ("sentence-transformers", "tokenizers", "scipy", "scikit-learn")
+ENGINES = ("batched", "original")
+
+
+@dataclass(frozen=True)
+class SentEvalSettings:
+    """What is evaluated, on what, and where the results go."""
+
+    _argument_group_name = "evaluation"
+
+    model: str = field(
+        metadata={"help": "sentence-transformers folder; with --pooler_type a Hugging Face folder or name"}
+    )
+    pooler_type: str | None = option(
+        None,
+        "of a Hugging Face encoder; pooler is its own (pooler_output), for SimCSE's supervised models; cls is for the "
+        "unsupervised ones",
+        choices=EVALUATED,
+    )
+    tasks: list[str] = option(["all"], "sts, transfer, all, or names of tasks, ours or SentEval's")
+    suite: str = option("senteval", "senteval, or mini: small sets that come with the package", choices=tuple(SUITES))
+    mode: str = option("test", "test: the published figures; fast: fewer folds", choices=tuple(RECIPES))
+    data_dir: str | None = option(None, "where prepared data lie; default: where dystress prepare puts them")
+    dtype: str = option("fp32", "of the encoder's forward pass", choices=tuple(DTYPES))
+    batch_size: int = option(64, "sentences at a time", interval="[1, inf)")
+    engine: str = option("batched", "ours, or original: everything by the senteval package", choices=ENGINES)
+    format: str = option("text", "of the tables", choices=FORMATS)
+    compare: bool = option(False, "add the rows of the published tables (BERT-base)")
+    geometry: str = option("dev", "STS-B split for alignment and uniformity", choices=("dev", "test", "none"))
+    plot: Path | None = option(None, "draw similarity histograms and the temperature", metavar="FILE.png")
+    output: Path | None = option(
+        None, "all results; default senteval-SUITE-MODE.json in the model's folder, else here", metavar="FILE.json"
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.plot is not None:
+            require("plots", "plot")
+            if self.geometry == "none":
+                raise ParameterError("plot", "it draws the similarities of the geometry's set; give dev or test")
+
+    def result_file(self) -> Path:
+        """The file of the results."""
+        folder = Path(self.model)
+        return self.output or evaluation_file(folder if folder.is_dir() else Path(), self.suite, self.mode)
 
 
 @dataclass
@@ -80,18 +120,30 @@ class Results:
 
     def row(self, group: str) -> Row:
         """The figures of a group's chosen tasks, None for a task without a result."""
-        return {name: figure(self.tasks[name]) if name in self.tasks else None for name in self.groups[group]}
+        return {name: self.tasks[name].figure if name in self.tasks else None for name in self.groups[group]}
 
-    def is_whole(self, group: str) -> bool:
-        """Whether all tasks of the group were chosen."""
-        return len(self.groups[group]) == len(SUITES[self.about["suite"]][group])
+    def table(self, group: str, more: Mapping[str, Row], style: str) -> str:
+        """The group's figures and their average, with further rows below, such as published ones."""
+        names, of_suite = self.groups[group], SUITES[self.about["suite"]][group]
+        rows = {self.about["model"]: self.row(group)}
+        years = {
+            name: result
+            for name, result in self.tasks.items()
+            if name in names and isinstance(result, StsTaskResult) and len(result.subsets) > 1
+        }
+        if years:  # the other aggregations; tasks without subsets repeat their figure
+            rows["  mean of subsets"] = self.row(group) | {name: result.mean for name, result in years.items()}
+            rows["  weighted mean"] = self.row(group) | {name: result.weighted_mean for name, result in years.items()}
+        lines = [["", *names, "avg" if len(names) == len(of_suite) else f"avg of {len(names)}"]]
+        for label, row in {**rows, **more}.items():
+            figures = {name: row[name] for name in names}
+            cells = ["missing" if figure is None else f"{figure:.2f}" for figure in figures.values()]
+            mean = average(figures)
+            lines.append([label, *cells, "-" if mean is None else f"{mean:.2f}"])
+        return lay_out(lines, style)
 
     def write(self, file: Path) -> None:
-        """Write all results as JSON.
-
-        Raises:
-            UserError: the file cannot be written.
-        """
+        """Write all results as JSON."""
         content = {
             **self.about,
             "complete": not self.missing,
@@ -102,252 +154,77 @@ class Results:
             },
             "left_out": self.left_out,
             "geometry": self.geometry,
-            "versions": versions(*PACKAGES),
+            "versions": versions("sentence-transformers", "tokenizers", "scipy", "scikit-learn"),
         }
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             write_json(file, content)
         except OSError as error:
-            raise UserError(f"--output: cannot write {str(file)!r}: {error.strerror}") from error
-
-
-def figure(result: Result) -> float:
-    """The figure of a result that tables show."""
-    match result:
-        case StsTaskResult():
-            return result.spearman
-        case TransferResult():
-            return result.accuracy
-    return result.figure
+            raise ParameterError("output", f"cannot write {str(file)!r}: {error.strerror}") from error
 
 
 def evaluate_task(task: Task, folder: Path, embed: Embed, mode: str = "test", engine: str = "batched") -> Result:
-    """Evaluate on a task of either kind, by one of the engines of :class:`SentEvalSettings`.
-
-    Raises:
-        DataError: a file is missing or damaged.
-        UserError: the engine ``original`` is not installed or fails.
-    """
+    """Evaluate on a task of either kind; for mode and engine see :class:`SentEvalSettings`."""
     if engine == "original":
         return run_original(task, folder, embed, mode)
     if isinstance(task, StsTask):
         return evaluate_sts_task(task, folder, embed)
-    return evaluate_transfer(task, folder, embed, mode, fit_literal if engine == "literal" else fit_batched)
+    return evaluate_transfer(task, folder, embed, mode)
 
 
-@dataclass(frozen=True)
-class SentEvalSettings:
-    """The options of the program; their help is in the fields.
-
-    Raises:
-        UserError: a value is out of range, or options do not fit together.
-    """
-
-    model: str = field(
-        metadata={
-            "help": "sentence-transformers folder; with --pooler_type a Hugging Face folder or name",
-            "required": True,
-        }
-    )
-    pooler_type: str | None = field(
-        default=None,
-        metadata={
-            "help": "of a Hugging Face encoder; pooler is its own (pooler_output), for SimCSE's supervised "
-            "models; cls is for the unsupervised ones",
-            "choices": EVALUATED,
-        },
-    )
-    tasks: Sequence[str] = field(
-        default=("all",),
-        metadata={"help": "sts, transfer, all, or names of tasks, ours or SentEval's (default all)", "nargs": "+"},
-    )
-    suite: str = field(
-        default="senteval",
-        metadata={"help": "senteval, or mini: small sets that come with the package", "choices": tuple(SUITES)},
-    )
-    mode: str = field(
-        default="test", metadata={"help": "test: the published figures; fast: fewer folds", "choices": tuple(RECIPES)}
-    )
-    data_dir: str | None = field(
-        default=None, metadata={"help": "where prepared data lie; default: where dystress prepare puts them"}
-    )
-    dtype: str = field(
-        default="fp32", metadata={"help": "of the encoder's forward pass (default fp32)", "choices": tuple(DTYPES)}
-    )
-    batch_size: int = field(default=64, metadata={"help": "sentences at a time (default 64)", "type": int})
-    engine: str = field(
-        default="batched",
-        metadata={
-            "help": "transfer classifiers: all fits at once; one by one; or everything by the senteval package",
-            "choices": ENGINES,
-        },
-    )
-    cache: bool = field(
-        default=False, metadata={"help": "keep vectors on disk, by model content and sentence", "action": "store_true"}
-    )
-    format: str = field(default="text", metadata={"help": "of the tables (default text)", "choices": FORMATS})
-    compare: bool = field(
-        default=False, metadata={"help": "add the rows of the published tables (BERT-base)", "action": "store_true"}
-    )
-    geometry: str = field(
-        default="dev",
-        metadata={"help": "STS-B split for alignment and uniformity (default dev)", "choices": ("dev", "test", "none")},
-    )
-    plot: Path | None = field(
-        default=None,
-        metadata={"help": "draw similarity histograms and the temperature", "type": Path, "metavar": "FILE.png"},
-    )
-    pairs: Path | None = field(
-        default=None,
-        metadata={
-            "help": "keep the cosine of every STS pair, for tests over pairs",
-            "type": Path,
-            "metavar": "FILE.npz",
-        },
-    )
-    output: Path | None = field(
-        default=None,
-        metadata={
-            "help": "all results; default senteval-SUITE-MODE.json in the model's folder, else here",
-            "type": Path,
-            "metavar": "FILE.json",
-        },
-    )
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise UserError(f"--batch_size: must be at least 1, got {self.batch_size}")
-        if self.plot is not None:
-            require("plots", "--plot")
-            if self.geometry == "none":
-                raise UserError("--plot draws the similarities of the --geometry set; give dev or test")
-
-    def result_file(self) -> Path:
-        """The file of the results."""
-        if self.output is not None:
-            return self.output
-        folder = Path(self.model)
-        return evaluation_file(folder if folder.is_dir() else Path(), self.suite, self.mode)
-
-
-def run(
-    settings: SentEvalSettings,
-    published: Mapping[str, Mapping[str, Row]] | None = None,
-    draw: Draw | None = None,
-) -> Results:
+def run(settings: SentEvalSettings, published: Published | None = None, draw: Draw | None = None) -> Results:
     """Evaluate a model: print the tables, write the result file after each task, and return the results.
 
     Args:
         settings: the program's options.
-        published: rows of published tables by group and label, for ``--compare``.
-        draw: makes the picture of ``--plot`` from similarities and a title.
-
-    Raises:
-        UserError: unknown names, no data at all, an encoder that cannot be loaded or gives useless vectors.
+        published: rows of published tables, for ``compare``.
+        draw: makes the picture of ``plot`` from similarities and a title.
     """
     chosen = choose(settings.suite, settings.tasks)
     folder = suite_folder(settings.suite, settings.data_dir)
     if not folder.is_dir():
-        raise UserError(
-            f"no SentEval data: {folder} is not a folder; dystress prepare senteval gets them, --data_dir names "
-            "another place, and --suite mini comes with the package"
+        raise ParameterError(
+            "data_dir",
+            f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs none",
         )
     if settings.engine == "original":
         import_senteval()
+    variant = variant_of(folder)
+    if variant is not None:
+        print(f"not SentEval's published data but a variant: {variant}")
     encode, model = load_model(settings.model, settings.pooler_type, settings.dtype, settings.batch_size, progress=True)
-    cache = cache_root() / "embeddings" / f"{model.sha256[:32]}.safetensors" if settings.cache else None
-    embed = EncodedOnce(refusing_useless(encode), cache)
-    groups = {group: [task.name for task in tasks] for group, tasks in chosen.items()}
-    results = Results({**asdict(model), **_about(settings, folder)}, groups)
+    embed = EncodedOnce(refusing_useless(encode))
+    about = {name: getattr(settings, name) for name in ("suite", "mode", "engine", "batch_size")}
+    about |= {"asked": list(own_names(settings.tasks)), "data": str(folder), "data_variant": variant, **asdict(model)}
+    results = Results(about, {group: [task.name for task in tasks] for group, tasks in chosen.items()})
     file = settings.result_file()
     results.write(file)  # a place that cannot be written is found now, not after the last task
-    try:
-        for group, tasks in chosen.items():
-            _run_group(settings, results, tasks, folder, embed)
-            print(f"\n{_group_table(settings, results, group, published or {})}", flush=True)
-        if settings.pairs is not None:
-            _write_pairs(results, chosen.get("sts", []), folder, embed, settings.pairs)
-        if "sts" in groups and settings.geometry != "none":
-            _measure_geometry(settings, results, folder, embed, draw)
-    finally:
-        embed.save()
+    for group, tasks in chosen.items():
+        for task in tasks:
+            _run_task(settings, results, task, folder, embed)
+            results.write(file)
+        more = (published or {}).get(group, {}) if settings.compare and settings.suite == "senteval" else {}
+        print(f"\n{results.table(group, more, settings.format)}", flush=True)
+    if "sts" in chosen and settings.geometry != "none":
+        _measure_geometry(settings, results, folder, embed, draw)
     results.write(file)
     missing = ", ".join(results.missing)
     print(f"\n{file}: {f'results except {missing}' if missing else 'all results'}")
     return results
 
 
-def _about(settings: SentEvalSettings, folder: Path) -> dict[str, Any]:
-    """The settings in the record; a variant of the data is printed too."""
-    variant = variant_of(folder)
-    if variant is not None:
-        print(f"not SentEval's published data but a variant: {variant}")
-    return {
-        "suite": settings.suite,
-        "mode": settings.mode,
-        "engine": settings.engine,
-        "asked": list(own_names("--tasks", settings.tasks)),
-        "batch_size": settings.batch_size,
-        "data": str(folder),
-        "data_variant": variant,
-    }
-
-
-def _run_group(settings: SentEvalSettings, results: Results, tasks: Sequence[Task], folder: Path, embed: Embed) -> None:
-    for task in tasks:
-        start = time.perf_counter()
-        try:
-            result = evaluate_task(task, folder, embed, settings.mode, settings.engine)
-        except DataError as error:
-            results.left_out[task.name] = str(error)
-            print(f"{task.name} left out: {error}", file=sys.stderr, flush=True)
-        else:
-            results.tasks[task.name] = result
-            results.checksums[task.name] = checksums(task, folder)
-            results.seconds[task.name] = round(time.perf_counter() - start, 2)
-            said = f"{task.name}: {figure(result):.2f} ({results.seconds[task.name]:.1f} s)"
-            print(said, file=sys.stderr, flush=True)
-        results.write(settings.result_file())
-
-
-def _group_table(
-    settings: SentEvalSettings, results: Results, group: str, published: Mapping[str, Mapping[str, Row]]
-) -> str:
-    rows = {settings.model: results.row(group), **_subset_means(results, group)}
-    if settings.compare and settings.suite == "senteval":
-        rows |= published[group]
-    return table(rows, results.groups[group], results.is_whole(group), settings.format)
-
-
-def _subset_means(results: Results, group: str) -> dict[str, Row]:
-    """Rows with the other aggregations, where a task has subsets; other tasks repeat their figure."""
-    years = {
-        name: result
-        for name, result in results.tasks.items()
-        if isinstance(result, StsTaskResult) and len(result.subsets) > 1
-    }
-    if group != "sts" or not years:
-        return {}
-    row = results.row(group)
-    return {
-        "  mean of subsets": row | {name: result.mean for name, result in years.items()},
-        "  weighted mean": row | {name: result.weighted_mean for name, result in years.items()},
-    }
-
-
-def _write_pairs(results: Results, tasks: Sequence[Task], folder: Path, embed: Embed, file: Path) -> None:
-    """Write an array (2, pairs) for each STS task, cosines and gold scores, as a paired test over pairs needs them."""
-    arrays = {
-        task.name: np.concatenate(list(predictions(task, folder, embed).values()), axis=1)
-        for task in tasks
-        if isinstance(task, StsTask) and task.name in results.tasks
-    }
+def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: Path, embed: Embed) -> None:
+    start = time.perf_counter()
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(file, "wb") as stream:
-            np.savez_compressed(stream, allow_pickle=False, **arrays)
-    except OSError as error:
-        raise UserError(f"--pairs: cannot write {str(file)!r}: {error.strerror}") from error
+        result = evaluate_task(task, folder, embed, settings.mode, settings.engine)
+    except DataError as error:
+        results.left_out[task.name] = str(error)
+        print(f"{task.name} left out: {error}", file=sys.stderr, flush=True)
+        return
+    seconds = round(time.perf_counter() - start, 2)
+    results.tasks[task.name], results.seconds[task.name] = result, seconds
+    results.checksums[task.name] = {name: sha256_of(folder / name) for name in task.files}
+    print(f"{task.name}: {result.figure:.2f} ({seconds:.1f} s)", file=sys.stderr, flush=True)
 
 
 def _measure_geometry(

@@ -6,19 +6,17 @@ Every row is checked; an error names the row, counted from 1 below the header.
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.evaluation.readers import StsPairs, one_spaced
 from dystress_text.files.tables import LOADERS, is_hub_name, load_table
 
@@ -44,42 +42,39 @@ def read_scored_pairs(
 
     Returns:
         The pairs, named by the file or data set (see :func:`slug_of`).
-
-    Raises:
-        UserError: the table cannot be read, a row is not two sentences and a score, or the rows cannot have a rank
-            correlation.
     """
     known, rows = _read(source)
-    places = _places(source, known, columns)
-    first, second, scores = [], [], []
+    names = _chosen(source, known, columns)
+    texts: tuple[list[str], list[str]] = ([], [])
+    scores: list[float] = []
     for number, row in enumerate(rows, 1):
-        if len(row) != len(known):
-            raise UserError(f"--eval_file: row {number} of {source!r} has {len(row)} columns, {len(known)} expected")
-        a, b, score = (_Cell(source, number, known[place], row[place]) for place in places)
-        first.append(a.text())
-        second.append(b.text())
-        scores.append(score.number())
+        try:
+            for column, name in zip(texts, names, strict=False):
+                column.append(_text(row[name]))
+            scores.append(_number(row[names[2]]))
+        except ValueError as error:
+            raise ParameterError("eval_file", f"row {number} of {source!r} {error}") from error
         if score_range is not None and not score_range[0] <= scores[-1] <= score_range[1]:
-            raise UserError(
-                f"--eval_score_range: row {number} of {source!r} has the score {scores[-1]:g}, outside "
-                f"{score_range[0]:g} to {score_range[1]:g}"
-            )
-    _check(source, first, second, scores)
-    low, high = score_range or (min(scores), max(scores))
-    above = 0.8 * high + 0.2 * low
-    return StsPairs(slug_of(source), tuple(first), tuple(second), np.array(scores), positive_above=above)
+            low, high = score_range
+            said = f"row {number} of {source!r} has the score {scores[-1]:g}, outside {low:g} to {high:g}"
+            raise ParameterError("eval_score_range", said)
+    first, second = (tuple(column) for column in texts)
+    # the similarity of a sentence to itself is 1, whatever the sentence is
+    if len({frozenset(pair) if pair[0] != pair[1] else None for pair in zip(first, second, strict=True)}) < 2:
+        raise ParameterError("eval_file", f"{source!r} has no two pairs of different sentences to compare")
+    low, high = min(scores), max(scores)
+    if low == high:
+        raise ParameterError("eval_file", f"all {len(scores)} pairs of {source!r} have the score {low:g}")
+    low, high = score_range or (low, high)
+    return StsPairs(slug_of(source), first, second, np.array(scores), positive_above=0.8 * high + 0.2 * low)
 
 
 def slug_of(source: str) -> str:
-    """A file's or data set's name in metrics: its stem in lower case, with ``_`` for all but letters and digits.
-
-    Raises:
-        UserError: the name has no letter or digit.
-    """
+    """A file's or data set's name in metrics: its stem in lower case, with ``_`` for all but letters and digits."""
     stem = source.partition(":")[0].split("/")[1] if _is_hub_set(source) else Path(source).stem
     slug = re.sub(r"\W+", "_", stem.lower()).strip("_")
     if not slug:
-        raise UserError(f"--eval_file: the name of {source!r} has no letter or digit to name its metrics by")
+        raise ParameterError("eval_file", f"the name of {source!r} has no letter or digit to name its metrics by")
     return slug
 
 
@@ -87,150 +82,78 @@ def _is_hub_set(source: str) -> bool:
     return is_hub_name(source.partition(":")[0]) and not Path(source).exists()
 
 
-def _read(source: str) -> tuple[list[str], Iterable[Sequence[Any]]]:
+def _read(source: str) -> tuple[list[str], Iterable[dict[str, Any]]]:
     """The names of a table's columns, and its rows."""
-    ending = Path(source).suffix.lower()
-    if _is_hub_set(source):
-        name, _, split = source.partition(":")
-        table = load_table(name, split or HUB_SPLIT)
-    elif ending not in LOADERS:
-        raise UserError(f"--eval_file: {source!r} is neither a table ({', '.join(LOADERS)}) nor a data set on the hub")
-    elif not Path(source).is_file():
-        raise UserError(f"--eval_file: no file {source!r}")
-    elif ending in _DELIMITERS:
-        return _read_csv(source, _DELIMITERS[ending])
-    elif ending in (".jsonl", ".json"):
-        return _read_json(source)
-    else:
-        table = load_table(source)
-    names: list[str] = table.column_names
-    return names, ([row[name] for name in names] for row in table)
-
-
-@contextmanager
-def _readable(source: str) -> Iterator[None]:
-    """Turn the errors of a file that cannot be read or decoded into one line."""
+    name, _, split = source.partition(":") if _is_hub_set(source) else (source, "", "train")
+    ending = Path(name).suffix.lower()
+    if name == source and not is_hub_name(name):
+        if ending not in LOADERS:
+            known = ", ".join(LOADERS)
+            raise ParameterError("eval_file", f"{source!r} is neither a table ({known}) nor a data set on the hub")
+        if not Path(source).is_file():
+            raise ParameterError("eval_file", f"no file {source!r}")
+        if ending in _DELIMITERS:
+            return _read_csv(source, _DELIMITERS[ending])
     try:
-        yield
-    except OSError as error:
-        raise UserError(f"--eval_file: cannot read {source!r}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"--eval_file: {source!r} is not UTF-8: {error.reason} at byte {error.start}") from error
+        table = load_table(name, split=split or HUB_SPLIT)
+    except UserError as error:
+        raise ParameterError("eval_file", str(error)) from error
+    return list(table.column_names), cast(Iterable[dict[str, Any]], table)
 
 
-def _read_csv(source: str, delimiter: str) -> tuple[list[str], list[list[str]]]:
-    # datasets, which reads training text, cannot say which row has too many columns
-    with _readable(source), open(source, encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
-        try:
-            rows = [row for row in reader if row]  # empty lines are skipped
-        except csv.Error as error:
-            raise UserError(f"--eval_file: cannot read {source!r}, line {reader.line_num}: {error}") from error
-    if not rows:
-        raise UserError(f"--eval_file: {source!r} is empty")
-    return rows[0], rows[1:]
-
-
-def _read_json(source: str) -> tuple[list[str], list[list[Any]]]:
-    """Read objects, one a line or in one list; a value that an object lacks is empty."""
-    with _readable(source):
-        text = Path(source).read_text(encoding="utf-8-sig")
-    found: list[Any] = []
+def _read_csv(source: str, delimiter: str) -> tuple[list[str], list[dict[str, Any]]]:
+    # datasets would guess a type for each column, and says of no row that it is too short
     try:
-        if text.lstrip().startswith("["):
-            found = json.loads(text)
-        else:
-            for line in text.split("\n"):
-                if line.strip():
-                    found.append(json.loads(line))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"--eval_file: cannot read {source!r}, row {len(found) + 1}: {error}") from error
-    for number, row in enumerate(found, 1):
-        if not isinstance(row, dict):
-            raise UserError(f"--eval_file: row {number} of {source!r} is not an object with named values")
-    names = list(dict.fromkeys(name for row in found for name in row))
-    return names, [[row.get(name) for name in names] for row in found]
+        with open(source, encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
+            names, rows = list(reader.fieldnames or ()), list(reader)
+    except (OSError, ValueError, csv.Error) as error:
+        raise ParameterError("eval_file", f"cannot read {source!r}: {reason_of(error)}") from error
+    for number, row in enumerate(rows, 1):
+        if None in row:
+            raise ParameterError("eval_file", f"row {number} of {source!r} has more than {len(names)} columns")
+    return names, rows
 
 
-def _places(source: str, known: Sequence[str], columns: Sequence[str] | None) -> list[int]:
-    """The places of the two sentences and the score in a row."""
+def _chosen(source: str, known: Sequence[str], columns: Sequence[str] | None) -> Sequence[str]:
+    """The columns of the two sentences and the score."""
     if len(set(known)) < len(known):
-        raise UserError(f"--eval_file: {source!r} has two columns of the same name: {', '.join(known)}")
-    if columns is not None:
-        for name in columns:
-            if name not in known:
-                raise UserError(f"--eval_columns: {source!r} has no column {name!r}; it has {', '.join(known)}")
-        return [known.index(name) for name in columns]
-    if set(COLUMNS) <= set(known):
-        return [known.index(name) for name in COLUMNS]
-    if len(known) != 3:
-        raise UserError(
-            f"--eval_columns: {source!r} has the columns {', '.join(known)}; name those of the first sentence, the "
-            "second and the score"
+        raise ParameterError("eval_file", f"{source!r} has two columns of the same name: {', '.join(known)}")
+    if columns is None and set(COLUMNS) <= set(known):
+        return COLUMNS
+    if columns is None and len(known) == 3:
+        if re.fullmatch(r"[-+.\d\s]+", known[2]):
+            raise ParameterError("eval_file", f"{source!r} has no header: its first row has the score {known[2]!r}")
+        return known
+    if columns is None or not set(columns) <= set(known):
+        asked = "" if columns is None else f", not {', '.join(columns)}"
+        raise ParameterError(
+            "eval_columns",
+            f"{source!r} has the columns {', '.join(known)}{asked}; name those of the first sentence, the second and "
+            "the score",
         )
-    if _as_number(known[2]) is not None:
-        raise UserError(
-            f"--eval_file: {source!r} has no header: its first row has {known[2]!r} in place of the score's name"
-        )
-    return [0, 1, 2]
+    return columns
 
 
-class _Cell:
-    """A cell and its place, for errors."""
-
-    def __init__(self, source: str, row: int, column: str, value: Any) -> None:
-        self.value = value
-        self.where = f"--eval_file: row {row} of {source!r}"
-        self.column = column
-        if value is None or (isinstance(value, str) and not value.strip()):
-            raise UserError(f"{self.where} has an empty cell in {column!r}")
-
-    def text(self) -> str:
-        """A sentence."""
-        if not isinstance(self.value, str):
-            raise self._wrong("which is not a text")
-        text = one_spaced(self.value)
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:  # half of a surrogate pair
-            raise self._wrong("which is not Unicode text") from error
-        if "\0" in text:
-            raise self._wrong("which has a NUL character")
-        return text
-
-    def number(self) -> float:
-        """A score."""
-        score = _as_number(self.value)
-        if score is None:
-            raise self._wrong("which is not a number")
-        if not math.isfinite(score):
-            raise self._wrong("which is not a finite number")
-        return score
-
-    def _wrong(self, what: str) -> UserError:
-        return UserError(f"{self.where} holds {reprlib.repr(self.value)} in {self.column!r}, {what}")
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("has an empty cell" if value is None else f"holds {reprlib.repr(value)}, which is not a text")
+    text = one_spaced(value)
+    if not text:
+        raise ValueError("has an empty cell")
+    text.encode()  # half of a surrogate pair is a ValueError too
+    if "\0" in text:
+        raise ValueError(f"holds {reprlib.repr(value)}, which has a NUL character")
+    return text
 
 
-def _as_number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
-        return None
+def _number(value: Any) -> float:
+    if value is None or value == "":
+        raise ValueError("has an empty cell")
     try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _check(source: str, first: Sequence[str], second: Sequence[str], scores: Sequence[float]) -> None:
-    """Check that the rows can have a rank correlation."""
-    if len(scores) < 2:
-        raise UserError(f"--eval_file: {source!r} has {len(scores)} pairs; at least 2 are needed")
-    if min(scores) == max(scores):
-        raise UserError(
-            f"--eval_file: all {len(scores)} pairs of {source!r} have the score {scores[0]:g}; a rank correlation "
-            "needs scores that differ"
-        )
-    # the similarity of a sentence to itself is 1, whatever the sentence is
-    if len({frozenset((a, b)) if a != b else None for a, b in zip(first, second, strict=True)}) < 2:
-        raise UserError(
-            f"--eval_file: all rows of {source!r} are the same pair of sentences, or pair a sentence with itself"
-        )
+        score = math.nan if isinstance(value, bool) else float(value)
+    except (ValueError, TypeError, OverflowError):
+        score = math.nan
+    if not math.isfinite(score) or not isinstance(value, str | int | float | Decimal):
+        raise ValueError(f"holds {reprlib.repr(value)}, which is not a finite number")
+    return score

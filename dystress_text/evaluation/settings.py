@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dystress_text.cli.options import check_options, option
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class EvaluationSettings:
 
     @property
     def has_several(self) -> bool:
-        """Whether there is more to evaluate on than one set of --eval_set."""
+        """Whether there is more to evaluate on than one set of ``eval_set``."""
         return len(self.eval_set) > 1 or self.eval_file is not None or self.eval_transfer is not None
 
     def __post_init__(self) -> None:
@@ -48,17 +48,12 @@ class EvaluationSettings:
         object.__setattr__(self, "eval_set", " ".join([given] if isinstance(given, str) else given).split())
         check_options(self)
         if len(set(self.eval_set)) < max(len(self.eval_set), 1) or ("none" in self.eval_set and len(self.eval_set) > 1):
-            raise UserError(
-                f"--eval_set: one or more sets, each once, or none alone; got {' '.join(self.eval_set) or 'nothing'}"
-            )
+            found = " ".join(self.eval_set) or "nothing"
+            raise ParameterError("eval_set", f"one or more sets, each once, or none alone; got {found}")
         if self.eval_columns is not None and (len(self.eval_columns) != 3 or len(set(self.eval_columns)) != 3):
-            raise UserError(
-                "--eval_columns: three names are needed, of the first sentence, the second and the score; got "
-                f"{', '.join(self.eval_columns)}"
-            )
+            found = ", ".join(self.eval_columns)
+            raise ParameterError("eval_columns", f"three names are needed, of two sentences and the score; got {found}")
         limits = self.eval_score_range
         if limits is not None and not (len(limits) == 2 and -math.inf < limits[0] < limits[1] < math.inf):
-            raise UserError(
-                "--eval_score_range: two numbers are needed, the lowest and the highest score; got "
-                f"{' '.join(f'{limit:g}' for limit in limits)}"
-            )
+            found = " ".join(f"{limit:g}" for limit in limits)
+            raise ParameterError("eval_score_range", f"two numbers, the lowest and the highest score; got {found}")

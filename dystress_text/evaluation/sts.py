@@ -59,6 +59,11 @@ class StsTaskResult:
     subsets: dict[str, float]
     counts: dict[str, int]
 
+    @property
+    def figure(self) -> float:
+        """What tables show."""
+        return self.spearman
+
 
 @dataclass(frozen=True)
 class PairSimilarities:
@@ -91,7 +96,7 @@ class PairSimilarities:
 def spearman(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
     """Spearman's rank correlation of two vectors, x 100; NaN where one of them is constant or holds a NaN."""
     if np.isnan(x).any() or np.isnan(y).any() or x.min() == x.max() or y.min() == y.max():
-        return float("nan")
+        return float("nan")  # SciPy's answer too, but for a warning
     return 100 * float(stats.spearmanr(x, y).statistic)
 
 
@@ -131,25 +136,14 @@ def pair_similarities(pairs: StsPairs, vectors: Tensor) -> PairSimilarities:
     return PairSimilarities(of_scored[positive], of_scored[~positive], of_drawn)
 
 
-def predictions(task: StsTask, folder: Path, embed: Embed) -> dict[str, NDArray[np.float64]]:
-    """Cosines and gold scores of a task's pairs, (2, pairs), by subset.
-
-    Args:
-        task: of :mod:`dystress_text.evaluation.catalogue`.
-        folder: SentEval's ``downstream`` folder.
-        embed: sentences to vectors (n, dim).
-
-    Raises:
-        DataError: a file is missing or damaged.
-    """
-    return {name: np.stack([_cosines(pairs, embed), pairs.scores]) for name, pairs in task.read(folder).items()}
-
-
 def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed) -> StsTaskResult:
-    """Score an encoder on a task; see :func:`predictions` for arguments and errors."""
-    subsets = predictions(task, folder, embed)
-    scores = {name: spearman(*predicted) for name, predicted in subsets.items()}
-    counts = {name: predicted.shape[1] for name, predicted in subsets.items()}
+    """Score an encoder on a task, with cosines in fp64."""
+    subsets = {}
+    for name, pairs in task.read(folder).items():
+        first, second = (unit_vectors(embed(texts).double()) for texts in (pairs.first, pairs.second))  # (pairs, dim)
+        subsets[name] = np.stack([positive_similarity(first, second).cpu().numpy(), pairs.scores])  # (2, pairs)
+    scores = {name: spearman(*both) for name, both in subsets.items()}
+    counts = {name: both.shape[1] for name, both in subsets.items()}
     return StsTaskResult(
         spearman=round(spearman(*np.concatenate(list(subsets.values()), axis=1)), 2),
         mean=round(float(np.mean(list(scores.values()))), 2),
@@ -166,10 +160,3 @@ def _vectors_of_pairs(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor]
         torch.tensor([row[s] for s in side], device=vectors.device) for side in (pairs.first, pairs.second)
     )
     return vectors[first], vectors[second]
-
-
-def _cosines(pairs: StsPairs, embed: Embed) -> NDArray[np.float64]:
-    """The cosine of each pair, (pairs,)."""
-    first, second = (unit_vectors(embed(texts).double()) for texts in (pairs.first, pairs.second))  # (pairs, dim)
-    cosines: NDArray[np.float64] = positive_similarity(first, second).cpu().numpy()
-    return cosines

@@ -19,17 +19,7 @@ from sklearn.model_selection import StratifiedKFold
 from torch import Tensor
 
 from dystress_text.evaluation.catalogue import TransferTask
-from dystress_text.evaluation.classifier import (
-    L2_VALUES,
-    RECIPES,
-    SEED,
-    Fits,
-    Fitter,
-    Recipe,
-    Rows,
-    Subset,
-    fit_batched,
-)
+from dystress_text.evaluation.classifier import L2_VALUES, RECIPES, SEED, Recipe, Rows, Subset, fit
 from dystress_text.evaluation.readers import Labelled
 from dystress_text.evaluation.sts import Embed
 
@@ -54,43 +44,54 @@ class TransferResult:
     f1: float | None
     counts: dict[str, int]
 
+    @property
+    def figure(self) -> float:
+        """What tables show."""
+        return self.accuracy
 
-def evaluate_transfer(
-    task: TransferTask, folder: Path, embed: Embed, mode: str = "test", fitter: Fitter = fit_batched
-) -> TransferResult:
-    """Run a task.
+
+@dataclass(frozen=True)
+class _Choice:
+    """A classifier that is tested, and the fits that choose its l2."""
+
+    inner: list[Subset]
+    final: Subset
+    test: Rows
+
+
+def evaluate_transfer(task: TransferTask, folder: Path, embed: Embed, mode: str = "test") -> TransferResult:
+    """Run a task; its classifiers are trained on the device of the vectors.
 
     Args:
         task: from :mod:`dystress_text.evaluation.catalogue`.
         folder: SentEval's ``downstream`` folder.
         embed: sentences to vectors (n, dim).
         mode: ``test`` (the published figures) or ``fast``.
-        fitter: trains the classifiers, on the device of the vectors.
-
-    Raises:
-        DataError: a file is missing or damaged.
     """
-    splits = task.read(folder)
-    recipe = RECIPES[mode]
-    x, y = _vectors(splits, embed)
-    counts = {name: len(split) for name, split in splits.items()}
-    if task.scheme == "folds":
-        accuracy, dev, l2, folds = _nested_folds(x["all"], y["all"], task.classes, recipe, fitter)
-        return TransferResult(accuracy, dev, l2, folds, None, counts)
-    choice = _choice(task, splits, x, y, recipe)
-    scores = choice.scores(fitter)
-    best = int(np.argmax(scores))  # the smallest l2 on ties
-    fits = fitter(choice.x, choice.y, task.classes, [choice.final], np.array([[L2_VALUES[best]]]), recipe)
-    predicted = fits.predict(x["test"], 0)
+    splits, recipe = task.read(folder), RECIPES[mode]
+    x, y, choices = _prepared(task, splits, embed, recipe)
+    scores = _inner_scores(x, y, task.classes, choices, recipe)
+    l2 = tuple(L2_VALUES[int(np.argmax(score))] for score in scores)  # the smallest on ties
+    fits = fit(x, y, task.classes, [choice.final for choice in choices], np.array(l2)[:, None], recipe)
+    predicted = [fits.predict(x[choice.test], i) for i, choice in enumerate(choices)]
+    reached = tuple(
+        round(100 * float((classes == y[choice.test]).double().mean()), 2)
+        for classes, choice in zip(predicted, choices, strict=True)
+    )
     f1 = None
-    if len(splits["test"].columns) == 2:
-        f1 = round(100 * float(f1_score(splits["test"].labels, predicted.cpu().numpy())), 2)
-    return TransferResult(_accuracy(predicted, y["test"]), scores[best], (L2_VALUES[best],), (), f1, counts)
+    if "test" in splits and len(splits["test"].columns) == 2:
+        f1 = round(100 * float(f1_score(splits["test"].labels, predicted[0].cpu().numpy())), 2)
+    return TransferResult(
+        accuracy=round(float(np.mean(reached)), 2),
+        dev_accuracy=_mean_of_best(scores),
+        l2=l2,
+        folds=reached if task.scheme == "folds" else (),
+        f1=f1,
+        counts={name: len(split) for name, split in splits.items()},
+    )
 
 
-def dev_accuracy(
-    task: TransferTask, splits: Mapping[str, Labelled], embed: Embed, mode: str = "fast", fitter: Fitter = fit_batched
-) -> float:
+def dev_accuracy(task: TransferTask, splits: Mapping[str, Labelled], embed: Embed, mode: str = "fast") -> float:
     """A task's :attr:`TransferResult.dev_accuracy` alone; the test split is not used.
 
     Args:
@@ -98,61 +99,11 @@ def dev_accuracy(
         splits: as ``task.read`` returns them.
         embed: sentences to vectors (n, dim).
         mode: ``test`` or ``fast``.
-        fitter: trains the classifiers, on the device of the vectors.
     """
     recipe = RECIPES[mode]
-    x, y = _vectors({name: split for name, split in splits.items() if name != "test"}, embed)
-    if task.scheme == "folds":
-        scores = _inner_scores(x["all"], y["all"], task.classes, _fold(splits["all"].labels, recipe), recipe, fitter)
-        return _mean_of_best(scores)
-    return max(_choice(task, splits, x, y, recipe).scores(fitter))
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """How the l2 of a task with a test split is chosen.
-
-    Attributes:
-        x: (n, features) of the rows that choose and train.
-        y: (n,) their classes.
-        classes: the number of classes.
-        final: the rows for the classifier that is tested.
-        subsets: the rows for the fits that choose.
-        recipe: of all fits.
-    """
-
-    x: Tensor
-    y: Tensor
-    classes: int
-    final: Subset
-    subsets: Sequence[Subset]
-    recipe: Recipe
-
-    def scores(self, fitter: Fitter) -> list[float]:
-        """Mean held-out accuracy x 100 of each l2 value."""
-        return _scores(fitter(self.x, self.y, self.classes, self.subsets, _grid(len(self.subsets)), self.recipe))
-
-
-def _choice(
-    task: TransferTask,
-    splits: Mapping[str, Labelled],
-    x: Mapping[str, Tensor],
-    y: Mapping[str, Tensor],
-    recipe: Recipe,
-) -> _Choice:
-    n = len(splits["train"])
-    if task.scheme == "dev":
-        final = Subset(np.arange(n), np.arange(n, n + len(splits["dev"])))
-        both = torch.cat([x["train"], x["dev"]]), torch.cat([y["train"], y["dev"]])
-        return _Choice(*both, task.classes, final, [final], recipe)
-    inner = [Subset(*fold) for fold in _fold(splits["train"].labels, recipe)]
-    return _Choice(x["train"], y["train"], task.classes, Subset(np.arange(n)), inner, recipe)
-
-
-def _vectors(splits: Mapping[str, Labelled], embed: Embed) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Features (n, features) and classes (n,) of each split."""
-    x = {name: features(split, embed) for name, split in splits.items()}
-    return x, {name: torch.from_numpy(split.labels).to(x[name].device) for name, split in splits.items()}
+    seen = {name: split for name, split in splits.items() if name != "test"}
+    x, y, choices = _prepared(task, seen, embed, recipe)
+    return _mean_of_best(_inner_scores(x, y, task.classes, choices, recipe))
 
 
 def features(split: Labelled, embed: Embed) -> Tensor:
@@ -163,48 +114,44 @@ def features(split: Labelled, embed: Embed) -> Tensor:
     return torch.cat([(u - v).abs(), u * v], 1)
 
 
-def _nested_folds(
-    x: Tensor, y: Tensor, classes: int, recipe: Recipe, fitter: Fitter
-) -> tuple[float, float, tuple[float, ...], tuple[float, ...]]:
-    """Accuracy, dev accuracy, l2 and accuracy of each outer fold; the inner fits of all outer folds run together."""
-    outer = _fold(y.cpu().numpy(), recipe)
-    scores = _inner_scores(x, y, classes, outer, recipe, fitter)
-    l2 = tuple(L2_VALUES[int(np.argmax(score))] for score in scores)
-    final = fitter(x, y, classes, [Subset(train) for train, _ in outer], np.array(l2)[:, None], recipe)
-    folds = tuple(_accuracy(final.predict(x[test], i), y[test]) for i, (_, test) in enumerate(outer))
-    return round(float(np.mean(folds)), 2), _mean_of_best(scores), l2, folds
+def _prepared(
+    task: TransferTask, splits: Mapping[str, Labelled], embed: Embed, recipe: Recipe
+) -> tuple[Tensor, Tensor, list[_Choice]]:
+    """Features (n, features) and classes (n,) of all splits one below another, and what is fitted on which rows."""
+    x = torch.cat([features(split, embed) for split in splits.values()])
+    labels = np.concatenate([split.labels for split in splits.values()])
+    ends = np.cumsum([len(split) for split in splits.values()])
+    rows = dict(zip(splits, np.split(np.arange(len(labels)), ends[:-1]), strict=True))
+    test = rows.get("test", np.arange(0))
+    if task.scheme == "folds":
+        choices = [
+            _Choice(_folds(train, labels, recipe), Subset(train), held_out)
+            for train, held_out in _split(labels, recipe)
+        ]
+    elif task.scheme == "dev":
+        only = Subset(rows["train"], rows["dev"])
+        choices = [_Choice([only], only, test)]
+    else:
+        choices = [_Choice(_folds(rows["train"], labels, recipe), Subset(rows["train"]), test)]
+    return x, torch.from_numpy(labels).to(x.device), choices
 
 
-def _inner_scores(
-    x: Tensor, y: Tensor, classes: int, outer: Sequence[tuple[Rows, Rows]], recipe: Recipe, fitter: Fitter
-) -> list[list[float]]:
-    """Mean held-out accuracy x 100 of each l2 value within each outer fold."""
-    labels = y.cpu().numpy()
-    inner = [
-        Subset(train[rows], train[held_out]) for train, _ in outer for rows, held_out in _fold(labels[train], recipe)
-    ]
-    fits = fitter(x, y, classes, inner, _grid(len(inner)), recipe)
-    return [_scores(fits, fold) for fold in np.split(np.arange(len(inner)), len(outer))]
+def _folds(rows: Rows, labels: NDArray[np.int64], recipe: Recipe) -> list[Subset]:
+    return [Subset(rows[train], rows[held_out]) for train, held_out in _split(labels[rows], recipe)]
 
 
-def _mean_of_best(scores: Sequence[Sequence[float]]) -> float:
-    return round(float(np.mean([max(score) for score in scores])), 2)
-
-
-def _fold(labels: NDArray[np.int64], recipe: Recipe) -> list[tuple[Rows, Rows]]:
+def _split(labels: NDArray[np.int64], recipe: Recipe) -> list[tuple[Rows, Rows]]:
     folds = StratifiedKFold(recipe.folds, shuffle=True, random_state=SEED)
     return list(folds.split(np.zeros(len(labels)), labels))
 
 
-def _grid(subsets: int) -> NDArray[np.float64]:
-    """Each l2 value for each subset, (S, L)."""
-    return np.tile(np.array(L2_VALUES), (subsets, 1))
+def _inner_scores(x: Tensor, y: Tensor, classes: int, choices: Sequence[_Choice], recipe: Recipe) -> list[list[float]]:
+    """Mean held-out accuracy x 100 of each l2 value for each choice, rounded as SentEval does; all fits together."""
+    inner = [subset for choice in choices for subset in choice.inner]
+    grid = np.tile(np.array(L2_VALUES), (len(inner), 1))  # (S, L)
+    accuracy = fit(x, y, classes, inner, grid, recipe).accuracy
+    return [[round(100 * float(mean), 2) for mean in of.mean(0)] for of in np.split(accuracy, len(choices))]
 
 
-def _scores(fits: Fits, subsets: NDArray[np.int64] | slice = slice(None)) -> list[float]:
-    """Mean held-out accuracy x 100 of each of the L values of l2, rounded as SentEval rounds it."""
-    return [round(100 * float(mean), 2) for mean in fits.accuracy[subsets].mean(0)]
-
-
-def _accuracy(predicted: Tensor, y: Tensor) -> float:
-    return round(100 * float((predicted == y).double().mean()), 2)
+def _mean_of_best(scores: Sequence[Sequence[float]]) -> float:
+    return round(float(np.mean([max(score) for score in scores])), 2)

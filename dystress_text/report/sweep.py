@@ -10,16 +10,16 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dystress_text.errors import Interrupted, ParameterError, UserError
-from dystress_text.evaluation.catalogue import own_names
+from dystress_text.evaluation.catalogue import choose, own_names
 from dystress_text.files.places import PACKAGE
 from dystress_text.report.runs import FREE
 from dystress_text.simcse.arguments import parse
@@ -129,7 +129,9 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
         raise ParameterError("jobs", f"must be at least 1, got {options.jobs}")
     if "none" in options.tasks and len(options.tasks) > 1:
         raise ParameterError("tasks", "none stands alone")
-    tasks = tuple(task for task in own_names("--tasks", options.tasks) if task != "none")
+    tasks = tuple(task for task in own_names(options.tasks) if task != "none")
+    if tasks:
+        choose(options.suite, tasks)  # an unknown one is refused before hours of training
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
     runs = []
     for seed in dict.fromkeys(options.seeds):
@@ -154,7 +156,10 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     if options.dry_run:
         print("\n".join(map(_listed, runs)))
         return True
-    (options.output_dir / "logs").mkdir(parents=True, exist_ok=True)
+    try:
+        (options.output_dir / "logs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ParameterError("output_dir", f"cannot write to {str(options.output_dir)!r}: {error.strerror}") from error
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     environment = {"OMP_NUM_THREADS": str(max(1, cores // options.jobs)), **os.environ}
     print(f"{len(runs)} run{'s' * (len(runs) > 1)}, {options.jobs} at once, in {options.output_dir}", flush=True)
@@ -176,17 +181,6 @@ def _listed(run: PlannedRun) -> str:
     return f"{run.folder.name}: {state}" + (f"\n    {shlex.join(command)}" if command else "")
 
 
-# ---- processes, several at once --------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Job:
-    name: str
-    steps: Iterator[tuple[str, Command]]
-    log: IO[str]
-    process: subprocess.Popen[bytes] | None = None
-
-
 def run_jobs(
     jobs: Mapping[str, Callable[[], Iterator[tuple[str, Command]]]], logs: Path, at_once: int, env: Mapping[str, str]
 ) -> dict[str, str]:
@@ -201,70 +195,53 @@ def run_jobs(
         at_once: the most processes at one time.
         env: the environment of the processes.
     """
-    waiting, working, failures, done = list(jobs), list[_Job](), dict[str, str](), 0
-    with _noted() as signals:
-        stopped = 0
-        while working or (waiting and not signals):
-            while waiting and len(working) < at_once and not signals:
-                name = waiting.pop(0)
-                log = (logs / f"{name}.log").open("a", encoding="utf-8")
-                try:  # the processes inherit the lock: it outlives a sweep that is killed
-                    fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    working.append(_Job(name, jobs[name](), log))
-                except OSError:
-                    failures[name] = f"another process is at it and writes {log.name}"
-                    log.close()
-            for job in [job for job in working if job.process is None or job.process.poll() is not None]:
-                reason = "" if signals else _next_step(job, env)
-                if signals or reason is not None:
-                    working.remove(job)
-                    job.log.close()
-                    done += reason == "" and not signals
-                    if reason:
-                        failures[job.name] = reason
-            for signalled in signals[stopped:]:
-                print(f"stopping {len(working)} at work, which save what they have; once more kills them", flush=True)
-                for process in [job.process for job in working if job.process is not None]:
-                    os.killpg(process.pid, signal.SIGKILL if stopped else signal.SIGTERM)
-                stopped += bool(signalled)
-            time.sleep(0.1)
-    if signals:
-        words = f"stopped by {signal.Signals(signals[0]).name} after {done} of {len(jobs)} runs"
-        raise Interrupted(signals[0], f"{words}; the same line goes on from there")
-    return failures
+    failures, signals, alive = dict[str, str](), list[int](), list[subprocess.Popen[bytes]]()
 
+    def work(name: str) -> None:
+        log = (logs / f"{name}.log").open("a", encoding="utf-8")
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # processes inherit it: it outlives a sweep that is killed
+            for _, command in jobs[name]():
+                if signals:
+                    return
+                print(f"{name}: {Path(command[1]).stem}", flush=True)
+                print(f"$ {shlex.join(command)}", file=log, flush=True)
+                process = subprocess.Popen(  # a session of its own: a Ctrl-C at the terminal comes from here, once
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+                )
+                alive.append(process)
+                if signals:  # it came between the look and the start
+                    process.terminate()
+                code = process.wait()
+                alive.remove(process)
+                if code and not signals:
+                    raise UserError(f"exit code {code}; log: {log.name}")
+        except BlockingIOError:
+            failures[name] = f"another process is at it and writes {log.name}"
+        except UserError as error:
+            failures[name] = str(error)
+        finally:
+            log.close()
 
-def _next_step(job: _Job, env: Mapping[str, str]) -> str | None:
-    """Start a job's next command; what is returned ends the job: "" if it is done, else why it failed."""
-    code = 0 if job.process is None else job.process.returncode
-    if code:
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return f"{how}; log: {job.log.name}"
+    def stop(number: int, _: object) -> None:
+        print(f"stopping {len(alive)} at work, which save what they have; once more kills them", flush=True)
+        for process in list(alive):
+            with suppress(ProcessLookupError):  # it has just ended
+                os.killpg(process.pid, signal.SIGKILL if signals else signal.SIGTERM)
+        signals.append(number)
+
+    stops = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in stops}
     try:
-        _, command = next(job.steps)
-    except StopIteration:
-        print(f"{job.name}: done", flush=True)
-        return ""
-    except UserError as error:
-        return str(error)
-    print(f"{job.name}: {Path(command[1]).stem}", flush=True)
-    print(f"$ {shlex.join(command)}", file=job.log, flush=True)
-    job.process = subprocess.Popen(  # a session of its own: a Ctrl-C at the terminal comes from here, once
-        command, stdin=subprocess.DEVNULL, stdout=job.log, stderr=subprocess.STDOUT, env=env, start_new_session=True
-    )
-    return None
-
-
-@contextmanager
-def _noted() -> Iterator[list[int]]:
-    """A list of the signals that ask for an end; those that were ignored before (nohup) stay so."""
-    signals: list[int] = []
-    stops = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in stops if signal.getsignal(number) != signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, lambda number, _: signals.append(number))
-    try:
-        yield signals
+        with ThreadPoolExecutor(at_once) as threads:
+            futures = [threads.submit(work, name) for name in jobs]
+            while wait(futures, timeout=0.1).not_done:  # signals are seen between the waits
+                pass
+            for future in futures:
+                future.result()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if signals:
+        raise Interrupted(signals[0], f"stopped by {signal.Signals(signals[0]).name}; the same line goes on from there")
+    return failures

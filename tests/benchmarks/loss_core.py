@@ -30,7 +30,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from devices import device_name, wait
-from dystress_text.core.more_losses import SigmoidRule
 from torch import Tensor
 
 from dystress_text import (
@@ -43,13 +42,10 @@ from dystress_text import (
     HardnessRule,
     InfoNCELoss,
     NTXentLoss,
-    PairRule,
-    PiecewiseLinearTemperature,
     RINCELoss,
-    RobustTemperature,
-    SampleTemperature,
     SigLIPLoss,
     TeMoTemperature,
+    Temperature,
 )
 from dystress_text.files.whole import to_json
 
@@ -58,23 +54,17 @@ OBJECTIVES = {"InfoNCE": InfoNCELoss, "NT-Xent": NTXentLoss}
 TAU_MIN, TAU_MAX = 0.1, 0.2
 TEMPERATURES = {"constant": (TAU_MIN, TAU_MIN), "cosine": (TAU_MIN, TAU_MAX)}
 FORMS = ["plain", "blockwise", "pseudocode"]
-KNOTS = ["-1:0.1", "-0.2:0.12", "0:0.1", "0.2:0.14", "0.6:0.15", "1:0.2"]
-RULES: dict[str, Callable[[], PairRule]] = {
+RULES: dict[str, Callable[[], Temperature]] = {
     "constant": lambda: ConstantTemperature(TAU_MIN),
     "cosine": lambda: CosineTemperature(TAU_MIN, TAU_MAX),
-    "piecewise": lambda: PiecewiseLinearTemperature(
-        [(-1, 0.1), (-0.2, 0.12), (0, 0.1), (0.2, 0.14), (0.6, 0.15), (1, 0.2)]
-    ),
     "TeMo": lambda: TeMoTemperature(0.1, 0.1),
     "debiased": lambda: DebiasedRule(0.5, 0.1),
     "HCL": lambda: HardNegativeRule(0.5, 1.0, 0.1),
     "Focal": lambda: FocalRule(TAU_MIN, 0.3),
     "ADNCE": lambda: ADNCERule(TAU_MIN, 0.4, 1.0),
     "hardness": lambda: HardnessRule(TAU_MIN, 9.0),
-    "robust": lambda: RobustTemperature(10.0, TAU_MIN),
-    "iSogCLR": SampleTemperature,
     "RINCE": lambda: ConstantTemperature(TAU_MIN),
-    "SigLIP": SigmoidRule,
+    "SigLIP": lambda: ConstantTemperature(TAU_MIN),
 }
 TURN_SECONDS = 0.05  # a turn repeats a loss until it takes as long
 ALL_TURNS_SECONDS = 600  # about as long the turns of one table row may take together
@@ -121,16 +111,7 @@ def make_loss(objective: str, temperature: str, form: str) -> Loss:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Focal's logit falls
         rule = RULES[temperature]()
-    loss: Callable[..., Tensor] = OBJECTIVES[objective](rule, blockwise=blockwise)
-    if not isinstance(rule, SampleTemperature):
-        return loss
-
-    def with_samples(z1: Tensor, z2: Tensor) -> Tensor:
-        if len(rule.taus) != len(z1):
-            rule.set_samples(len(z1))
-        return loss(z1, z2, samples=torch.arange(len(z1), device=z1.device))
-
-    return with_samples
+    return OBJECTIVES[objective](rule, blockwise=blockwise)
 
 
 def make_views(size: int, dim: int, device: torch.device) -> list[Tensor]:

@@ -3,8 +3,7 @@
     OMP_NUM_THREADS=1 python tests/benchmarks/option_costs.py --corpus wiki.txt [--steps 10] [--repeats 7]
 
 All steps encode 96 sequences of the same text with the embedded encoder, in bf16: 48 sentences twice, or 32 rows of
-three sentences (``supervised``); ``do_mlm`` encodes its 48 masked sentences on top, ``guide`` and ``teacher`` their 48
-sentences with a frozen copy of the start. Contestants take turns; the time is
+three sentences (``supervised``); ``do_mlm`` encodes its 48 masked sentences on top. Contestants take turns; the time is
 the processor's, of one thread, or by the clock on an accelerator, and the ratio that of one turn.
 """
 
@@ -14,19 +13,14 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
 from devices import here, moved, wait
-from dystress_text.simcse.helpers import Frozen, Helpers
 
-from dystress_text.core.distillation import Distillation
-from dystress_text.core.guide import GuideRule
 from dystress_text.encoders.encoder import load_encoder
-from dystress_text.encoders.frozen import frozen_copy
 from dystress_text.encoders.masked_lm import TokenMasking, load_lm_head
 from dystress_text.files.places import embedded
 from dystress_text.simcse.corpus import TextFile, TokenizedCorpus, load_corpus
@@ -54,11 +48,7 @@ def contestant(corpus_file: str, option: str) -> Callable[[int, int], float]:
     if option == "do_mlm":
         encoder.lm_head = load_lm_head(MODEL, encoder.transformer)
         masking = TokenMasking(tokenizer)
-    task = SimcseTask(
-        encoder.to(device).train(), tokenizer, corpus, objective, None, True, option != "mask_duplicates no", masking
-    )
-    if option in ("guide", "teacher"):
-        task.helpers = helpers_of(option, task)
+    task = SimcseTask(encoder.to(device).train(), tokenizer, corpus, objective, masking=masking)
     watch = SimilarityLog(objective, 0.4) if option == "log_similarity" else None
     beside = learned_group(objective, loss)
     groups = parameter_groups(encoder, 0.0) + ([] if beside is None else [beside])
@@ -73,6 +63,8 @@ def contestant(corpus_file: str, option: str) -> Callable[[int, int], float]:
             batch = moved(task.load(np.arange(step * rows, (step + 1) * rows), step), device)
             with torch.autocast(device.type, torch.bfloat16):
                 embeddings = task.embed(encoder, batch)
+            if watch is not None:
+                watch.add(embeddings.views)
             task.loss(embeddings).backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
             optimizer.step()
@@ -85,15 +77,6 @@ def contestant(corpus_file: str, option: str) -> Callable[[int, int], float]:
     return train
 
 
-def helpers_of(option: str, task: SimcseTask) -> Helpers:
-    """A guide or a teacher that is a frozen copy of the start."""
-    encoder = replace(frozen_copy(task.model, task.tokenizer, with_head=False), dtype=torch.bfloat16)
-    frozen = Frozen(encoder, task.corpus)
-    if option == "guide":
-        return Helpers(guide=frozen, guide_rule=GuideRule(quantile=0.95))
-    return Helpers(teacher=frozen, distillation=Distillation("listmle"))
-
-
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -104,8 +87,7 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     names = (
-        "unsupervised", "supervised", "mask_duplicates no", "bidirectional", "learn_temperature", "log_similarity",
-        "do_mlm", "guide", "teacher",
+        "unsupervised", "supervised", "bidirectional", "learn_temperature", "log_similarity", "do_mlm",
     )  # fmt: skip
     contestants = {name: contestant(options.corpus, name) for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in names}

@@ -13,19 +13,33 @@ an accelerator where there is one.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import resource
 import statistics
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from devices import device_name, here, wait
+from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold
-from torch import Tensor
+from torch import Tensor, nn
 
 from dystress_text.evaluation.catalogue import TRANSFER_TASKS, TransferTask
-from dystress_text.evaluation.classifier import L2_VALUES, RECIPES, SEED, Subset, fit_batched, fit_literal
+from dystress_text.evaluation.classifier import (
+    L2_VALUES,
+    MAX_EPOCHS,
+    RECIPES,
+    SEED,
+    Fits,
+    Recipe,
+    Subset,
+    _draw_split,
+    fit,
+    initial_layer,
+)
 
 DIM = 768
 SEPARATION = 0.045  # of the centres, so that accuracies are those of real tasks: 75 to 90
@@ -51,6 +65,44 @@ def choosing_fits(task: TransferTask, y: Tensor) -> list[Subset]:
         return [Subset(i, j) for i, j in folds.split(labels, labels)]
     train = task.counts["train"]
     return [Subset(np.arange(train), np.arange(train, len(labels)))]
+
+
+def fit_literal(
+    x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe
+) -> Fits:
+    """One classifier after another, as SentEval trains them."""
+    optimizers = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
+    start = initial_layer(x.shape[1], classes)
+    accuracy = np.empty(l2.shape)
+    weight = x.new_empty(*l2.shape, classes, x.shape[1])
+    bias = x.new_empty(*l2.shape, classes)
+    for s, subset in enumerate(subsets):
+        for k, decay in enumerate(l2[s]):
+            random, train, held_out = _draw_split(subset)
+            train_x, train_y, held_x, held_y = x[train], y[train], x[held_out], y[held_out]
+            layer = copy.deepcopy(start).to(x)
+            optimizer = optimizers[recipe.optimizer](layer.parameters(), weight_decay=decay)
+            best, best_layer, misses, epochs = -1.0, layer, 0, 0
+            while epochs <= MAX_EPOCHS:
+                for _ in range(recipe.check_every):
+                    permutation = torch.from_numpy(random.permutation(len(train))).to(x.device)
+                    for rows in torch.split(permutation, recipe.batch_size):
+                        loss = nn.functional.cross_entropy(layer(train_x[rows]), train_y[rows])
+                        optimizer.zero_grad()
+                        torch.autograd.backward(loss)
+                        optimizer.step()
+                epochs += recipe.check_every
+                with torch.no_grad():
+                    reached = int((layer(held_x).argmax(1) == held_y).sum()) / len(held_out)
+                if reached > best:
+                    best, best_layer = reached, copy.deepcopy(layer)
+                elif misses >= recipe.patience:
+                    break
+                else:
+                    misses += 1
+            accuracy[s, k] = best
+            weight[s, k], bias[s, k] = best_layer.weight.detach(), best_layer.bias.detach()
+    return Fits(accuracy, weight, bias)
 
 
 def main() -> None:
@@ -82,7 +134,7 @@ def main() -> None:
         apart: list[float] = []
         for part in range(options.repeats):
             start = time.perf_counter()
-            together = fit_batched(x, y, task.classes, subsets, grid, recipe)
+            together = fit(x, y, task.classes, subsets, grid, recipe)
             wait(here())
             batched_times.append(time.perf_counter() - start)
             for s, k in chosen[len(apart) : len(chosen) * (part + 1) // options.repeats]:

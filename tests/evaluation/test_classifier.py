@@ -1,4 +1,4 @@
-"""The classifiers: the literal one against formulas in NumPy, the batched one against the literal one."""
+"""The classifiers, against the protocol's formulas in fp64 NumPy, one fit after another."""
 
 import random
 from dataclasses import replace
@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dystress_text.evaluation.classifier import L2_VALUES, RECIPES, Subset, fit_batched, fit_literal, initial_layer
-
-GRID = np.array([L2_VALUES])
+from dystress_text.evaluation.classifier import RECIPES, Subset, fit, initial_layer
 
 
 def problem(n, dim, classes, seed=0, noise=3.0):
@@ -61,53 +59,41 @@ def by_formula(x, y, classes, train, held_out, l2, recipe):
     return best, kept
 
 
-@pytest.mark.parametrize("fitter", [fit_literal, fit_batched])
 @pytest.mark.parametrize("mode", ["test", "fast"])
-@pytest.mark.parametrize("split", [False, True])
-def test_a_fit_is_the_protocols(fitter, mode, split):
-    x, y = problem(153, 12, 3)
-    rows = np.random.default_rng(1).permutation(153)
-    subset = Subset(rows[:130], None if split else rows[130:])
-    fits = fitter(x.double(), y, 3, [subset], np.array([[1e-2]]), RECIPES[mode])
-    accuracy, theta = by_formula(x, y, 3, subset.train, subset.held_out, 1e-2, RECIPES[mode])
-    assert fits.accuracy[0, 0] == accuracy
-    np.testing.assert_allclose(fits.weight[0, 0].numpy(), theta[:, :-1], rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(fits.bias[0, 0].numpy(), theta[:, -1], rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("mode", ["test", "fast"])
-def test_all_at_once_is_one_after_another(mode):
-    """Subsets of several sizes, some with a split of their own, fits that stop at different rounds."""
-    x, y = problem(90, 8, 4)
-    order = np.random.default_rng(0).permutation(90)
+def test_fits_are_the_protocols(mode):
+    """Subsets of several sizes, some with a split of their own; fits that stop at different rounds."""
+    x, y = problem(150, 8, 3)
+    order = np.random.default_rng(0).permutation(150)
     subsets = [
-        Subset(order[:60], order[60:]), Subset(order[30:], order[:30]), Subset(order[:65], order[65:]), Subset(order),
+        Subset(order[:120], order[120:]), Subset(order[30:], order[:30]), Subset(order[:125], order[125:]),
+        Subset(order),
     ]  # fmt: skip
-    grid = np.tile(GRID[:, 1::2], (4, 1)) * np.arange(1, 5)[:, None]
-    together = fit_batched(x, y, 4, subsets, grid, RECIPES[mode])
-    apart = fit_literal(x, y, 4, subsets, grid, RECIPES[mode])
-    np.testing.assert_array_equal(together.accuracy, apart.accuracy)
-    torch.testing.assert_close(together.weight, apart.weight, rtol=0, atol=1e-4)
+    grid = np.outer(np.arange(1, 5), (1e-5, 1e-2))
+    fits = fit(x.double(), y, 3, subsets, grid, RECIPES[mode])
     for s, subset in enumerate(subsets):
-        assert torch.equal(together.predict(x[subset.train], s), apart.predict(x[subset.train], s))
+        for k, l2 in enumerate(grid[s]):
+            accuracy, theta = by_formula(x, y, 3, subset.train, subset.held_out, l2, RECIPES[mode])
+            assert fits.accuracy[s, k] == accuracy
+            np.testing.assert_allclose(fits.weight[s, k].numpy(), theta[:, :-1], rtol=1e-8, atol=1e-9)
+            np.testing.assert_allclose(fits.bias[s, k].numpy(), theta[:, -1], rtol=1e-8, atol=1e-9)
+        logits = x.double() @ fits.weight[s, 0].T + fits.bias[s, 0]
+        assert torch.equal(fits.predict(x.double(), s), logits.argmax(1))
 
 
-@pytest.mark.parametrize("fitter", [fit_literal, fit_batched])
-def test_a_fit_ends_though_it_never_misses_enough(fitter):
+def test_a_fit_ends_though_it_never_misses_enough():
     x, y = problem(30, 4, 2, noise=1.0)
     patient = replace(RECIPES["test"], patience=10**6, check_every=50)
-    fits = fitter(x, y, 2, [Subset(np.arange(20), np.arange(20, 30))], GRID[:, :1], patient)
+    fits = fit(x, y, 2, [Subset(np.arange(20), np.arange(20, 30))], np.array([[1e-5]]), patient)
     assert fits.accuracy.shape == (1, 1)
 
 
-@pytest.mark.parametrize("fitter", [fit_literal, fit_batched])
-def test_the_callers_random_states_are_untouched(fitter):
+def test_the_callers_random_states_are_untouched():
     x, y = problem(40, 4, 2)
     random.seed(3)
     np.random.seed(4)
     torch.manual_seed(5)
     before = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
-    fitter(x, y, 2, [Subset(np.arange(40))], GRID, RECIPES["fast"])
+    fit(x, y, 2, [Subset(np.arange(40))], np.array([[1e-5, 1e-2]]), RECIPES["fast"])
     assert random.getstate() == before[0]
     assert np.array_equal(np.random.get_state()[1], before[1])
     assert torch.equal(torch.get_rng_state(), before[2])

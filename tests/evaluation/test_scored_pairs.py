@@ -91,96 +91,58 @@ def with_row(*row):
 
 
 WRONG = {
-    "empty score": (with_row("a cat", "a dog", ""), "row 3 .*empty cell in 'score'"),
-    "empty sentence": (with_row("a cat", " ", 1.0), "row 3 .*empty cell in 'sentence2'"),
-    "no number": (with_row("a cat", "a dog", "high"), "row 3 .*holds 'high' in 'score', which is not a number"),
-    "two numbers": (with_row("a cat", "a dog", "1,5"), "row 3 .*holds '1,5' in 'score', which is not a number"),
+    "empty score": (with_row("a cat", "a dog", ""), "row 3 .*empty cell"),
+    "empty sentence": (with_row("a cat", " ", 1.0), "row 3 .*empty cell"),
+    "no number": (with_row("a cat", "a dog", "high"), "row 3 .*holds 'high', which is not a finite number"),
     "NaN": (with_row("a cat", "a dog", "nan"), "row 3 .*not a finite number"),
-    "infinite": (with_row("a cat", "a dog", "-inf"), "row 3 .*not a finite number"),
-    "beyond floats": (with_row("a cat", "a dog", "9" * 400), "row 3 .*not a finite number"),
-    "too few columns": (with_row("a cat", "a dog"), "row 3 .*has 2 columns, 3 expected"),
-    "too many columns": (with_row("a cat", "a dog", 1.0, ""), "row 3 .*has 4 columns, 3 expected"),
+    "too few columns": (with_row("a cat", "a dog"), "row 3 .*empty cell"),
+    "too many columns": (with_row("a cat", "a dog", 1.0, ""), "row 3 .*more than 3 columns"),
     "NUL": (with_row("a\0cat", "a dog", 1.0), "row 3 .*NUL"),
-    "one pair": (ROWS[:1], "has 1 pairs; at least 2"),
-    "no pair": ([], "has 0 pairs; at least 2"),
-    "constant": ([(*row[:2], 1.0) for row in ROWS], "all 5 pairs .*have the score 1; .*scores that differ"),
-    "one pair again": ([("a cat", "a dog", 1.0), ("a dog", "a cat", 2.0)], "the same pair of sentences"),
-    "beside themselves": ([("a cat", "a cat", 1.0), ("a dog", "a dog", 2.0)], "a sentence with itself"),
+    "one pair": (ROWS[:1], "no two pairs"),
+    "no pair": ([], "no two pairs"),
+    "constant": ([(*row[:2], 1.0) for row in ROWS], "all 5 pairs .*have the score 1"),
+    "beside themselves": ([("a cat", "a cat", 1.0), ("a dog", "a dog", 2.0)], "no two pairs"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("kind", ["csv", "tsv"])
-def test_a_wrong_row_is_named(tmp_path, kind, name):
+def test_a_wrong_row_is_named(tmp_path, name):
     rows, said = WRONG[name]
-    with pytest.raises(UserError, match=f"--eval_file: .*{said}") as caught:
-        read_scored_pairs(write(tmp_path, kind, rows=rows))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        ([{"score": "x"}], "row 3 .*'x' in 'score', which is not a number"),
-        ([{"score": None}], "row 3 .*empty cell in 'score'"),
-        ([{"score": True}], "row 3 .*True in 'score', which is not a number"),
-        ([{"score": [1]}], "row 3 .*not a number"),
-        ([{"score": float("nan")}], "row 3 .*not a finite number"),
-        ([{"score": 10**400}], "row 3 .*not a number"),
-        ([{"sentence1": 7}], "row 3 .*holds 7 in 'sentence1', which is not a text"),
-        ([{"sentence1": "\ud800"}], "row 3 .*not Unicode"),
-        ([[1, 2]], "row 3 .*not an object"),
-        (["{"], "cannot read .*row 3"),
-        (["[" * 100_000], "cannot read .*row 3"),
-    ],
-    ids=lambda x: x[:24] if isinstance(x, str) else "",
-)
-def test_a_wrong_row_of_jsonl_is_named(tmp_path, lines, said):
-    good = [dict(zip(HEAD, row, strict=True)) for row in ROWS]
-    rows = [good[0], good[1], *({**good[2], **line} if isinstance(line, dict) else line for line in lines)]
-    path = tmp_path / "mine.jsonl"
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
-    with pytest.raises(UserError, match=f"--eval_file: .*{said}") as caught:
-        read_scored_pairs(str(path))
+    with pytest.raises(UserError, match=f"eval_file: .*{said}") as caught:
+        read_scored_pairs(write(tmp_path, "csv", rows=rows))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("mine.csv", b"", "is empty"),
-        ("mine.csv", b"a,b\n1,2\n", "--eval_columns: .*has the columns a, b; name"),
-        ("mine.csv", b"a cat,a dog,1.5\nx,y,2\n", "no header: its first row has '1.5'"),
+        ("mine.csv", b"", "eval_columns: .*has the columns"),
+        ("mine.csv", b"a,b\n1,2\n", "eval_columns: .*has the columns a, b; name"),
+        ("mine.csv", b"a cat,a dog,1.5\nx,y,2\n", "no header: its first row has the score '1.5'"),
         ("mine.csv", b"a,a,score\nx,y,2\n", "two columns of the same name"),
-        ("mine.csv", b"a,b,c\n\xff,y,2\n", "not UTF-8"),
-        ("mine.csv", b'a,b,c\nx,y,2\n"x"y,z,1\n', "cannot read .*line 3"),
-        ("mine.csv", b'a,b,c\nx,y,2\n"x,z,1\n', "cannot read .*line 3"),
-        ("mine.json", b"[1, 2]", "row 1 .*not an object"),
-        ("mine.jsonl", b"", "--eval_columns: "),
+        ("mine.csv", b"a,b,c\n\xff,y,2\n", "cannot read"),
+        ("mine.csv", b'a,b,c\nx,y,2\n"x,z,1\n', "cannot read"),
+        ("mine.jsonl", b"", "cannot read"),
         ("mine.parquet", b"PAR1", "cannot read"),
         ("mine.txt", b"a\n", "neither a table .*csv"),
         ("!!.csv", b"a,b,c\nx,y,2\nx,z,1\n", "no letter or digit"),
-        ("folder.csv", None, "no file"),
-        ("none.csv", ..., "no file"),
+        ("none.csv", None, "no file"),
     ],
 )
 def test_a_wrong_file_is_one_line(tmp_path, name, content, said):
-    path = tmp_path / name
-    if content is None:
-        path.mkdir()
-    elif content is not ...:
-        path.write_bytes(content)
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=said) as caught:
-        read_scored_pairs(str(path))
+        read_scored_pairs(str(tmp_path / name))
     assert "\n" not in str(caught.value)
 
 
 def test_a_score_outside_its_range_is_named(tmp_path):
     file = write(tmp_path, "csv")
     assert len(read_scored_pairs(file, None, (-2, 3))) == 5
-    with pytest.raises(UserError, match=r"--eval_score_range: row 2 of .* has the score -2, outside 0 to 5"):
+    with pytest.raises(UserError, match=r"eval_score_range: row 2 of .* has the score -2, outside 0 to 5"):
         read_scored_pairs(file, None, (0, 5))
-    with pytest.raises(UserError, match=r"--eval_columns: .* no column 'gold'; it has sentence1, sentence2, score"):
+    with pytest.raises(UserError, match=r"eval_columns: .* has the columns sentence1, sentence2, score, not .*gold"):
         read_scored_pairs(file, ["sentence1", "sentence2", "gold"])
 
 
@@ -199,5 +161,5 @@ def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
         files["someone/pairs"] = splits
         monkeypatch.setenv("DYSTRESS_CACHE", str(tmp_path / "cache"))
         assert [len(read_scored_pairs(name)) for name in ("someone/pairs", "someone/pairs:test")] == [5, 4]
-        with pytest.raises(UserError, match=r"cannot read 'someone/pairs'.*nope"):
+        with pytest.raises(UserError, match=r"eval_file: .*cannot read 'someone/pairs'.*nope"):
             read_scored_pairs("someone/pairs:nope")

@@ -1,13 +1,14 @@
-"""Task files: orders, encodings, and every way in which a file can be wrong."""
+"""Task files: orders, encodings and counts; tests/fuzz has the damaged ones."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from dystress_text.errors import DataError, UserError
-from dystress_text.evaluation.catalogue import SUITES, checksums, choose
+from dystress_text.errors import UserError
+from dystress_text.evaluation.catalogue import SUITES, average, choose
 from dystress_text.files.places import EMBEDDED
+from dystress_text.simcse.paper import PUBLISHED
 
 TASKS = {task.name: task for groups in SUITES.values() for tasks in groups.values() for task in tasks}
 
@@ -22,13 +23,20 @@ def test_columns_stand_in_the_order_of_the_published_tables():
     )
 
 
+def test_the_average_is_over_rounded_figures_and_never_over_fewer():
+    assert average({"a": 10.0, "b": 20.5}) == 15.25
+    assert average({"a": 10.0, "b": None}) is None
+    assert average(PUBLISHED["sts"]["SimCSE (published)"]) == 76.25
+    assert average(PUBLISHED["sts"]["DySTreSS* 0.05/0.07"]) == 76.37
+
+
 def test_tasks_are_chosen_by_name_and_group():
     chosen = choose("senteval", ["TREC", "sts", "MR"])
     assert [task.name for task in chosen["transfer"]] == ["MR", "TREC"]
     assert len(chosen["sts"]) == 7
     assert list(choose("mini", ["all"])) == ["sts", "transfer"]
     assert list(choose("senteval", ["STS-B"])) == ["sts"]
-    with pytest.raises(UserError, match="--tasks: no 'STS17' in suite 'senteval'; known are all, sts, transfer, STS12"):
+    with pytest.raises(UserError, match="tasks: no 'STS17' in suite 'senteval'; known are all, sts, transfer, STS12"):
         choose("senteval", ["STS17"])
 
 
@@ -37,7 +45,6 @@ def test_the_mini_suite_is_whole_and_large_enough(name):
     task = TASKS[name]
     splits = task.read(EMBEDDED / "senteval")
     assert sum(len(split) for split in splits.values()) >= 200
-    assert set(checksums(task, EMBEDDED / "senteval")) == set(task.files)
     if name != "MiniSTS":
         counts = np.bincount(np.concatenate([split.labels for split in splits.values()]))
         assert len(counts) == task.classes
@@ -77,33 +84,6 @@ def test_paraphrases_keep_quotes_and_skip_the_header(tmp_path):
     train = replace(TASKS["MRPC"], counts={"train": 2, "test": 1}).read(tmp_path)["train"]
     assert train.columns == (("x", 'a "b c'), ("y z", "d e"))
     assert train.labels.tolist() == [0, 1]
-
-
-BROKEN = [
-    ("SST2", {"SST/binary/sentiment-train": "a b\t1\n"}, "1 texts in 'train', 67,349 expected"),
-    ("SST2", {"SST/binary/sentiment-train": "a b 1\n"}, "line 1: 2 tab-separated columns expected, 1 found"),
-    ("SST2", {"SST/binary/sentiment-train": "a\t1\nb\t2\n"}, "line 2: '2' is none of the classes 0, 1"),
-    ("SST2", {"SST/binary/sentiment-train": b"a\t1\n\xff\t0\n"}, "not UTF-8"),
-    ("SST2", {"SST/binary/sentiment-train": ""}, "is empty"),
-    ("SST2", {}, "cannot read"),
-    ("TREC", {"TREC/train_5500.label": "WHO:x y\n"}, "line 1: 'WHO' is none of the classes ABBR"),
-    ("MR", {"MR/rt-polarity.pos": "good\n", "MR/rt-polarity.neg": "bad\n"}, "2 texts in 'all', 10,662 expected"),
-    ("MRPC", {"MRPC/msr_paraphrase_train.txt": "h\n1\t2\t3\n"}, "line 2: 5 tab-separated columns"),
-    ("STS-B", {"STS/STSBenchmark/sts-test.csv": "a\tb\tc\td\t5\tx\ty\n"}, "1 pairs, 1,379 expected"),
-    ("SICK-R", {"SICK/SICK_test_annotated.txt": ""}, "is empty"),
-]
-
-
-@pytest.mark.parametrize(("name", "files", "words"), BROKEN, ids=[f"{b[0]}-{b[2][:20]}" for b in BROKEN])
-def test_a_wrong_file_is_one_line_with_its_place(tmp_path, name, files, words):
-    whole = {"SST/binary/sentiment-dev": "a\t1\n", "SST/binary/sentiment-test": "a\t1\n"}
-    whole |= {"TREC/TREC_10.label": "NUM:x y\n", "MRPC/msr_paraphrase_test.txt": "h\n1\t1\t2\ta\tb\n"}
-    for file, content in {**whole, **files}.items():
-        write(tmp_path, file, content)
-    with pytest.raises(DataError, match=words) as caught:
-        TASKS[name].read(tmp_path)
-    assert "\n" not in str(caught.value)
-    assert str(tmp_path) in str(caught.value)
 
 
 @pytest.mark.parametrize("name", names_of("senteval"))

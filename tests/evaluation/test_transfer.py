@@ -1,4 +1,4 @@
-"""Transfer tasks against a literal nested loop over scikit-learn's folds, on small and on real texts."""
+"""Transfer tasks against a literal nested loop over scikit-learn's folds, and their dev accuracies while training."""
 
 from dataclasses import replace
 
@@ -9,24 +9,25 @@ from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold
 from transfer_cases import MINI, TASKS, bag_of_words
 
-from dystress_text.errors import DataError
-from dystress_text.evaluation.classifier import L2_VALUES, RECIPES, Subset, fit_batched, fit_literal
-from dystress_text.evaluation.transfer import evaluate_transfer, features
+from dystress_text.errors import ParameterError
+from dystress_text.evaluation.classifier import L2_VALUES, RECIPES, Subset, fit
+from dystress_text.evaluation.evaluators import transfer_evaluator
+from dystress_text.evaluation.transfer import dev_accuracy, evaluate_transfer, features
 
 
 def fit_one(x, y, classes, train, held_out, l2, recipe):
-    return fit_literal(x, torch.from_numpy(y), classes, [Subset(train, held_out)], np.array([[l2]]), recipe)
+    return fit(x, torch.from_numpy(y), classes, [Subset(train, held_out)], np.array([[l2]]), recipe)
 
 
 def literal_score(task, folder, mode):
-    """One fit after another, as SentEval's validation module goes about it."""
+    """Accuracy, F1 and dev accuracy of one fit after another, as SentEval's validation module goes about it."""
     recipe, splits = RECIPES[mode], task.read(folder)
     fold = StratifiedKFold(n_splits=recipe.folds, shuffle=True, random_state=1111)
     x = {name: features(split, bag_of_words) for name, split in splits.items()}
     y = {name: split.labels for name, split in splits.items()}
 
     def choose(rows, x, y):
-        """The l2 of the best mean over the inner folds."""
+        """The l2 of the best mean over the inner folds, and that mean."""
         means = []
         for l2 in L2_VALUES:
             reached = [
@@ -34,29 +35,35 @@ def literal_score(task, folder, mode):
                 for i, j in fold.split(rows, y[rows])
             ]
             means.append(round(100 * np.mean(reached), 2))
-        return L2_VALUES[int(np.argmax(means))]
+        return L2_VALUES[int(np.argmax(means))], max(means)
 
     if task.scheme == "folds":
-        scores = []
+        scores, bests = [], []
         for train, test in fold.split(x["all"], y["all"]):
-            l2 = choose(train, x["all"], y["all"])
+            l2, best = choose(train, x["all"], y["all"])
             fitted = fit_one(x["all"], y["all"], task.classes, train, None, l2, recipe)
             predicted = fitted.predict(x["all"][test], 0).numpy()
             scores.append(round(100 * (predicted == y["all"][test]).mean(), 2))
-        return round(np.mean(scores), 2), None
+            bests.append(best)
+        return round(np.mean(scores), 2), None, round(np.mean(bests), 2)
     rows = np.arange(len(y["train"]))
-    l2 = choose(rows, x["train"], y["train"])
+    l2, best = choose(rows, x["train"], y["train"])
     predicted = fit_one(x["train"], y["train"], task.classes, rows, None, l2, recipe).predict(x["test"], 0).numpy()
     f1 = round(100 * f1_score(y["test"], predicted), 2) if len(splits["test"].columns) == 2 else None
-    return round(100 * (predicted == y["test"]).mean(), 2), f1
+    return round(100 * (predicted == y["test"]).mean(), 2), f1, best
 
 
 @pytest.mark.parametrize(("name", "floor"), [("MiniSubjectivity", 60), ("MiniQuestions", 30), ("MiniParaphrase", 40)])
 def test_tasks_equal_the_literal_loop(name, floor):
-    result = evaluate_transfer(TASKS[name], MINI, bag_of_words, "fast")
-    assert (result.accuracy, result.f1) == literal_score(TASKS[name], MINI, "fast")
+    task, asked = TASKS[name], []
+    result = evaluate_transfer(task, MINI, bag_of_words, "fast")
+    assert (result.accuracy, result.f1, result.dev_accuracy) == literal_score(task, MINI, "fast")
     assert result.accuracy > floor
     assert set(result.l2) <= set(L2_VALUES)
+    splits = task.read(MINI)
+    assert dev_accuracy(task, splits, lambda s: asked.extend(s) or bag_of_words(s)) == result.dev_accuracy
+    seen = {text for split in splits if split != "test" for column in splits[split].columns for text in column}
+    assert set(asked) == seen  # nothing of the test split
 
 
 @pytest.fixture
@@ -88,6 +95,7 @@ def test_the_dev_scheme_equals_the_literal_loop(sst):
     result = evaluate_transfer(task, sst, bag_of_words)
     assert (result.accuracy, result.l2) == (expected, (L2_VALUES[best],))
     assert result.dev_accuracy == round(100 * fits[best].accuracy[0, 0], 2)
+    assert dev_accuracy(task, splits, bag_of_words, "test") == result.dev_accuracy
 
 
 def test_pairs_have_the_features_of_the_protocol():
@@ -96,16 +104,27 @@ def test_pairs_have_the_features_of_the_protocol():
     np.testing.assert_allclose(features(split, bag_of_words).numpy(), np.concatenate([abs(u - v), u * v], 1))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["TREC", "MRPC"])
-def test_batched_equals_literal_on_real_data(name, shared):
-    """In fast mode on small vectors; the benchmark compares test mode on large ones."""
-    folder = shared / "data" / "senteval"
-    try:
-        batched, literal = (
-            evaluate_transfer(TASKS[name], folder, bag_of_words, "fast", fit).accuracy
-            for fit in (fit_batched, fit_literal)
-        )
-    except DataError as error:
-        pytest.skip(str(error))
-    assert batched == pytest.approx(literal, abs=0.2)
+def test_several_tasks_have_a_mean_and_one_has_none():
+    names = ["MiniParaphrase", "MiniQuestions"]
+    evaluator = transfer_evaluator(names)
+    metrics = evaluator(bag_of_words)
+    assert list(metrics) == ["miniparaphrase_dev_accuracy", "miniquestions_dev_accuracy", "avg_transfer_dev"]
+    each = [dev_accuracy(TASKS[name], TASKS[name].read(MINI), bag_of_words) for name in names]
+    assert list(metrics.values()) == [*each, pytest.approx(sum(each) / 2)]
+    assert evaluator.best_metrics == ["avg_transfer_dev", *list(metrics)[:2]]
+    alone = transfer_evaluator(["MiniQuestions", "MiniQuestions"])
+    assert list(alone(bag_of_words)) == alone.best_metrics == ["miniquestions_dev_accuracy"]
+
+
+def test_missing_and_damaged_files_are_one_line(tmp_path):
+    for names, said in (
+        (["MR", "MiniQuestions"], "no files of MR in .*prepare"),
+        (["all", "MR"], "no task 'all'; known"),
+    ):
+        with pytest.raises(ParameterError, match=f"^eval_transfer: {said}"):
+            transfer_evaluator(names, tmp_path)
+    for file in TASKS["TREC"].files:
+        (tmp_path / "senteval" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "senteval" / file).write_text("DESC:x what is it\n")
+    with pytest.raises(ParameterError, match=r"^eval_transfer: TREC has 1 texts in 'train', 5,452 expected"):
+        transfer_evaluator(["TREC"], tmp_path)

@@ -1,18 +1,22 @@
 """Sweeps: which runs are planned, refused, run, left alone, resumed and evaluated."""
 
+import fcntl
 import json
 import os
 import shlex
 import signal
+import subprocess
+import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
-from dystress_text.errors import UserError
+from dystress_text.errors import Interrupted, UserError
 from dystress_text.report import sweep as program
-from dystress_text.report.sweep import Evaluation, PlannedRun, evaluation_of, plan
+from dystress_text.report.sweep import PlannedRun, plan, run_jobs
 from dystress_text.simcse.presets import TABLES
 from dystress_text.sweep import main, make_parser
 from dystress_text.train import main as train
@@ -63,7 +67,7 @@ def stage(tmp_path, monkeypatch):
     def run(*more, seeds=(0, 1), extra=("--max_steps=3",)):
         argv = ["--presets", "sts-macl", "paper", "--seeds", *map(str, seeds), f"--output_dir={folder}", *more]
         runs = plan(make_parser().parse_args(argv), extra)
-        settings = {each.name: program.parse(each.options).options() for each in runs}
+        settings = {each.folder.name: program.parse(each.options).options() for each in runs}
         (tmp_path / "settings.json").write_text(json.dumps(settings))
         return main([*argv, "--", *extra])
 
@@ -89,19 +93,10 @@ def test_a_failed_run_is_named_and_the_others_go_on(stage, capsys):
     assert stage("--tasks=none", seeds=(9, 0)) == 1
     printed = capsys.readouterr()
     log = stage.folder / "logs" / "paper-seed-9.log"
-    assert (
-        f"failed: paper-seed-9: training: exit code 1, train.py: error: seed 9 is not liked; log: {log}" in printed.err
-    )
+    assert f"failed: paper-seed-9: exit code 1; log: {log}" in printed.err
     assert "2 done, 2 failed" in printed.out
     assert "trained" in json.loads((stage.folder / "paper-seed-0" / "run.json").read_text())
     assert not (stage.folder / "paper-seed-0" / "evaluations").exists()
-
-
-def test_an_incomplete_evaluation_is_a_failure_and_is_tried_again(stage, capsys):
-    assert stage("--tasks", "nowhere", seeds=(0,)) == 1
-    assert "evaluation: exit code 1, nowhere left out: no such file; log: " in capsys.readouterr().err
-    assert stage("--tasks", "nowhere", seeds=(0,)) == 1
-    assert (stage.folder / "paper-seed-0" / "evaluations").read_text() == "nowhere\n" * 2
 
 
 def test_a_stopped_sweep_goes_on(stage, capsys, tmp_path):
@@ -117,7 +112,7 @@ def test_a_stopped_sweep_goes_on(stage, capsys, tmp_path):
     assert stage("--tasks=none") == 128 + signal.SIGTERM
     stopper.join()
     printed = capsys.readouterr()
-    assert "stopped by SIGTERM: 1 stopped, 3 waiting; the same line goes on from there" in printed.err
+    assert "stopped by SIGTERM; the same line goes on from there" in printed.err
     (tmp_path / "wait").unlink()
     assert stage("--tasks=none") == 0
     resumed = {f.parent.name: json.loads(f.read_text())["resumed"] for f in stage.folder.glob("*/run.json")}
@@ -157,27 +152,21 @@ def planned(*argv, extra=()):
 def test_a_table_has_every_row_with_every_seed():
     runs = planned("--table", "sts", "--seeds", "0", "1", "2", "1")
     assert len(runs) == len(TABLES["sts"]) * 3
-    assert runs[0].name == "sts-constant-0.05-seed-0"
-    assert runs[len(TABLES["sts"])].name == "sts-constant-0.05-seed-1"  # a whole table before the next seed
+    assert runs[0].folder.name == "sts-constant-0.05-seed-0"
+    assert runs[len(TABLES["sts"])].folder.name == "sts-constant-0.05-seed-1"  # a whole table before the next seed
     assert "--preset=sts-macl" in runs[1].options
 
 
 def test_a_grid_is_all_combinations_that_are_ranges():
     argv = ["--temperature", "shifted_cosine", "--shift", "-0.4", "--seeds", "5"]
     argv += ["--tau_min", "0.03", "0.05", "--tau_max", "0.04", "0.07"]
-    names = [run.name for run in planned(*argv)]
+    names = [run.folder.name for run in planned(*argv)]
     assert names == [
         f"grid-shifted_cosine-tau_min={low}-tau_max={high}-shift=-0.4-seed-5"
         for low, high in ((0.03, 0.04), (0.03, 0.07), (0.05, 0.07))
     ]
     loss = program.parse(planned(*argv)[0].options).loss
     assert (loss.temperature, loss.tau_min, loss.tau_max, loss.shift) == ("shifted_cosine", 0.03, 0.04, -0.4)
-
-
-def test_constants_are_a_grid_too_and_stand_beside_a_table():
-    names = [run.name for run in planned("--table", "controls", "--temp", "0.02", "0.1", "--seeds", "0")]
-    assert names[-2:] == ["grid-temp=0.02-seed-0", "grid-temp=0.1-seed-0"]
-    assert len(names) == len(TABLES["controls"]) + 2
 
 
 @pytest.mark.parametrize(
@@ -188,14 +177,12 @@ def test_constants_are_a_grid_too_and_stand_beside_a_table():
         (["--table", "sts", "--jobs", "0"], "--jobs: must be at least 1, got 0"),
         (["--table", "sts", "--tasks", "none", "sts"], "--tasks: none stands alone"),
         (["--table", "sts", "--", "--seed=3"], "--seed=3: not behind --, the sweep sets it"),
-        (["--table", "sts", "--", "--output_dir", "x"], "--output_dir: not behind --"),
         (["--table", "sts", "--", "--preset", "small"], "--preset: not behind --, each row is a preset"),
         (["--table", "sts", "--", "--max_stepps=3"], "unknown option --max_stepps=3"),
         (
             ["--temperature", "cosine", "--shift", "-0.4"],
-            "--shift: temperature 'cosine' takes --tau_min, --tau_max only",
+            "--shift: temperature 'cosine' takes tau_min, tau_max only",
         ),
-        (["--temp", "-1"], "--temperature constant: --temp "),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(argv, message, tmp_path, monkeypatch, capsys):
@@ -207,15 +194,71 @@ def test_what_cannot_be_is_refused_before_anything_runs(argv, message, tmp_path,
     assert os.listdir(tmp_path) == []
 
 
-def test_without_tasks_nothing_is_evaluated():
-    assert evaluation_of(make_parser().parse_args(["--tasks", "none"])).tasks == ()
-
-
 def test_tasks_may_have_sentevals_names():
-    given = ["--tasks", "STSBenchmark", "MR", "SICKRelatedness", "STS-B"]
-    assert evaluation_of(make_parser().parse_args(given)).tasks == ("STS-B", "MR", "SICK-R")
-    with pytest.raises(UserError, match="--tasks: SICKEntailment is not evaluated"):
-        evaluation_of(make_parser().parse_args(["--tasks", "SICKEntailment"]))
+    given = ["--presets", "paper", "--tasks", "STSBenchmark", "MR", "SICKRelatedness", "STS-B"]
+    assert planned(*given)[0].tasks == ("STS-B", "MR", "SICK-R")
+    assert planned("--presets", "paper", "--tasks", "none")[0].tasks == ()
+    with pytest.raises(ValueError, match="SICKEntailment"):
+        planned("--presets", "paper", "--tasks", "SICKEntailment")
+
+
+# ---- processes -----------------------------------------------------------------------------------------------------
+
+
+def run(tmp_path, at_once, **codes):
+    """Run jobs whose commands are pieces of Python."""
+
+    def commands(codes):
+        return lambda: (("", [sys.executable, "-S", "-c", code]) for code in codes)
+
+    return run_jobs({name: commands(of) for name, of in codes.items()}, tmp_path, at_once, dict(os.environ))
+
+
+def test_a_failure_stops_its_own_job_alone_and_so_many_run_at_once(tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    count = f"import os, time; me = f'{here}/{{os.getpid()}}'; open(me, 'w').close(); time.sleep(0.3); "
+    count += f"print('at once', len(os.listdir('{here}'))); os.remove(me)"
+    failures = run(tmp_path, 2, a=["import sys; sys.exit(3)", "print('never')"], b=[count, count], c=[count], d=[count])
+    assert failures == {"a": f"exit code 3; log: {tmp_path / 'a.log'}"}
+    assert "never\n" not in (tmp_path / "a.log").read_text().splitlines()
+    counts = [line.split()[-1] for name in "bcd" for line in (tmp_path / f"{name}.log").read_text().splitlines()
+              if line.startswith("at once")]  # fmt: skip
+    assert len(counts) == 4
+    assert max(counts) == "2"
+
+
+def test_what_another_process_runs_is_left_alone(tmp_path):
+    """The child holds the lock: it stays locked when the first sweep is gone and its child is not."""
+    with (tmp_path / "a.log").open("a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        sleeper = subprocess.Popen(["sleep", "60"], stdout=log)
+    try:
+        assert run(tmp_path, 1, a=["print(1)"]) == {"a": f"another process is at it and writes {tmp_path / 'a.log'}"}
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    assert run(tmp_path, 1, a=["print(1)"]) == {}
+
+
+def test_the_second_signal_kills(tmp_path):
+    deaf = f"import signal, time; signal.signal(15, signal.SIG_IGN); open('{tmp_path}/up', 'w').close(); time.sleep(60)"
+
+    def twice():
+        while not (tmp_path / "up").exists():
+            time.sleep(0.01)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.3)
+
+    asked, before, begin = threading.Thread(target=twice), signal.getsignal(signal.SIGINT), time.monotonic()
+    asked.start()
+    with pytest.raises(Interrupted, match="stopped by SIGINT"):
+        run(tmp_path, 1, a=[deaf], b=["print(1)"])
+    asked.join()
+    assert time.monotonic() - begin < 30
+    assert signal.getsignal(signal.SIGINT) == before
+    assert not (tmp_path / "b.log").exists() or (tmp_path / "b.log").read_text() == ""
 
 
 # ---- the real programs ---------------------------------------------------------------------------------------------
@@ -223,43 +266,15 @@ def test_tasks_may_have_sentevals_names():
 
 def test_the_state_of_a_real_run(flags, tmp_path):
     options = tuple(flag for flag in flags if not flag.startswith("--output_dir"))
-    run = PlannedRun("out", tmp_path / "out", options)
+    run = PlannedRun(tmp_path / "out", options, ("MiniSTS",), "mini", None)
     assert run.state() == "missing"
     assert train(flags) == 0
     assert run.state() == "trained"
-    assert run.train_command() is None
-    with pytest.raises(program.UserError, match="seed was 42, is 1"):
-        PlannedRun("out", tmp_path / "out", (*options, "--seed=1")).state()
-    assert run.evaluate_command(Evaluation(("MiniSTS",), "mini", None))[-2:] == ["--tasks", "MiniSTS"]
+    ((_, command),) = run.commands()
+    assert command[-2:] == ["--tasks", "MiniSTS"]
+    with pytest.raises(UserError, match="seed was 42, is 1"):
+        replace(run, options=(*options, "--seed=1")).state()
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     del record["trained"]
     (tmp_path / "out" / "run.json").write_text(json.dumps(record))
-    assert (run.state(), run.train_command()[-1]) == ("begun", "--resume_from_checkpoint")
-
-
-@pytest.mark.slow(60)
-def test_a_real_run_stopped_by_ctrl_c_goes_on_and_is_evaluated(flags, tmp_path, capsys):
-    own = [flag for flag in flags if not flag.startswith(("--output_dir", "--max_steps", "--data_dir"))]
-    data = [flag for flag in flags if flag.startswith("--data_dir")]
-    sweep = tmp_path / "sweep"
-    argv = [
-        "--presets", "paper", "--seeds", "0", "--suite=mini", "--tasks", "MiniSTS", *data, f"--output_dir={sweep}",
-        "--", *own, "--max_steps=300",
-    ]  # fmt: skip
-
-    def stop():
-        deadline = time.monotonic() + 240
-        while not list(sweep.glob("*/metrics.jsonl")) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    stopper = threading.Thread(target=stop)
-    stopper.start()
-    assert main(argv) == 130
-    stopper.join()
-    assert "stopped by SIGINT: 1 stopped" in capsys.readouterr().err
-    assert len(list(sweep.glob("*/checkpoint-*"))) == 1
-    assert main(argv) == 0
-    assert "going on after step" in (sweep / "logs" / "paper-seed-0.log").read_text()
-    assert json.loads((sweep / "paper-seed-0" / "senteval-mini-test.json").read_text())["complete"]
-    assert (sweep / "paper-seed-0" / "sts-pairs.npz").is_file()
+    assert next(run.commands())[1][-1] == "--resume_from_checkpoint"

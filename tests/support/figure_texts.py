@@ -4,13 +4,13 @@ import pytest
 from matplotlib.text import Text
 
 from dystress_text.figures import main
-from dystress_text.report import drawings
+from dystress_text.report.plots import style
 
 
 def check_texts(figure, least=10):
     """No text is clipped, smaller than 7 points, or on another, once the figure is drawn; returns what was drawn."""
     drawn, draw = [], Text.draw
-    with pytest.MonkeyPatch.context() as patch, drawings.style():
+    with pytest.MonkeyPatch.context() as patch, style():
         patch.setattr(Text, "draw", lambda self, *args, **more: (drawn.append(self), draw(self, *args, **more))[1])
         figure.canvas.draw()
     texts = [text for text in dict.fromkeys(drawn) if text.get_text().strip()]

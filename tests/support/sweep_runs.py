@@ -5,18 +5,13 @@ from __future__ import annotations
 import json
 import warnings
 
-import numpy as np
-
 from dystress_text.evaluation.catalogue import TASKS
-from dystress_text.report.runs import PAIRS
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import TEXT
 from dystress_text.training.build_loss import build_objective
 
-GOLD = np.tile(np.arange(6.0), 50)
 
-
-def write_run(folder, name, seed, figure, options=(), pairs=None, unfinished=False, tasks=TASKS["sts"], **more):
+def write_run(folder, name, seed, figure, options=(), unfinished=False, tasks=TASKS["sts"], **more):
     place = folder / f"{name}-seed-{seed}"
     place.mkdir(parents=True)
     preset = [f"--preset={name}"] if name.startswith("sts-") else []
@@ -26,7 +21,8 @@ def write_run(folder, name, seed, figure, options=(), pairs=None, unfinished=Fal
         objective = build_objective(settings.loss, TEXT)
     record = {
         "program": "dystress_text/train.py", "settings": settings.options(), "objective": type(objective).__name__,
-        "temperature": repr(objective.temperature), "steps": 20, "device": "1 x cpu", "data_variants": {},
+        "temperature": repr(objective.temperature), "temperature_parameters": objective.temperature.values(),
+        "steps": 20, "device": "1 x cpu", "data_variants": {},
         "corpus": {"sentences": 3000, "sha256": "0123456789abcdef"},
     }  # fmt: skip
     if not unfinished:
@@ -36,6 +32,4 @@ def write_run(folder, name, seed, figure, options=(), pairs=None, unfinished=Fal
         found = {task: {"spearman": round(figure + i, 2)} for i, task in enumerate(tasks)}
         result = {"suite": "senteval", "tasks": found, "data_variant": None, "complete": True}
         (place / "senteval-senteval-test.json").write_text(json.dumps(result))
-    if pairs is not None:
-        np.savez(place / PAIRS, **{"STS-B": np.stack([pairs, GOLD])})
     return place

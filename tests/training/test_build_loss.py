@@ -132,6 +132,7 @@ def trained(corpus, folder, scores=(), **options):
     """A run that learns a constant temperature; its summary, and the temperature before and after."""
     loss = LossSettings(temp=0.05, learn_temperature=True, temperature_learning_rate=0.01)
     defaults = {"train_batch_size": 8, "mixed_precision": "no", "lr_scheduler_type": "constant"}
+    folder.mkdir(exist_ok=True)
     engine = EngineSettings(output_dir=str(folder), **{**defaults, **options})
     task, scores = make_task(corpus), iter(scores)
     task.objective = build_objective(loss, TEXT)

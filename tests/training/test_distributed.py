@@ -2,9 +2,6 @@
 
 import gc
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +10,7 @@ import torch
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 from conftest import build_tokenizer, build_transformer, reset_accelerator
-from processes import free_port, spawn
-from sentence_transformers import SentenceTransformer
+from processes import spawn
 
 from dystress_text.core import (
     AlignmentAdaptiveTemperature,
@@ -31,7 +27,6 @@ from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.errors import UserError
 from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.train import main
 from dystress_text.training.accelerator import _check_launch, make_accelerator
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.similarity_log import similarity_log_of
@@ -187,7 +182,7 @@ def test_processes_that_do_not_find_each_other_are_refused(monkeypatch):
 
 
 def test_shards_are_refused():
-    accelerator = SimpleNamespace(distributed_type=DistributedType.FSDP, num_processes=2, gradient_accumulation_steps=1)
+    accelerator = SimpleNamespace(distributed_type=DistributedType.FSDP, num_processes=2, device=torch.device("cpu"))
     with pytest.raises(UserError, match="FSDP is not supported"):
         _check_launch(accelerator, EngineSettings())
 
@@ -198,39 +193,3 @@ def test_another_accumulation_of_the_launcher_is_refused(monkeypatch):
         make_accelerator(EngineSettings())
     reset_accelerator()
     assert make_accelerator(EngineSettings(gradient_accumulation_steps=4)).gradient_accumulation_steps == 4
-
-
-@pytest.mark.slow(30)
-def test_two_machines_train_as_one_process(tiny_bert, text_file, tmp_path):
-    """Two launchers, as on two machines, with the configuration file of the documentation; on the loopback network."""
-    flags = [
-        f"--model_name_or_path={tiny_bert}", f"--train_file={text_file}", "--eval_set=none", "--max_steps=6",
-        "--train_batch_size=8", "--mixed_precision=no", "--learning_rate=1e-3", "--dropout=0", "--logging_steps=1",
-    ]  # fmt: skip
-    assert main([*flags, f"--output_dir={tmp_path / 'one'}"]) == 0
-    launch_line = [
-        sys.executable, "-m", "accelerate.commands.launch", "--config_file", ROOT / "docs/accelerate/two_machines.yaml",
-        "--num_processes=2", "--main_process_ip=127.0.0.1", f"--main_process_port={free_port()}",
-    ]  # fmt: skip
-    program = [ROOT / "dystress_text" / "train.py", *flags, f"--output_dir={tmp_path / 'two'}"]
-    machines = [
-        subprocess.Popen(
-            [*map(str, [*launch_line, f"--machine_rank={rank}", *program])],
-            env={**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    printed = [machine.communicate(timeout=180)[0] for machine in machines]
-    assert [machine.returncode for machine in machines] == [0, 0], printed
-    assert "loads the model" in printed[0]  # the first machine has the main process
-    assert "loads the model" not in printed[1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
-    assert json.loads((tmp_path / "two" / "run.json").read_text())["processes"] == 2
-    logs = [[json.loads(line) for line in (tmp_path / f / "metrics.jsonl").open()] for f in ("one", "two")]
-    one, two = ([line["loss"] for line in log] for log in logs)
-    assert len(one) == 6
-    assert two == pytest.approx(one, rel=1e-5)
-    assert SentenceTransformer(str(tmp_path / "two"), device="cpu").encode("the cat").shape == (16,)

@@ -63,8 +63,9 @@ def test_dropout_is_replayed(tmp_path, corpus):
 
 
 def test_bf16(tmp_path, corpus):
-    _, curve = train(corpus, tmp_path / "whole", None, mixed_precision="bf16")
-    _, chunked = train(corpus, tmp_path / "chunks", 4, mixed_precision="bf16")
+    options = {"mixed_precision": "bf16", "learning_rate": 1e-3}  # with a larger one roundings grow
+    _, curve = train(corpus, tmp_path / "whole", None, **options)
+    _, chunked = train(corpus, tmp_path / "chunks", 4, **options)
     assert chunked == pytest.approx(curve, rel=0.02)
 
 

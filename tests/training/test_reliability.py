@@ -18,7 +18,6 @@ import torch
 from processes import forkserver, free_port
 
 from dystress_text.files.whole import MODEL_STAGING
-from dystress_text.simcse.task import SimcseTask
 from dystress_text.train import main
 from dystress_text.training.run_folder import STAGING, checkpoint_folders
 
@@ -238,7 +237,7 @@ def run_limited(bytes_, arguments, errors):
     run_main(arguments, errors)
 
 
-@pytest.mark.parametrize("room", [3_000, 60_000])
+@pytest.mark.parametrize("room", [60_000])
 def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(room, flags, tmp_path):
     """At different files, by a limit on the size of each."""
     out, errors = tmp_path / "out", tmp_path / "errors"
@@ -259,19 +258,3 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(room, flags, tmp
         if path.parent.name == "checkpoint-2":
             assert path.read_bytes() == content
     assert main(arguments) == 0
-
-
-def test_an_output_folder_that_goes_away_is_one_line(flags, tmp_path, capsys, monkeypatch):
-    out = tmp_path / "out"
-    step = SimcseTask.begin_step
-
-    def removing(self, epoch, run_fraction):
-        if epoch > 0.3:
-            shutil.rmtree(out, ignore_errors=True)
-        step(self, epoch, run_fraction)
-
-    monkeypatch.setattr(SimcseTask, "begin_step", removing)
-    assert main(with_output(flags, out, "--save_steps=0", "--eval_steps=0")) == 2
-    last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert f"cannot write to {str(out)!r} after step" in last
-    assert "No such file or directory" in last

@@ -180,8 +180,8 @@ def test_tensorboard_gets_the_log(tmp_path, corpus):
     assert list((tmp_path / "tracker-logs").rglob("events.*"))
 
 
-@pytest.mark.parametrize("tracker", ["nonsense", "clearml"])
-def test_a_tracker_that_is_not_installed_is_refused(tracker):
+def test_a_tracker_that_is_not_installed_is_refused():
+    tracker = "clearml"
     with pytest.raises(UserError, match=f"report_to: '{tracker}' is not a tracker.*none"):
         make_accelerator(EngineSettings(report_to=tracker))
 
@@ -196,7 +196,7 @@ def test_a_launchers_odd_precision_is_refused(monkeypatch):
 
 @pytest.mark.parametrize(
     ("cuda", "launcher", "expected"),
-    [(True, "", "fp16"), (True, "no", "fp16"), (True, "bf16", "bf16"), (False, "", "auto"), (False, "bf16", "bf16")],
+    [(True, "no", "fp16"), (True, "bf16", "bf16"), (False, "", "auto")],
 )
 def test_auto_fp16_is_fp16_on_cuda_and_auto_elsewhere(cuda, launcher, expected, monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
@@ -304,21 +304,19 @@ def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpu
         assert line["tau_negative"] == pytest.approx(ShiftedCosineTemperature()(others).mean().item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("how", [{"gradient_accumulation_steps": 2}, {"grad_cache_chunk": 3}])
-def test_similarities_of_accumulated_and_cached_batches(tmp_path, corpus, how):
-    run(make_task(corpus), corpus, tmp_path, max_steps=4, log_similarity=True, **how)
+def test_similarities_of_accumulated_and_cached_batches(tmp_path, corpus):
+    run(make_task(corpus), corpus, tmp_path, max_steps=4, log_similarity=True, gradient_accumulation_steps=2,
+        grad_cache_chunk=3)  # fmt: skip
     lines = similarities_of(tmp_path)
     assert len(lines) == 4
-    assert sum(lines[-1]["histograms"]["positives"]) == 4 * 8 * how.get("gradient_accumulation_steps", 1)
+    assert sum(lines[-1]["histograms"]["positives"]) == 4 * 8 * 2
 
 
 @pytest.mark.parametrize(
     ("options", "evaluated"),
     [
         ({"num_train_epochs": 0.5, "evaluation_strategy": "epoch"}, [13]),  # of 25 steps, rounded up
-        ({"num_train_epochs": 2.25, "evaluation_strategy": "epoch", "eval_steps": 10}, [25, 50, 57]),
         ({"num_train_epochs": 2, "evaluation_strategy": "no", "eval_steps": 10}, [50]),
-        ({"num_train_epochs": 1, "evaluation_strategy": "steps", "eval_steps": 10}, [10, 20, 25]),
         ({"num_train_epochs": 1, "eval_steps": 10}, [10, 20, 25]),
     ],
 )
@@ -336,10 +334,8 @@ def test_parts_of_an_epoch_and_when_it_is_evaluated(options, evaluated, tmp_path
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("seed", -1), ("seed", 2**32),
-     ("learning_rate", 0), ("learning_rate", float("nan")), ("max_steps", 0), ("warmup_ratio", 1.5), ("eval_steps", -1),
-     ("gradient_accumulation_steps", 0), ("max_grad_norm", -1.0), ("num_train_epochs", 0), ("logging_steps", 0),
-     ("num_train_epochs", float("inf"))],
+    [("seed", 2**32), ("learning_rate", float("nan")), ("max_steps", 0), ("warmup_ratio", 1.5), ("grad_cache_chunk", 0),
+     ("num_train_epochs", float("inf")), ("resume_from_checkpoint", "maybe")],
 )  # fmt: skip
 def test_settings_out_of_range_name_the_option(option, value):
     with pytest.raises(UserError, match=f"^(--)?{option}"):

@@ -1,0 +1,194 @@
+"""Figures of evaluated runs of images: they draw what the files say.
+
+The programs' own dataclasses write the records and evaluations, so a field that changes its name fails here.
+"""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from figure_texts import check_texts, error_of
+from matplotlib import pyplot as plt
+
+from dystress_text.figures import OUTCOMES, main
+from dystress_text.files.whole import write_json
+from dystress_text.report import outcomes
+from dystress_text.report.plots import style
+from dystress_text.training.build_loss import build_objective
+from vision.data.loading import Splits
+from vision.data.shapes import make_shapes
+from vision.evaluation.accuracy import Accuracy
+from vision.evaluation.geometry import Geometry, draw_geometry
+from vision.evaluation.run import Results
+from vision.evaluation.settings import EvaluationSettings
+from vision.pretraining.loss_defaults import VISION
+from vision.train import parse
+
+COSINE = ("--temperature=cosine", "--tau_min=0.07", "--tau_max=0.2")
+SHIFTED = ("--temperature=shifted_cosine", "--tau_min=0.07", "--tau_max=0.2", "--shift=-0.4")
+GRID = [  # flags, then (accuracy, uniformity, tolerance) by seed
+    (("--temp=0.1",), [(60.0, -2.0, 0.5), (62.5, -2.1, 0.52), (58.0, -2.3, 0.56)]),
+    (("--temp=0.5",), [(61.0, -1.6, 0.6), (61.5, -1.5, 0.61), (66.0, -1.9, 0.59)]),
+    (COSINE, [(70.0, -2.2, 0.4), (69.0, -2.4, 0.45)]),
+    (SHIFTED, [(65.0, -2.5, 0.3)]),
+]
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def about():
+    train, test = (make_shapes(split, per_class=3) for split in ("train", "test"))
+    return Splits(train, test, 24, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)).describe()
+
+
+@pytest.fixture
+def image_run(tmp_path, about):
+    """Make the folder of a run of images; returns it."""
+
+    def make(name, top1, uniformity, tolerance, *flags, seed=0, tasks=("knn", "linear", "geometry"), **options):
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        settings = parse(["--preset=quickstart", *flags, f"--seed={seed}", f"--output_dir={folder}"])
+        objective = build_objective(settings.loss, VISION)
+        temperature = objective.temperature
+        record = {"program": "vision/train.py", "settings": settings.options(), "trained": {},
+                  "objective": type(objective).__name__, "temperature": repr(temperature),
+                  "temperature_parameters": temperature.values()}  # fmt: skip
+        write_json(folder / "run.json", record)
+        told = EvaluationSettings(str(folder), "shapes", tasks=list(tasks), **options)
+        found = {
+            "knn": {f"{told.k}-NN": asdict(Accuracy(top1, 99.0)), "1-NN L2": asdict(Accuracy(1.0, None))},
+            "linear": asdict(Accuracy(top1 + 7, 99.0)),
+            "geometry": asdict(Geometry(0.5, uniformity, -0.7, tolerance, (-1, 0, 1), (1, 2), (3, 4), (5, 6))),
+        }
+        results = Results({"settings": asdict(told), "data": about}, folder / "vision-shapes.json")
+        results.encoders = {"untrained": {}, str(folder): {task: found[task] for task in tasks}}
+        results.write()
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def images(image_run):
+    return [
+        image_run(f"run-{i}-seed-{seed}", *figures, *flags, seed=seed)
+        for i, (flags, seeds) in enumerate(GRID)
+        for seed, figures in enumerate(seeds)
+    ]
+
+
+def drawn(name, runs, accuracy="knn"):
+    return outcomes.draw(name, *outcomes.read_outcomes(runs, accuracy, "geometry" in name))
+
+
+def points(axes):
+    """Middle and half-lengths of the bars of every point, (x, y, dx, dy), 0 where there is no bar."""
+    found = []
+    for line, _, bars in axes.containers:
+        for i, (x, y) in enumerate(zip(line.get_xdata(), line.get_ydata(), strict=True)):
+            lengths = [0.0, 0.0]
+            for bar in bars:
+                start, end = bar.get_segments()[i]
+                lengths[int(start[0] == end[0])] = float(np.abs(end - start).max() / 2)
+            found.append((float(x), float(y), *lengths))
+    return np.array(found)
+
+
+def expected(place, seeds):
+    """Mean and deviation of the figure at that place, by numpy."""
+    values = [figures[place] for figures in seeds]
+    return np.mean(values), np.std(values, ddof=1) if len(values) > 1 else 0.0
+
+
+def test_accuracy_against_geometry_is_the_files(images):
+    figure = drawn("accuracy-geometry", images)
+    for place, axes, words in zip((1, 2), figure.axes, ("uniformity", "tolerance"), strict=True):
+        wanted = [[expected(place, s)[0], expected(0, s)[0], expected(place, s)[1], expected(0, s)[1]] for _, s in GRID]
+        np.testing.assert_allclose(points(axes), wanted, rtol=1e-9, atol=1e-9)
+        assert words in axes.get_xlabel()
+        assert axes.get_ylabel() == "200-NN top-1 accuracy (%)"
+        names = [note.get_text() for note in axes.texts]
+        assert names == ["0.1", "0.5", "cosine\n0.07 to 0.2", "shifted cosine\n0.07 to 0.2\nshift -0.4"]
+    assert "30 training and 30 test images" in figure.get_suptitle()
+
+
+def test_figures_by_temperature_are_the_files_and_the_linear_probe_can_be_asked_for(images):
+    figure = drawn("geometry-temperature", images)
+    for place, axes in enumerate(figure.axes):
+        wanted = [[x, expected(place, s)[0], 0, expected(place, s)[1]] for x, (_, s) in enumerate(GRID)]
+        np.testing.assert_allclose(points(axes), wanted, rtol=1e-9, atol=1e-9)
+    assert [label.get_text().split("\n")[0] for label in axes.get_xticklabels()] == [
+        "0.1", "0.5", "cosine", "shifted cosine",
+    ]  # fmt: skip
+    (axes,) = drawn("accuracy-temperature", images, "linear").axes
+    assert points(axes)[0, 1] == pytest.approx(expected(0, GRID[0][1])[0] + 7)
+    assert axes.get_ylabel().startswith("linear top-1 accuracy")
+
+
+def test_accuracy_over_the_rate_is_the_files(image_run):
+    figures = {0.001: [(60.0, 0.0, 0.0), (63.0, 0.0, 0.0)], 0.0003: [(50.0, 0.0, 0.0), (51.0, 0.0, 0.0)]}
+    runs = [
+        image_run(f"{t}-{rate}-{seed}", *f, f"--learning_rate={rate}", f"--temp={t}", seed=seed)
+        for t in (0.1, 0.2)
+        for rate, seeds in figures.items()
+        for seed, f in enumerate(seeds)
+    ]
+    (axes,) = drawn("accuracy-rate", runs).axes
+    wanted = [[rate, expected(0, figures[rate])[0], 0, expected(0, figures[rate])[1]] for rate in (0.0003, 0.001)]
+    np.testing.assert_allclose(points(axes), wanted * 2, rtol=1e-9, atol=1e-9)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["constant 0.1", "constant 0.2"]
+
+
+def test_what_else_differs_is_said_and_does_not_merge(image_run):
+    runs = [image_run(f"a-{t}", 60.0, -2.0, 0.5, f"--temp={t}") for t in (0.1, 0.2)]
+    runs.append(image_run("b", 50.0, -2.0, 0.5, "--temp=0.2", "--max_steps=7"))
+    found, _ = outcomes.read_outcomes(runs)
+    assert [(c.name, c.figures["accuracy"].mean) for c in found] == [
+        ("0.1\nmax_steps 150", 60.0), ("0.2\nmax_steps 150", 60.0), ("0.2\nmax_steps 7", 50.0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_a_folder_of_runs_is_drawn_by_the_program(name, images, tmp_path, capsys):
+    file = tmp_path / "x.svg"
+    assert main([name, str(tmp_path), "--output", str(file)]) == 0
+    assert capsys.readouterr().out.split() == [str(file)]
+    assert file.read_bytes().count(b"<path") > 30
+
+
+def test_wrong_runs_are_one_line(images, image_run, tmp_path, capsys):
+    name, other = "accuracy-geometry", images[3]
+    assert "no such folder: 'nowhere'" in error_of(capsys, name, "nowhere", other)
+    bare = image_run("bare", 60.0, -2.0, 0.5, "--temp=0.3", tasks=("knn",))
+    said = error_of(capsys, name, bare, other)
+    assert f"is not evaluated so ('geometry'): python vision/evaluate.py --model {bare} --tasks knn geometry\n" in said
+    few = image_run("few", 60.0, -2.0, 0.5, "--temp=0.3", k=20)
+    assert f"not evaluated alike, in k: {few} and {other}" in error_of(capsys, name, few, other)
+    again = tmp_path / "again"
+    again.mkdir()
+    for file in ("run.json", "vision-shapes.json"):
+        (again / file).write_text((other / file).read_text())
+    assert "are one configuration with one seed" in error_of(capsys, name, other, again)
+    (again / "vision-shapes.json").write_text("{")
+    assert "cannot be read" in error_of(capsys, name, again, other)
+    record = json.loads((other / "run.json").read_text())
+    (other / "run.json").write_text(json.dumps({**record, "program": "dystress_text/train.py"}))
+    assert "is not the record of a run of vision/train.py" in error_of(capsys, name, other)
+
+
+def test_histograms_of_pairs_are_the_counts():
+    geometry = Geometry(0.5, -2.0, -0.7, 0.6, (-1, -0.5, 0, 0.5, 1), (0, 0, 1, 3), (1, 1, 1, 1), (5, 3, 2, 0))
+    with style():
+        figure = draw_geometry({"untrained": geometry, "out/a_$long_{name" * 4: geometry}, "shapes, 30 test images")
+    for axes in figure.axes:
+        shares = [stairs.get_data().values.tolist() for stairs in axes.patches]
+        assert shares == [[0, 0, 25, 75], [25] * 4, [50, 30, 20, 0]]
+        assert "tolerance 0.600" in axes.get_title()
+    check_texts(figure)

@@ -1,0 +1,168 @@
+"""Tables of a sweep: figures against numpy and SciPy, the paper's beside them, and what is said below."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import stats
+from sweep_runs import write_run
+
+from dystress_text.evaluation.catalogue import TASKS
+from dystress_text.report.__main__ import main
+from dystress_text.report.runs import read_text_runs
+from dystress_text.report.tables import Comparisons, groups_of, not_the_papers, paper_row, sections
+
+CONSTANT, SHIFTED = "sts-constant-0.05", "sts-shifted-0.4-0.05-0.07"
+# by configuration and seed: each task's figure is this plus its place in the table
+FIGURES = {CONSTANT: [70.0, 71.0, 72.5], "sts-macl": [71.0, 70.0, 73.5], SHIFTED: [70.5, 72.0, 73.0]}
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    for name, figures in FIGURES.items():
+        for seed, figure in enumerate(figures):
+            write_run(tmp_path / "sweep", name, seed, figure)
+    return tmp_path / "sweep"
+
+
+def tables(folder, *baselines):
+    """The tables by title, each by the first cells of its lines."""
+    found = sections(Comparisons(*read_text_runs([folder]), baselines))
+    return {title: [dict(zip(lines[0], line, strict=True)) for line in lines[1:]] for title, lines in found}
+
+
+def test_means_deviations_and_the_papers_figures(sweep):
+    lines = tables(sweep)["STS, Spearman x 100"]
+    assert [line[""] for line in lines][::3] == [f"{name}, 3 seeds" for name in FIGURES]  # in the paper's order
+    ours, paper, gap = lines[6:]
+    figures = np.array(FIGURES[SHIFTED]) + 1
+    assert ours["STS13"] == f"{figures.mean():.2f} ± {figures.std(ddof=1):.2f}"
+    assert (paper[""], paper["STS13"], paper["avg"]) == ("  paper: DySTreSS* 0.05/0.07", "80.61", "76.37")
+    assert gap["STS13"] == f"{figures.mean() - 80.61:+.2f}"
+    assert ours["avg"].startswith(f"{np.mean(FIGURES[SHIFTED]) + 3:.2f} ")
+    assert lines[4]["avg"] == "75.45"  # of its figures, not as printed
+
+
+def test_differences_are_paired_by_seed_and_tested(sweep):
+    macl, shifted = tables(sweep)["STS, Spearman x 100: differences over seeds"]
+    d = np.array(FIGURES[SHIFTED]) - FIGURES[CONSTANT]
+    low, high = stats.ttest_1samp(d, 0).confidence_interval()
+    assert list(shifted.values()) == [
+        SHIFTED, CONSTANT, "3", f"{d.mean():+.2f}", f"{low:+.2f} to {high:+.2f}", "0.250", "0.500",
+    ]  # fmt: skip
+    assert (macl[""], macl["p"], macl["p, all rows"]) == ("sts-macl", "1.000", "1.000")
+
+
+def test_each_profile_is_held_against_its_own_constant_too(sweep):
+    for name, seeds in (("sts-constant-0.07", 2), ("sts-constant-0.03", 1)):
+        for seed in range(seeds):
+            write_run(sweep, name, seed, 71.0 + seed)
+    title = "STS, Spearman x 100: differences over seeds"
+    against = [(line[""], line["baseline"], line["common seeds"]) for line in tables(sweep)[title]]
+    assert [pair[1:] for pair in against if pair[0] == SHIFTED] == [(CONSTANT, "3"), ("sts-constant-0.07", "2")]
+    (one,) = [line for line in tables(sweep)[title] if line[""] == "sts-constant-0.03"]
+    assert (one["95 % over seeds"], one["p"]) == ("one seed: no interval", "-")
+    named = tables(sweep, "sts-macl")[title]
+    assert {line["baseline"] for line in named} == {"sts-macl"}
+
+
+def test_styles_and_a_file_of_runs(sweep, capsys):
+    def printed(*argv):
+        assert main([*map(str, argv)]) == 0
+        return capsys.readouterr().out
+
+    markdown, latex, text = (printed(sweep, f"--format={style}") for style in ("markdown", "latex", "text"))
+    assert "## STS, Spearman x 100\n\n| " in markdown
+    assert "% STS, Spearman x 100\n\\begin{tabular}{lrrrrrrrr}" in latex
+    assert r"71.50 $\pm$ 1.80 & " in latex  # 71, 70, 73.5
+    assert "at least 0.25 with 3 seeds" in text
+    file = sweep.with_name("runs.jsonl")
+    file.write_text(printed(sweep, "--format=jsonl"))
+    assert len(file.read_text().splitlines()) == 9
+    assert printed(file) == text
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--do_mlm"], ["do_mlm"]),
+        (["--lora_rank=8", "--bidirectional"], ["bidirectional", "lora_rank"]),
+        (["--mlp_only_train", "no"], ["mlp_only_train"]),
+        (["--mlp_only_train"], []),  # SimCSE's scripts name it
+    ],
+)
+def test_another_way_of_training_is_not_the_papers(tmp_path, options, named):
+    write_run(tmp_path, CONSTANT, 0, 70.0, options)
+    assert not_the_papers(read_text_runs([tmp_path])[0]) == named
+
+
+def test_what_a_reader_must_know_is_said(sweep, capsys):
+    write_run(sweep, "sts-macl", 7, 70.0, unfinished=True)
+    write_run(sweep, "grid-temp=0.1", 0, 70.0, ["--temp=0.1", "--max_steps=20"], tasks=())
+    write_run(sweep, "grid-temp=0.2", 0, 70.0, ["--temp=0.2"], data_variants={"train_file": "a sample"})
+    assert main([str(sweep)]) == 0
+    printed = capsys.readouterr().out
+    assert "Not the paper's setup (max_steps): the lines 'ours - paper' are not about its claims." in printed
+    assert "The configurations differ in more than the temperature: max_steps." in printed
+    assert "Not the published data but a variant: train_file: a sample." in printed
+    assert "One seed: no interval, and no claim about a temperature: grid-temp=0.1, grid-temp=0.2." in printed
+    assert "Not finished and left out: sts-macl-seed-7." in printed
+    assert "Setup: bert-base-uncased, cls, 20 steps of 64, learning rate 3e-05, 3,000 sentences (sha256 0123" in printed
+
+
+def test_a_row_is_known_by_its_temperature_not_its_name(tmp_path):
+    names = ["--temperature=shifted_cosine", "--tau_min=0.05", "--tau_max=0.07", "--shift=-0.4"]
+    write_run(tmp_path, "mine", 0, 70.0, names)
+    write_run(tmp_path, "other", 0, 70.0, [*names, "--detach_temperature=false"])
+    write_run(tmp_path, "sts-macl", 0, 70.0, ["--temp=0.05"])
+    write_run(tmp_path, "both-views", 0, 70.0, ["--preset=sts-macl", "--rows=ntxent"])
+    write_run(tmp_path, "its-own", 0, 70.0, ["--preset=sts-macl"])
+    runs = {run.configuration: run for run in read_text_runs([tmp_path])[0]}
+    assert paper_row(runs["mine"]).name == "DySTreSS* 0.05/0.07"
+    assert paper_row(runs["its-own"]).name == "MACL (repro.)"
+    assert paper_row(runs["other"]) is paper_row(runs["sts-macl"]) is paper_row(runs["both-views"]) is None
+
+
+def test_missing_tasks_leave_no_average_and_a_few_stand_beside_the_papers_same_few(tmp_path):
+    write_run(tmp_path / "a", CONSTANT, 0, 70.0)
+    write_run(tmp_path / "a", CONSTANT, 1, 70.0, tasks=TASKS["sts"][:2])
+    line, *_ = tables(tmp_path / "a")["STS, Spearman x 100"]
+    assert (line["STS13"], line["STS14"], line["avg"]) == ("71.00 ± 0.00", "72.00 (1 of 2)", "73.00 (1 of 2)")
+    write_run(tmp_path / "b", CONSTANT, 0, 70.0, tasks=("STS12", "STS-B"))
+    runs, _ = read_text_runs([tmp_path / "b"])
+    group = next(group for group in groups_of(runs) if group.key == "senteval/sts")
+    assert (group.columns, group.headline) == (("STS12", "STS-B", "avg of 2"), "avg of 2")
+    assert group.row(runs[0])["avg of 2"] == 70.5
+    assert group.paper(runs[0])["avg of 2"] == pytest.approx((65.10 + 76.47) / 2, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: write_run(folder, CONSTANT, 0, 1.0, ["--max_steps=9"]), "have one name and differ in max_"),
+        (lambda folder: write_run(folder, CONSTANT, 1, 1.0), "are one configuration with one seed"),
+        (lambda folder: (folder / "x").mkdir(parents=True), "no run in "),
+        (lambda folder: write_run(folder, "x", 1, 1.0, program="vision/train.py"), "is not the record of a run of "),
+        (lambda folder: (write_run(folder, "x", 1, 1.0) / "run.json").write_text("{"), "cannot be read: "),
+    ],
+)
+def test_what_cannot_be_reported_is_refused_in_a_line(tmp_path, spoil, message, capsys):
+    write_run(tmp_path / "a", CONSTANT, 1, 70.0)
+    spoil(tmp_path / "b")
+    assert main([str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("dystress report: error: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_wrong_words_are_refused_in_a_line(tmp_path, capsys):
+    write_run(tmp_path / "a", CONSTANT, 0, 70.0)
+    assert main([str(tmp_path / "a"), "--baseline", "nobody"]) == 2
+    assert "--baseline: no 'nobody'; there are sts-constant-0.05" in capsys.readouterr().err
+    write_run(tmp_path / "b", CONSTANT, 0, 70.0, unfinished=True)
+    assert main([str(tmp_path / "b")]) == 2
+    assert "no finished run: sts-constant-0.05-seed-0" in capsys.readouterr().err
+    (tmp_path / "runs.jsonl").write_text(json.dumps({"name": "a"}))
+    assert main([str(tmp_path / "runs.jsonl")]) == 2
+    assert "is not a file of runs" in capsys.readouterr().err
