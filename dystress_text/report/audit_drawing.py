@@ -19,7 +19,6 @@ from dystress_text.report.plots import GREY, STYLES, WIDTH, dress, legend_below,
 (_BLUE, _SOLID), (_RED, _DASHED), *_ = STYLES
 _RULE = "this rule"
 _EDGES = np.linspace(-1, 1, BINS + 1)
-_MARGIN = 0.04  # of the similarity, beside the bins that hold a gradient
 _LITTLE, _MUCH = 2e-4, 0.01  # shares of the gradient in a bin: it is shown, and its temperatures fit the panel
 
 
@@ -41,7 +40,8 @@ def draw_audit(audit: Audit, rule: Temperature | None, detach: bool = True) -> F
             _temperatures(grid[1], s, local.numpy(), rule(s).detach().numpy(), window)
             grid[0].label_outer()
         grid[-1].set_xticks(np.arange(-1, 1.01, 0.2).round(1))
-        grid[-1].set_xlim(*_occupied(window))
+        bins = np.flatnonzero(np.maximum(window.rule, window.constant) >= _LITTLE)  # where some of the gradient lies
+        grid[-1].set_xlim(_EDGES[bins[0]], _EDGES[bins[-1] + 1])
         legend_below(figure, grid[-1], columns=3)
         figure.suptitle(f"{audit.rule}\non {audit.negatives:,} negatives", fontsize=7)
     return figure
@@ -75,9 +75,3 @@ def _temperatures(axes: Axes, s: Tensor, local: NDArray[Any], tau: NDArray[Any],
 
 def _name(window: Window) -> str:
     return f"the nearest constant, {tau_in_words(window)}"
-
-
-def _occupied(window: Window) -> tuple[float, float]:
-    """The similarities at which some of the gradient lies."""
-    bins = np.flatnonzero(np.maximum(window.rule, window.constant) >= _LITTLE)
-    return max(-1.0, _EDGES[bins[0]] - _MARGIN), min(1.0, _EDGES[bins[-1] + 1] + _MARGIN)

@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dystress_text.errors import Interrupted, ParameterError, UserError
-from dystress_text.evaluation.catalogue import own_names
+from dystress_text.evaluation.catalogue import choose, own_names
 from dystress_text.files.places import PACKAGE
 from dystress_text.report.runs import FREE
 from dystress_text.simcse.arguments import parse
@@ -130,6 +130,8 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     if "none" in options.tasks and len(options.tasks) > 1:
         raise ParameterError("tasks", "none stands alone")
     tasks = tuple(task for task in own_names(options.tasks) if task != "none")
+    if tasks:
+        choose(options.suite, tasks)  # an unknown one is refused before hours of training
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
     runs = []
     for seed in dict.fromkeys(options.seeds):
@@ -154,7 +156,10 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     if options.dry_run:
         print("\n".join(map(_listed, runs)))
         return True
-    (options.output_dir / "logs").mkdir(parents=True, exist_ok=True)
+    try:
+        (options.output_dir / "logs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ParameterError("output_dir", f"cannot write to {str(options.output_dir)!r}: {error.strerror}") from error
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     environment = {"OMP_NUM_THREADS": str(max(1, cores // options.jobs)), **os.environ}
     print(f"{len(runs)} run{'s' * (len(runs) > 1)}, {options.jobs} at once, in {options.output_dir}", flush=True)
@@ -200,10 +205,7 @@ def run_jobs(
                 if signals:
                     return
                 print(f"{name}: {Path(command[1]).stem}", flush=True)
-                print(f"$ {shlex.join(command)}", file=log, flush=True)
-                process = subprocess.Popen(  # a session of its own: a Ctrl-C at the terminal comes from here, once
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
-                )
+                process = _start(command, log, env)
                 alive.append(process)
                 if signals:  # it came between the look and the start
                     process.terminate()
@@ -240,3 +242,9 @@ def run_jobs(
     if signals:
         raise Interrupted(signals[0], f"stopped by {signal.Signals(signals[0]).name}; the same line goes on from there")
     return failures
+
+
+def _start(command: Command, log: IO[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A process in a session of its own: a Ctrl-C at the terminal comes from here, once."""
+    print(f"$ {shlex.join(command)}", file=log, flush=True)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True)

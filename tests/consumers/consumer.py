@@ -1,9 +1,9 @@
-"""Compute a model's vectors as one consumer does. Runs in that consumer's environment, without this package.
+"""Compute models' vectors as one consumer does. Runs in that consumer's environment, without this package.
 
-    python consumer.py sentence-transformers FOLDER.. < sentences.json
-    python consumer.py card FOLDER..                  < sentences.json    # the last block of code of the folder's card
+python consumer.py sentence-transformers FOLDER.. < sentences.json
+python consumer.py card FOLDER.. < sentences.json    # the last block of code of the folder's card
 
-Prints one JSON object: the versions, and by folder the vectors or the error.
+Prints one JSON object: by model the vectors, or the error in words.
 """
 
 import json
@@ -21,21 +21,19 @@ def by_sentence_transformers(folder, sentences):
 def by_card(folder, sentences):
     code = re.findall(r"```python\n(.*?)```", (Path(folder) / "README.md").read_text(encoding="utf-8"), re.DOTALL)[-1]
     code = code.replace('"path/to/this/folder"', repr(folder))
-    code = re.sub(r"^sentences = .*$", "sentences = given", code, flags=re.MULTILINE)
     found = {"given": sentences, "print": lambda *_: None}
-    exec(code, found)
+    exec(re.sub(r"^sentences = .*$", "sentences = given", code, flags=re.MULTILINE), found)
     return found["embeddings"]
 
 
 def main():
-    sentences = json.load(sys.stdin)
+    sentences, answer = json.load(sys.stdin), {}
     embed = {"sentence-transformers": by_sentence_transformers, "card": by_card}[sys.argv[1]]
-    answer = {"vectors": {}, "errors": {}}
     for folder in sys.argv[2:]:
         try:
-            answer["vectors"][folder] = embed(folder, sentences).tolist()
+            answer[Path(folder).name] = embed(folder, sentences).tolist()
         except Exception as error:
-            answer["errors"][folder] = f"{type(error).__name__}: {' '.join(str(error).replace('`', '').split())[:72]}"
+            answer[Path(folder).name] = f"{type(error).__name__}: {' '.join(str(error).split())[:72]}"
     print("\n" + json.dumps(answer))
 
 

@@ -9,8 +9,7 @@ from huggingface_hub import ModelCard
 
 from dystress_text import train
 from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.pooling import POOLERS
-from dystress_text.encoders.saved_model import SavedModel, read_saved
+from dystress_text.encoders.saved_model import SavedModel
 from dystress_text.export.card import describe_base, model_card, write_card
 
 MODEL = SavedModel("avg", 16, 40, "bert", 3)
@@ -118,13 +117,6 @@ def test_the_cards_code_gives_the_models_vectors(family, pooler, tmp_path):
         found = {"given": sentences}
         exec(re.sub(r"^sentences = .*$", "sentences = given", code, flags=re.MULTILINE), found)
         torch.testing.assert_close(torch.as_tensor(found["embeddings"]), expected, rtol=0, atol=1e-5)
-
-
-def test_a_folder_is_read_back(tmp_path):
-    for pooler in POOLERS:
-        SentenceEncoder(build_transformer("bert"), pooler, False).save(tmp_path / pooler, build_tokenizer())
-        expected = "cls" if pooler == "cls_before_pooler" else pooler
-        assert read_saved(tmp_path / pooler) == SavedModel(expected, 16, 40, "bert", 3)
 
 
 def test_the_base_is_its_name_and_what_its_card_states(tmp_path):

@@ -9,7 +9,7 @@ import shutil
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer
-from fuzz_cases import ODD_VALUES, accepted, deep, inputs, snapshot, spoiled, spoiled_value
+from fuzz_cases import ODD_VALUES, accepted, deep, inputs, spoiled, spoiled_value
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,8 +18,6 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import load_model
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.start import load_start
-from vision.resnet import DESCRIPTION, build_encoder, save_encoder
-from vision.resnet import load_encoder as load_image_encoder
 
 # numbers of a size that an honest machine can be asked for
 ODD = tuple(value for value in ODD_VALUES if not (type(value) in (int, float) and abs(value) > 1000))
@@ -62,48 +60,34 @@ class Harm:
         return os.mkdir, (self.canary,)
 
 
-def spoiled_folders(count):
-    @inputs(count)
-    @given(st.data())
-    @pytest.mark.filterwarnings("ignore")
-    def run(folder, tmp_path_factory, data):
-        place = tmp_path_factory.getbasetemp() / "spoiled-model"
-        shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(folder, place)
-        files = sorted(path for path in place.rglob("*") if path.is_file() and path.suffix != ".md")
-        file = data.draw(st.sampled_from(files))
-        if file.suffix == ".json" and data.draw(st.integers(0, 3)):
-            file.write_text(json.dumps(data.draw(spoiled_value(json.loads(file.read_text()), ODD))))
-        else:
-            file.write_bytes(data.draw(spoiled(file.read_bytes())))
-        accepted(data.draw(st.sampled_from(loaders(place))))
-
-    return run
-
-
-test_folders = spoiled_folders(60)
-
-
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "modules.json"])
-@pytest.mark.parametrize("content", [deep(), "null", "[]", "{}", "\0"])
+@inputs(50)
+@given(st.data())
 @pytest.mark.filterwarnings("ignore")
-def test_files_of_another_form(name, content, copied):
-    (copied / name).write_text(content)
-    for load in loaders(copied):
-        accepted(load)
+def test_folders(folder, tmp_path_factory, data):
+    place = tmp_path_factory.getbasetemp() / "spoiled-model"
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(folder, place)
+    files = sorted(path for path in place.rglob("*") if path.is_file() and path.suffix != ".md")
+    file = data.draw(st.sampled_from(files))
+    if file.suffix == ".json" and data.draw(st.integers(0, 3)):
+        file.write_text(data.draw(st.one_of(
+            spoiled_value(json.loads(file.read_text()), ODD).map(json.dumps), st.sampled_from([deep(), "null", "{}"])
+        )))  # fmt: skip
+    else:
+        file.write_bytes(data.draw(spoiled(file.read_bytes())))
+    accepted(data.draw(st.sampled_from(loaders(place))))
 
 
-@pytest.mark.parametrize("answer", ["y", ""])
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.filterwarnings("ignore")
-def test_code_in_a_folder_is_not_run_and_nobody_is_asked(known, answer, copied, tmp_path, monkeypatch):
+def test_code_in_a_folder_is_not_run_and_nobody_is_asked(known, copied, tmp_path, monkeypatch):
     """``yes | python train.py --model_name_or_path FOLDER`` would say yes to running it."""
     canary = tmp_path / "canary"
     (copied / "modeling_evil.py").write_text(CODE.format(canary=str(canary)))
     auto = {"AutoConfig": "modeling_evil.Config", "AutoModel": "modeling_evil.Model"}
     change(copied / "config.json", auto_map=auto, **({} if known else {"model_type": "evil"}))
     change(copied / "tokenizer_config.json", auto_map={"AutoTokenizer": ["modeling_evil.Tokenizer", None]})
-    monkeypatch.setattr("builtins.input", lambda *_: answer or pytest.fail("a question"))
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
     monkeypatch.setattr("sys.stdin", io.StringIO("y\ny\ny\n"))
     for load in loaders(copied):
         result = accepted(load)
@@ -111,11 +95,7 @@ def test_code_in_a_folder_is_not_run_and_nobody_is_asked(known, answer, copied, 
     assert not canary.exists()
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["os.system", "evil.Module", "subprocess.Popen", "sentence_transformers.os.system", "sentence_transformers.x", "",
-     "x", "sentence_transformers.SentenceTransformer", "builtins.eval", "..evil.Module", "torch.nn.Linear"],
-)  # fmt: skip
+@pytest.mark.parametrize("kind", ["os.system", "evil.Module", "sentence_transformers.os.system", "", "torch.nn.Linear"])
 def test_modules_of_another_kind(kind, copied, tmp_path, monkeypatch):
     canary = tmp_path / "canary"
     (copied / "evil.py").write_text(CODE.format(canary=str(canary)).replace("Model", "Module"))
@@ -130,7 +110,7 @@ def test_modules_of_another_kind(kind, copied, tmp_path, monkeypatch):
     assert not canary.exists()
 
 
-@pytest.mark.parametrize("path", ["../outside", "/etc", "1_Pooling/../../outside"])
+@pytest.mark.parametrize("path", ["../outside", "/etc"])
 def test_modules_that_lie_elsewhere(path, copied):
     modules = json.loads((copied / "modules.json").read_text())
     modules[1]["path"] = path
@@ -151,54 +131,3 @@ def test_weights_that_are_a_pickle(how, copied, tmp_path):
         with pytest.raises(UserError, match="cannot load"):
             load()
     assert not canary.exists()
-
-
-@pytest.mark.parametrize(
-    "entries",
-    [{"layer_norm_eps": "x"}, {"hidden_act": "x"}, {"num_attention_heads": 7}, {"hidden_size": 10**15},
-     {"model_type": "t5"}, {"model_type": "vit"}, {"model_type": []}, {"initializer_range": "x"},
-     {"is_encoder_decoder": True}, {"dtype": "x"},
-     {"max_position_embeddings": -1}, {"pad_token_id": 10**9}, {"vocab_size": 0}, {"quantization_config": {"x": 1}}],
-)  # fmt: skip
-@pytest.mark.filterwarnings("ignore")
-def test_configurations(entries, copied):
-    change(copied / "config.json", **entries)
-    for load in loaders(copied):
-        accepted(load)
-
-
-def test_nothing_is_written_by_loading(copied, tmp_path, monkeypatch):
-    for name in ("work", "home", "temporary"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    before = snapshot(tmp_path)
-    for load in loaders(copied):
-        load()
-    assert snapshot(tmp_path) == before
-
-
-# ---- images ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def image_folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("image-model")
-    save_encoder(build_encoder("resnet10_narrow", out_dim=8), place)
-    return place
-
-
-@inputs(40)
-@given(st.data())
-def test_image_encoders(image_folder, data):
-    file = image_folder / data.draw(st.sampled_from((DESCRIPTION, DESCRIPTION, "projector.safetensors")))
-    valid = file.read_bytes()
-    if file.suffix == ".json":
-        file.write_text(json.dumps(data.draw(spoiled_value(json.loads(valid), ODD))))
-    else:
-        file.write_bytes(data.draw(spoiled(valid)))
-    try:
-        accepted(load_image_encoder, image_folder)
-    finally:
-        file.write_bytes(valid)

@@ -130,14 +130,6 @@ def test_other_counts_need_a_variant(tmp_path, root, name):
     assert not (root / name).exists()
 
 
-def test_published_counts_are_taken(tmp_path, root, monkeypatch):
-    expected = mhist(tmp_path / "in")
-    monkeypatch.setitem(LABELLED_SETS["mhist"].counts, "train", 2)
-    monkeypatch.setitem(LABELLED_SETS["mhist"].counts, "test", 2)
-    assert prepare("mhist", Request(root, tmp_path / "in")).variant is None
-    assert sum(map(len, expected.values())) == 4
-
-
 def without(folder, name):
     (folder / name).unlink()
 
@@ -150,9 +142,7 @@ def changed(folder, name, old, new):
     ("damage", "message"),
     [
         (lambda folder: without(folder, "annotations.csv"), "mhist: .* is of another layout: .*annotations.csv"),
-        (lambda folder: changed(folder, "annotations.csv", "Partition", "Split"), "of another layout: 'Partition'"),
         (lambda folder: changed(folder, "annotations.csv", "SSA", "../../SSA"), "is of train/../../SSA, which the set"),
-        (lambda folder: changed(folder, "annotations.csv", "6,train", "6,dev"), "is of dev/SSA, which the set"),
         (lambda folder: changed(folder, "annotations.csv", "d.png,SSA", "c.png,HP"), "has an image twice"),
         (lambda folder: without(folder, "images/MHIST_aab.png"), "mhist: No such file or directory .*_aab.png"),
     ],
@@ -164,12 +154,6 @@ def test_other_layouts_are_one_line(tmp_path, root, capsys, damage, message):
     assert main(arguments) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert re.search(message, line)
-
-
-def test_without_a_folder_it_says_where_to_read(tmp_path, root):
-    for source in (None, tmp_path / "none"):
-        with pytest.raises(DataError, match=r"^mura: --from FOLDER .*data/README.md"):
-            prepare("mura", Request(root, source))
 
 
 # ---- ImageNet's archives --------------------------------------------------------------------------------------------

@@ -9,14 +9,13 @@ from trainer_cases import make_task, run
 
 from dystress_text import audit
 from dystress_text.core import (
-    ConstantTemperature,
     InfoNCELoss,
     LinearTemperature,
     NTXentLoss,
     ShiftedCosineTemperature,
     comparison,
 )
-from dystress_text.core.diagnosis import BINS, local_temperature
+from dystress_text.core.diagnosis import BINS
 from dystress_text.errors import UserError
 from dystress_text.report.audit import Audit, Window, in_words, nearest_constant, windows_of
 from dystress_text.training.run_folder import TEXT_PROGRAM
@@ -123,17 +122,6 @@ def test_words_and_verdict():
         "moved; it is not expected to train like it."
     )
     assert not equivalent
-
-
-def test_the_local_temperature_is_that_of_the_gradient():
-    s = torch.linspace(-0.9, 0.9, 3001, dtype=torch.float64)
-    torch.testing.assert_close(local_temperature(ConstantTemperature(0.07), s, True), torch.full_like(s, 0.07))
-    rule = ShiftedCosineTemperature(0.05, 0.07)
-    tau, step = rule(s), 1e-4
-    slope = (rule(s + step) - rule(s - step)) / (2 * step)
-    expected = 1 / (1 / tau - s * slope / tau**2 - slope / tau)  # of exp(s / tau) / tau
-    inner = slice(5, 2000)  # before the plateau, where the slope has a kink
-    torch.testing.assert_close(local_temperature(rule, s, True)[inner], expected[inner], rtol=1e-4, atol=0)
 
 
 # ---- the program -----------------------------------------------------------------------------------------------------

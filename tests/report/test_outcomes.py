@@ -155,19 +155,6 @@ def test_what_else_differs_is_said_and_does_not_merge(image_run):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "values", "words"),
-    [
-        ("ConstantTemperature", {"tau": 0.1}, "constant 0.1"),
-        ("ShiftedCosineTemperature", {"tau_min": 0.07, "tau_max": 0.2, "shift": -0.4, "scale": 0.6},
-         "shifted cosine\n0.07 to 0.2\nshift -0.4\nscale 0.6"),
-        ("AlignmentAdaptiveTemperature", {"tau_0": 0.1, "alpha": 0.5}, "alignment adaptive\ntau_0 0.1\nalpha 0.5"),
-    ],
-)  # fmt: skip
-def test_temperatures_in_words(kind, values, words):
-    assert outcomes.temperature_words(kind, values)[0] == words
-
-
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_a_folder_of_runs_is_drawn_by_the_program(name, images, tmp_path, capsys):
     file = tmp_path / "x.svg"

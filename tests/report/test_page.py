@@ -1,15 +1,12 @@
-"""The page of a run: what it shows, that it loads nothing, and that a browser shows it."""
+"""The page of a run: what it shows, that it loads nothing, and what makes none."""
 
 import base64
 import html
 import json
 import re
-import struct
-import subprocess
-from pathlib import Path
 
 import pytest
-from page_cases import PRESET, a_run, browser
+from page_cases import PRESET, a_run
 
 from dystress_text.core.temperature import CosineTemperature
 from dystress_text.report.__main__ import main
@@ -138,31 +135,3 @@ def test_a_page_that_cannot_be_made_is_a_line_and_fails_no_run(tmp_path, file, c
     assert line.startswith("no report.html: ")
     assert message in line
     assert not (run / "report.html").exists()
-
-
-def look(program, page, width, folder, *options):
-    command = [
-        program, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-        "--disable-component-update", "--disable-sync", f"--user-data-dir={folder}/profile",
-        f"--window-size={width},2400", *options, page.as_uri(),
-    ]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-
-
-@pytest.mark.parametrize("width", [1280, 390])
-def test_a_browser_shows_it_within_its_width(tmp_path, width):
-    """The screenshot stays with the test's files. The measuring script is added to a copy, whose policy allows it."""
-    program = browser()
-    page = write_text_report(a_run(tmp_path))
-    shot = tmp_path / f"page-{width}.png"
-    look(program, page, width, tmp_path, f"--screenshot={shot}")
-    assert struct.unpack(">2I", shot.read_bytes()[16:24]) == (width, 2400)
-    script = (
-        "<script>const e = document.documentElement; document.title = [e.scrollWidth <= e.clientWidth, "
-        "...Array.from(document.images, i => i.complete && i.naturalWidth > 0)].join()</script></body>"
-    )
-    text = page.read_text().replace("default-src 'none'", "default-src 'none'; script-src 'unsafe-inline'")
-    copy = Path(tmp_path / "measured.html")
-    copy.write_text(text.replace("</body>", script))
-    dom = look(program, copy, width, tmp_path, "--dump-dom")
-    assert re.search("<title>(.*?)</title>", dom).group(1) == ",".join(["true"] * 10)

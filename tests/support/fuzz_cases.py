@@ -80,17 +80,6 @@ def snapshot(folder):
     return found
 
 
-def places_apart(tmp_path, monkeypatch, more):
-    """Folders by name, each of its own: to work in, a home, one for temporary files, and one more."""
-    places = {name: tmp_path / name for name in ("work", "home", "temporary", more)}
-    for place in places.values():
-        place.mkdir()
-    monkeypatch.chdir(places["work"])
-    monkeypatch.setenv("HOME", str(places["home"]))
-    monkeypatch.setenv("TMPDIR", str(places["temporary"]))
-    return places
-
-
 @st.composite
 def spoiled(draw, content):
     """Bytes with a few places changed, taken out, doubled, put in, exchanged, or cut off."""

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 
-import pytest
 from sweep_runs import write_run
 
 PRESET = "sts-shifted-0.4-0.05-0.07"
@@ -31,10 +29,3 @@ def a_run(folder, seed=0, watched=True, similarities=True, name=PRESET, **more):
         steps[-1]["histograms"] = dict.fromkeys(("positives", "negatives", "gradient"), HISTOGRAM)
         (run / "similarity.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
     return run
-
-
-def browser():
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
-        pytest.skip("no Chromium to show the page in")
-    return found
