@@ -20,46 +20,24 @@ from torch.nn.parallel import DistributedDataParallel
 import dystress_text
 from dystress_text import (
     AlignmentAdaptiveTemperature,
-    ConstantTemperature,
     CosineTemperature,
-    DCLLoss,
     DCLWLoss,
     DySTreSSLoss,
-    EvenODETemperature,
-    ExponentialTemperature,
     InfoNCELoss,
-    LinearTemperature,
     MACLLoss,
-    MonotonicCosineTemperature,
     NTXentLoss,
-    OneSidedCosineTemperature,
     ProcessGather,
     QueueInfoNCELoss,
     ScheduledTemperature,
     ShiftedCosineTemperature,
 )
 
-TEMPERATURES = {
-    "constant": lambda: ConstantTemperature(0.05),
-    "cosine": lambda: CosineTemperature(0.03, 0.05),
-    "shifted cosine": lambda: ShiftedCosineTemperature(0.05, 0.07, -0.4),
-    "one-sided cosine": lambda: OneSidedCosineTemperature(0.1, 0.14, 0.2),
-    "linear": lambda: LinearTemperature(0.05, 0.1),
-    "exponential": lambda: ExponentialTemperature(0.05, 0.1),
-    "monotonic cosine": lambda: MonotonicCosineTemperature(0.05, 0.1),
-    "even ODE": lambda: EvenODETemperature(0.05, 0.1),
-    "scheduled": lambda: ScheduledTemperature(0.05, 0.1, half_period=4),
-    "alignment-adaptive": lambda: AlignmentAdaptiveTemperature(0.1, 0.5, 0.8),
-}
 OBJECTIVES = {
-    "InfoNCE": lambda: InfoNCELoss(ShiftedCosineTemperature()),
-    "InfoNCE, adaptive": lambda: InfoNCELoss(AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), detach_temperature=False),
+    "InfoNCE": lambda: InfoNCELoss(ShiftedCosineTemperature(), hard_negative_weight=2.0),
     "InfoNCE, blockwise": lambda: InfoNCELoss(AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), blockwise=True),
     "NT-Xent": lambda: NTXentLoss(CosineTemperature(0.03, 0.05), detach_temperature=False),
-    "DCL": lambda: DCLLoss(CosineTemperature(0.05, 0.1)),
     "DCLW": lambda: DCLWLoss(0.1, sigma=0.3),
     "MACL": lambda: MACLLoss(0.1, 0.5, 0.8),
-    "MACL, both views": lambda: MACLLoss(temperature=LinearTemperature(0.05, 0.1), both_views=True),
 }
 ROWS = 7
 DIMS, WEIGHTS = [16, 8, 3], [1.0, 0.5, 0.25]
@@ -125,29 +103,11 @@ def test_constant_temperature_is_multiple_negatives_ranking(tiny_bert, columns, 
 # ---- every temperature and objective --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("columns", [2, 3], ids=["pairs", "triplets"])
-@pytest.mark.parametrize("name", TEMPERATURES)
-def test_every_temperature_is_its_loop(tiny_bert, name, columns):
-    model = build_model(tiny_bert)
-    temperature = TEMPERATURES[name]()
-    loss = DySTreSSLoss(model, temperature)
-    loss.advance(epoch=1.0, run_fraction=0.5)
-    batch = batch_of(model, columns)
-    found = run(model, loss, batch)
-    anchors, *others = (torch.nn.functional.normalize(z) for z in embed(model, batch))
-    expected = 0.0
-    for i, anchor in enumerate(anchors):  # the temperature holds what this batch told it
-        similarities = torch.stack([anchor @ candidate for column in others for candidate in column])
-        logits = torch.stack([s / temperature(s.detach()) for s in similarities])
-        expected = expected + (logits.exp().sum().log() - logits[i]) / ROWS
-    assert_equal(found, gradient_of(model, expected))
-
-
 @pytest.mark.parametrize("mini_batch_size", [None, 3])
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_objective_is_that_of_the_embeddings(tiny_bert, name, mini_batch_size):
     model = build_model(tiny_bert)
-    batch = batch_of(model, 2)
+    batch = batch_of(model, 3 if name.startswith("InfoNCE") else 2)
     loss = DySTreSSLoss(model, objective=OBJECTIVES[name](), mini_batch_size=mini_batch_size)
     expected = gradient_of(model, OBJECTIVES[name]()(*embed(model, batch)))
     assert_equal(run(model, loss, batch), expected)
@@ -155,17 +115,11 @@ def test_every_objective_is_that_of_the_embeddings(tiny_bert, name, mini_batch_s
         assert loss(batch).item() == pytest.approx(expected[0].item(), rel=1e-9)
 
 
-def test_hard_negatives_keep_their_weight(tiny_bert):
-    model = build_model(tiny_bert)
-    batch = batch_of(model, 3)
-    expected = gradient_of(model, InfoNCELoss(0.05, hard_negative_weight=2.0)(*embed(model, batch)))
-    for size in (None, 2):
-        loss = DySTreSSLoss(model, objective=InfoNCELoss(0.05, hard_negative_weight=2.0), mini_batch_size=size)
-        assert_equal(run(model, loss, batch), expected)
-
-
 def test_the_default_is_the_papers_for_text(tiny_bert):
-    loss = DySTreSSLoss(build_model(tiny_bert))
+    with pytest.raises(TypeError, match=r"objective must be an instance, such as NTXentLoss\(0.05\)"):
+        DySTreSSLoss(build_model(tiny_bert), objective=NTXentLoss)
+    loss = DySTreSSLoss(build_model(tiny_bert).to("meta"))
+    assert {parameter.device.type for parameter in loss.parameters()} == {"meta"}
     assert type(loss.objective) is InfoNCELoss
     assert repr(loss.objective.temperature) == repr(ShiftedCosineTemperature(0.05, 0.07, -0.4, 0.7))
 
@@ -191,43 +145,12 @@ def test_the_cache_replays_dropout(tiny_bert, columns):
     assert_equal(found, gradient_of(model, InfoNCELoss(CosineTemperature(0.05, 0.1))(*embeddings)))
 
 
-def test_one_mini_batch_is_the_whole_batch_with_dropout(tiny_bert):
-    model = build_model(tiny_bert, dropout=0.3)
-    batch = batch_of(model, 2)
-    whole, cached = (DySTreSSLoss(model, mini_batch_size=size) for size in (None, ROWS))
-    expected = run(model, whole, batch)
-    assert_equal(run(model, cached, batch), expected)
-    assert run(model, cached, batch, seed=4)[0].item() != pytest.approx(expected[0].item(), rel=1e-3)
-
-
 def test_the_outer_scale_reaches_the_cached_gradient(tiny_bert):
     model = build_model(tiny_bert)
     batch = batch_of(model, 2)
     _, expected = run(model, DySTreSSLoss(model), batch)
     _, found = gradient_of(model, DySTreSSLoss(model, mini_batch_size=2)(batch) * 8)  # as accumulation and fp16 do
     torch.testing.assert_close(found, 8 * expected, rtol=1e-9, atol=1e-12)
-
-
-def test_no_graph_outlives_the_cached_loss(tiny_bert):
-    model = build_model(tiny_bert)
-    loss = DySTreSSLoss(model, mini_batch_size=ROWS)
-    embeddings = [[z.detach().requires_grad_()] for z in embed(model, batch_of(model, 2))]
-    assert loss.calculate_loss(embeddings).requires_grad
-    assert not loss.calculate_loss(embeddings, with_backward=True).requires_grad
-    assert all(z.grad is not None for (z,) in embeddings)
-
-
-@pytest.mark.parametrize("mini_batch_size", [None, 3])
-def test_under_autocast_the_embeddings_alone_are_rounded(tiny_bert, mini_batch_size):
-    model = build_model(tiny_bert).float()
-    batch = batch_of(model, 2)
-    loss = DySTreSSLoss(model, mini_batch_size=mini_batch_size)
-    expected, exact = run(model, loss, batch)
-    with torch.autocast("cpu", torch.bfloat16):
-        found, gradient = run(model, loss, batch)
-    assert found.dtype == torch.float32
-    assert found.item() == pytest.approx(expected.item(), rel=0.05)
-    assert float((gradient - exact).norm() / exact.norm()) < 0.1
 
 
 # ---- MatryoshkaLoss -------------------------------------------------------------------------------------------------
@@ -329,15 +252,6 @@ def test_a_run_and_its_card(tiny_bert, tmp_path, mini_batch_size):
         assert line in card, line
 
 
-def test_a_matryoshka_run_cites_both(tiny_bert, tmp_path):
-    model = build_model(tiny_bert).float()
-    make_trainer(model, MatryoshkaLoss(model, DySTreSSLoss(model), DIMS), tmp_path, rows=8).train()
-    model.save_pretrained(str(tmp_path / "model"))
-    card = (tmp_path / "model" / "README.md").read_text()
-    assert "#### MatryoshkaLoss" in card
-    assert "{2308.01140}" in card
-
-
 def test_a_schedule_follows_the_trainer(tiny_bert, tmp_path, monkeypatch):
     told = []
     advance = ScheduledTemperature.advance
@@ -407,11 +321,6 @@ def test_arguments_that_do_not_fit_are_refused(tiny_bert, options, words):
         DySTreSSLoss(build_model(tiny_bert), **options)
 
 
-def test_what_is_no_objective_is_refused(tiny_bert):
-    with pytest.raises(TypeError, match=r"objective must be an instance, such as NTXentLoss\(0.05\)"):
-        DySTreSSLoss(build_model(tiny_bert), objective=NTXentLoss)
-
-
 def test_static_embeddings_do_without_the_cache(tokenizer):
     model = SentenceTransformer(
         modules=[StaticEmbedding(tokenizer.backend_tokenizer, embedding_dim=8)], device="cpu"
@@ -420,11 +329,6 @@ def test_static_embeddings_do_without_the_cache(tokenizer):
     assert_equal(run(model, DySTreSSLoss(model, 0.05), batch), run(model, MultipleNegativesRankingLoss(model), batch))
     with pytest.raises(ValueError, match="StaticEmbedding"):
         DySTreSSLoss(model, mini_batch_size=4)
-
-
-def test_the_objective_is_on_the_models_device(tiny_bert):
-    loss = DySTreSSLoss(build_model(tiny_bert).to("meta"), ScheduledTemperature())
-    assert {buffer.device.type for buffer in loss.buffers()} == {"meta"}
 
 
 def test_the_package_offers_it():
