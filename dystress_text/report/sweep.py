@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dystress_text.errors import Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose, own_names
@@ -205,10 +205,7 @@ def run_jobs(
                 if signals:
                     return
                 print(f"{name}: {Path(command[1]).stem}", flush=True)
-                print(f"$ {shlex.join(command)}", file=log, flush=True)
-                process = subprocess.Popen(  # a session of its own: a Ctrl-C at the terminal comes from here, once
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
-                )
+                process = _start(command, log, env)
                 alive.append(process)
                 if signals:  # it came between the look and the start
                     process.terminate()
@@ -245,3 +242,9 @@ def run_jobs(
     if signals:
         raise Interrupted(signals[0], f"stopped by {signal.Signals(signals[0]).name}; the same line goes on from there")
     return failures
+
+
+def _start(command: Command, log: IO[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A process in a session of its own: a Ctrl-C at the terminal comes from here, once."""
+    print(f"$ {shlex.join(command)}", file=log, flush=True)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True)

@@ -46,49 +46,37 @@ FLAGS: dict[str, tuple[tuple[str, ...], tuple[str, ...] | str]] = {
 }
 _VALUES = dict.fromkeys(("yes", "true", "t", "y", "1"), True) | dict.fromkeys(("no", "false", "f", "n", "0"), False)
 
-_CHECKPOINT = "configuration and tokenizer come from --model_name_or_path; save the ones you want into one folder"
-_COLUMNS = "--text_column and --text_columns say what is read"
-_DATA_SET = "--train_file takes OWNER/NAME of a data set on the hub, or a file of it"
-_EVALUATION = "evaluation takes 64 sentences at a time"
-_PRECISION = "--mixed_precision is torch's own"
-_FIXED = "nothing is to be set for it here"
-
 # options that are refused, with what to use instead
 REPLACED: dict[str, str] = {
     "--model_type": "training starts from a checkpoint; --model_name_or_path names it",
-    "--config_name": _CHECKPOINT,
-    "--tokenizer_name": _CHECKPOINT,
     "--cache_dir": "the environment variables HF_HOME (models) and DYSTRESS_CACHE (tokens) set the folders",
     "--model_revision": "download the revision with `hf download NAME --revision REVISION` and give its folder",
     "--use_auth_token": "use the environment variable HF_TOKEN or `hf auth login`",
-    "--dataset_name": _DATA_SET,
-    "--dataset_config_name": _DATA_SET,
     "--validation_split_percentage": "no training text is held out; --eval_set and --eval_file evaluate",
     "--pad_to_max_length": "nothing is computed for padding; --packing no pads to the longest of the batch",
     "--do_predict": "dystress senteval --model evaluates a trained model",
     "--prediction_loss_only": "--eval_set none leaves the metrics out",
-    "--per_device_eval_batch_size": _EVALUATION,
-    "--per_gpu_eval_batch_size": _EVALUATION,
     "--per_gpu_train_batch_size": "use --per_device_train_batch_size",
     "--warmup_steps": "use --warmup_ratio, a share of the steps",
     "--logging_dir": "trackers write below --output_dir",
     "--logging_first_step": "use --logging_steps 1",
     "--no_cuda": "use accelerate launch --cpu, or the environment variable ACCELERATE_USE_CPU=true",
-    "--fp16_opt_level": _PRECISION,
-    "--fp16_backend": _PRECISION,
     "--debug": "metrics.jsonl and --log_similarity show what happens",
     "--run_name": "--output_dir names a run",
-    "--remove_unused_columns": _COLUMNS,
-    "--no_remove_unused_columns": _COLUMNS,
-    "--label_names": _COLUMNS,
     "--ignore_data_skip": "--resume_from_checkpoint continues with the next batch without reading the earlier ones",
+    **dict.fromkeys(("--config_name", "--tokenizer_name"), "both come with --model_name_or_path"),
+    **dict.fromkeys(("--dataset_name", "--dataset_config_name"), "--train_file takes OWNER/NAME of one on the hub"),
+    **dict.fromkeys(("--per_device_eval_batch_size", "--per_gpu_eval_batch_size"), "it takes 64 sentences at a time"),
+    **dict.fromkeys(("--fp16_opt_level", "--fp16_backend"), "--mixed_precision is torch's own"),
+    **dict.fromkeys(("--remove_unused_columns", "--no_remove_unused_columns", "--label_names"),
+                    "--text_column and --text_columns say what is read"),
     **dict.fromkeys(("--adam_beta1", "--adam_beta2", "--adam_epsilon", "--adafactor"), "AdamW has its usual values"),
     **dict.fromkeys(("--local_rank", "--tpu_num_cores", "--tpu_metrics_debug"), "accelerate launch sets it"),
     **dict.fromkeys(("--sharded_ddp", "--deepspeed"), "each process has the whole model (docs/distributed.md)"),
     **dict.fromkeys(
         ("--use_fast_tokenizer", "--no_use_fast_tokenizer", "--overwrite_cache", "--preprocessing_num_workers",
          "--eval_accumulation_steps", "--dataloader_drop_last", "--dataloader_num_workers", "--past_index",
-         "--disable_tqdm", "--greater_is_better", "--label_smoothing_factor"), _FIXED,
+         "--disable_tqdm", "--greater_is_better", "--label_smoothing_factor"), "nothing is to be set for it here",
     ),
 }  # fmt: skip
 

@@ -108,16 +108,7 @@ class TextSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """All settings of a run.
-
-    Attributes:
-        text: encoder and data.
-        evaluation: the evaluation during the run.
-        loss: objective and temperature.
-        engine: the loop.
-        preset: the name of the preset.
-        given: the options that the command line or its file names; the others have the preset's value or the default.
-    """
+    """All settings of a run; ``given`` are the options that the command line or its file names."""
 
     text: TextSettings
     evaluation: EvaluationSettings

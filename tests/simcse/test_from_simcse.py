@@ -10,7 +10,6 @@ from simcse_cases import SENTENCES, by_hand, close, simcse_folder
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import choose
-from dystress_text.senteval import main as evaluate
 from dystress_text.senteval import make_parser
 from dystress_text.simcse.arguments import REPLACED, parse
 from dystress_text.train import main
@@ -124,16 +123,6 @@ def test_what_the_table_names_for_evaluation_is_taken():
             words = command.replace(",", "").split()
             options = make_parser().parse_args([*([] if "--model" in words else ["--model", "out"]), *words])
             choose("senteval", options.tasks)
-
-
-@pytest.mark.parametrize(
-    ("words", "instead"),
-    [(["--model_name_or_path", "a"], "--model_name_or_path: here it is --model"),
-     (["--model", "a", "--mode=fasttest"], "--mode=fasttest: here it is --mode fast")],
-)  # fmt: skip
-def test_evaluation_says_what_its_options_are_called_here(capsys, words, instead):
-    assert evaluate(words) == 2
-    assert instead in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("raw", [True, False])

@@ -36,15 +36,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(("family", "raw", "suffix"), [("bert", True, "bin"), ("roberta", False, "safetensors")])
-def test_both_layouts_are_evaluated_with_and_without_the_mlp(family, raw, suffix, tmp_path, recwarn):
+def test_both_layouts_are_evaluated_with_and_without_the_mlp(family, raw, suffix, tmp_path):
     transformer, mlp = simcse_folder(tmp_path / "m", family, raw, suffix)
-    embed, model = load_model(str(tmp_path / "m"), "pooler")[:2]
+    embed, _ = load_model(str(tmp_path / "m"), "pooler")
     close(embed(SENTENCES), by_hand(transformer, mlp))
-    assert not [w for w in recwarn if "MLP" in str(w.message)]
-    without, other = load_model(str(tmp_path / "m"), "cls")[:2]
+    without, _ = load_model(str(tmp_path / "m"), "cls")
     close(without(SENTENCES), by_hand(transformer))
-    assert len([w for w in recwarn if "leaves its MLP out" in str(w.message)]) == raw
-    assert model.sha256 != other.sha256  # two models for the cache
 
 
 @pytest.mark.parametrize(
@@ -73,14 +70,6 @@ def test_a_head_starts_where_the_checkpoint_says(raw, options, source, notes, tm
     kept = source == "mlp" and start.model.keep_head
     if "pooler_type" not in options:
         close(start.model.encode(SENTENCES, start.tokenizer), by_hand(transformer, mlp if kept else None))
-
-
-def test_a_simcse_folder_trains_and_says_what_was_taken(flags, tmp_path, capsys):
-    transformer, mlp = simcse_folder(tmp_path / "m")
-    given = [*flags, f"--model_name_or_path={tmp_path / 'm'}"]
-    assert main([*given, "--mlp_only_train=no", "--learning_rate=1e-30"]) == 0
-    assert "SimCSE checkpoint: encoder and MLP loaded; ignored: lm_head" in capsys.readouterr().out
-    close(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(SENTENCES), by_hand(transformer, mlp))
 
 
 @pytest.mark.slow(20)  # programs of their own

@@ -4,10 +4,8 @@ import warnings
 from dataclasses import fields
 
 import pytest
-import torch
 
 from dystress_text.core.objectives import InfoNCELoss, MACLLoss
-from dystress_text.core.temperature import ConstantTemperature
 from dystress_text.presets import main as list_presets
 from dystress_text.simcse.arguments import GROUPS, parse
 from dystress_text.simcse.objective import TEXT, objective_of
@@ -87,31 +85,6 @@ def test_presets_set_what_its_scripts_set(name):
     recipe = (encoder, batch, rate, supervised, *((3, 4.0) if supervised else (1, 1.0)))
     assert tuple(options[option] for option in names) == recipe
     assert name not in PUBLISHED or average in PRESETS[name].about
-
-
-def gradient(z, loss):
-    """Of a loss of views (3, n, dim)."""
-    z = z.clone().requires_grad_()
-    loss(z).backward()
-    return z.grad
-
-
-def test_four_processes_of_simcse_send_a_quarter_of_our_gradient():
-    """Each has a loss of all rows and keeps the gradient of its own; DDP averages. So clipped at 1, ours is at 4."""
-    views = torch.randn(3, 8, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-
-    def simcse(z):
-        unit = z / z.norm(dim=-1, keepdim=True)
-        logits = unit[0] @ torch.cat([unit[1], unit[2]]).T / 0.05
-        return torch.nn.functional.cross_entropy(logits, torch.arange(8))
-
-    def of_rank(z, rank):
-        own = torch.arange(8) // 2 == rank
-        return simcse(torch.where(own[None, :, None], z, z.detach()))
-
-    averaged = sum(gradient(views, lambda z, r=rank: of_rank(z, r)) for rank in range(4)) / 4
-    ours = gradient(views, lambda z: InfoNCELoss(ConstantTemperature(0.05))(*z))
-    torch.testing.assert_close(averaged, ours / 4, rtol=1e-10, atol=1e-14)
 
 
 BEST = "Table stsresall, row DySTreSS* 0.05/0.07"
