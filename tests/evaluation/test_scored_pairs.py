@@ -47,7 +47,7 @@ def test_every_format_gives_the_same_pairs(tmp_path, kind):
     assert (pairs.name, pairs.slug) == ("mine", "mine")
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_columns_by_name_and_by_place(tmp_path, kind):
     expected = read_scored_pairs(write(tmp_path, kind))
     wider = [(i, row[2], row[1], row[0]) for i, row in enumerate(ROWS)]
