@@ -14,15 +14,7 @@ EXTRAS = {
 
 
 def require(extra: str, what: str) -> None:
-    """Check that an extra is installed.
-
-    Args:
-        extra: one of :data:`EXTRAS`.
-        what: the feature that needs it, for the message.
-
-    Raises:
-        UserError: a package of the extra is missing; the message says how to install it.
-    """
+    """Check that an extra is installed; ``what`` is the feature that needs it, for the message."""
     missing = [name for name in EXTRAS[extra] if find_spec(name) is None]
     if missing:
         raise UserError(f"{what} needs {' and '.join(missing)}: pip install 'dystress-text[{extra}]'")

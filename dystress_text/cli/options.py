@@ -65,11 +65,7 @@ def reworded(settings: type, name: str, help: str, default: Any = MISSING) -> An
 
 
 def check_options(settings: Any) -> None:
-    """Check that each option of a dataclass lies in its interval and has the option that it needs.
-
-    Raises:
-        ParameterError: an option does not.
-    """
+    """Check that each option of a dataclass lies in its interval and has the option that it needs."""
     for entry in fields(settings):
         value, interval, needs = getattr(settings, entry.name), *map(entry.metadata.get, (_INTERVAL, _NEEDS))
         if interval is not None and value is not None and not lies_in(value, interval):

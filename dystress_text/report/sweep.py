@@ -198,27 +198,25 @@ def run_jobs(
     failures, signals, alive = dict[str, str](), list[int](), list[subprocess.Popen[bytes]]()
 
     def work(name: str) -> None:
-        log = (logs / f"{name}.log").open("a", encoding="utf-8")
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # processes inherit it: it outlives a sweep that is killed
-            for _, command in jobs[name]():
-                if signals:
-                    return
-                print(f"{name}: {Path(command[1]).stem}", flush=True)
-                process = _start(command, log, env)
-                alive.append(process)
-                if signals:  # it came between the look and the start
-                    process.terminate()
-                code = process.wait()
-                alive.remove(process)
-                if code and not signals:
-                    raise UserError(f"exit code {code}; log: {log.name}")
-        except BlockingIOError:
-            failures[name] = f"another process is at it and writes {log.name}"
-        except UserError as error:
-            failures[name] = str(error)
-        finally:
-            log.close()
+        with (logs / f"{name}.log").open("a", encoding="utf-8") as log:
+            try:
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # inherited: it outlives a sweep that is killed
+                for _, command in jobs[name]():
+                    if signals:
+                        return
+                    print(f"{name}: {Path(command[1]).stem}", flush=True)
+                    process = _start(command, log, env)
+                    alive.append(process)
+                    if signals:  # it came between the look and the start
+                        process.terminate()
+                    code = process.wait()
+                    alive.remove(process)
+                    if code and not signals:
+                        raise UserError(f"exit code {code}; log: {log.name}")
+            except BlockingIOError:
+                failures[name] = f"another process is at it and writes {log.name}"
+            except UserError as error:
+                failures[name] = str(error)
 
     def stop(number: int, _: object) -> None:
         print(f"stopping {len(alive)} at work, which save what they have; once more kills them", flush=True)
