@@ -5,7 +5,6 @@
     dystress train --train_file mine.txt        # own sentences, one per line
     dystress train --temp 0.05                  # SimCSE's constant temperature
     dystress train --supervised --train_file triplets.csv
-    dystress train settings.yaml --seed 1       # settings from a file; flags override them
     accelerate launch -m dystress_text.train    # on several GPUs or processes
     accelerate launch dystress_text/train.py    # the same in a checkout
 

@@ -57,7 +57,6 @@ def check(command: Command) -> None:
 def test_every_command_is_one_that_its_program_takes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs" / "figures").mkdir(parents=True)
-    (tmp_path / "settings.yaml").write_text("preset: small\n")
     for command in COMMANDS:
         try:
             check(command)
@@ -92,7 +91,6 @@ def write_inputs(folder):
     firsts, seconds = list(dict.fromkeys(row[5] for row in rows)), [row[6] for row in rows]
     (folder / "mine.txt").write_text("\n".join(dict.fromkeys([*firsts, *seconds])))
     (folder / "sentences.txt").write_text("\n".join(firsts[:40]))
-    (folder / "settings.yaml").write_text("preset: small\neval_set: none\noutput_dir: out_settings\n")
     triplets = [f'"{a}","{b}","{c}"' for a, b, c in zip(firsts[:40], seconds, firsts[40:80], strict=False)]
     (folder / "triplets.csv").write_text("\n".join(["sent0,sent1,hard_neg", *triplets]) + "\n")
     pairs = [f'"{row[5]}","{row[6]}",{row[4]}' for row in rows[:60]]

@@ -13,7 +13,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import RunSettings, TextSettings
-from dystress_text.training.arguments import flags_of_line, parse_settings, settings_parser
+from dystress_text.training.arguments import parse_settings, settings_parser
 from dystress_text.training.settings import EngineSettings, LossSettings
 
 GROUPS = (TextSettings, EvaluationSettings, LossSettings, EngineSettings)
@@ -28,7 +28,7 @@ def make_parser(description: str | None = None) -> SettingsParser:
 
 def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
     """Settings from the command line."""
-    words = translate(flags_of_line(argv, GROUPS))
+    words = translate(argv)
     (text, evaluation, loss, engine), preset = parse_settings(words, GROUPS, PRESETS, _PRESET, _PROGRAM, description)
     named = (word.removeprefix("--").split("=")[0] for word in words if word.startswith("--"))
     given = frozenset(name.replace("-", "_") for name in named)

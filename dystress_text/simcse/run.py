@@ -51,7 +51,7 @@ from dystress_text.training.presets import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.settings import EngineSettings, LossSettings
 from dystress_text.training.similarity_log import similarity_log_of
-from dystress_text.training.task import Run, TrainingSummary
+from dystress_text.training.task import Run
 
 Publish = Callable[[Path, Mapping[str, Any], ContrastiveLoss], str | None]
 
@@ -148,10 +148,10 @@ class TextRun(Run):
         if dev.positive_above != POSITIVE_SCORE:
             self.record["similarities"]["positive_above"] = dev.positive_above
 
-    def finish(self, summary: TrainingSummary, output: Path) -> None:
+    def finish(self, samples_per_second: float, output: Path) -> None:
         task, dev = self.task, self.dev
         self.record |= {
-            "sentences_per_second": round(task.corpus.columns * summary.samples_per_second, 1),
+            "sentences_per_second": round(task.corpus.columns * samples_per_second, 1),
             "padding_share": round(task.padding_share, 4),
         }
         best = load_saved(output)[0].to(self.accelerator.device)

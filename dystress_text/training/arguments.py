@@ -1,4 +1,4 @@
-"""The training programs' arguments: defaults, a preset, a YAML file and flags; a later one overrides an earlier one."""
+"""The training programs' arguments: defaults, a preset and flags; a later one overrides an earlier one."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import argparse
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from dystress_text.cli.access_tokens import holds_token
 from dystress_text.cli.options import SettingsParser
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.core.temperature import ProfileTemperature
-from dystress_text.errors import ParameterError, UserError, reason_of
+from dystress_text.errors import ParameterError
 from dystress_text.training.presets import Preset, find_preset, listing
 from dystress_text.training.settings import OF_AN_OBJECTIVE, TEMPERATURE_OPTIONS
 
@@ -39,7 +35,7 @@ def settings_parser(
 ) -> SettingsParser:
     """The parser of :func:`parse_settings`, without the defaults of a preset."""
     parser = SettingsParser(list(groups), prog=prog, description=description, formatter_class=_Help, allow_abbrev=False)
-    parser.usage = "%(prog)s [FILE.yaml] [--preset NAME] [--OPTION VALUE ...]"
+    parser.usage = "%(prog)s [--preset NAME] [--OPTION VALUE ...]"
     parser.add_argument("--preset", help=f"Settings by name; default {default_preset}. --list_presets shows all.")
     parser.add_argument(
         "--list_presets",
@@ -62,7 +58,7 @@ def parse_settings(
     """One instance of each dataclass in ``groups``, and the name of the preset.
 
     Args:
-        argv: the command line; its first word may be a YAML file.
+        argv: the command line.
         groups: dataclasses whose fields are the options.
         presets: by name.
         default_preset: the preset if the command line names none.
@@ -72,7 +68,6 @@ def parse_settings(
             temperature does not apply.
     """
     parser = settings_parser(groups, presets, default_preset, prog, description)
-    argv = flags_of_line(argv, groups)
     first_look = SettingsParser([], add_help=False, allow_abbrev=False)
     first_look.add_argument("--preset", default=default_preset)
     preset = first_look.parse_known_args(argv)[0].preset
@@ -105,14 +100,6 @@ def _defaults_from(argv: Sequence[str], preset: Mapping[str, Any], own_temperatu
     return {name: value for name, value in preset.items() if name not in left_out}
 
 
-def flags_of_line(argv: Sequence[str], groups: Sequence[Any]) -> list[str]:
-    """A command line in which a YAML file as the first word is replaced by the flags that the file stands for."""
-    if argv and argv[0].endswith((".yaml", ".yml")):
-        lists = [f.name for group in groups for f in fields(group) if "list[" in str(f.type)]
-        return [*_flags_of(Path(argv[0]), lists), *argv[1:]]
-    return list(argv)
-
-
 def _check_text(name: str, value: str) -> None:
     """Refuse a text that cannot name a file or that holds an access token: the run records all texts."""
     try:
@@ -123,27 +110,3 @@ def _check_text(name: str, value: str) -> None:
         raise ParameterError(name, f"{value!r} has a character that no name can have")
     if holds_token(value):
         raise ParameterError(name, "this looks like an access token; put it into the environment variable HF_TOKEN")
-
-
-def _flags_of(file: Path, lists: Sequence[str]) -> list[str]:
-    """A YAML file's settings as flags, which are read and checked like flags; options in ``lists`` may be lists."""
-    try:
-        # BaseLoader keeps scalars as texts: YAML 1.1 would read "no" as false and 1e-4 as a text. It also ignores tags,
-        # so the file cannot create objects.
-        settings = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"{file}: {reason_of(error)}") from error
-    if not isinstance(settings, dict):
-        raise UserError(f"{file}: a mapping of option names to values is expected")
-    flags = []
-    for key, value in settings.items():
-        words = value if isinstance(value, list) and key in lists else [value]
-        if not all(isinstance(word, str) for word in (key, *words)) or not words:
-            raise UserError(f"{file}: the value of {key} must be a text, a number, true, false or null")
-        if len(words) > 1:
-            if any(re.match(r"-\D|-?$", word) for word in words):
-                raise UserError(f"{file}: {key} has a value that is empty or begins with a hyphen")
-            flags += [f"--{key}", *words]
-        elif words[0] not in ("", "null", "~"):
-            flags.append(f"--{key}={words[0]}")
-    return flags

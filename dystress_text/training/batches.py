@@ -47,13 +47,9 @@ class BatchOrder:
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
         """Sample indices of this process, (batches, batch_size / world_size)."""
-        by_rank = self.whole_epoch(epoch).reshape(len(self), self.world_size, -1)
-        return np.ascontiguousarray(by_rank[:, self.rank])
-
-    def whole_epoch(self, epoch: int) -> NDArray[np.int64]:
-        """Sample indices of all processes, (batches, batch_size)."""
         order = np.random.default_rng([self.seed, epoch]).permutation(self.size)
-        return order[: len(self) * self.batch_size].reshape(len(self), -1)
+        by_rank = order[: len(self) * self.batch_size].reshape(len(self), self.world_size, -1)
+        return np.ascontiguousarray(by_rank[:, self.rank])
 
 
 def load_ahead(load: Callable[[T], Batch], wanted: Iterable[T], device: torch.device) -> Iterator[Batch]:

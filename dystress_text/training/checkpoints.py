@@ -22,7 +22,6 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from dystress_text.errors import ParameterError, reason_of
-from dystress_text.files.whole import write_json
 from dystress_text.training.accelerator import on_main_process
 from dystress_text.training.gradient_cache import random_states
 from dystress_text.training.run_folder import STAGING, checkpoint_folders
@@ -105,16 +104,14 @@ class Checkpoints:
     task: nn.Module
     identity: Mapping[str, Any]
 
-    def write(self, final: Path, state: TrainingState, report: Mapping[str, Any] | None = None) -> None:
-        """Write everything to a new folder, with ``report.json`` if there is a report; call it on all processes."""
+    def write(self, final: Path, state: TrainingState) -> None:
+        """Write everything to a new folder; call it on all processes."""
         staging = self.output / STAGING
 
         def finish() -> None:
             save_file({name: x.contiguous() for name, x in self.task.state_dict().items()}, staging / _TASK)
             content = {"state": asdict(state), "identity": self.identity}
             (staging / _STATE).write_text(json.dumps(content), encoding="utf-8")
-            if report is not None:
-                write_json(staging / "report.json", report)
             shutil.rmtree(final, ignore_errors=True)
             staging.rename(final)
 

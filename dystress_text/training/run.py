@@ -8,7 +8,13 @@ from typing import Any
 
 from accelerate import Accelerator
 
-from dystress_text.training.accelerator import describe, global_batch_size, make_accelerator, on_main_process
+from dystress_text.training.accelerator import (
+    describe,
+    global_batch_size,
+    make_accelerator,
+    on_main_process,
+    peak_memory,
+)
 from dystress_text.training.run_folder import check_output, prepare_output, read_record, write_record
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.task import Run
@@ -45,18 +51,18 @@ def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str
     accelerator.wait_for_everyone()  # all must have checked the folder before one of them writes to it
     try:
         on_main_process(accelerator, begin)
-        summary = trainer.fit()
+        state = trainer.fit()
         built.record.update(
-            trained=summary.metrics,
-            best_step=summary.best_step,
-            skipped_steps=summary.skipped_steps,
-            steps=summary.steps,
-            train_seconds=round(summary.seconds, 2),
-            peak_memory_gb=round(summary.peak_memory_gb, 3),
+            trained=state.metrics,
+            best_step=state.best_step,
+            skipped_steps=state.skipped_steps,
+            steps=state.step,
+            train_seconds=round(state.train_seconds, 2),
+            peak_memory_gb=round(peak_memory(accelerator.device) / 1e9, 3),
         )
-        if summary.learned:
-            built.record["learned_temperature"] = summary.learned
-        on_main_process(accelerator, lambda: built.finish(summary, output))
+        if state.learned:
+            built.record["learned_temperature"] = state.learned
+        on_main_process(accelerator, lambda: built.finish(trainer.samples_per_second, output))
     finally:
         trainer.close()
     return built.record

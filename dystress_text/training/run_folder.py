@@ -1,7 +1,7 @@
 """The folder of a run: its files, whether it may be used, and what is removed of an older run.
 
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
-``similarity.jsonl``, ``report.html``, ``audit.*``, ``checkpoint-STEP/``, ``failure/``, ``adapter/``, the trackers'
+``similarity.jsonl``, ``report.html``, ``audit.*``, ``checkpoint-STEP/``, ``adapter/``, the trackers'
 ``tracker-logs/dystress/``, the model, and the results of its evaluations
 (``senteval-SUITE-MODE.json``, ``vision-DATASET.json``). All other files are the user's.
 
@@ -27,7 +27,6 @@ RECORD, REPORT = "run.json", "report.html"
 AUDIT = "audit.json", "audit.png", "audit.svg"  # what dystress audit writes
 LOG, SIMILARITY_LOG = "metrics.jsonl", "similarity.jsonl"
 ADAPTER = "adapter"  # the folder of the adapter's own files, inside a model's
-FAILURE = "failure"  # the state and the samples of a step whose loss is not finite
 TRACKER_FOLDER = "tracker-logs"
 STAGING = ".checkpoint-writing"
 EVALUATIONS = ("senteval-*.json", "vision-*.json")
@@ -131,7 +130,7 @@ def _remove_run(output: Path) -> None:
     for pattern in (LOG, SIMILARITY_LOG, REPORT, *AUDIT, *EVALUATIONS, *MODEL_FILES):
         for path in output.glob(pattern):
             path.unlink()
-    others = (STAGING, MODEL_STAGING, FAILURE, ADAPTER, f"{TRACKER_FOLDER}/dystress")
+    others = (STAGING, MODEL_STAGING, ADAPTER, f"{TRACKER_FOLDER}/dystress")
     for folder in (*checkpoint_folders(output), *(output / name for name in others)):
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -75,31 +75,6 @@ class Task(Protocol):
         """Write ``model`` in the form that users load; each file replaces that of the model before."""
 
 
-@dataclass(frozen=True)
-class TrainingSummary:
-    """The figures of a finished run.
-
-    Attributes:
-        steps: optimiser steps of the whole run.
-        seconds: spent in training steps, evaluation and saving left out.
-        samples_per_second: training samples over ``seconds``, all processes together.
-        peak_memory_gb: of the device on CUDA, else of the process (resident), in 10^9 bytes.
-        best_step: of the saved model.
-        skipped_steps: steps that fp16 skipped, for gradients that overflowed.
-        metrics: of the saved model.
-        learned: what the loss had learned at the saved model, such as end points of a temperature.
-    """
-
-    steps: int
-    seconds: float
-    samples_per_second: float
-    peak_memory_gb: float
-    best_step: int | None
-    skipped_steps: int
-    metrics: dict[str, float]
-    learned: dict[str, float]
-
-
 @dataclass(kw_only=True)
 class Run:
     """A task and all that training it needs; the recipes for text and images add what they print and publish.
@@ -135,5 +110,5 @@ class Run:
             before: the record of the run that is resumed; empty for a new run.
         """
 
-    def finish(self, summary: TrainingSummary, output: Path) -> None:
+    def finish(self, samples_per_second: float, output: Path) -> None:
         """Complete the record and publish the result; on the main process, after the last step."""

@@ -34,7 +34,6 @@ from dystress_text.training.accelerator import (
     failure_of,
     global_batch_size,
     on_main_process,
-    peak_memory,
     seed_process,
 )
 from dystress_text.training.batches import Batch, BatchOrder, load_ahead
@@ -42,10 +41,10 @@ from dystress_text.training.build_loss import learned_values
 from dystress_text.training.checkpoints import Checkpoints, TrainingState, identity_of, remove_old
 from dystress_text.training.gradient_cache import backward_in_chunks, check_no_batch_statistics
 from dystress_text.training.optimizer import adamw, count_steps, schedule
-from dystress_text.training.run_folder import FAILURE, LOG, SIMILARITY_LOG, append, checkpoint_folder, shorten
+from dystress_text.training.run_folder import LOG, SIMILARITY_LOG, append, checkpoint_folder, shorten
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.stop_signals import StopRequest, stop_signals
-from dystress_text.training.task import Embeddings, Run, TrainingSummary
+from dystress_text.training.task import Embeddings, Run
 
 
 class Trainer:
@@ -81,8 +80,8 @@ class Trainer:
         self._fp16 = accelerator.scaler is not None
         self._pending: list[Tensor] = []  # a loss and a gradient's norm, (2,), for each batch since the last reading
 
-    def fit(self) -> TrainingSummary:
-        """Train to the end, keeping the best model in ``output_dir``, and return the summary.
+    def fit(self) -> TrainingState:
+        """Train to the end, keeping the best model in ``output_dir``, and return the final state.
 
         Raises:
             TrainingError: the loss, the gradient or the weights are not finite, a temperature reached zero, a file
@@ -113,7 +112,7 @@ class Trainer:
         gc.collect()
         self.accelerator.end_training()
 
-    def _fit(self) -> TrainingSummary:
+    def _fit(self) -> TrainingState:
         state, main = self.state, self.accelerator.is_main_process
         if self._resumed is not None:
             self._resume(self._resumed)
@@ -129,16 +128,7 @@ class Trainer:
                 state.step += 1
                 self._after_step(stop, bar)
                 bar.update()
-        return TrainingSummary(
-            steps=state.step,
-            seconds=state.train_seconds,
-            samples_per_second=self._samples(state.step) / max(state.train_seconds, 1e-9),
-            peak_memory_gb=peak_memory(self.accelerator.device) / 1e9,
-            best_step=state.best_step,
-            skipped_steps=state.skipped_steps,
-            metrics=state.metrics,
-            learned=state.learned,
-        )
+        return state
 
     def _resume(self, folder: Path) -> None:
         """Load the state of a checkpoint, and forget what was logged after it."""
@@ -251,32 +241,26 @@ class Trainer:
             losses, norm = [loss for loss, _ in rows], rows[-1][1]
             reason = self.state.add_losses(losses, norm, self._fp16)
             if reason is not None:
-                self._fail(step, reason, {"losses": losses, "gradient_norm": norm})
+                epoch, batch = divmod(step - 1, self.steps_per_epoch)
+                rate = self.scheduler.base_lrs[0] * self.scheduler.lr_lambdas[0](step - 1)
+                raise TrainingError(
+                    f"{reason} at step {step} of {self.total_steps} (epoch {epoch}, batch {batch}, learning rate "
+                    f"{rate:.3g}); lower --learning_rate, raise --tau_min or use --mixed_precision bf16 or no. "
+                    f"{self._saved_model()}"
+                )
 
-    def _fail(self, step: int, reason: str, figures: Mapping[str, Any]) -> None:
-        """Write the state and the samples of a failed step, and stop."""
-        epoch, i = divmod(step - 1, self.steps_per_epoch)
-        batches = self.settings.gradient_accumulation_steps
-        samples = self.order.whole_epoch(epoch)[i * batches : (i + 1) * batches].tolist()
-        rate = self.scheduler.base_lrs[0] * self.scheduler.lr_lambdas[0](step - 1)
-        report = {"step": step, **figures, "learning_rate": rate, "samples": samples}
-        with self._writing():
-            self._checkpoints.write(self.folder / FAILURE, self.state, report)
-        raise TrainingError(
-            f"{reason} at step {step} of {self.total_steps} (epoch {epoch}, batch {i}, learning rate "
-            f"{rate:.3g}); lower --learning_rate, raise --tau_min or use --mixed_precision bf16 or no. The state and "
-            f"the batch's samples are in {self.folder / FAILURE}. {self._saved_model()}"
-        )
-
-    def _samples(self, steps: int) -> int:
-        return steps * self.settings.gradient_accumulation_steps * self.order.batch_size
+    @property
+    def samples_per_second(self) -> float:
+        """Training samples over the seconds in steps, all processes together."""
+        samples = self.state.step * self.settings.gradient_accumulation_steps * self.order.batch_size
+        return samples / max(self.state.train_seconds, 1e-9)
 
     def _log_losses(self) -> str:
         """Log the mean loss since the last log line, and return a short text with it."""
         losses = self.state.losses
         loss = sum(losses) / len(losses) if losses else math.nan
         losses.clear()
-        rate = self._samples(self.state.step) / self.state.train_seconds
+        rate = self.samples_per_second
         values = {"loss": loss, "learning_rate": float(self.scheduler.get_last_lr()[0]), "samples_per_second": rate}
         self._log(LOG, self.state.step, values)
         return f"loss {loss:.4f}, {rate:,.0f} samples/s"

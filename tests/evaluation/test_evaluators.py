@@ -178,12 +178,9 @@ def test_bad_evaluations_are_one_line_and_write_nothing(flags, own, wrong, words
     assert not (tmp_path / "out").exists()
 
 
-def test_settings_from_files_and_simcses_flag(tmp_path):
-    file = tmp_path / "settings.yaml"
-    file.write_text(
-        "eval_set: [stsb_dev, mini_sts]\neval_file: mine.csv\neval_score_range: [-1, 1]\neval_transfer: true\n"
-    )
-    text = parse([str(file)]).evaluation
+def test_settings_of_evaluation_and_simcses_flag():
+    given = "--eval_set stsb_dev mini_sts --eval_file mine.csv --eval_score_range -1 1 --eval_transfer"
+    text = parse(given.split()).evaluation
     assert (text.eval_set, text.eval_file) == (["stsb_dev", "mini_sts"], ["mine.csv"])
     assert (text.eval_score_range, text.eval_transfer) == ([-1.0, 1.0], ["all"])
     assert parse(["--eval_set=stsb_dev mini_sts"]).options()["eval_set"] == "stsb_dev mini_sts"

@@ -97,9 +97,8 @@ def test_flags_may_have_a_value_and_off_is_off_or_refused(tmp_path, capsys):
     assert parse(["--eval_transfer", "MR", "TREC", "--fp16"]).evaluation.eval_transfer == ["MR", "TREC"]
     with pytest.raises(UserError, match=r"--do_train false: this option .*dystress senteval --model NAME"):
         parse(["--do_train", "false"])
-    (tmp_path / "s.yaml").write_text("do_train: true\ntemp: 0.05\nwarmup_steps: 10\n")
     with pytest.raises(UserError, match=r"--warmup_steps: .* use --warmup_ratio"):
-        parse([str(tmp_path / "s.yaml")])
+        parse(["--do_train", "--temp=0.05", "--warmup_steps=10"])
     assert main(["--fp16", "maybe"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 

@@ -180,10 +180,6 @@ def test_a_pooler_that_is_given_must_be_the_models(flags, tiny_bert, tmp_path, c
     given = [*flags, f"--model_name_or_path={tmp_path / 'm'}", "--max_steps=2"]
     assert main([*given, "--pooler-type", "cls"]) == 2
     assert "--pooler_type: cls was given, but this sentence-transformers model has avg" in capsys.readouterr().err
-    file = tmp_path / "settings.yaml"
-    file.write_text("pooler_type: avg_top2\n")
-    assert main([str(file), *given]) == 2
-    assert "--pooler_type: avg_top2 was given" in capsys.readouterr().err
     st_model(tmp_path / "first", tiny_bert, "cls")
     for name in ("cls", "cls_before_pooler"):  # saved as one
         start = load_start(str(tmp_path / "first"), TextSettings(pooler_type=name), {"pooler_type"})

@@ -165,16 +165,6 @@ def test_a_schedule_swings_over_the_run():
     assert seen == pytest.approx([0.07, 0.05, 0.07, 0.05])
 
 
-def test_a_yaml_file_is_read_as_written_and_stands_under_flags(tmp_path):
-    file = tmp_path / "settings.yaml"
-    file.write_text(
-        "preset: small\nlearning_rate: 1e-4\nseed: 7\nmixed_precision: no\nshift: -2.0e-1\ndata_dir: null\n"
-    )
-    settings = parse([str(file), "--seed", "8"])
-    assert (settings.engine.learning_rate, settings.engine.seed, settings.loss.shift) == (1e-4, 8, -0.2)
-    assert (settings.text.pooler_type, settings.engine.mixed_precision) == ("avg", "no")
-
-
 BAD = [  # one of each kind
     (["--temperature=nope"], ["--temperature", "shifted_cosine", "constant"]),
     (["--pooler_type=max"], ["--pooler_type", "avg_first_last"]),

@@ -37,7 +37,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, corpus, precision):
     make_task(corpus, dropout=0.5)  # other weights and random state than at the interruption
     resumed = make_task(corpus, dropout=0.1)
     summary, trainer = run(resumed, corpus, tmp_path / "broken", resume_from_checkpoint=True, **options)
-    assert summary.steps == 30
+    assert summary.step == 30
     assert equal(weights(whole), weights(resumed))
     for key in ("loss", "learning_rate"):
         assert log_of(tmp_path / "broken", key) == log_of(tmp_path / "whole", key)

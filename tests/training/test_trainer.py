@@ -134,7 +134,7 @@ def test_without_evaluation_the_last_model_is_kept(tmp_path, corpus):
     task = make_task(corpus)
     summary, _ = run(task, corpus, tmp_path)
     assert task.saved == 1
-    assert summary.steps == summary.best_step == 6
+    assert summary.step == summary.best_step == 6
 
 
 def test_vectors_that_are_no_numbers_stop_the_run(tmp_path, corpus):
@@ -207,7 +207,7 @@ def test_auto_fp16_is_fp16_on_cuda_and_auto_elsewhere(cuda, launcher, expected, 
     assert resolve_precision("auto_fp16") == resolve_precision("auto")
 
 
-def test_a_gradient_that_is_no_number_stops_the_run_and_leaves_its_state(tmp_path, corpus):
+def test_a_gradient_that_is_no_number_stops_the_run(tmp_path, corpus):
     task = make_task(corpus)
     inner, calls = task.loss, []
 
@@ -219,14 +219,8 @@ def test_a_gradient_that_is_no_number_stops_the_run_and_leaves_its_state(tmp_pat
     task.loss = loss
     options = {"gradient_accumulation_steps": 2, "logging_steps": 3, "learning_rate": 1e-3, "max_steps": 20}
     told = r"the gradient's norm is nan at step 5 of 20 \(epoch 0, batch 4, learning rate 0\.0008\); lower"
-    with pytest.raises(TrainingError, match=told) as caught:
+    with pytest.raises(TrainingError, match=told):
         run(task, corpus, tmp_path, **options)
-    report = json.loads((tmp_path / "failure" / "report.json").read_text())
-    assert (report["step"], report["gradient_norm"]) == (5, None)
-    assert report["learning_rate"] == pytest.approx(8e-4)
-    assert report["samples"] == BatchOrder(len(corpus), 8, 42).epoch(0)[8:10].tolist()
-    assert all(math.isfinite(loss) for loss in report["losses"])
-    assert str(tmp_path / "failure") in str(caught.value)
     assert checkpoint_folders(tmp_path) == []  # nothing goes on from there
 
 
@@ -326,7 +320,7 @@ def test_parts_of_an_epoch_and_when_it_is_evaluated(options, evaluated, tmp_path
     summary, _ = run(task, corpus, tmp_path, max_steps=-1, **options)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "score" in line] == evaluated
-    assert summary.steps == evaluated[-1]
+    assert summary.step == evaluated[-1]
 
 
 # ---- settings -------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from dystress_text.training.build_loss import build_temperature, learned_group
 from dystress_text.training.presets import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import IMAGE_PROGRAM, write_record
 from dystress_text.training.similarity_log import similarity_log_of
-from dystress_text.training.task import Run, TrainingSummary
+from dystress_text.training.task import Run
 from vision.data.augment import SimclrAugment, crop_of
 from vision.data.crops import RandomCrop
 from vision.data.images import ImageSet, mean_std
@@ -108,8 +108,8 @@ class VisionRun(Run):
         _say(f"{steps:,} steps of {batch_size} images on {describe(self.accelerator)}")
         self.record["untrained"] = before.get("untrained") or dict(self.task.evaluate())
 
-    def finish(self, summary: TrainingSummary, output: Path) -> None:
-        self.record["images_per_second"] = round(summary.samples_per_second, 1)
+    def finish(self, samples_per_second: float, output: Path) -> None:
+        self.record["images_per_second"] = round(samples_per_second, 1)
         write_record(output, self.record)
         self._report(output)
         _say(self.publish(output, self.temperature))
