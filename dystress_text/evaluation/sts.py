@@ -19,7 +19,7 @@ from dystress_text.core.diagnosis import BINS
 from dystress_text.core.geometry import alignment, uniformity
 from dystress_text.core.vectors import positive_similarity, unit_vectors
 from dystress_text.evaluation.catalogue import StsTask
-from dystress_text.evaluation.readers import POSITIVE_SCORE, StsPairs
+from dystress_text.evaluation.readers import StsPairs
 
 Embed = Callable[[Sequence[str]], Tensor]  # sentences to vectors (n, dim)
 
@@ -84,14 +84,6 @@ class PairSimilarities:
         kinds = vars(self).items()
         return {kind: np.histogram(values.clip(-1, 1), BINS, (-1, 1))[0].tolist() for kind, values in kinds}
 
-    def by_label(self) -> dict[str, NDArray[np.floating]]:
-        """The cosines by the words of a picture's legend."""
-        return {
-            "random pairs": self.random,
-            f"pairs scored {POSITIVE_SCORE:g} or less": self.others,
-            f"pairs scored above {POSITIVE_SCORE:g}": self.alike,
-        }
-
 
 def spearman(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
     """Spearman's rank correlation of two vectors, x 100; NaN where one of them is constant or holds a NaN."""
@@ -107,17 +99,12 @@ def evaluate_sts(pairs: StsPairs, embed: Embed) -> StsResult:
 
 def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
     """Score the vectors of ``pairs.sentences``, (distinct sentences, dim), on their device; only figures leave it."""
-    cosines, aligned, uniform = _figures(pairs, vectors)
-    return StsResult(spearman(cosines.cpu().numpy(), pairs.scores), float(aligned), float(uniform))
-
-
-def _figures(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cosines (pairs,), alignment and uniformity, on the vectors' device."""
     units = unit_vectors(vectors)
     first, second = _vectors_of_pairs(pairs, units)
     positive = torch.from_numpy(np.flatnonzero(pairs.scores > pairs.positive_above)).to(vectors.device)
     aligned = alignment(first[positive], second[positive]) if len(positive) else torch.tensor(torch.nan)
-    return positive_similarity(first, second), aligned, uniformity(units)
+    cosines = positive_similarity(first, second).cpu().numpy()
+    return StsResult(spearman(cosines, pairs.scores), float(aligned), float(uniformity(units)))
 
 
 def pair_similarities(pairs: StsPairs, vectors: Tensor) -> PairSimilarities:
