@@ -177,7 +177,7 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> Resul
     encode, model = load_model(settings.model, settings.pooler_type, settings.dtype, settings.batch_size, progress=True)
     embed = EncodedOnce(refusing_useless(encode))
     about = {name: getattr(settings, name) for name in ("suite", "mode", "engine", "batch_size")}
-    about |= {"asked": list(own_names(settings.tasks)), "data": str(folder), "data_variant": variant, **asdict(model)}
+    about |= {"asked": list(own_names(settings.tasks)), "data": str(folder), "data_variant": variant, **model}
     results = Results(about, {group: [task.name for task in tasks] for group, tasks in chosen.items()})
     file = settings.result_file()
     results.write(file)  # a place that cannot be written is found now, not after the last task

@@ -65,26 +65,6 @@ class StsTaskResult:
         return self.spearman
 
 
-@dataclass(frozen=True)
-class PairSimilarities:
-    """Cosines by kind of pair: what a temperature that depends on the similarity acts on.
-
-    Attributes:
-        alike: pairs scored above the set's ``positive_above``, 4 on STS.
-        others: the other scored pairs.
-        random: pairs of distinct sentences, drawn at random.
-    """
-
-    alike: NDArray[np.floating]
-    others: NDArray[np.floating]
-    random: NDArray[np.floating]
-
-    def histograms(self) -> dict[str, list[int]]:
-        """Counts in equal bins over [-1, 1], by kind."""
-        kinds = vars(self).items()
-        return {kind: np.histogram(values.clip(-1, 1), BINS, (-1, 1))[0].tolist() for kind, values in kinds}
-
-
 def spearman(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
     """Spearman's rank correlation of two vectors, x 100; NaN where one of them is constant or holds a NaN."""
     if np.isnan(x).any() or np.isnan(y).any() or x.min() == x.max() or y.min() == y.max():
@@ -107,8 +87,11 @@ def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
     return StsResult(spearman(cosines, pairs.scores), float(aligned), float(uniformity(units)))
 
 
-def pair_similarities(pairs: StsPairs, vectors: Tensor) -> PairSimilarities:
-    """Cosines of the scored pairs and of random pairs, the same random pairs at each call.
+def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[int]]:
+    """Counts of cosines in equal bins over [-1, 1], by kind of pair: what a temperature of the similarity acts on.
+
+    The kinds are ``alike`` (scored above the set's ``positive_above``, 4 on STS), ``others`` (the other scored pairs)
+    and ``random`` (pairs of distinct sentences, the same at each call).
 
     Args:
         pairs: the set.
@@ -120,7 +103,8 @@ def pair_similarities(pairs: StsPairs, vectors: Tensor) -> PairSimilarities:
     drawn = units[first[distinct]], units[second[distinct]]
     of_scored, of_drawn = (positive_similarity(a, b).cpu().numpy() for a, b in (_vectors_of_pairs(pairs, units), drawn))
     positive = pairs.scores > pairs.positive_above
-    return PairSimilarities(of_scored[positive], of_scored[~positive], of_drawn)
+    kinds = {"alike": of_scored[positive], "others": of_scored[~positive], "random": of_drawn}
+    return {kind: np.histogram(values.clip(-1, 1), BINS, (-1, 1))[0].tolist() for kind, values in kinds.items()}
 
 
 def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed) -> StsTaskResult:
