@@ -17,7 +17,6 @@ import argparse
 import itertools
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import transformers
@@ -25,10 +24,9 @@ import transformers
 from dystress_text.cli.command_line import exit_code
 from dystress_text.cli.options import SettingsParser
 from dystress_text.errors import UserError
-from dystress_text.evaluation.run import Draw, SentEvalSettings, run
+from dystress_text.evaluation.run import SentEvalSettings, run
 from dystress_text.report.page import leave_report
 from dystress_text.report.text_page import write_text_report
-from dystress_text.simcse.objective import temperature_of
 from dystress_text.simcse.paper import PUBLISHED
 from dystress_text.training.run_folder import REPORT
 
@@ -50,16 +48,6 @@ def make_parser() -> SettingsParser:
     )  # fmt: skip
 
 
-def _draw(settings: SentEvalSettings) -> Draw | None:
-    """What makes the picture of ``--plot``, with the temperature of the run that made the model."""
-    if settings.plot is None:
-        return None
-    temperature, source = temperature_of(settings.model)
-    from dystress_text.report.plots import plot_similarities  # matplotlib is an extra
-
-    return partial(plot_similarities, temperature=temperature, source=source, file=settings.plot)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     transformers.utils.logging.set_verbosity_error()
@@ -72,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if option in SIMCSE_OPTIONS:
                 raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
         settings = SentEvalSettings(**vars(make_parser().parse_args(words)))
-        results = run(settings, PUBLISHED, _draw(settings))
+        results = run(settings, PUBLISHED)
         if (Path(settings.model) / REPORT).is_file():  # the page of a run shows results
             print(leave_report(Path(settings.model), write=write_text_report))
         return not results.missing

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,25 +20,6 @@ from dystress_text.evaluation.sts import Embed
 OWN_POOLER = "pooler"  # the encoder's pooler_output, which SimCSE's evaluation.py calls cls
 EVALUATED = (*POOLERS, OWN_POOLER)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class EvaluatedModel:
-    """What was evaluated, for the record.
-
-    Attributes:
-        model: as the user named it.
-        pooler_type: of a Hugging Face encoder; None for a sentence-transformers model, which has a pooler of its own.
-        max_seq_length: tokens read from a sentence.
-        dtype: of the forward pass.
-        device: where it ran.
-    """
-
-    model: str
-    pooler_type: str | None
-    max_seq_length: int
-    dtype: str
-    device: str
 
 
 class EncodedOnce:
@@ -80,7 +61,7 @@ def refusing_useless(encode: Embed) -> Embed:
 
 def load_model(
     model: str, pooler_type: str | None, dtype: str = "fp32", batch_size: int = 64, progress: bool = False
-) -> tuple[Embed, EvaluatedModel]:
+) -> tuple[Embed, dict[str, Any]]:
     """Load an encoder, as a function from sentences to vectors and a description for the record.
 
     Args:
@@ -94,7 +75,9 @@ def load_model(
     with torch.random.fork_rng(devices=[]):  # weights missing from a file are drawn at random
         load = _load_sentence_transformer if pooler_type is None else _load_encoder
         embed, limit = load(model, pooler_type or "", dtype, batch_size, progress, device)
-    return embed, EvaluatedModel(model, pooler_type, limit, dtype, device)
+    return embed, {
+        "model": model, "pooler_type": pooler_type, "max_seq_length": limit, "dtype": dtype, "device": device
+    }  # fmt: skip
 
 
 def _load_encoder(

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -37,12 +37,8 @@ class Evaluator(Protocol):
     """What measures an encoder, a user's own too.
 
     Attributes:
-        name: in tables.
         best_metrics: the metrics that may choose the best model, higher is better; the first one is the default.
     """
-
-    @property
-    def name(self) -> str: ...
 
     @property
     def best_metrics(self) -> Sequence[str]: ...
@@ -56,10 +52,6 @@ class StsEvaluator:
     """Spearman's correlation, alignment and uniformity on scored pairs."""
 
     pairs: StsPairs
-
-    @property
-    def name(self) -> str:
-        return self.pairs.name
 
     @property
     def best_metrics(self) -> Sequence[str]:
@@ -80,7 +72,6 @@ class TransferEvaluator:
     """
 
     tasks: Sequence[tuple[TransferTask, Mapping[str, Labelled]]]
-    name: str = "transfer"
 
     @property
     def best_metrics(self) -> Sequence[str]:
@@ -101,11 +92,11 @@ class Evaluation:
 
     Attributes:
         evaluators: in order; by default the first one chooses the best model.
-        seconds: spent so far by each, with the encoding of sentences that no earlier one has asked for.
+        seconds: spent so far.
     """
 
     evaluators: Sequence[Evaluator]
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
 
     @property
     def pairs(self) -> list[StsPairs]:
@@ -116,11 +107,11 @@ class Evaluation:
         """All metrics; with several sets of scored pairs the mean of their correlations too (``avg_spearman``)."""
         metrics: dict[str, float] = {}
         embed = EncodedOnce(encode)
+        start = time.perf_counter()
         with random_state_kept():
             for evaluator in self.evaluators:
-                start = time.perf_counter()
                 metrics |= evaluator(embed)
-                self.seconds[evaluator.name] = self.seconds.get(evaluator.name, 0.0) + time.perf_counter() - start
+        self.seconds += time.perf_counter() - start
         if len(self.pairs) > 1:
             metrics[AVERAGE] = float(np.mean([metrics[f"{pairs.slug}_spearman"] for pairs in self.pairs]))
         return metrics
@@ -143,14 +134,6 @@ class Evaluation:
             return scored[0]
         reason = f"known: {', '.join(known)}" if known else "eval_set none evaluates nothing"
         raise ParameterError("metric_for_best_model", f"no {name!r}; {reason}")
-
-    def record(self) -> dict[str, dict[str, float]]:
-        """The entries of ``run.json``: pairs and distinct sentences of each evaluator, if any, and its seconds."""
-        sizes = {p.name: {"pairs": len(p), "sentences": len(p.sentences)} for p in self.pairs}
-        return {
-            e.name: {**sizes.get(e.name, {}), "seconds": round(self.seconds.get(e.name, 0.0), 2)}
-            for e in self.evaluators
-        }
 
 
 @contextmanager

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from dystress_text.cli.extras import require
 from dystress_text.cli.options import check_options, option
-from dystress_text.cli.text_table import FORMATS, lay_out
+from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import (
     STS_SETS,
@@ -30,13 +26,7 @@ from dystress_text.evaluation.catalogue import (
 from dystress_text.evaluation.classifier import RECIPES
 from dystress_text.evaluation.embedder import DTYPES, EVALUATED, EncodedOnce, load_model, refusing_useless
 from dystress_text.evaluation.original import OriginalResult, import_senteval, run_original
-from dystress_text.evaluation.sts import (
-    Embed,
-    StsTaskResult,
-    evaluate_sts,
-    evaluate_sts_task,
-    pair_similarities,
-)
+from dystress_text.evaluation.sts import Embed, StsTaskResult, evaluate_sts, evaluate_sts_task
 from dystress_text.evaluation.transfer import TransferResult, evaluate_transfer
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import sha256_of, versions, write_json
@@ -44,7 +34,6 @@ from dystress_text.training.run_folder import evaluation_file
 
 Result = StsTaskResult | TransferResult | OriginalResult
 Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group and label
-Draw = Callable[[Mapping[str, NDArray[np.floating]], str], None]  # draws cosines by kind of pair, under a title
 ENGINES = ("batched", "original")
 
 
@@ -70,20 +59,14 @@ class SentEvalSettings:
     dtype: str = option("fp32", "of the encoder's forward pass", choices=tuple(DTYPES))
     batch_size: int = option(64, "sentences at a time", interval="[1, inf)")
     engine: str = option("batched", "ours, or original: everything by the senteval package", choices=ENGINES)
-    format: str = option("text", "of the tables", choices=FORMATS)
     compare: bool = option(False, "add the rows of the published tables (BERT-base)")
     geometry: str = option("dev", "STS-B split for alignment and uniformity", choices=("dev", "test", "none"))
-    plot: Path | None = option(None, "draw similarity histograms and the temperature", metavar="FILE.png")
     output: Path | None = option(
         None, "all results; default senteval-SUITE-MODE.json in the model's folder, else here", metavar="FILE.json"
     )
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.plot is not None:
-            require("plots", "plot")
-            if self.geometry == "none":
-                raise ParameterError("plot", "it draws the similarities of the geometry's set; give dev or test")
 
     def result_file(self) -> Path:
         """The file of the results."""
@@ -122,7 +105,7 @@ class Results:
         """The figures of a group's chosen tasks, None for a task without a result."""
         return {name: self.tasks[name].figure if name in self.tasks else None for name in self.groups[group]}
 
-    def table(self, group: str, more: Mapping[str, Row], style: str) -> str:
+    def table(self, group: str, more: Mapping[str, Row]) -> str:
         """The group's figures and their average, with further rows below, such as published ones."""
         names, of_suite = self.groups[group], SUITES[self.about["suite"]][group]
         rows = {self.about["model"]: self.row(group)}
@@ -140,7 +123,7 @@ class Results:
             cells = ["missing" if figure is None else f"{figure:.2f}" for figure in figures.values()]
             mean = average(figures)
             lines.append([label, *cells, "-" if mean is None else f"{mean:.2f}"])
-        return lay_out(lines, style)
+        return lay_out(lines)
 
     def write(self, file: Path) -> None:
         """Write all results as JSON."""
@@ -172,13 +155,12 @@ def evaluate_task(task: Task, folder: Path, embed: Embed, mode: str = "test", en
     return evaluate_transfer(task, folder, embed, mode)
 
 
-def run(settings: SentEvalSettings, published: Published | None = None, draw: Draw | None = None) -> Results:
+def run(settings: SentEvalSettings, published: Published | None = None) -> Results:
     """Evaluate a model: print the tables, write the result file after each task, and return the results.
 
     Args:
         settings: the program's options.
         published: rows of published tables, for ``compare``.
-        draw: makes the picture of ``plot`` from similarities and a title.
     """
     chosen = choose(settings.suite, settings.tasks)
     folder = suite_folder(settings.suite, settings.data_dir)
@@ -195,7 +177,7 @@ def run(settings: SentEvalSettings, published: Published | None = None, draw: Dr
     encode, model = load_model(settings.model, settings.pooler_type, settings.dtype, settings.batch_size, progress=True)
     embed = EncodedOnce(refusing_useless(encode))
     about = {name: getattr(settings, name) for name in ("suite", "mode", "engine", "batch_size")}
-    about |= {"asked": list(own_names(settings.tasks)), "data": str(folder), "data_variant": variant, **asdict(model)}
+    about |= {"asked": list(own_names(settings.tasks)), "data": str(folder), "data_variant": variant, **model}
     results = Results(about, {group: [task.name for task in tasks] for group, tasks in chosen.items()})
     file = settings.result_file()
     results.write(file)  # a place that cannot be written is found now, not after the last task
@@ -204,9 +186,9 @@ def run(settings: SentEvalSettings, published: Published | None = None, draw: Dr
             _run_task(settings, results, task, folder, embed)
             results.write(file)
         more = (published or {}).get(group, {}) if settings.compare and settings.suite == "senteval" else {}
-        print(f"\n{results.table(group, more, settings.format)}", flush=True)
+        print(f"\n{results.table(group, more)}", flush=True)
     if "sts" in chosen and settings.geometry != "none":
-        _measure_geometry(settings, results, folder, embed, draw)
+        _measure_geometry(settings, results, folder, embed)
     results.write(file)
     missing = ", ".join(results.missing)
     print(f"\n{file}: {f'results except {missing}' if missing else 'all results'}")
@@ -227,14 +209,10 @@ def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: 
     print(f"{task.name}: {result.figure:.2f} ({seconds:.1f} s)", file=sys.stderr, flush=True)
 
 
-def _measure_geometry(
-    settings: SentEvalSettings, results: Results, folder: Path, embed: Embed, draw: Draw | None
-) -> None:
+def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path, embed: Embed) -> None:
     try:
         pairs = STS_SETS["mini_sts" if settings.suite == "mini" else f"stsb_{settings.geometry}"].pairs(folder)
     except DataError as error:
-        if settings.plot is not None:
-            raise
         results.left_out["geometry"] = str(error)
         print(f"geometry left out: {error}", file=sys.stderr)
         return
@@ -244,6 +222,3 @@ def _measure_geometry(
         f"\n{pairs.name}, {len(pairs.sentences):,} distinct sentences: alignment {measured.alignment:.4f} (pairs "
         f"scored above 4), uniformity {measured.uniformity:.4f}, Spearman {measured.spearman:.2f}"
     )
-    if draw is not None:
-        draw(pair_similarities(pairs, embed(pairs.sentences)).by_label(), f"{settings.model} on {pairs.name}")
-        print(f"{settings.plot}: similarities and temperature")

@@ -38,11 +38,6 @@ class EvaluationSettings:
         "all seven if none is named), SentEval's fast mode.",
     )
 
-    @property
-    def has_several(self) -> bool:
-        """Whether there is more to evaluate on than one set of ``eval_set``."""
-        return len(self.eval_set) > 1 or self.eval_file is not None or self.eval_transfer is not None
-
     def __post_init__(self) -> None:
         given: Any = self.eval_set  # a preset's or a record's is one text
         object.__setattr__(self, "eval_set", " ".join([given] if isinstance(given, str) else given).split())

@@ -19,7 +19,7 @@ from dystress_text.core.diagnosis import BINS
 from dystress_text.core.geometry import alignment, uniformity
 from dystress_text.core.vectors import positive_similarity, unit_vectors
 from dystress_text.evaluation.catalogue import StsTask
-from dystress_text.evaluation.readers import POSITIVE_SCORE, StsPairs
+from dystress_text.evaluation.readers import StsPairs
 
 Embed = Callable[[Sequence[str]], Tensor]  # sentences to vectors (n, dim)
 
@@ -65,34 +65,6 @@ class StsTaskResult:
         return self.spearman
 
 
-@dataclass(frozen=True)
-class PairSimilarities:
-    """Cosines by kind of pair: what a temperature that depends on the similarity acts on.
-
-    Attributes:
-        alike: pairs scored above the set's ``positive_above``, 4 on STS.
-        others: the other scored pairs.
-        random: pairs of distinct sentences, drawn at random.
-    """
-
-    alike: NDArray[np.floating]
-    others: NDArray[np.floating]
-    random: NDArray[np.floating]
-
-    def histograms(self) -> dict[str, list[int]]:
-        """Counts in equal bins over [-1, 1], by kind."""
-        kinds = vars(self).items()
-        return {kind: np.histogram(values.clip(-1, 1), BINS, (-1, 1))[0].tolist() for kind, values in kinds}
-
-    def by_label(self) -> dict[str, NDArray[np.floating]]:
-        """The cosines by the words of a picture's legend."""
-        return {
-            "random pairs": self.random,
-            f"pairs scored {POSITIVE_SCORE:g} or less": self.others,
-            f"pairs scored above {POSITIVE_SCORE:g}": self.alike,
-        }
-
-
 def spearman(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
     """Spearman's rank correlation of two vectors, x 100; NaN where one of them is constant or holds a NaN."""
     if np.isnan(x).any() or np.isnan(y).any() or x.min() == x.max() or y.min() == y.max():
@@ -107,21 +79,19 @@ def evaluate_sts(pairs: StsPairs, embed: Embed) -> StsResult:
 
 def score_vectors(pairs: StsPairs, vectors: Tensor) -> StsResult:
     """Score the vectors of ``pairs.sentences``, (distinct sentences, dim), on their device; only figures leave it."""
-    cosines, aligned, uniform = _figures(pairs, vectors)
-    return StsResult(spearman(cosines.cpu().numpy(), pairs.scores), float(aligned), float(uniform))
-
-
-def _figures(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cosines (pairs,), alignment and uniformity, on the vectors' device."""
     units = unit_vectors(vectors)
     first, second = _vectors_of_pairs(pairs, units)
     positive = torch.from_numpy(np.flatnonzero(pairs.scores > pairs.positive_above)).to(vectors.device)
     aligned = alignment(first[positive], second[positive]) if len(positive) else torch.tensor(torch.nan)
-    return positive_similarity(first, second), aligned, uniformity(units)
+    cosines = positive_similarity(first, second).cpu().numpy()
+    return StsResult(spearman(cosines, pairs.scores), float(aligned), float(uniformity(units)))
 
 
-def pair_similarities(pairs: StsPairs, vectors: Tensor) -> PairSimilarities:
-    """Cosines of the scored pairs and of random pairs, the same random pairs at each call.
+def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[int]]:
+    """Counts of cosines in equal bins over [-1, 1], by kind of pair: what a temperature of the similarity acts on.
+
+    The kinds are ``alike`` (scored above the set's ``positive_above``, 4 on STS), ``others`` (the other scored pairs)
+    and ``random`` (pairs of distinct sentences, the same at each call).
 
     Args:
         pairs: the set.
@@ -133,7 +103,8 @@ def pair_similarities(pairs: StsPairs, vectors: Tensor) -> PairSimilarities:
     drawn = units[first[distinct]], units[second[distinct]]
     of_scored, of_drawn = (positive_similarity(a, b).cpu().numpy() for a, b in (_vectors_of_pairs(pairs, units), drawn))
     positive = pairs.scores > pairs.positive_above
-    return PairSimilarities(of_scored[positive], of_scored[~positive], of_drawn)
+    kinds = {"alike": of_scored[positive], "others": of_scored[~positive], "random": of_drawn}
+    return {kind: np.histogram(values.clip(-1, 1), BINS, (-1, 1))[0].tolist() for kind, values in kinds.items()}
 
 
 def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed) -> StsTaskResult:

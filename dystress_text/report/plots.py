@@ -21,7 +21,6 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 from PIL import Image
 
 from dystress_text.core.registry import Temperature
@@ -126,33 +125,6 @@ def plot_temperatures(temperatures: Mapping[str, Temperature], file: str | Path)
     dress(right, "s / tau(s)", "Its logit in the softmax", 11)
     left.margins(y=0.12)
     right.legend(frameon=False, fontsize=9, loc="upper left")
-    figure.savefig(file, dpi=150)
-    plt.close(figure)
-
-
-def plot_similarities(
-    similarities: Mapping[str, NDArray[np.floating]], title: str, *, temperature: Temperature, source: str, file: Path
-) -> None:
-    """Draw histograms of similarities, and below them the temperature over the same axis.
-
-    Args:
-        similarities: cosines by kind of pair, three kinds.
-        title: of the picture.
-        temperature: the curve.
-        source: where the temperature comes from.
-        file: the picture; its ending says the format.
-    """
-    figure, (above, below) = stacked(2, 7.2, 5.6, [2, 1])
-    for (label, values), (colour, line) in zip(similarities.items(), (STYLES[3], STYLES[1], STYLES[0]), strict=True):
-        counts, _ = np.histogram(values, bins=80, range=(-1, 1))
-        plot_histogram(above, counts.tolist(), colour, line, f"{label} (n = {len(values):,})")
-    above.legend(frameon=False, fontsize=9, loc="upper left")
-    tau = temperature(SIMILARITIES).detach().expand_as(SIMILARITIES)
-    below.plot(SIMILARITIES, tau, color=STYLES[2][0], linewidth=2)
-    dress(above, "density", title, 11)
-    dress(below, "temperature tau(s)", f"{temperature} ({source})", 9)
-    above.set_xlabel("")
-    below.margins(y=0.2)
     figure.savefig(file, dpi=150)
     plt.close(figure)
 

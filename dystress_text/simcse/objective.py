@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from dystress_text.core.gather import Gather
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.registry import Temperature
-from dystress_text.errors import ParameterError
 from dystress_text.simcse.settings import RunSettings
-from dystress_text.training.build_loss import LossDefaults, build_objective, build_rule, build_temperature
-from dystress_text.training.run_folder import RECORD
+from dystress_text.training.build_loss import LossDefaults, build_objective, build_rule
 from dystress_text.training.settings import LossSettings
 
 TEXT = LossDefaults(
@@ -46,14 +42,3 @@ def loss_of_record(record: Mapping[str, Any]) -> LossSettings:
 def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
     """The rule of a text run, from its ``run.json``; see :func:`loss_of_record`."""
     return build_rule(loss_of_record(record), TEXT)
-
-
-def temperature_of(model: str) -> tuple[Temperature, str]:
-    """A model's temperature from ``run.json`` in its folder, or the default one; and which of the two it is."""
-    record = Path(model) / RECORD
-    if not record.is_file():
-        return build_temperature(LossSettings(), TEXT), "default"
-    try:
-        return temperature_of_record(json.loads(record.read_text(encoding="utf-8"))), "of this run"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ParameterError("plot", f"{record} is not the record of a run: {error}") from error

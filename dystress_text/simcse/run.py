@@ -27,7 +27,7 @@ from dystress_text.evaluation.evaluators import build_evaluation, digest_of, fur
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs, random_pairs_rows
 from dystress_text.evaluation.readers import POSITIVE_SCORE
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.evaluation.sts import pair_similarities, score_vectors
+from dystress_text.evaluation.sts import score_vectors, similarity_histograms
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.text_lines import CorpusReport
@@ -143,7 +143,7 @@ class TextRun(Run):
         results = {name: sts_metrics(dev, score_vectors(dev, vectors[name])) for name in POOLERS}
         best_first = sorted(results, key=lambda name: -results[name][f"{dev.slug}_spearman"])
         self.record["untrained"] = {name: results[name] for name in best_first}
-        before = pair_similarities(dev, vectors[model.pooler_type]).histograms()
+        before = similarity_histograms(dev, vectors[model.pooler_type])
         self.record["similarities"] = {"set": dev.name, "before": before}
         if dev.positive_above != POSITIVE_SCORE:
             self.record["similarities"]["positive_above"] = dev.positive_above
@@ -159,10 +159,8 @@ class TextRun(Run):
         if self.evaluation.evaluators and task.evaluation_dtype != torch.float32:
             self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
         if dev is not None:
-            self.record["similarities"]["after"] = pair_similarities(dev, encode(dev.sentences)).histograms()
+            self.record["similarities"]["after"] = similarity_histograms(dev, encode(dev.sentences))
         self.record["random_pairs"] = random_pairs(encode(self._measured).numpy())
-        if self.settings.evaluation.has_several:
-            self.record["evaluators"] = self.evaluation.record()
         published = self.publish(output, self.record, task.objective)
         for line in (*self._results(), *([] if published is None else [published])):
             _say(line)
@@ -172,7 +170,7 @@ class TextRun(Run):
         record, dev, pooler = self.record, self.dev, self.task.model.pooler_type
         lines = [
             f"{record['sentences_per_second']:,.0f} sentences/s, {record['train_seconds']:,.0f} s of training, "
-            f"{sum(self.evaluation.seconds.values()):,.0f} s of evaluation, "
+            f"{self.evaluation.seconds:,.0f} s of evaluation, "
             f"peak memory {record['peak_memory_gb']:.2f} GB, {100 * record['padding_share']:.1f} % padding"
         ]
         if "learned_temperature" in record:

@@ -43,7 +43,7 @@ def test_both_kinds_of_model_give_the_same_vectors(saved, tiny_bert):
     one, card = load_model(str(saved), None)
     other, other_card = load_model(str(tiny_bert), "avg")
     torch.testing.assert_close(one(sentences), other(sentences), rtol=0, atol=1e-6)
-    assert (card.max_seq_length, card.pooler_type, other_card.pooler_type) == (40, None, "avg")
+    assert (card["max_seq_length"], card["pooler_type"], other_card["pooler_type"]) == (40, None, "avg")
 
 
 def test_bf16_is_close(saved, tiny_bert):
@@ -58,7 +58,7 @@ def test_a_model_that_cuts_sentences_is_said(saved):
     model.max_seq_length = 8
     model.save(str(saved))
     with pytest.warns(UserWarning, match="cuts sentences at 8 tokens, its encoder reads 40"):
-        assert load_model(str(saved), None)[1].max_seq_length == 8
+        assert load_model(str(saved), None)[1]["max_seq_length"] == 8
 
 
 def test_unloadable_models_are_one_line(tmp_path, saved):

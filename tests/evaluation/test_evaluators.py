@@ -80,10 +80,6 @@ def test_a_run_takes_no_notice_of_further_evaluators(flags, own, tmp_path, capsy
     found = [beside["trained"][f"{s}_spearman"] for s in sets]
     assert beside["trained"]["avg_spearman"] == pytest.approx(sum(found) / 3)
 
-    assert {n: e.get("pairs") for n, e in beside["evaluators"].items()} == {
-        "STS-B dev": 40, "mini-STS": 526, "my_pairs": 30, "transfer": None
-    }  # fmt: skip
-    assert all(each["seconds"] >= 0 for each in beside["evaluators"].values())
     printed = capsys.readouterr().out
     for name in ("mini_sts", "my_pairs"):
         assert f"{beside['trained'][f'{name}_spearman']:8.2f}" in printed
