@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from dystress_text import __version__
-from dystress_text.cli.command_line import OneLineParser, exit_code, near_or_all
-from dystress_text.cli.completion import SHELLS, completion_script
+from dystress_text.cli.command_line import exit_code
 from dystress_text.errors import UserError
 
 COMMANDS = {  # module with ``main`` and ``make_parser``, loaded when it is called, and what it does
@@ -31,10 +30,16 @@ COMMANDS = {  # module with ``main`` and ``make_parser``, loaded when it is call
 }
 
 
-def _guide() -> str:
-    lines = (f"  {name:11} {about}" for name, (_, about) in COMMANDS.items())
-    last = f"  {'completion':11} completion of all this in your shell: {', '.join(SHELLS)}"
-    return f"dystress {__version__}: {__doc__}\n" + "\n".join(["commands:", *lines, last])
+def _own_command(command: str) -> bool:
+    """What this module does itself: guide and version."""
+    if command == "--version":
+        print(f"dystress-text {__version__}", flush=True)
+    elif command in ("-h", "--help", "help"):
+        lines = [f"  {name:11} {about}" for name, (_, about) in COMMANDS.items()]
+        print(f"dystress {__version__}: {__doc__}\n" + "\n".join(["commands:", *lines]), flush=True)
+    else:
+        raise UserError(f"unknown command {command!r}; commands are {', '.join(COMMANDS)}")
+    return True
 
 
 def program(command: str) -> ModuleType:
@@ -43,41 +48,12 @@ def program(command: str) -> ModuleType:
     return module
 
 
-def completion_parser() -> OneLineParser:
-    """The options of ``dystress completion``."""
-    parser = OneLineParser(
-        "dystress completion",
-        "Print the script that completes dystress' commands and options. Print it again after an update: it knows one "
-        "version.\n\n    dystress completion bash > ~/.local/share/bash-completion/completions/dystress\n"
-        "    dystress completion zsh > ~/.zfunc/_dystress    # a folder of zsh's fpath\n"
-        "    dystress completion fish > ~/.config/fish/completions/dystress.fish",
-    )
-    parser.add_argument("shell", choices=SHELLS, help="the shell that the script is for")
-    return parser
-
-
-def _own_command(command: str, rest: Sequence[str]) -> bool:
-    """What this module does itself: guide, version, completion."""
-    if command in ("-h", "--help", "help"):
-        print(_guide(), flush=True)
-    elif command == "--version":
-        print(f"dystress-text {__version__}", flush=True)
-    elif command == "completion":
-        shell = completion_parser().parse_args(rest).shell
-        parts = {name: (program(name).make_parser(), about) for name, (_, about) in COMMANDS.items()}
-        print(completion_script("dystress", parts, shell), flush=True)
-    else:
-        raise UserError(f"unknown command {command!r}; {near_or_all(command, COMMANDS, 1, 'commands are')}")
-    return True
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The console command; returns the exit code of the program that it calls."""
     command, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if command in COMMANDS:
         return int(program(command).main(rest))
-    prog = "dystress completion" if command == "completion" else "dystress"
-    return exit_code(prog, lambda: _own_command(command, rest))
+    return exit_code("dystress", lambda: _own_command(command))
 
 
 if __name__ == "__main__":

@@ -46,8 +46,6 @@ def check(command: Command) -> None:
         parser.parse_args(words)
     elif command.program == "vision/export.py":
         export_images.make_parser().parse_args(words)
-    elif command.program == "completion":
-        dystress.completion_parser().parse_args(words)
     elif command.program == "sweep":
         cut = words.index("--") if "--" in words else len(words)
         sweep.make_parser().parse_args(words[:cut])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import io
 import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NoReturn
 
 from dystress_text.cli.access_tokens import without_tokens
@@ -34,13 +33,6 @@ class OneLineParser(OneLineErrors, argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-
-
-def near_or_all(word: str, known: Iterable[str], most: int, all_of_them: str) -> str:
-    """A hint for a word that is not known: the most similar ones that are, else all after ``all_of_them``."""
-    known = list(known)
-    near = difflib.get_close_matches(word, known, most)
-    return f"did you mean {' or '.join(near)}?" if near else f"{all_of_them} {', '.join(known)}"
 
 
 def one_line(message: str) -> str:

@@ -268,7 +268,7 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs | None
             "senteval.tar",
             _stsb_dev_of,
             f"no STS-B dev set: {folder / STSB_DEV} does not exist. Three ways on: prepare the data (dystress prepare "
-            "stsb), evaluate on mini_sts or none, or take the preset quickstart",
+            "senteval), evaluate on mini_sts or none, or take the preset quickstart",
         )
         return read_sts_benchmark(from_hub, task.title)
     try:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dystress_text.errors import DataError, ParameterError
+from dystress_text.errors import DataError, ParameterError, reason_of
 from dystress_text.files.whole import write_text
 
 RATIO = 0.01
-_HEADER = re.compile(r"# long-tail dataset=([\w.-]+) ratio=(\S+) seed=(-?\d{1,18}) ", re.ASCII)
 
 
 def long_tail_counts(n_max: int, classes: int, ratio: float = RATIO) -> list[int]:
@@ -67,13 +65,10 @@ def read_long_tail(path: Path, labels: NDArray[np.integer]) -> NDArray[np.int64]
     """
     try:
         found = path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {path}: {error}") from error
-    try:
-        name, ratio, seed = matched.groups() if (matched := _HEADER.match(found)) else ("", "", "")
-        text, indices = _as_text(name, labels, float(ratio), int(seed))
-    except ValueError as error:  # a ratio or seed that is none
-        raise DataError(f"{path}, line 1: not the header of an index file") from error
+        header = dict(word.split("=") for word in found.partition("\n")[0].split()[2:])
+        text, indices = _as_text(header["dataset"], labels, float(header["ratio"]), int(header["seed"]))
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"cannot read {path}: {reason_of(error)}") from error
     if found != text:
         raise DataError(f"{path} is not the choice that its first line names for these labels; prepare the data again")
     return indices

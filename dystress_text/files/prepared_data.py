@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dystress_text.errors import DataError
-from dystress_text.files.whole import FileRecord, write_json
+from dystress_text.files.whole import write_json
 
 MANIFEST = "prepared.json"
 
@@ -20,7 +20,7 @@ class Manifest:
         name: of the data set.
         source: where it came from: a hub repository, or the name of the local file or folder.
         variant: how it differs from the published data set; None for the published one.
-        files: by path within the folder.
+        files: SHA-256 by path within the folder.
         not_ready: parts that are missing or damaged, with the reason.
         counts: of rows or images, by split.
         folder: where the images lie, if they stay where the user has them.
@@ -29,7 +29,7 @@ class Manifest:
     name: str
     source: str
     variant: str | None = None
-    files: dict[str, FileRecord] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     not_ready: dict[str, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     folder: str | None = None
@@ -59,14 +59,12 @@ def read_manifest(folder: Path) -> Manifest | None:
         DataError: the record is damaged.
     """
     try:
-        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        content["files"] = {name: FileRecord(**record) for name, record in content["files"].items()}
-        manifest = Manifest(**content)
+        manifest = Manifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
         for field_name in ("variant", "folder"):
             if not isinstance(getattr(manifest, field_name), str | None):
                 raise TypeError(f"{field_name} is not a text")
         return manifest
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{folder / MANIFEST} is damaged ({error}); prepare the data again") from error

@@ -14,20 +14,11 @@ import platform
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
 MODEL_STAGING = ".model-writing"
-
-
-@dataclass(frozen=True)
-class FileRecord:
-    """Size and checksum of a file."""
-
-    bytes: int
-    sha256: str
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
@@ -89,22 +80,13 @@ def whole_folder(final: Path) -> Iterator[Path]:
 
 
 def swap(staging: Path, final: Path) -> None:
-    """Rename a folder to ``final``. An old folder of that name is first renamed, and removed at the end.
-
-    :func:`recover` repairs a swap that was interrupted between the two renames.
-    """
-    aside = _aside(final)
+    """Rename a folder to ``final``. An old folder of that name is first renamed, and removed at the end."""
+    aside = final.with_name(f".{final.name}.replaced")
     shutil.rmtree(aside, ignore_errors=True)
     if final.is_dir():
         final.rename(aside)
     staging.rename(final)
     shutil.rmtree(aside, ignore_errors=True)
-
-
-def recover(final: Path) -> None:
-    """Put back a folder if a :func:`swap` was interrupted between its two renames."""
-    if not final.exists() and _aside(final).is_dir():
-        _aside(final).rename(final)
 
 
 @contextmanager
@@ -129,17 +111,6 @@ def replaced_files(folder: str | Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def record_of(file: Path) -> FileRecord:
-    """Size and checksum of a file."""
-    return FileRecord(file.stat().st_size, sha256_of(file))
-
-
-def records_of(folder: Path) -> dict[str, FileRecord]:
-    """Size and checksum of each file below a folder, by its path within the folder."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): record_of(path) for path in files}
-
-
 def sha256_of(path: Path) -> str:
     """The checksum of a file's content."""
     with path.open("rb") as file:
@@ -157,10 +128,6 @@ def _version_of(package: str) -> str:
         return version(package)
     except PackageNotFoundError:  # imported from a folder, or another distribution of the same module
         return "not installed"
-
-
-def _aside(final: Path) -> Path:
-    return final.with_name(f".{final.name}.replaced")
 
 
 def _staging(path: Path) -> Path:

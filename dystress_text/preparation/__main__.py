@@ -5,7 +5,6 @@
     dystress prepare senteval wiki1m cifar10 --from FOLDER  # from copies on this machine
     dystress prepare mhist --from FOLDER                    # labelled images, from the unpacked download
     dystress prepare verify wiki1m                          # compare with the checksums of the preparation
-    dystress prepare path wiki1m
 
 Data go to ``data/prepared`` of a checkout, else to ``~/.local/share/dystress-text``; DYSTRESS_DATA or --data_dir moves
 them. ``dystress prepare list`` says what each set is, and a set's preparation under which terms it may be used.
@@ -19,23 +18,23 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
 from dystress_text.errors import DataError, UserError
 from dystress_text.files.places import data_root
 from dystress_text.files.prepared_data import Manifest, read_manifest
-from dystress_text.preparation.data_sets import CATALOG
-from dystress_text.preparation.prepare import Request, manifest_of, prepare, verify
-
-COMMANDS = ("list", "verify", "path")
+from dystress_text.preparation.data_sets import CATALOG, Request
+from dystress_text.preparation.prepare import prepare, verify
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The program's options."""
     parser = OneLineParser("dystress prepare", __doc__)
     add = parser.add_argument
-    add("what", nargs="+", metavar="NAME", help=f"data sets ({', '.join(CATALOG)}), or a command before names")
+    add("what", nargs="+", metavar="NAME", help=f"data sets ({', '.join(CATALOG)}), or list, or verify and data sets")
     add("--from", dest="source", type=Path, help="a local file or folder instead of the hub")
     add("--variant", help="what the data are, if they are knowingly not the published ones; every result then says so")
     add("--again", action="store_true", help="prepare what is ready once more")
@@ -50,56 +49,43 @@ def make_parser() -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> bool:
     """Do what was asked for; False if something that was asked for is not as it should be."""
     root = data_root(options.data_dir)
-    command = options.what[0] if options.what[0] in COMMANDS else "prepare"
-    names = options.what[command != "prepare" :]
+    command, *names = options.what if options.what[0] in ("list", "verify") else ("prepare", *options.what)
     for name in names:
         if name not in CATALOG:
-            raise UserError(f"no data set {name!r}; known are {', '.join(CATALOG)}; commands are {', '.join(COMMANDS)}")
+            raise UserError(f"no data set {name!r}; known are {', '.join(CATALOG)}; commands are list, verify")
     if bool(names) == (command == "list"):
         raise UserError("list takes no names" if names else f"name a data set; known are {', '.join(CATALOG)}")
-    if command == "list":
-        for entry in CATALOG.values():
-            manifest = read_manifest(root / entry.folder)
-            state = _state(manifest) if manifest is not None else f"not prepared ({entry.size})"
-            print(f"{entry.name:15} {entry.about}\n{'':15} {state}")
-        return True
-    given = {name: getattr(options, name) for name in ("source", "variant", "classes", "ratio", "seed", "again")}
-    work = {"prepare": _prepare, "path": _path, "verify": _verify}[command]
-    done = [work(name, Request(root, **given)) for name in names]
+    for entry in CATALOG.values() if command == "list" else ():
+        print(f"{entry.name:15} {entry.about}\n{'':15} {_state(read_manifest(root / entry.name))}")
+    given = {entry.name: getattr(options, entry.name) for entry in fields(Request) if entry.name != "root"}
+    work = partial(_verify, root) if command == "verify" else partial(_prepare, Request(root, **given))
+    done = [work(name) for name in names]
     return all(done)
 
 
-def _prepare(name: str, request: Request) -> bool:
+def _prepare(request: Request, name: str) -> bool:
     try:
         manifest = prepare(name, request)
     except DataError as error:
         print(f"dystress prepare: error: {error}", file=sys.stderr, flush=True)
         return False
-    print(f"{name}: {_state(manifest)}, in {request.root / CATALOG[name].folder}")
-    print(f"  terms: {CATALOG[name].terms}", flush=True)
+    print(f"{name}: {_state(manifest)}, in {request.root / name}\n  terms: {CATALOG[name].terms}", flush=True)
     return True
 
 
-def _path(name: str, request: Request) -> bool:
-    manifest_of(name, request.root)
-    print(request.root / CATALOG[name].folder)
-    return True
-
-
-def _verify(name: str, request: Request) -> bool:
-    problems = verify(name, request.root)
-    print(f"{name}: {'as prepared' if not problems else f'{len(problems)} problems'}")
-    for problem in problems:
-        print(f"  {problem}")
+def _verify(root: Path, name: str) -> bool:
+    problems = verify(name, root)
+    print("\n  ".join([f"{name}: {f'{len(problems)} problems' if problems else 'as prepared'}", *problems]))
     return not problems
 
 
-def _state(manifest: Manifest) -> str:
+def _state(manifest: Manifest | None) -> str:
+    if manifest is None:
+        return "not prepared"
     counts = ", ".join(f"{split} {count:,}" for split, count in manifest.counts.items())
-    state = "ready" + (f" ({counts})" if counts else "")
-    if manifest.not_ready:
-        state += f" but for {', '.join(manifest.not_ready)}"
-    return state + (f"; variant: {manifest.variant}" if manifest.variant else "")
+    state = f"ready ({counts})" if counts else "ready"
+    state += f" but for {', '.join(manifest.not_ready)}" if manifest.not_ready else ""
+    return f"{state}; variant: {manifest.variant}" if manifest.variant else state
 
 
 def main(argv: Sequence[str] | None = None) -> int:

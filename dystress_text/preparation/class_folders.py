@@ -16,6 +16,7 @@ from scipy.io.matlab import MatReadError
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, reason_of
 from dystress_text.files.prepared_data import Manifest
+from dystress_text.preparation.data_sets import Request
 
 
 class Labelled(NamedTuple):
@@ -91,14 +92,14 @@ LABELLED_SETS = {  # data/README.md says where each number was found
 }
 
 
-def class_folders(name: str, source: Path | None, variant: str | None, staging: Path) -> Manifest:
+def class_folders(name: str, request: Request, staging: Path) -> Manifest:
     """Copy a set's images into class folders.
 
     Raises:
         DataError: no source, another layout, or counts that are not the set's and no variant is named.
     """
-    published = LABELLED_SETS[name]
-    if source is None or not source.is_dir():
+    published, source = LABELLED_SETS[name], request.source
+    if source is None:
         raise DataError(f"{name}: --from FOLDER must name the unpacked download; data/README.md says where it is from")
     try:
         images = list(published.read(source))
@@ -107,16 +108,10 @@ def class_folders(name: str, source: Path | None, variant: str | None, staging: 
     for image in images:
         if image.split not in published.counts or image.class_name not in published.classes:
             raise DataError(f"{name}: {image.file} is of {image.split}/{image.class_name}, which the set does not have")
-    if len({image[1:] for image in images}) < len(images):
-        raise DataError(f"{name}: {source} has an image twice")
-    counts = dict(Counter(image.split for image in images))
-    if counts != published.counts and (variant is None or not images):
-        raise DataError(
-            f"{name}: {str(source)!r} holds {counts} images, {published.counts} expected; if it is knowingly another "
-            "set, say so with --variant NAME"
-        )
+    counts = dict(Counter(image.split for image in set(images)))  # a row that is there twice counts once
+    request.compare(name, source, f"{counts} images", f"{published.counts}")
     for image in progress_bar(images, desc=name, unit=" images"):
         folder = staging / image.split / image.class_name
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(image.file, folder / image.name)
-    return Manifest(name, str(source), variant, counts=counts)
+    return Manifest(name, str(source), request.variant, counts=counts)

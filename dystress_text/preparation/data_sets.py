@@ -3,8 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from dystress_text.files.image_sets import IMAGE_SETS, PublishedImages
+from dystress_text.errors import DataError
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for: the program's options, and the folder of prepared data."""
+
+    root: Path
+    source: Path | None = None
+    variant: str | None = None
+    classes: Path | None = None
+    ratio: float = 0.01
+    seed: int = 0
+    again: bool = False
+
+    def compare(self, name: str, source: object, found: str, expected: str) -> None:
+        """Refuse a set that is not the published one, unless the user has named a variant."""
+        if self.variant is None and found != expected:
+            raise DataError(
+                f"{name}: {str(source)!r} holds {found}, {expected} expected; if it is knowingly another set, say so "
+                "with --variant NAME"
+            )
 
 
 @dataclass(frozen=True)
@@ -12,69 +34,54 @@ class DataSet:
     """One of the sets.
 
     Attributes:
-        name: as the program calls it.
+        name: as the program calls it, and of its folder below the root of prepared data.
         about: what it is and what it is used for.
         terms: under which it may be used.
-        size: of what is fetched.
         repository: on the hub; None for data that only the user can have.
-        files: glob patterns of the files in the repository, or of the local source, by split.
+        files: glob patterns of the files in the repository.
     """
 
     name: str
     about: str
     terms: str
-    size: str
     repository: str | None = None
     files: tuple[str, ...] = ()
-
-    @property
-    def folder(self) -> str:
-        """Below the root of prepared data."""
-        return "senteval" if self.name == "stsb" else self.name
-
-    @property
-    def images(self) -> PublishedImages | None:
-        """What an image set holds; None for texts."""
-        return IMAGE_SETS.get(self.name)
 
 
 SIMCSE = "princeton-nlp/datasets-for-simcse"
 _IMAGENET = "ImageNet's terms: non-commercial research"
-_NOTHING, _COPIED = "nothing is fetched", "nothing is fetched; images are copied"
 _LIST = (
     DataSet("wiki1m", "one million sentences of English Wikipedia, one a line: SimCSE's training text",
-            "text CC BY-SA 3.0 (Wikipedia)", "120 MB", SIMCSE, ("wiki1m_for_simcse.txt",)),
+            "text CC BY-SA 3.0 (Wikipedia)", SIMCSE, ("wiki1m_for_simcse.txt",)),
     DataSet("senteval", "the test sets of the 7 STS and 7 transfer tasks, in SentEval's downstream layout",
             "each task has its own: STS-B CC BY-SA 4.0, SICK CC BY-NC-SA 3.0, MRPC Microsoft Research terms, the "
-            "others for research", "85 MB", SIMCSE, ("senteval.tar",)),
-    DataSet("stsb", "STS-B alone, which training needs to choose its model by",
-            "CC BY-SA 4.0", "85 MB are fetched, 1 MB is kept", SIMCSE, ("senteval.tar",)),
+            "others for research", SIMCSE, ("senteval.tar",)),
     DataSet("cifar10", "60,000 images of 32 x 32 in 10 classes",
-            "no licence stated; cite Krizhevsky 2009", "145 MB", "uoft-cs/cifar10",
+            "no licence stated; cite Krizhevsky 2009", "uoft-cs/cifar10",
             ("plain_text/train-*.parquet", "plain_text/test-*.parquet")),
     DataSet("cifar100", "60,000 images of 32 x 32 in 100 classes",
-            "no licence stated; cite Krizhevsky 2009", "145 MB", "uoft-cs/cifar100",
+            "no licence stated; cite Krizhevsky 2009", "uoft-cs/cifar100",
             ("cifar100/train-*.parquet", "cifar100/test-*.parquet")),
     DataSet("cifar10-lt", "long-tailed choice of CIFAR-10's training images (12,406), as an index file",
-            "as cifar10", _NOTHING),
+            "as cifar10"),
     DataSet("cifar100-lt", "long-tailed choice of CIFAR-100's training images (10,847), as an index file",
-            "as cifar100", _NOTHING),
+            "as cifar100"),
     DataSet("tiny-imagenet", "110,000 images of 64 x 64 in 200 classes",
-            _IMAGENET, "160 MB", "zh-plus/tiny-imagenet", ("data/train-*.parquet", "data/valid-*.parquet")),
+            _IMAGENET, "zh-plus/tiny-imagenet", ("data/train-*.parquet", "data/valid-*.parquet")),
     DataSet("imagenet1k", "ImageNet's 1,281,167 + 50,000 images in 1,000 classes, from a folder that the user has "
-            "(--from)", _IMAGENET, "nothing is fetched or copied"),
+            "(--from)", _IMAGENET),
     DataSet("imagenet100", "100 of ImageNet's classes, named by a list (--classes FILE; the paper uses CMC's)",
-            _IMAGENET, "nothing is fetched or copied"),
+            _IMAGENET),
     DataSet("imagenet100-lt", "long-tailed choice of ImageNet100's training images, as an index file",
-            _IMAGENET, _NOTHING),
+            _IMAGENET),
     DataSet("mura", "40,005 radiographs in 2 classes, from the unpacked download (--from)",
-            "Stanford's research use agreement, a form before the download", _COPIED),
+            "Stanford's research use agreement, a form before the download"),
     DataSet("chaoyang", "6,160 patches of colon slides in 4 classes, from the unpacked download (--from)",
-            "non-commercial, not to be passed on; cite Zhu et al. 2021", _COPIED),
-    DataSet("isic2016", "1,279 dermoscopic images in 2 classes, from the unpacked download (--from)", "CC0", _COPIED),
+            "non-commercial, not to be passed on; cite Zhu et al. 2021"),
+    DataSet("isic2016", "1,279 dermoscopic images in 2 classes, from the unpacked download (--from)", "CC0"),
     DataSet("mhist", "3,152 images of colorectal polyps in 2 classes, from the unpacked download (--from)",
-            "its research use agreement, a form before the download", _COPIED),
+            "its research use agreement, a form before the download"),
     DataSet("flowers102", "8,189 images of flowers in 102 classes, from the unpacked download (--from)",
-            "none stated; cite Nilsback and Zisserman 2008", _COPIED),
+            "none stated; cite Nilsback and Zisserman 2008"),
 )  # fmt: skip
 CATALOG = {entry.name: entry for entry in _LIST}

@@ -15,16 +15,19 @@ from dystress_text.errors import DataError, reason_of
 from dystress_text.files.image_sets import CLASSES, IMAGE_SETS, TRAIN_INDICES, PublishedImages, image_names
 from dystress_text.files.long_tail import write_long_tail
 from dystress_text.files.prepared_data import Manifest, read_manifest
+from dystress_text.preparation.data_sets import Request
+
+_ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}
 
 
-def parquet(spec: PublishedImages, paths: list[Path], source: str, variant: str | None, staging: Path) -> Manifest:
+def parquet(spec: PublishedImages, paths: list[Path], source: str, request: Request, staging: Path) -> Manifest:
     """Copy parquet files and check that they hold the images of the set.
 
     Raises:
         DataError: a file is damaged, or counts or classes are not the set's and the user does not name a variant.
     """
-    encodings: Counter[str] = Counter()
     images: Counter[tuple[str, int]] = Counter()  # by split and class
+    encodings: set[str] = set()
     for path in progress_bar(paths, desc=spec.name, unit=" files"):
         split = "train" if path.name.startswith("train") else "test"
         try:
@@ -32,37 +35,26 @@ def parquet(spec: PublishedImages, paths: list[Path], source: str, variant: str 
                 for batch in file.iter_batches(1000, columns=[spec.image_column, spec.label_column]):
                     images.update((split, label) for label in batch.column(spec.label_column).to_pylist())
                     pictures = batch.column(spec.image_column).to_pylist()
-                    encodings.update(_encoding(picture["bytes"]) for picture in pictures)
+                    encodings.update(_ENCODINGS[picture["bytes"][:3]] for picture in pictures)
         except (pa.ArrowException, KeyError, TypeError, ValueError, OSError) as error:
             raise DataError(f"{spec.name}: {path} is damaged or of another layout: {reason_of(error)}") from error
         shutil.copyfile(path, staging / path.name)
     counts = {split: sum(n for (of, _), n in images.items() if of == split) for split in spec.counts}
     # a published set has the same number of images of each class
     published = {(s, label): n // spec.classes for s, n in spec.counts.items() for label in range(spec.classes)}
-    known = all(label in range(spec.classes) for _, label in images)
-    if images != published and not (variant and known):
-        raise DataError(
-            f"{spec.name}: {source} holds {counts} images, {spec.counts} expected, the same number of each of "
-            f"{spec.classes} classes; if it is knowingly another set, say so with --variant NAME"
-        )
-    if variant is None and set(encodings) != {spec.encoding}:
-        variant = f"{' and '.join(sorted(encodings))} copy"
-    return Manifest(spec.name, source, variant, counts=counts)
+    balance = f", the same number of each of {spec.classes} classes"
+    found = f"{counts} images{balance if images == published else ''}"
+    request.compare(spec.name, source, found, f"{spec.counts} images{balance}")
+    copy = None if encodings == {spec.encoding} else f"{' and '.join(sorted(encodings))} copy"
+    return Manifest(spec.name, source, request.variant or copy, counts=counts)
 
 
-def _encoding(content: bytes) -> str:
-    for magic, name in {b"\x89PNG": "PNG", b"\xff\xd8\xff": "JPEG"}.items():
-        if content.startswith(magic):
-            return name
-    raise ValueError("an image that is neither PNG nor JPEG")
-
-
-def long_tail(spec: PublishedImages, root: Path, ratio: float, seed: int, staging: Path) -> Manifest:
+def long_tail(spec: PublishedImages, request: Request, staging: Path) -> Manifest:
     """Choose a long-tailed part of a prepared set's training images and save their indices."""
-    base_spec, base = _base_of(spec, root)
-    labels = np.array(_training_labels(base_spec, root, base))
-    indices = write_long_tail(staging / TRAIN_INDICES, spec.name, labels, ratio, seed)
-    source = f"{base_spec.name}, ratio {ratio:g}, seed {seed}"
+    base = _base_of(spec, request.root)
+    labels = np.array(_training_labels(IMAGE_SETS[base.name], request.root, base))
+    indices = write_long_tail(staging / TRAIN_INDICES, spec.name, labels, request.ratio, request.seed)
+    source = f"{base.name}, ratio {request.ratio:g}, seed {request.seed}"
     return Manifest(spec.name, source, base.variant, counts={"train": len(indices)})
 
 
@@ -76,41 +68,36 @@ def _training_labels(spec: PublishedImages, root: Path, manifest: Manifest) -> l
     return [place for place, name in enumerate(names) for _ in image_names(Path(manifest.folder) / "train" / name)]
 
 
-def image_folder(spec: PublishedImages, source: Path | None, variant: str | None) -> Manifest:
+def image_folder(spec: PublishedImages, request: Request) -> Manifest:
     """Note where the user has ImageNet: ``train/CLASS/*`` and ``val/CLASS/*``; nothing is copied.
 
     Raises:
-        DataError: no such folder, or not ImageNet's number of classes and images.
+        DataError: no such folder, other classes in val/ than in train/, or not ImageNet's number of them or of images.
     """
+    source = request.source
     if source is None or not all((source / split).is_dir() for split in spec.counts):
         raise DataError(f"{spec.name}: --from FOLDER must name the folder that holds train/ and val/")
-    counts, classes = {}, {}
-    for split in spec.counts:
-        folders = sorted(path for path in (source / split).iterdir() if path.is_dir())
-        classes[split] = [folder.name for folder in folders]
-        counts[split] = sum(len(image_names(folder)) for folder in progress_bar(folders, desc=split, unit=" classes"))
-    if not classes["val"] and (loose := len(image_names(source / "val"))):
-        raise DataError(
-            f"{spec.name}: {loose:,} images of {str(source / 'val')!r} are in no class folder; data/README.md says how "
-            "to sort them"
-        )
+    classes = {
+        split: sorted(place.name for place in (source / split).iterdir() if place.is_dir()) for split in spec.counts
+    }
     if classes["train"] != classes["val"]:
-        raise DataError(f"{spec.name}: train/ and val/ of {str(source)!r} do not have the same classes")
-    if variant is None and (counts != spec.counts or len(classes["train"]) != spec.classes):
         raise DataError(
-            f"{spec.name}: {str(source)!r} holds {counts} images in {len(classes['train'])} classes, {spec.counts} in "
-            f"{spec.classes} expected; if it is knowingly another set, say so with --variant NAME"
+            f"{spec.name}: train/ and val/ of {str(source)!r} do not have the same classes; data/README.md says how to "
+            "sort images that are in no class folder"
         )
-    return Manifest(spec.name, str(source), variant, counts=counts, folder=str(source.resolve()))
+    counts = _counts(source, classes["train"])
+    found = f"{counts} images in {len(classes['train'])} classes"
+    request.compare(spec.name, source, found, f"{spec.counts} images in {spec.classes} classes")
+    return Manifest(spec.name, str(source), request.variant, counts=counts, folder=str(source.resolve()))
 
 
-def class_list(spec: PublishedImages, root: Path, classes: Path | None, variant: str | None, staging: Path) -> Manifest:
+def class_list(spec: PublishedImages, request: Request, staging: Path) -> Manifest:
     """Keep a list of classes (folder names, one a line) of the prepared ImageNet.
 
     Raises:
         DataError: no list, a class that is not there, or not the set's number of classes.
     """
-    base_spec, base = _base_of(spec, root)
+    base, classes = _base_of(spec, request.root), request.classes
     images = Path(base.folder or "")
     if classes is None:
         raise DataError(f"{spec.name}: --classes FILE must name {spec.classes} classes (folder names), one a line")
@@ -118,17 +105,22 @@ def class_list(spec: PublishedImages, root: Path, classes: Path | None, variant:
     unknown = [name for name in names if not (images / "train" / name).is_dir()]
     if unknown:
         raise DataError(f"{spec.name}: {classes} names {unknown[0]!r}, which is not a class of {base.folder}")
-    if variant is None and len(set(names)) != spec.classes:
-        raise DataError(f"{spec.name}: {classes} names {len(set(names))} classes, {spec.classes} expected")
+    request.compare(spec.name, classes, f"{len(set(names))} classes", f"{spec.classes} classes")
     (staging / CLASSES).write_text("".join(f"{name}\n" for name in names))
-    counts = {split: sum(len(image_names(images / split / name)) for name in names) for split in base_spec.counts}
-    return Manifest(spec.name, str(classes), variant or base.variant, counts=counts, folder=base.folder)
+    variant = request.variant or base.variant
+    return Manifest(spec.name, str(classes), variant, counts=_counts(images, names), folder=base.folder)
 
 
-def _base_of(spec: PublishedImages, root: Path) -> tuple[PublishedImages, Manifest]:
-    """The set that this one is chosen from, and its record."""
-    assert spec.chosen_from is not None
-    manifest = read_manifest(root / spec.chosen_from)
+def _counts(folder: Path, classes: list[str]) -> dict[str, int]:
+    return {
+        split: sum(len(image_names(folder / split / name)) for name in progress_bar(classes, desc=split))
+        for split in ("train", "val")
+    }
+
+
+def _base_of(spec: PublishedImages, root: Path) -> Manifest:
+    """The record of the set that this one is chosen from."""
+    manifest = read_manifest(root / str(spec.chosen_from))
     if manifest is None:
         raise DataError(f"{spec.chosen_from} must be prepared first: dystress prepare {spec.chosen_from}")
-    return IMAGE_SETS[spec.chosen_from], manifest
+    return manifest

@@ -7,31 +7,20 @@ nothing half-ready. A lock keeps two preparations of one set apart.
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from filelock import FileLock
+from huggingface_hub import snapshot_download
 
-from dystress_text.errors import DataError
+from dystress_text.errors import DataError, reason_of
+from dystress_text.files.hub import hub_reachable
+from dystress_text.files.image_sets import IMAGE_SETS
 from dystress_text.files.prepared_data import Manifest, read_manifest, write_manifest
-from dystress_text.files.whole import record_of, records_of, recover, whole_folder
+from dystress_text.files.whole import sha256_of, whole_folder
 from dystress_text.preparation import images, texts
 from dystress_text.preparation.class_folders import LABELLED_SETS, class_folders
-from dystress_text.preparation.data_sets import CATALOG, DataSet
-from dystress_text.preparation.sources import from_hub, from_local
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for: the program's options, and the folder of prepared data."""
-
-    root: Path
-    source: Path | None = None
-    variant: str | None = None
-    classes: Path | None = None
-    ratio: float = 0.01
-    seed: int = 0
-    again: bool = False
+from dystress_text.preparation.data_sets import CATALOG, DataSet, Request
 
 
 def prepare(name: str, request: Request) -> Manifest:
@@ -40,69 +29,86 @@ def prepare(name: str, request: Request) -> Manifest:
     Raises:
         DataError: it cannot be had, is not what it should be, or cannot be written.
     """
-    entry = CATALOG[name]
-    final = request.root / entry.folder
+    final = request.root / name
     try:
         request.root.mkdir(parents=True, exist_ok=True)
-        with FileLock(request.root / f".{entry.folder}.lock"):
-            recover(final)
-            for left in request.root.glob(f".{entry.folder}.*.writing"):  # by a process that was killed
+        with FileLock(request.root / f".{name}.lock"):
+            for left in request.root.glob(f".{name}.*.writing"):  # by a process that was killed
                 shutil.rmtree(left)
             manifest = read_manifest(final)
-            if manifest is not None and _is_ready(entry, manifest) and not (request.source or request.again):
+            if manifest is not None and not (manifest.not_ready or request.source or request.again):
                 return manifest
             with whole_folder(final) as staging:
-                manifest = _build(entry, request, staging)
-                manifest = replace(manifest, files=records_of(staging))
+                manifest = _build(CATALOG[name], request, staging)
+                paths = sorted(path for path in staging.rglob("*") if path.is_file())
+                sums = {path.relative_to(staging).as_posix(): sha256_of(path) for path in paths}
+                manifest = replace(manifest, files=sums)
                 write_manifest(staging, manifest)
             return manifest
     except OSError as error:
         raise DataError(f"{name}: {error.strerror or error} ({error.filename or request.root})") from error
 
 
-def manifest_of(name: str, root: Path) -> Manifest:
-    """The record of a prepared set; a DataError if there is none."""
-    folder = root / CATALOG[name].folder
-    manifest = read_manifest(folder)
-    if manifest is None:
-        raise DataError(f"{name} has not been prepared in {str(folder)!r}")
-    return manifest
-
-
 def verify(name: str, root: Path) -> list[str]:
     """What differs between a prepared set and its record; nothing if all is well."""
-    folder, manifest = root / CATALOG[name].folder, manifest_of(name, root)
+    folder, manifest = root / name, read_manifest(root / name)
+    if manifest is None:
+        raise DataError(f"{name} has not been prepared in {str(folder)!r}")
     problems = [f"{part}: {reason}" for part, reason in manifest.not_ready.items()]
-    for path, record in manifest.files.items():
+    for path, checksum in manifest.files.items():
         if not (folder / path).is_file():
             problems.append(f"{path}: missing")
-        elif record_of(folder / path) != record:
+        elif sha256_of(folder / path) != checksum:
             problems.append(f"{path}: its content has changed")
-    if manifest.folder is not None and not Path(manifest.folder).is_dir():
-        problems.append(f"{manifest.folder}: the folder with the images is gone")
     return problems
 
 
-def _is_ready(entry: DataSet, manifest: Manifest) -> bool:
-    if entry.name == "stsb":
-        return "STS-B" not in manifest.not_ready
-    return manifest.name == entry.name and not manifest.not_ready
-
-
 def _build(entry: DataSet, request: Request, staging: Path) -> Manifest:
-    spec = entry.images
-    if spec is not None and spec.long_tailed:
-        return images.long_tail(spec, request.root, request.ratio, request.seed, staging)
-    if spec is not None and spec.chosen_from is not None:
-        return images.class_list(spec, request.root, request.classes, request.variant, staging)
-    if spec is not None and entry.repository is None:
-        return images.image_folder(spec, request.source, request.variant)
+    spec = IMAGE_SETS.get(entry.name)
     if entry.name in LABELLED_SETS:
-        return class_folders(entry.name, request.source, request.variant, staging)
-    paths = from_hub(entry) if request.source is None else from_local(entry, request.source)
+        return class_folders(entry.name, request, staging)
+    if spec is not None and spec.long_tailed:
+        return images.long_tail(spec, request, staging)
+    if spec is not None and spec.chosen_from is not None:
+        return images.class_list(spec, request, staging)
+    if spec is not None and entry.repository is None:
+        return images.image_folder(spec, request)
+    paths = _from_hub(entry) if request.source is None else _from_local(entry, request.source)
     source = str(request.source or entry.repository)
     if spec is not None:
-        return images.parquet(spec, paths, source, request.variant, staging)
-    if entry.name == "wiki1m":
-        return texts.wiki1m(paths[0], source, request.variant, staging)
-    return texts.senteval(entry, paths[0], source, request.variant, request.root / entry.folder, staging)
+        return images.parquet(spec, paths, source, request, staging)
+    return (texts.wiki1m if entry.name == "wiki1m" else texts.senteval)(paths[0], source, request, staging)
+
+
+def _from_hub(entry: DataSet) -> list[Path]:
+    """The set's files in huggingface_hub's cache, fetched where they are not there; an interrupted fetch goes on."""
+    assert entry.repository is not None
+    if not hub_reachable():
+        raise DataError(f"{entry.name}: the hub cannot be reached; --from FOLDER takes a copy on this machine")
+    try:
+        folder = Path(snapshot_download(entry.repository, repo_type="dataset", allow_patterns=list(entry.files)))
+    except Exception as error:  # whatever the network, the hub or the file system says
+        raise DataError(f"{entry.name}: {entry.repository} cannot be fetched: {reason_of(error)}") from error
+    paths = [path for pattern in entry.files for path in sorted(folder.glob(pattern))]
+    if not paths:
+        raise DataError(f"{entry.name}: the hub's {entry.repository} has no file {entry.files[0]}")
+    for path in paths:
+        stored = path.resolve()  # the cache names a large file by its SHA-256, as the hub states it
+        if len(stored.name) == 64 and sha256_of(stored) != stored.name:
+            stored.unlink()  # or the next try would find it again
+            raise DataError(f"{entry.name}: {path.name} is not what the hub says that it is (sha256); try again")
+    return paths
+
+
+def _from_local(entry: DataSet, source: Path) -> list[Path]:
+    """The set's files at a place that the user names: the file, or a folder with the hub's names or the set's."""
+    if source.is_file() or source.is_fifo():
+        return [source]
+    if entry.name == "senteval" and (tasks := texts.folder_of_tasks(source)) is not None:
+        return [tasks]
+    below = [f"{entry.name}*/**/{Path(pattern).name}" for pattern in entry.files]
+    for patterns in (entry.files, below, [f"{entry.name}*.t*"]):
+        found = [sorted(source.glob(pattern)) for pattern in patterns]
+        if all(found):
+            return [path for paths in found for path in paths]
+    raise DataError(f"{entry.name}: not in {str(source)!r}; looked for {entry.files[0]}, {below[0]}")

@@ -5,11 +5,11 @@ A preset may stand for a row of the paper's tables; a run's record then says in 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from dystress_text.cli.command_line import near_or_all
 from dystress_text.errors import ParameterError
 from dystress_text.training.settings import FREE_OPTIONS, TEMPERATURE_OPTIONS
 
@@ -39,8 +39,10 @@ class Preset:
 def find_preset(name: str, presets: Mapping[str, Preset]) -> Preset:
     """The preset of that name; an error names similar ones."""
     if name not in presets:
-        hint = near_or_all(name, presets, 3, "known are")
-        raise ParameterError("preset", f"unknown preset {name!r}; {hint} (--list_presets shows all)")
+        near = difflib.get_close_matches(name, presets, 3) or presets
+        raise ParameterError(
+            "preset", f"unknown preset {name!r}; known are {', '.join(near)} (--list_presets shows all)"
+        )
     return presets[name]
 
 
