@@ -13,10 +13,6 @@ def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def test_there_are_two():
-    assert len(notebook_runs.NOTEBOOKS) == 2
-
-
 @each
 def test_outputs_are_kept_and_name_no_machine(file):
     assert file.stat().st_size < 500_000
@@ -29,10 +25,10 @@ def test_outputs_are_kept_and_name_no_machine(file):
     assert not re.search(r"(?<![\w.])/(?:\w+/)+|[A-Z]:\\|\r|Warning", text)
 
 
-@pytest.mark.slow(100)
+@pytest.mark.slow(60)
 @each
 def test_it_runs(file, tmp_path):
-    cells = code_cells(notebook_runs.executed(file, tmp_path))
+    cells = code_cells(notebook_runs.executed(file, tmp_path, short=True))
     kept = code_cells(nbformat.read(file, as_version=4))
     assert [bool(cell.outputs) for cell in kept] == [  # other numbers on another machine, the same cells with results
         any(out.get("name") != "stderr" for out in cell.outputs) for cell in cells

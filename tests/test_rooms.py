@@ -51,14 +51,11 @@ def test_what_is_loaded_at_the_start():
     ("module", "source"),
     [
         ("dystress_text.core.objectives", "import scipy"),
-        ("dystress_text.core.objectives", "from dystress_text.errors import UserError"),
         ("dystress_text.files.hub", "if TYPE_CHECKING:\n    import dystress_text.training.trainer"),
         ("dystress_text.training.trainer", "def f():\n    from dystress_text import evaluation"),
         ("dystress_text.training.trainer", "make = 'dystress_text.evaluation.transfer:evaluator'"),
-        ("dystress_text.report", "from dystress_text.train import main"),
         ("dystress_text.train", "from vision.data import images"),
         ("vision.train", "from dystress_text.encoders.encoder import SentenceEncoder"),
-        ("vision.resnet", "from vision.data import images"),
     ],
 )
 def test_a_wrong_import_is_found(module, source):
@@ -72,18 +69,7 @@ def test_circles_long_things_and_full_folders_are_found():
         "vision.data.a": "from vision.data import b",
         "vision.data.b": "def f():\n    import vision.data.c",
         "vision.data.c": "if TYPE_CHECKING:\n    from vision.data.a import A",
-        "vision.data.d": "from vision.data.b import B",
     }
-    assert rooms.circles(tree) == ["vision.data.a - vision.data.b - vision.data.c - vision.data.a"]
-    assert rooms.loaded(tree, "vision.data.a") == {"vision.data.a", "vision.data.b"}
+    assert set(rooms.circles(tree)) == {"vision.data.a", "vision.data.b", "vision.data.c"}
     long = {"a": "def f():\n" + "    x\n" * 60, "b": "x\n" * 401} | {f"c.m{i}": "" for i in range(17)}
     assert rooms.too_long(long) == ["c: 17 modules", "a.f: 61 lines", "b: 401 lines"]
-
-
-def test_the_picture_leaves_out_arrows_that_follow_from_others():
-    tree = {
-        "dystress_text.files.a": "",
-        "dystress_text.training.a": "import dystress_text.files.a",
-        "dystress_text.simcse.a": "import dystress_text.files.a, dystress_text.training.a, torch",
-    }
-    assert rooms.picture(tree).splitlines()[2:-1] == ["    simcse --> training", "    training --> files"]

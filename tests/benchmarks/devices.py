@@ -1,14 +1,18 @@
-"""Where a benchmark runs: on the accelerator where there is one, else on the CPU."""
+"""Where a benchmark runs, contestants in turn, and the table of their rates."""
 
 from __future__ import annotations
 
+import json
+import statistics
+from collections.abc import Callable, Mapping
+
 import torch
 
-from dystress_text.training.batches import Batch
+Seconds = Mapping[str, list[float]]
 
 
 def here() -> torch.device:
-    """The device of the contestants."""
+    """The accelerator where there is one, else the CPU."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return accelerator or torch.device("cpu")
 
@@ -19,11 +23,28 @@ def wait(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def moved(batch: Batch, device: torch.device) -> Batch:
-    """A batch on the device."""
-    return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
-
-
 def device_name(device: torch.device) -> str:
     """The device for the record."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def in_turn(contestants: Mapping[str, Callable[[], float]], repeats: int) -> Seconds:
+    """The seconds of each contestant, so many times."""
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(repeats):
+        for name, contestant in contestants.items():
+            seconds[name].append(contestant())
+    return seconds
+
+
+def print_rates(title: str, items: int, seconds: Seconds) -> None:
+    """A table of items a second beside the first contestant's, and the record in the last line."""
+    print(f"{title}, {items:,} items, {torch.get_num_threads()} threads")
+    print(f"{'':22} {'a second':>11} {'first / it':>10}   spread")
+    first = next(iter(seconds.values()))
+    for name, values in seconds.items():
+        ratios = [b / a for a, b in zip(first, values, strict=True)]
+        rate = items / statistics.median(values)
+        print(f"{name:22} {rate:11.1f} {statistics.median(ratios):10.2f}   {min(ratios):.2f} to {max(ratios):.2f}")
+    about = {"device": device_name(here()), "torch": torch.__version__}
+    print(json.dumps({"seconds": seconds, "items": items, **about}))

@@ -11,16 +11,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import math
 import random
-import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
-from devices import device_name, here, wait
+from devices import here, in_turn, print_rates, wait
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 from torch import Tensor
@@ -45,16 +45,11 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
 def pillow_crop(image: Image.Image) -> Image.Image:
-    """Random resized crop and flip, by torchvision's rule."""
-    box = (0, 0, SIDE, SIDE)
-    for _ in range(10):
-        area, aspect = SIDE**2 * random.uniform(0.2, 1), math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
-        width, height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-        if 0 < width <= SIDE and 0 < height <= SIDE:
-            left, top = random.randint(0, SIDE - width), random.randint(0, SIDE - height)
-            box = (left, top, left + width, top + height)
-            break
-    image = image.crop(box).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    """Random resized crop and flip; torchvision draws again where the box does not fit, here it is cut to fit."""
+    area, aspect = SIDE**2 * random.uniform(0.2, 1), math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+    width, height = (min(SIDE, round(math.sqrt(x))) for x in (area * aspect, area / aspect))
+    left, top = random.randint(0, SIDE - width), random.randint(0, SIDE - height)
+    image = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, (left, top, left + width, top + height))
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if random.random() < 0.5 else image
 
 
@@ -155,21 +150,13 @@ def main() -> None:
     parser.add_argument("--precision", choices=["bf16", "no"], default="bf16")
     options = parser.parse_args()
     images = torch.randint(0, 256, (options.steps * options.batch, 3, SIDE, SIDE), dtype=torch.uint8)
-    seconds: dict[str, list[float]] = {"this project": [], "common way": []}
-    for _ in range(options.repeats):
-        for name, contestant in (("this project", ours), ("common way", common)):
-            torch.manual_seed(0)
-            seconds[name].append(contestant(images, options.architecture, options.batch, options.precision))
-    ratios = [b / a for a, b in zip(*seconds.values(), strict=True)]
-    print(
-        f"{options.architecture}, CIFAR stem, batch {options.batch}, {options.precision}, "
-        f"{torch.get_num_threads()} threads"
-    )
-    for name, values in seconds.items():
-        print(f"{name:14} {len(images) / statistics.median(values):8.1f} images/s")
-    print(f"ratio: median {statistics.median(ratios):.2f}, {min(ratios):.2f} to {max(ratios):.2f}")
-    about = {"device": device_name(here()), "images": len(images), "torch": torch.__version__}
-    print(json.dumps({"seconds": seconds, **about}))
+
+    def timed(contestant: Callable[[Tensor, str, int, str], float]) -> float:
+        torch.manual_seed(0)
+        return contestant(images, options.architecture, options.batch, options.precision)
+
+    seconds = in_turn({"this project": partial(timed, ours), "common way": partial(timed, common)}, options.repeats)
+    print_rates(f"{options.architecture}, CIFAR stem, batch {options.batch}, {options.precision}", len(images), seconds)
 
 
 if __name__ == "__main__":

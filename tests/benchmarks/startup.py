@@ -9,13 +9,15 @@ embedded encoder on 64 sentences; beside it sentence-transformers' trainer does 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+
+from devices import in_turn
 
 from dystress_text.files.places import PACKAGE, embedded
 
@@ -24,13 +26,9 @@ THEIRS = """
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-import torch
-transformer = Transformer({model!r}, max_seq_length=32)
-model = SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), "cls")])
+model = SentenceTransformer({model!r})
 arguments = SentenceTransformerTrainingArguments(
-    output_dir={folder!r}, per_device_train_batch_size=64, max_steps=1, save_strategy="no", report_to="none",
-    use_cpu=not torch.accelerator.is_available(),
+    output_dir={folder!r}, per_device_train_batch_size=64, max_steps=1, save_strategy="no", report_to="none"
 )
 data = Dataset.from_dict(dict(anchor={sentences!r}, positive={sentences!r}))
 SentenceTransformerTrainer(model, arguments, train_dataset=data, loss=MultipleNegativesRankingLoss(model)).train()
@@ -60,16 +58,15 @@ def main() -> None:
                 "-c", THEIRS.format(model=model, folder=f"{folder}/theirs", sentences=SENTENCES)
             ],
         }  # fmt: skip
-        seconds: dict[str, list[float]] = {name: [] for name in contestants}
-        for _ in range(options.repeats):
-            for name, arguments in contestants.items():
-                start = time.perf_counter()
-                subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
-                seconds[name].append(time.perf_counter() - start)
-    print(f"{'':32} {'seconds':>7}   spread")
+
+        def seconds_of(arguments: list[str]) -> float:
+            start = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+            return time.perf_counter() - start
+
+        seconds = in_turn({name: partial(seconds_of, each) for name, each in contestants.items()}, options.repeats)
     for name, values in seconds.items():
-        print(f"{name:32} {statistics.median(values):7.2f}   {min(values):.2f} to {max(values):.2f}")
-    print(json.dumps({"seconds": seconds}))
+        print(f"{name:32} {statistics.median(values):7.2f} s   {min(values):.2f} to {max(values):.2f}")
 
 
 if __name__ == "__main__":

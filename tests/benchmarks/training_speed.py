@@ -16,14 +16,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import logging
 import os
-import platform
-import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -33,7 +30,7 @@ import torch
 import transformers
 from datasets import Dataset
 from datasets.utils import logging as datasets_logging
-from devices import device_name, here, wait
+from devices import Seconds, here, in_turn, print_rates, wait
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
@@ -144,13 +141,6 @@ def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
     return time.perf_counter() - start
 
 
-CONTESTANTS: dict[str, Callable[[str, list[str], int, str], float]] = {
-    "dystress_text": ours,
-    "sentence-transformers": theirs,
-    "bare loop": bare,
-}
-
-
 def main() -> None:
     """Print the table and its JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -170,38 +160,20 @@ def main() -> None:
     logging.disable(logging.WARNING)
     with open_text(options.corpus) as stream:
         sentences = list(islice(read_sentences(stream, CorpusReport()), options.steps * options.batch))
-    seconds: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     with tempfile.TemporaryDirectory() as folder:
         model = options.model or random_bert(Path(folder), options.layers, options.width, options.vocabulary)
-        turns = [(sentences[: WARM * options.batch], False)] * (here().type != "cpu")
-        for texts, counted in [*turns, *[(sentences, True)] * options.repeats]:
-            for name, contestant in CONTESTANTS.items():
-                with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-                    took = contestant(model, texts, options.batch, options.precision)
-                if counted:
-                    seconds[name].append(took)
-    rates = {name: len(sentences) / statistics.median(values) for name, values in seconds.items()}
+
+        def seconds_of(repeats: int, texts: list[str]) -> Seconds:
+            common = model, texts, options.batch, options.precision
+            contestants = {"dystress_text": ours, "sentence-transformers": theirs, "bare loop": bare}
+            with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+                return in_turn({name: partial(each, *common) for name, each in contestants.items()}, repeats)
+
+        if here().type != "cpu":
+            seconds_of(1, sentences[: WARM * options.batch])
+        seconds = seconds_of(options.repeats, sentences)
     encoder = Path(options.model).name if options.model else f"{options.layers} layers x {options.width}"
-    print(
-        f"{encoder}, batch {options.batch}, {options.precision}, {len(sentences):,} sentences, "
-        f"{torch.get_num_threads()} threads"
-    )
-    print(f"{'':22} {'sentences/s':>11} {'ours / it':>9}   spread")
-    for name, rate in rates.items():
-        ratios = [b / a for a, b in zip(seconds["dystress_text"], seconds[name], strict=True)]
-        print(f"{name:22} {rate:11.1f} {statistics.median(ratios):9.2f}   {min(ratios):.2f} to {max(ratios):.2f}")
-    print(
-        json.dumps(
-            {
-                "seconds": seconds,
-                "sentences": len(sentences),
-                "device": device_name(here()),
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-            }
-        )
-    )
+    print_rates(f"{encoder}, batch {options.batch}, {options.precision}", len(sentences), seconds)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ an accelerator where there is one.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import resource
 import statistics
@@ -23,7 +22,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from devices import device_name, here, wait
-from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor, nn
 
@@ -33,7 +31,6 @@ from dystress_text.evaluation.classifier import (
     MAX_EPOCHS,
     RECIPES,
     SEED,
-    Fits,
     Recipe,
     Subset,
     _draw_split,
@@ -67,42 +64,27 @@ def choosing_fits(task: TransferTask, y: Tensor) -> list[Subset]:
     return [Subset(np.arange(train), np.arange(train, len(labels)))]
 
 
-def fit_literal(
-    x: Tensor, y: Tensor, classes: int, subsets: Sequence[Subset], l2: NDArray[np.float64], recipe: Recipe
-) -> Fits:
-    """One classifier after another, as SentEval trains them."""
-    optimizers = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}
-    start = initial_layer(x.shape[1], classes)
-    accuracy = np.empty(l2.shape)
-    weight = x.new_empty(*l2.shape, classes, x.shape[1])
-    bias = x.new_empty(*l2.shape, classes)
-    for s, subset in enumerate(subsets):
-        for k, decay in enumerate(l2[s]):
-            random, train, held_out = _draw_split(subset)
-            train_x, train_y, held_x, held_y = x[train], y[train], x[held_out], y[held_out]
-            layer = copy.deepcopy(start).to(x)
-            optimizer = optimizers[recipe.optimizer](layer.parameters(), weight_decay=decay)
-            best, best_layer, misses, epochs = -1.0, layer, 0, 0
-            while epochs <= MAX_EPOCHS:
-                for _ in range(recipe.check_every):
-                    permutation = torch.from_numpy(random.permutation(len(train))).to(x.device)
-                    for rows in torch.split(permutation, recipe.batch_size):
-                        loss = nn.functional.cross_entropy(layer(train_x[rows]), train_y[rows])
-                        optimizer.zero_grad()
-                        torch.autograd.backward(loss)
-                        optimizer.step()
-                epochs += recipe.check_every
-                with torch.no_grad():
-                    reached = int((layer(held_x).argmax(1) == held_y).sum()) / len(held_out)
-                if reached > best:
-                    best, best_layer = reached, copy.deepcopy(layer)
-                elif misses >= recipe.patience:
-                    break
-                else:
-                    misses += 1
-            accuracy[s, k] = best
-            weight[s, k], bias[s, k] = best_layer.weight.detach(), best_layer.bias.detach()
-    return Fits(accuracy, weight, bias)
+def fit_literal(x: Tensor, y: Tensor, classes: int, subset: Subset, l2: float, recipe: Recipe) -> float:
+    """The accuracy of one classifier, as SentEval trains it."""
+    random, train, held_out = _draw_split(subset)
+    train_x, train_y, held_x, held_y = x[train], y[train], x[held_out], y[held_out]
+    layer = initial_layer(x.shape[1], classes).to(x)
+    optimizer = torch.optim.Adam(layer.parameters(), weight_decay=l2)
+    best, misses, epochs = -1.0, 0, 0
+    while epochs <= MAX_EPOCHS and misses <= recipe.patience:
+        for _ in range(recipe.check_every):
+            permutation = torch.from_numpy(random.permutation(len(train))).to(x.device)
+            for rows in torch.split(permutation, recipe.batch_size):
+                loss = nn.functional.cross_entropy(layer(train_x[rows]), train_y[rows])
+                optimizer.zero_grad()
+                torch.autograd.backward(loss)
+                optimizer.step()
+        epochs += recipe.check_every
+        with torch.no_grad():
+            reached = int((layer(held_x).argmax(1) == held_y).sum()) / len(held_out)
+        misses += reached <= best
+        best = max(best, reached)
+    return best
 
 
 def main() -> None:
@@ -113,13 +95,9 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", help="of the seven; default all")
     parser.add_argument("--dim", type=int, default=DIM, help="of the vectors (default 768)")
     options = parser.parse_args()
-    share: int = options.share
     recipe = RECIPES["test"]
-    record: list[dict[str, object]] = []
-    total_batched = total_literal = 0.0
-    differences = []
-    print("| task | fits | batched, s | literal, s (scaled) | ratio | difference, points |")
-    print("|---|---|---|---|---|---|")
+    totals, differences = np.zeros(2), []
+    print("| task | fits | batched, s | literal, s (scaled) | ratio | difference, points |\n|---|---|---|---|---|---|")
     for task in TRANSFER_TASKS:
         if options.tasks and task.name not in options.tasks:
             continue
@@ -128,37 +106,32 @@ def main() -> None:
         subsets = choosing_fits(task, y)
         grid = np.tile(np.array(L2_VALUES), (len(subsets), 1))
         pairs = [(s, k) for s in range(len(subsets)) for k in range(len(L2_VALUES))]
-        chosen = pairs[:: share if len(pairs) > share else 2]
-        batched_times: list[float] = []
-        literal_times: list[float] = []
+        chosen = pairs[:: options.share if len(pairs) > options.share else 2]
+        times: dict[str, list[float]] = {"batched": [], "literal": []}
         apart: list[float] = []
         for part in range(options.repeats):
             start = time.perf_counter()
             together = fit(x, y, task.classes, subsets, grid, recipe)
             wait(here())
-            batched_times.append(time.perf_counter() - start)
+            times["batched"].append(time.perf_counter() - start)
             for s, k in chosen[len(apart) : len(chosen) * (part + 1) // options.repeats]:
                 start = time.perf_counter()
-                fits = fit_literal(x, y, task.classes, [subsets[s]], grid[s : s + 1, k : k + 1], recipe)
-                literal_times.append(time.perf_counter() - start)  # its accuracies are read, so the device is done
-                apart.append(fits.accuracy[0, 0])
-        batched, literal = statistics.median(batched_times), statistics.median(literal_times) * len(pairs)
-        difference = [100 * abs(a - together.accuracy[s, k]) for a, (s, k) in zip(apart, chosen, strict=True)]
-        differences += difference
-        total_batched, total_literal = total_batched + batched, total_literal + literal
-        print(
-            f"| {task.name} | {len(pairs)} | {batched:.1f} | {literal:.0f} | {literal / batched:.1f} | "
-            f"{np.mean(difference):.3f} (at worst {max(difference):.3f}) |",
-            flush=True,
-        )
-        record.append({"task": task.name, "fits": len(pairs), "batched": batched, "literal": literal})
+                alone = fit_literal(x, y, task.classes, subsets[s], grid[s, k], recipe)
+                times["literal"].append(time.perf_counter() - start)  # its accuracy is read, so the device is done
+                apart.append(100 * abs(alone - together.accuracy[s, k]))
+        batched, literal = statistics.median(times["batched"]), statistics.median(times["literal"]) * len(pairs)
+        differences += apart
+        totals += batched, literal
+        print(_row(task.name, len(pairs), batched, literal, apart), flush=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(
-        f"| all | | {total_batched:.1f} | {total_literal:.0f} | {total_literal / total_batched:.1f} | "
-        f"{np.mean(differences):.3f} (at worst {max(differences):.3f}) |\n\npeak memory {peak:.2f} GB, "
-        f"{torch.get_num_threads()} threads, torch {torch.__version__}"
-    )
-    print(json.dumps({"device": device_name(here()), "tasks": record, "difference": max(differences)}))
+    print(_row("all", "", float(totals[0]), float(totals[1]), differences))
+    print(f"\npeak memory {peak:.2f} GB, {torch.get_num_threads()} threads, torch {torch.__version__}")
+    print(json.dumps({"device": device_name(here()), "seconds": totals.tolist(), "difference": max(differences)}))
+
+
+def _row(name: str, fits: int | str, batched: float, literal: float, apart: Sequence[float]) -> str:
+    worst = f"{np.mean(apart):.3f} (at worst {max(apart):.3f})"
+    return f"| {name} | {fits} | {batched:.1f} | {literal:.0f} | {literal / batched:.1f} | {worst} |"
 
 
 if __name__ == "__main__":

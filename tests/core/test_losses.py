@@ -9,7 +9,6 @@ from gather_cases import losses_of_ranks
 from dystress_text.core import (
     AlignmentAdaptiveTemperature,
     ConstantTemperature,
-    DCLWLoss,
     InfoNCELoss,
     MACLLoss,
     NTXentLoss,
@@ -97,14 +96,6 @@ def test_macl_takes_its_temperature_from_the_batch_without_a_gradient(both_views
         expected = torch.tensor(spec.numeric_gradient(by_loop, vectors), dtype=torch.float64)
         torch.testing.assert_close(torch.cat(torch.autograd.grad(value, z)), expected, rtol=1e-7, atol=1e-7)
     assert any(key.startswith("temperature.") for key in loss.state_dict())  # saved with the loss
-
-
-@pytest.mark.parametrize("sigma", [0.1, 3.0])
-def test_dclw_takes_sigma(sigma):
-    z = views(5, 4)
-    rows = [(s / 0.2, [v / 0.2 for v in negatives]) for s, negatives in spec.simclr_rows(*lists(z))]
-    expected = spec.decoupled(rows, spec.dclw_weights(*lists(z), sigma))
-    assert DCLWLoss(0.2, sigma=sigma)(*z).item() == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("count", [2, 4])

@@ -17,8 +17,6 @@ from dystress_text.core import (
     CosineTemperature,
     EvenODETemperature,
     ExponentialTemperature,
-    LinearTemperature,
-    MonotonicCosineTemperature,
     OneSidedCosineTemperature,
     ProfileTemperature,
     ScheduledTemperature,
@@ -53,27 +51,6 @@ def test_temperature_is_the_formula_in_any_shape_and_dtype(name):
         similarity = torch.tensor([[-0.9, -0.25, 0.0], [0.25, 0.5, 1.0]], dtype=dtype)
         right = torch.tensor([[formula(s) for s in row] for row in similarity.tolist()], dtype=dtype)
         torch.testing.assert_close(temperature(similarity), right, rtol=8 * torch.finfo(dtype).eps, atol=0)
-
-
-@pytest.mark.parametrize("profile", [CosineTemperature, LinearTemperature, ExponentialTemperature, EvenODETemperature])
-def test_dips_fall_from_tau_max_to_tau_min_at_zero_and_rise_again(profile):
-    for low, high in ((0.01, 0.011), (0.3, 1.2)):
-        tau = profile(low, high)(GRID)
-        assert tau[[0, 200, -1]].tolist() == pytest.approx([high, low, high], rel=1e-12)
-        assert bool((tau[:201].diff() < 0).all())
-        assert bool((tau[200:].diff() > 0).all())
-
-
-@pytest.mark.parametrize("shift", SHIFTS)
-def test_shifted_cosine_has_its_minimum_and_plateau_in_place(shift):
-    tau, k = ShiftedCosineTemperature(0.05, 0.07, shift)(GRID), SHIFTS[shift]
-    assert float(GRID[tau.argmin()]) == pytest.approx(-shift - k if shift <= 0 else -shift + k)
-    assert float(tau.min()) == pytest.approx(0.05, rel=1e-12)
-    assert tau[[0, -1]].tolist() == pytest.approx([0.07, 0.07], rel=1e-12)
-    plateau = tau[-shift + 1e-9 < GRID] if shift <= 0 else tau[-shift - 1e-9 > GRID]
-    assert torch.equal(plateau, torch.full_like(plateau, 0.07))
-    vanilla = ShiftedCosineTemperature(0.05, 0.07, shift=-1, scale=1)
-    torch.testing.assert_close(vanilla(GRID), CosineTemperature(0.05, 0.07)(GRID), rtol=1e-12, atol=0)
 
 
 def test_even_ode_is_exact_near_zero():
@@ -221,16 +198,6 @@ def test_warning_names_where_the_logit_falls(shift, low, high):
         assert any(n == pytest.approx(end, abs=0.006) for n in numbers), end
 
 
-@pytest.mark.parametrize(
-    "cls", [LinearTemperature, ExponentialTemperature, MonotonicCosineTemperature, EvenODETemperature]
-)
-def test_profiles_whose_logit_always_rises_never_warn(cls):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        rising = cls(0.05, 2.0)
-    assert bool(((GRID / rising(GRID)).diff() > 0).all())
-
-
 # ---- the registry ---------------------------------------------------------------------------------------------------
 
 
@@ -284,17 +251,3 @@ def test_a_temperature_of_ones_own_brings_its_options(monkeypatch):
     assert options["tau_max"].help == "power, cosine: highest temperature; not below tau_min."
     with pytest.raises(ValueError, match=r"shape of Negative\(.*\) gives temperatures that are not positive"):
         type("Negative", (PowerTemperature,), {"shape": lambda self, s: -2 * s.abs()})()
-
-
-def test_a_name_is_taken_by_one_class_that_may_be_defined_again(monkeypatch):
-    monkeypatch.setattr(registry, "TEMPERATURES", dict(registry.TEMPERATURES))
-
-    def run_cell(module, class_name):
-        cls = type(class_name, (ConstantTemperature,), {"__module__": module, "__qualname__": class_name})
-        return register_temperature("mine")(cls)
-
-    run_cell("__main__", "Mine")
-    again = run_cell("__main__", "Mine")
-    with pytest.raises(ValueError, match=r"'mine' is registered already, by __main__\.Mine"):
-        run_cell("elsewhere", "Mine")
-    assert type(make_temperature("mine")) is again

@@ -48,14 +48,6 @@ def test_a_column_becomes_lines(tmp_path, kind):
     assert lines_of(table, "other") == ["x"] * 5
 
 
-def test_a_text_without_an_ending_is_no_data_set(tmp_path, monkeypatch):
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "mine").write_text("a line\n")
-    monkeypatch.chdir(tmp_path)
-    assert not is_table("texts/mine")
-    assert is_table("texts/yours")
-
-
 def test_what_is_a_table():
     assert [name for name in ("a.csv", "b.TSV", "c.jsonl", "d.parquet", "owner/name") if not is_table(name)] == []
     assert [name for name in ("a.txt", "a.txt.gz", "./x", "/a/b", "x", "a/b.txt", "a/b/c") if is_table(name)] == []

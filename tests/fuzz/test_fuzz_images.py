@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from dystress_text.errors import DataError
 from vision.data.decoding import decode, decode_square, image_size
 from vision.data.sources import find_images
 from vision.resnet import build_encoder, load_encoder, save_encoder
@@ -67,12 +66,6 @@ SAID = st.one_of(spoiled_value(NAMES).map(json.dumps), st.sampled_from([deep(), 
 def test_parquet_files(tmp_path_factory, content):
     source = accepted(found, tmp_path_factory.getbasetemp() / "parquet", content)
     assert source is None or source.labels is None or max(source.labels) < len(source.classes)
-
-
-@pytest.mark.parametrize("labels", [[None, 1], ["a", "b"], [-1, 0], [0.5, 1.0]])
-def test_labels_that_are_none(tmp_path, labels):
-    with pytest.raises(DataError, match="without a class"):
-        found(tmp_path / "set", parquet(labels))
 
 
 @inputs(60)

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dystress_text.cli.command_line import exit_code
-from dystress_text.evaluation.run import SentEvalSettings
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.senteval import make_parser
 from dystress_text.simcse.arguments import FLAGS, REPLACED, parse
 from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.settings import RunSettings, TextSettings
@@ -94,14 +92,6 @@ def test_command_lines_of_text(argv):
 @given(command_lines(VISION_NAMES))
 def test_command_lines_of_vision(argv):
     checked(parse_vision, argv)
-
-
-@inputs(300)
-@given(st.lists(st.one_of(VALUES, st.sampled_from(
-    ["--model", "--tasks", "--suite", "--batch_size", "--dtype", "--plot", "--geometry", "--engine", "--cache"]
-)), max_size=6))  # fmt: skip
-def test_command_lines_of_evaluation(argv):
-    accepted(lambda: SentEvalSettings(**vars(make_parser().parse_args(["--model=x", *argv]))))
 
 
 def settings_file(folder, content):

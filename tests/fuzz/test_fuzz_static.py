@@ -74,11 +74,6 @@ def test_nothing_runs_code_or_a_shell():
     assert [fault for path in SOURCES for fault in faults(path.read_text(encoding="utf-8"), path.name)] == []
 
 
-def test_all_rooms_are_looked_at():
-    assert {path.relative_to(ROOT).parts[0] for path in SOURCES} == {"dystress_text", "eval", "vision", "data"}
-    assert len(SOURCES) > 80
-
-
 WRONG = (
     "import pickle", "from joblib import load", "import os.path, marshal", "eval('1')", "exec(x)", "os.system(x)",
     "from os import system", "torch.load(f)", "torch.load(f, weights_only=False)", "np.load(f, allow_pickle=True)",

@@ -122,15 +122,6 @@ def test_each_image_lies_in_its_class(tmp_path, root, name):
         assert {known: pytest.approx(weights[known]) for known in NAMED_WEIGHTS[name]} == NAMED_WEIGHTS[name]
 
 
-@pytest.mark.parametrize("name", LABELLED_SETS)
-def test_other_counts_need_a_variant(tmp_path, root, name):
-    (tmp_path / "in").mkdir()
-    LAYOUTS[name](tmp_path / "in")
-    with pytest.raises(DataError, match=rf"^{name}: .* images, {{'train': [\d, '_a-z:]+}} expected; .*--variant NAME$"):
-        prepare(name, Request(root, tmp_path / "in"))
-    assert not (root / name).exists()
-
-
 def without(folder, name):
     (folder / name).unlink()
 

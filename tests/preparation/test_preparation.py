@@ -3,18 +3,13 @@
 import gzip
 import io
 import lzma
-import os
-import subprocess
-import sys
 import tarfile
-import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from file_sizes import files_up_to
 from fuzz_cases import accepted, inputs, spoiled
 from hub_server import hub_server, with_hub
 from hypothesis import given
@@ -233,31 +228,6 @@ def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(tmp_path, root,
     assert left_behind(root) == []
 
 
-def test_a_terminated_run_leaves_nothing(tmp_path, root):
-    os.mkfifo(tmp_path / "wiki1m.txt")  # a source that does not end
-    process = subprocess.Popen(
-        [sys.executable, str(ROOT / "data" / "prepare.py"), "wiki1m", f"--from={tmp_path / 'wiki1m.txt'}",
-         f"--data_dir={root}"], stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    with (tmp_path / "wiki1m.txt").open("wb") as pipe:
-        pipe.write(TEXT)
-        pipe.flush()
-        time.sleep(1)  # until it waits for more
-        process.terminate()
-        assert process.wait(timeout=120) == 143
-    assert left_behind(root) == []
-
-
-def test_a_full_disk_is_one_line(tmp_path, root, capsys):
-    file = tmp_path / "wiki1m.txt"
-    file.write_bytes(b"x\n" * 2_000_000)
-    with files_up_to(1 << 20):
-        assert main(["wiki1m", f"--from={file}", "--variant=x", f"--data_dir={root}"]) == 1
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
-    assert "File too large" in line
-    assert left_behind(root) == []
-
-
 def test_changes_are_found(tmp_path, root, capsys):
     file = tmp_path / "wiki1m.txt"
     file.write_bytes(TEXT)
@@ -318,14 +288,6 @@ def test_a_cut_connection_is_taken_up_again(hub, root):
     assert wiki1m(root).read_bytes() == TEXT * 600_000
     assert len(hub[2]["starts"]) > 1
     assert hub[2]["starts"][-1] > 0
-
-
-def test_an_answer_that_is_none_is_one_line(hub, root, capsys):
-    hub[2]["status"] = 401
-    assert main(["wiki1m", f"--data_dir={root}"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "401" in line
-    assert left_behind(root) == []
 
 
 def test_content_that_is_not_what_the_hub_says_is_refused_and_forgotten(hub, root, capsys):
