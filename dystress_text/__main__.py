@@ -21,10 +21,7 @@ COMMANDS = {  # module with ``main`` and ``make_parser``, loaded when it is call
     "train": ("dystress_text.train", "fine-tune an encoder, unsupervised or on pairs"),
     "senteval": ("dystress_text.senteval", "evaluate a model on the STS and transfer tasks"),
     "prepare": ("dystress_text.preparation.__main__", "get data sets ready"),
-    "audit": (
-        "dystress_text.audit",
-        "which constant temperature a rule amounts to, from a run's log or without training",
-    ),
+    "audit": ("dystress_text.audit", "which constant temperature a rule amounted to, from a run's log"),
     "export": ("dystress_text.export.__main__", "copies for transformers, ONNX Runtime, older releases, the hub"),
     "sweep": ("dystress_text.sweep", "train and evaluate many configurations with several seeds"),
     "report": ("dystress_text.report.__main__", "tables and pages of runs, with tests against constant temperatures"),

@@ -24,13 +24,8 @@ OF_PAPER = {
     "ode": "solutions of the paper's equation over c, delta and K",
     "logit": "s / tau(s) and its slope, with the temperature in and out of the gradient",
 }
-OUTCOMES = {
-    "accuracy-geometry": "accuracy against uniformity and tolerance of evaluated runs",
-    "accuracy-temperature": "accuracy of evaluated runs by temperature",
-    "geometry-temperature": "accuracy, uniformity and tolerance by temperature",
-    "accuracy-rate": "accuracy of evaluated runs over the learning rate",
-}
-FIGURES = OF_PAPER | OUTCOMES
+OUTCOMES = "accuracy-geometry"
+FIGURES = OF_PAPER | {OUTCOMES: "accuracy against uniformity and tolerance of evaluated runs of images"}
 
 
 def make_parser() -> OneLineParser:
@@ -38,7 +33,7 @@ def make_parser() -> OneLineParser:
     parser = OneLineParser("dystress figures", __doc__)
     add = parser.add_argument
     add("name", nargs="?", metavar="NAME", help=f"{', '.join(FIGURES)}, or all")
-    add("runs", nargs="*", type=Path, metavar="RUN", help=f"runs, or folders of runs, for {', '.join(OUTCOMES)}")
+    add("runs", nargs="*", type=Path, metavar="RUN", help=f"runs, or folders of runs, for {OUTCOMES}")
     add("--accuracy", choices=("knn", "linear"), default="knn", help="of runs (default knn)")
     add("--output", type=Path, help="the picture (default NAME.png); with all, the folder (default figures/)")
     add("--list", action="store_true", help="print the names and what each shows")
@@ -56,17 +51,14 @@ def draw(name: str, file: Path, runs: Sequence[Path] = (), accuracy: str = "knn"
     """
     if name not in FIGURES:
         raise UserError(f"name a figure: {', '.join(FIGURES)}, or all; got {name!r}")
-    if (name in OUTCOMES) != bool(runs):
-        raise UserError(f"{name} {'needs' if name in OUTCOMES else 'takes no'} folders of runs")
+    if (name == OUTCOMES) != bool(runs):
+        raise UserError(f"{name} {'needs' if name == OUTCOMES else 'takes no'} folders of runs")
     if file.suffix.lower() not in ENDINGS:
         raise ParameterError("output", f"{str(file)!r} must end in one of {', '.join(ENDINGS)}")
     require("plots", "a figure")
     from dystress_text.report import drawings, outcomes, plots  # an extra: the rest of the package does not need it
 
-    if name in OUTCOMES:
-        figure = outcomes.draw(name, *outcomes.read_outcomes(runs, accuracy, "geometry" in name))
-    else:
-        figure = drawings.make(name)
+    figure = outcomes.draw_outcomes(runs, accuracy) if runs else drawings.make(name)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         plots.save(figure, file)

@@ -39,7 +39,7 @@ def test_every_package_that_is_imported_is_declared():
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
     names = {name for file in PACKAGE.rglob("*.py") for name in imported(file.read_text())}
     found = packages_distributions()
-    for name in names - sys.stdlib_module_names - {"dystress_text", "pyarrow"}:  # pyarrow is a part of datasets
+    for name in names - sys.stdlib_module_names - {"dystress_text"}:
         assert declared & {canonicalize_name(each) for each in found.get(name, [name])}, name
 
 

@@ -9,7 +9,7 @@ import lzma
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -32,11 +32,8 @@ class CorpusReport:
         over_long: left out, more than 65,536 bytes.
         invalid_utf8: left out, not UTF-8.
         nul: left out, with a NUL byte.
-        bom: a UTF-8 byte order mark, removed from the start of the first line.
-        crlf: kept without the carriage return at the end.
         duplicates: kept, equal to an earlier sentence.
         truncated: kept, but cut to the training length in tokens.
-        first_line: the first line number (from 1) of each kind of finding.
     """
 
     sha256: str = ""
@@ -46,81 +43,61 @@ class CorpusReport:
     over_long: int = 0
     invalid_utf8: int = 0
     nul: int = 0
-    bom: int = 0
-    crlf: int = 0
     duplicates: int = 0
     truncated: int = 0
-    first_line: dict[str, int] = field(default_factory=dict)
-
-    def note(self, kind: str) -> None:
-        """Count a finding at the current line."""
-        setattr(self, kind, getattr(self, kind) + 1)
-        self.first_line.setdefault(kind, self.lines)
 
     def summary(self) -> str:
-        """One line for the user: the number of lines of each kind, what was done with them, and the first of them."""
-        findings = [
-            ("empty", "empty (left out)"),
-            ("over_long", f"over {MAX_LINE_BYTES:,} bytes (left out)"),
-            ("invalid_utf8", "not UTF-8 (left out)"),
-            ("nul", "with a NUL byte (left out)"),
-            ("bom", "byte order mark (removed)"),
-            ("crlf", "with CRLF ends (kept)"),
-            ("duplicates", "duplicates (kept)"),
-            ("truncated", "cut at the training length (kept)"),
-        ]
-        counts = [(kind, text, getattr(self, kind)) for kind, text in findings]
-        notes = [f"{count:,} {text} from line {self.first_line[kind]:,}" for kind, text, count in counts if count]
-        return f"{self.sentences:,} sentences in {self.lines:,} lines" + (f"; {', '.join(notes)}" if notes else "")
+        """One line for the user: the number of lines of each kind, and what was done with them."""
+        findings = {
+            "empty (left out)": self.empty,
+            f"over {MAX_LINE_BYTES:,} bytes (left out)": self.over_long,
+            "not UTF-8 (left out)": self.invalid_utf8,
+            "with a NUL byte (left out)": self.nul,
+            "duplicates (kept)": self.duplicates,
+            "cut at the training length (kept)": self.truncated,
+        }
+        notes = ", ".join(f"{count:,} {text}" for text, count in findings.items() if count)
+        return f"{self.sentences:,} sentences in {self.lines:,} lines" + (f"; {notes}" if notes else "")
 
 
 def read_sentences(
-    source: BinaryIO | Iterable[bytes],
-    report: CorpusReport,
-    max_sentences: int | None = None,
-    places: array[int] | None = None,
+    source: BinaryIO | Iterable[bytes], report: CorpusReport, max_sentences: int | None = None
 ) -> Iterator[str]:
     """Sentences of a binary stream or of lines, one per line; counts the lines of each kind in ``report``.
 
-    Only a line feed ends a line. Of a stream, memory is bounded for lines of any length. Stops after ``max_sentences``.
-    Each sentence's line number is appended to ``places``, an ``array("q")``.
+    Only a line feed ends a line; a carriage return before it and a byte order mark are dropped. Of a stream, memory is
+    bounded for lines of any length. Stops after ``max_sentences``.
     """
-    places = array("q") if places is None else places
-    hashes = array("q")  # 8 bytes per sentence, sorted at the end; a set of strings would be far larger
+    hashes = array("q")  # 8 bytes per sentence; a set of strings would be far larger
     for line in _bounded(cast(BinaryIO, source)) if hasattr(source, "readline") else source:
         report.lines += 1
         line = line.removesuffix(b"\n")
-        if len(line) > MAX_LINE_BYTES:
-            report.note("over_long")
-            continue
-        if report.lines == 1 and line.startswith(codecs.BOM_UTF8):
+        if report.lines == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
-            report.note("bom")
-        if line.endswith(b"\r"):
-            line = line.removesuffix(b"\r")
-            report.note("crlf")
-        if b"\0" in line:
-            report.note("nul")
-            continue
-        try:
-            sentence = line.decode("utf-8")
-        except UnicodeDecodeError:
-            report.note("invalid_utf8")
-            continue
-        if not sentence.strip():
-            report.note("empty")
-            continue
-        report.sentences += 1
-        hashes.append(hash(sentence))
-        places.append(report.lines)
-        yield sentence
-        if report.sentences == max_sentences:
-            break
-    repeated = np.ones(len(hashes), dtype=bool)
-    repeated[np.unique(np.frombuffer(hashes, dtype=np.int64), return_index=True)[1]] = False  # the first of each hash
-    if repeated.any():
-        report.duplicates = int(repeated.sum())
-        report.first_line["duplicates"] = places[int(repeated.argmax())]
+        sentence = line.removesuffix(b"\r").decode("utf-8", "replace")
+        if len(line) > MAX_LINE_BYTES:
+            report.over_long += 1
+        elif "\0" in sentence:
+            report.nul += 1
+        elif "\ufffd" in sentence and not _is_utf8(line):
+            report.invalid_utf8 += 1
+        elif not sentence.strip():
+            report.empty += 1
+        else:
+            report.sentences += 1
+            hashes.append(hash(sentence))
+            yield sentence
+            if report.sentences == max_sentences:
+                break
+    report.duplicates = len(hashes) - len(np.unique(np.frombuffer(hashes, dtype=np.int64)))
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _bounded(stream: BinaryIO) -> Iterator[bytes]:

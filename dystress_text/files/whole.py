@@ -89,6 +89,13 @@ def swap(staging: Path, final: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
+def recover(final: Path) -> None:
+    """Put back the old folder if a :func:`swap` was killed between its two renames."""
+    aside = final.with_name(f".{final.name}.replaced")
+    if aside.is_dir() and not final.exists():
+        aside.rename(final)
+
+
 @contextmanager
 def replaced_files(folder: str | Path) -> Iterator[Path]:
     """A staging folder; at the end its files replace those of the same names in ``folder``.

@@ -17,7 +17,7 @@ from dystress_text.errors import DataError, reason_of
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.image_sets import IMAGE_SETS
 from dystress_text.files.prepared_data import Manifest, read_manifest, write_manifest
-from dystress_text.files.whole import sha256_of, whole_folder
+from dystress_text.files.whole import recover, sha256_of, whole_folder
 from dystress_text.preparation import images, texts
 from dystress_text.preparation.class_folders import LABELLED_SETS, class_folders
 from dystress_text.preparation.data_sets import CATALOG, DataSet, Request
@@ -35,6 +35,7 @@ def prepare(name: str, request: Request) -> Manifest:
         with FileLock(request.root / f".{name}.lock"):
             for left in request.root.glob(f".{name}.*.writing"):  # by a process that was killed
                 shutil.rmtree(left)
+            recover(final)
             manifest = read_manifest(final)
             if manifest is not None and not (manifest.not_ready or request.source or request.again):
                 return manifest

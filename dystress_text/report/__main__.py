@@ -12,7 +12,6 @@ constant that equals its tau_max, where the folders hold these, else with every 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -51,10 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError(f"no finished run: {', '.join(unfinished)}")
         compared, style = Comparisons(runs, unfinished, options.baseline), options.format
         text = STYLES[style](compared) if style in STYLES else render(compared, style)
-        try:
-            print(text, flush=True)
-        except BrokenPipeError:  # the reader, such as head, has enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(text, flush=True)
         return True
 
     return exit_code("dystress report", work)

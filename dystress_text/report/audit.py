@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -24,23 +23,9 @@ EQUIVALENT_PULL = 0.10
 """And if the gradient of the positives differs from that of the negatives by less than this share of it."""
 FEWEST_NEGATIVES = 200  # below them, an audit says nothing
 END = 0.1  # the share of the steps that are the first, or the last ones
-_SEEN = 0.001  # a difference on the similarity axis below this share is not worth a word
 
 Floats = NDArray[np.float64]
 Line = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """An interval of the similarity and the share of the gradient that the rule has more there, or less (negative)."""
-
-    low: float
-    high: float
-    share: float
-
-    def __str__(self) -> str:
-        kind, share = "more" if self.share > 0 else "less", f"{100 * abs(self.share):.1f} %"
-        return f"{share} {kind} than the constant at similarities of {self.low:.2f} to {self.high:.2f}"
 
 
 @dataclass(frozen=True)
@@ -78,15 +63,6 @@ class Window:
     def along_axis(self) -> float:
         """The share that moves along the similarity axis; the rest moves between pairs of one similarity."""
         return float(np.abs(self.rule - self.constant).sum() / 2)
-
-    def differences(self) -> list[Difference]:
-        """The interval with most more, and the one with most less of the gradient than the constant has."""
-        edges, more = np.linspace(-1, 1, BINS + 1), self.rule - self.constant
-        signs = np.sign(np.where(np.abs(more) < _SEEN / 10, 0, more))
-        runs = [list(run) for _, run in groupby(range(BINS), key=lambda k: signs[k])]
-        found = [Difference(float(edges[r[0]]), float(edges[r[-1] + 1]), float(more[r].sum())) for r in runs]
-        ends = max(found, key=lambda d: d.share), min(found, key=lambda d: d.share)
-        return [d for d in ends if abs(d.share) >= _SEEN]
 
 
 @dataclass(frozen=True)
@@ -201,9 +177,6 @@ def in_words(audit: Audit) -> list[str]:
     if abs(window.pull - 1) >= EQUIVALENT_PULL:
         times = f"{window.pull:.2f} times that of its negatives"
         lines.append(f"The gradient of its positives is {times}; that of InfoNCE is 1.00 times.")
-    differences = window.differences()
-    if differences:
-        lines.append(f"Of the gradient it has {' and '.join(map(str, differences))}.")
     return lines
 
 
@@ -225,32 +198,18 @@ def table(audit: Audit) -> list[list[str]]:
 
 
 def record_of(audit: Audit) -> dict[str, Any]:
-    """The audit as ``audit.json`` holds it."""
-    windows = {name: _window_record(window) for name, window in audit.windows.items()}
-    about = {name: value for name, value in vars(audit).items() if name != "windows"}
+    """The audit as ``audit.json`` holds it; ``edges`` are those of the bins of ``rule`` and ``constant``."""
+    whole = audit.windows["all"]
     return {
-        **about,
-        **{name: windows["all"][name] for name in ("nearest_constant", "moved", "pull")},
-        "equivalent": audit.windows["all"].equivalent,
+        **vars(audit),
+        "nearest_constant": round(whole.tau, 5),
+        "moved": round(whole.moved, 5),
+        "pull": round(whole.pull, 5),
+        "equivalent": whole.equivalent,
         "equivalent_below": {"moved": EQUIVALENT_MOVED, "pull": EQUIVALENT_PULL},
-        "windows": windows,
-    }
-
-
-def _window_record(window: Window) -> dict[str, Any]:
-    moved = dict(zip(map(str, window.taus.tolist()), window.moved_by_constant.round(5).tolist(), strict=True))
-    return {
-        "steps": list(window.steps),
-        "nearest_constant": round(window.tau, 5),
-        "moved": round(window.moved, 5),
-        "moved_along_similarity": round(window.along_axis, 5),
-        "pull": round(window.pull, 5),
-        "negative_similarity": round(window.negative, 5),
-        "differences": [{"low": d.low, "high": d.high, "share": round(d.share, 5)} for d in window.differences()],
-        "moved_by_constant": moved,
-        "gradient": {
-            "edges": np.linspace(-1, 1, BINS + 1).round(5).tolist(),
-            "rule": window.rule.round(5).tolist(),
-            "constant": window.constant.round(5).tolist(),
+        "edges": np.linspace(-1, 1, BINS + 1).round(5).tolist(),
+        "windows": {
+            name: {key: np.round(value, 5).tolist() for key, value in vars(window).items()}
+            for name, window in audit.windows.items()
         },
     }

@@ -1,12 +1,8 @@
-"""The common style of all figures, and the picture in the README. Needs the ``plots`` extra.
-
-python -m dystress_text.report.plots docs/temperature.png
-"""
+"""The common style of all figures. Needs the ``plots`` extra."""
 
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -23,13 +19,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from dystress_text.core.registry import Temperature
-from dystress_text.core.temperature import (
-    ConstantTemperature,
-    CosineTemperature,
-    LinearTemperature,
-    ShiftedCosineTemperature,
-)
 from dystress_text.report.history import Curves
 
 # a colour-blind-safe palette, and line styles so that print in grey still tells the curves apart
@@ -114,21 +103,6 @@ def save(figure: Figure, file: Path) -> None:
             file.write_bytes(drawn.getvalue())
 
 
-def plot_temperatures(temperatures: Mapping[str, Temperature], file: str | Path) -> None:
-    """Draw temperatures, four at most, and their logits ``s / tau(s)`` over the similarity, side by side."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.6, 3.6), layout="constrained")
-    for (label, temperature), (colour, line) in zip(temperatures.items(), STYLES, strict=False):
-        tau = temperature(SIMILARITIES)
-        left.plot(SIMILARITIES, tau, line, color=colour, linewidth=2)
-        right.plot(SIMILARITIES, SIMILARITIES / tau, line, color=colour, linewidth=2, label=label)
-    dress(left, "temperature tau(s)", "Temperature of a pair", 11)
-    dress(right, "s / tau(s)", "Its logit in the softmax", 11)
-    left.margins(y=0.12)
-    right.legend(frameon=False, fontsize=9, loc="upper left")
-    figure.savefig(file, dpi=150)
-    plt.close(figure)
-
-
 def stacked(rows: int, width: float, height: float, ratios: Sequence[float] | None = None) -> tuple[Figure, list[Axes]]:
     """Panels one above another over one axis; sizes in inches."""
     figure, grid = plt.subplots(
@@ -143,15 +117,3 @@ def plot_histogram(axes: Axes, counts: Sequence[float], colour: str, line: str, 
     if total > 0:
         density = np.asarray(counts) * bins / (2 * total)
         axes.stairs(density, np.linspace(-1, 1, bins + 1), color=colour, linestyle=line, linewidth=1.4, label=label)
-
-
-if __name__ == "__main__":
-    plot_temperatures(
-        {
-            "shifted cosine, -0.4 (default)": ShiftedCosineTemperature(0.05, 0.07, shift=-0.4),
-            "cosine": CosineTemperature(0.05, 0.07),
-            "linear": LinearTemperature(0.05, 0.07),
-            "constant (SimCSE)": ConstantTemperature(0.05),
-        },
-        sys.argv[1],
-    )

@@ -43,6 +43,17 @@ class FinishedRun:
         return int(self.record["settings"]["seed"])
 
     @property
+    def configuration(self) -> str:
+        """The folder's name without the seed."""
+        name = _NAME.fullmatch(self.folder.name)
+        return name["name"] if name else self.folder.name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options that make the configuration."""
+        return {name: value for name, value in self.record["settings"].items() if name not in {*FREE, "seed"}}
+
+    @property
     def temperature(self) -> tuple[str, Mapping[str, Any]]:
         """The class of the temperature before the first step, "" for none, and its values by name."""
         return (self.record["temperature"] or "").partition("(")[0], self.record.get("temperature_parameters") or {}
@@ -66,17 +77,6 @@ class TextRun(FinishedRun):
 
     figures: Mapping[str, Row]
     variants: Sequence[str] = ()
-
-    @property
-    def configuration(self) -> str:
-        """The folder's name without the seed."""
-        name = _NAME.fullmatch(self.folder.name)
-        return name["name"] if name else self.folder.name
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The options that make the configuration."""
-        return {name: value for name, value in self.record["settings"].items() if name not in {*FREE, "seed"}}
 
     def line(self) -> str:
         """The line of a file of runs."""
@@ -137,7 +137,7 @@ def read_text_runs(places: Iterable[Path]) -> tuple[list[TextRun], list[str]]:
     for file in places:
         if file not in folders:
             runs += _of_file(file)
-    _check(runs)
+    check_configurations(runs)
     return runs, [folder.name for folder in unfinished]
 
 
@@ -161,9 +161,10 @@ def _with_figures(run: FinishedRun) -> TextRun:
     return TextRun(run.folder, run.record, figures, variants)
 
 
-def _check(runs: Sequence[TextRun]) -> None:
-    first: dict[str, TextRun] = {}
-    seen: dict[tuple[str, int], TextRun] = {}
+def check_configurations(runs: Sequence[FinishedRun]) -> None:
+    """Refuse two runs with one configuration and seed, and a configuration with two settings."""
+    first: dict[str, FinishedRun] = {}
+    seen: dict[tuple[str, int], FinishedRun] = {}
     for run in runs:
         other = seen.setdefault((run.configuration, run.seed), run)
         if other is not run:
@@ -174,7 +175,7 @@ def _check(runs: Sequence[TextRun]) -> None:
             raise UserError(f"{one.folder} and {run.folder} have one name and differ in {', '.join(changed)}")
 
 
-def differing(runs: Sequence[TextRun], but: Iterable[str] = ()) -> list[str]:
+def differing(runs: Sequence[FinishedRun], but: Iterable[str] = ()) -> list[str]:
     """The settings in which runs differ, apart from seed, folders and those in ``but``."""
     values = [run.settings for run in runs]
     names = dict.fromkeys(name for each in values for name in each if name not in but)

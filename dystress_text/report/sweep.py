@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
@@ -12,11 +11,11 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dystress_text.errors import Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose, own_names
@@ -118,18 +117,13 @@ def configurations(options: Any) -> dict[str, list[str]]:
 
 def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     """The runs, seed by seed; every command line is checked before the first one starts."""
-    taken = [word for word in extra if word.split("=")[0] in SET_HERE]
+    own = {*SET_HERE, *["--preset"] * bool(options.table or options.presets)}
+    taken = [word for word in extra if word.split("=")[0] in own]
     if taken:
-        raise UserError(
-            f"{taken[0]}: not behind --, the sweep sets it (--seeds, --output_dir and --data_dir are its own)"
-        )
-    if (options.table or options.presets) and any(word.split("=")[0] == "--preset" for word in extra):
-        raise UserError("--preset: not behind --, each row is a preset")
+        raise UserError(f"{taken[0]}: not behind --, the sweep sets it")
     if options.jobs < 1:
         raise ParameterError("jobs", f"must be at least 1, got {options.jobs}")
-    if "none" in options.tasks and len(options.tasks) > 1:
-        raise ParameterError("tasks", "none stands alone")
-    tasks = tuple(task for task in own_names(options.tasks) if task != "none")
+    tasks = tuple(own_names([task for task in options.tasks if task != "none"]))
     if tasks:
         choose(options.suite, tasks)  # an unknown one is refused before hours of training
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
@@ -200,12 +194,14 @@ def run_jobs(
     def work(name: str) -> None:
         with (logs / f"{name}.log").open("a", encoding="utf-8") as log:
             try:
-                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # inherited: it outlives a sweep that is killed
                 for _, command in jobs[name]():
                     if signals:
                         return
                     print(f"{name}: {Path(command[1]).stem}", flush=True)
-                    process = _start(command, log, env)
+                    print(f"$ {shlex.join(command)}", file=log, flush=True)
+                    process = subprocess.Popen(  # in a session of its own: Ctrl-C comes from here, once
+                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+                    )
                     alive.append(process)
                     if signals:  # it came between the look and the start
                         process.terminate()
@@ -213,8 +209,6 @@ def run_jobs(
                     alive.remove(process)
                     if code and not signals:
                         raise UserError(f"exit code {code}; log: {log.name}")
-            except BlockingIOError:
-                failures[name] = f"another process is at it and writes {log.name}"
             except UserError as error:
                 failures[name] = str(error)
 
@@ -229,20 +223,10 @@ def run_jobs(
     before = {number: signal.signal(number, stop) for number in stops}
     try:
         with ThreadPoolExecutor(at_once) as threads:
-            futures = [threads.submit(work, name) for name in jobs]
-            while wait(futures, timeout=0.1).not_done:  # signals are seen between the waits
-                pass
-            for future in futures:
-                future.result()
+            list(threads.map(work, jobs))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     if signals:
         raise Interrupted(signals[0], f"stopped by {signal.Signals(signals[0]).name}; the same line goes on from there")
     return failures
-
-
-def _start(command: Command, log: IO[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """A process in a session of its own: a Ctrl-C at the terminal comes from here, once."""
-    print(f"$ {shlex.join(command)}", file=log, flush=True)
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True)

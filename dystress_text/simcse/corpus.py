@@ -32,7 +32,7 @@ from dystress_text.simcse.training_text import TextFile, TrainingText
 
 __all__ = ["TextFile", "TokenizedCorpus", "corpus_in_memory", "load_corpus", "tokenizer_id"]
 
-FORMAT = 3  # version of the cache; raise it with the layout of the files or the reading of a text
+FORMAT = 4  # version of the cache; raise it with the layout of the files or the reading of a text
 TOKENS, OFFSETS, REPORT = "tokens.bin", "offsets.npy", "report.json"
 CHUNK = 20_000  # sentences tokenised at a time
 
@@ -118,10 +118,9 @@ def load_corpus(
                 except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
                     warnings.warn(f"the corpus cache {str(folder)!r} is damaged ({error}) and made again", stacklevel=2)
             with whole_folder(folder) as staging:
-                places = array("q")
-                sentences = text.sentences(report, most, places)
+                sentences = text.sentences(report, most)
                 bar = progress_bar(sentences, progress, desc="tokenising", unit=" sentences", total=most)
-                _write(bar, backend, "H" if len(tokenizer) <= 2**16 else "I", staging, report, places)
+                _write(bar, backend, "H" if len(tokenizer) <= 2**16 else "I", staging, report)
                 if report.sentences == 0:
                     raise ParameterError("train_file", f"no usable sentence in {text.name!r} ({report.summary()})")
             return _open_cached(folder, text.columns)
@@ -161,18 +160,14 @@ def _tokenized(sentences: Iterable[str], backend: Tokenizer) -> Iterator[tuple[l
             yield encoding.ids, bool(encoding.overflowing)
 
 
-def _write(
-    sentences: Iterable[str], backend: Tokenizer, width: str, folder: Path, report: CorpusReport, places: array[int]
-) -> None:
-    """Write the files of the cache; ``width`` is the type of ``array`` of the ids, ``places`` has the line numbers."""
+def _write(sentences: Iterable[str], backend: Tokenizer, width: str, folder: Path, report: CorpusReport) -> None:
+    """Write the files of the cache; ``width`` is the type of ``array`` of the ids."""
     offsets = array("q", [0])
     with (folder / TOKENS).open("wb") as sink:
-        for number, (ids, cut) in enumerate(_tokenized(sentences, backend)):
+        for ids, cut in _tokenized(sentences, backend):
             sink.write(array(width, ids))
             offsets.append(offsets[-1] + len(ids))
-            if cut:
-                report.first_line.setdefault("truncated", places[number])
-                report.truncated += 1
+            report.truncated += cut
     np.save(folder / OFFSETS, np.frombuffer(offsets, dtype=np.int64))
     checksums = {name: sha256_of(folder / name) for name in (TOKENS, OFFSETS)}
     stored = {"dtype": np.dtype(width).name, "checksums": checksums, "report": asdict(report)}

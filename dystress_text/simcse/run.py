@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -193,7 +192,7 @@ class TextRun(Run):
 def some_sentences(text: TrainingText, sentences: int, most: int = MOST_SENTENCES) -> list[str]:
     """Distinct sentences of a training text, the first of a sample each, for random pairs; the same for all seeds."""
     rows = np.random.default_rng(0).permutation(sentences // text.columns)[:most] * text.columns
-    wanted, read = set(rows.tolist()), text.sentences(CorpusReport(), int(rows.max()) + 1, array("q"))
+    wanted, read = set(rows.tolist()), text.sentences(CorpusReport(), int(rows.max()) + 1)
     return list(dict.fromkeys(sentence for row, sentence in enumerate(read) if row in wanted))
 
 

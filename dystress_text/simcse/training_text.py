@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from dystress_text.errors import ParameterError
 from dystress_text.files.hub import published_file
 from dystress_text.files.places import data_root
 from dystress_text.files.tables import LOADERS, is_table, load_table
-from dystress_text.files.text_lines import UNPACK_ERRORS, CorpusReport, open_text, read_sentences
+from dystress_text.files.text_lines import MAX_LINE_BYTES, UNPACK_ERRORS, CorpusReport, open_text, read_sentences
 from dystress_text.files.whole import sha256_of
 from dystress_text.simcse.quickstart import write_documentation_corpus
 from dystress_text.simcse.settings import TextSettings
@@ -44,10 +43,10 @@ class TextFile:
         with self._readable():
             return sha256_of(self.path)
 
-    def sentences(self, report: CorpusReport, most: int | None, places: array[int]) -> Iterator[str]:
+    def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
         """At most ``most`` sentences; see :func:`read_sentences`."""
         with self._readable(), open_text(self.path) as stream:
-            yield from read_sentences(stream, report, most, places)
+            yield from read_sentences(stream, report, most)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -82,13 +81,9 @@ class TableText:
             digest.update(cell)
         return digest.hexdigest()
 
-    def sentences(self, report: CorpusReport, most: int | None, places: array[int]) -> Iterator[str]:
+    def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
         """At most ``most`` sentences, row after row; see :func:`read_sentences`."""
-        yield from read_sentences(self._cells(), report, most, places)
-        left_out = [kind for kind in ("over_long", "nul") if kind in report.first_line]
-        if left_out and self.columns > 1:  # later rows would be shifted
-            row, column = divmod(report.first_line[left_out[0]] - 1, self.columns)
-            raise ParameterError("train_file", f"row {row + 1}, column {column + 1}: too long, or with a NUL byte")
+        yield from read_sentences(self._cells(), report, most)
 
     def _cells(self) -> Iterator[bytes]:
         """The cells in UTF-8, each with a line feed at its end."""
@@ -106,6 +101,8 @@ class TableText:
         text = "" if cell is None else cell.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
         if self.columns > 1 and not text.strip():
             raise ParameterError("train_file", f"{where}: an empty cell")
+        if self.columns > 1 and (len(text.encode(errors="replace")) > MAX_LINE_BYTES or "\0" in text):
+            raise ParameterError("train_file", f"{where}: too long, or with a NUL byte")
         try:
             return text.encode() + b"\n"
         except UnicodeError as error:  # half a surrogate pair

@@ -99,8 +99,8 @@ def figures(runs: Sequence[TextRun], configuration: str, column: str) -> dict[in
     for run in runs:
         sets = {**run.figures[TRAINING], **run.figures.get("senteval/sts", {})}
         if all(name in sets for name in TEST_SETS):
-            sets["average"] = sum(float(sets[name] or 0) for name in TEST_SETS) / len(TEST_SETS)
-            sets["avg"] = round(sets["average"], 2)
+            average = sum(float(sets[name] or 0) for name in TEST_SETS) / len(TEST_SETS)
+            sets |= {"average": average, "avg": round(average, 2)}
         if run.configuration == configuration and column in sets:
             found[run.seed] = float(sets[column] or 0)
     return found

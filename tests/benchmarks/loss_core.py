@@ -86,7 +86,8 @@ def make_loss(objective: str, name: str, form: str) -> Loss:
         return RINCELoss(0.1, blockwise=blockwise) if name == "RINCE" else SigLIPLoss(blockwise=blockwise).to(DEVICE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Focal's logit falls
-        return OBJECTIVES[objective]((TEMPERATURES | RULES)[name](), blockwise=blockwise)
+        loss: Loss = OBJECTIVES[objective]((TEMPERATURES | RULES)[name](), blockwise=blockwise)
+        return loss
 
 
 def make_views(size: int, dim: int) -> list[Tensor]:

@@ -110,7 +110,7 @@ def ours(images: Tensor, architecture: str, batch: int, precision: str) -> float
             samples=len(data),
             make_optimizer=lambda network: torch.optim.SGD(network.parameters(), lr=RATE, momentum=0.9),
         )
-        return Trainer(run, settings, accelerator).fit().seconds
+        return Trainer(run, settings, accelerator).fit().train_seconds
 
 
 def common(images: Tensor, architecture: str, batch: int, precision: str) -> float:

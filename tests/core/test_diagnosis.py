@@ -22,7 +22,7 @@ from dystress_text.core import (
     comparison,
     diagnosis,
 )
-from dystress_text.core.comparison import CONSTANTS, Comparison, compare, constants
+from dystress_text.core.comparison import Comparison, compare, constants
 from dystress_text.core.diagnosis import BINS, local_temperature, pair_sums
 
 THRESHOLD = 0.1
@@ -144,14 +144,6 @@ def test_rules_and_objectives_that_are_rules_are_compared_with_infonce():
     ):
         pairs = by_hand(rows, lambda s, tau=tau: tau, True, loss_of)
         check_comparison(compare(loss, z), pairs, rows, spec.info_nce)
-
-
-def test_a_constant_is_itself_and_pulls_as_hard_as_it_pushes():
-    for name in ("InfoNCE", "InfoNCE, both directions", "NT-Xent", "DCL"):
-        found = compare(OBJECTIVES[name].build(float(constants()[17])), views(6, 4, 4))
-        assert float(found.moved[17]) < 1e-12
-        assert float(found.pull) == pytest.approx(1, abs=1e-12)
-        torch.testing.assert_close(found.constants.sum(1), torch.ones(CONSTANTS, dtype=torch.float64))
 
 
 def test_of_a_large_batch_the_first_anchors_count(monkeypatch):

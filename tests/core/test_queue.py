@@ -91,14 +91,3 @@ def test_the_queue_is_state_and_starts_equal_everywhere():
     second.load_state_dict(first.state_dict())
     assert torch.equal(first.queue, second.queue)
     assert float(second.temperature.mean_positive) == pytest.approx(1.0)
-
-
-def test_impossible_sizes_and_further_views():
-    for options in ({"queue_size": 0}, {"dim": 0}):
-        with pytest.raises(ValueError, match=rf"^{next(iter(options))} must be"):
-            QueueInfoNCELoss(0.1, **options)
-    loss = QueueInfoNCELoss(0.1, queue_size=4, dim=8)
-    with pytest.raises(ValueError, match="dim of the queue's keys is 8, got 6"):
-        loss(torch.randn(2, 6), torch.randn(2, 6))
-    with pytest.raises(TypeError):
-        loss(*torch.randn(3, 2, 8))

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from array import array
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,7 +33,7 @@ def write(folder, kind, columns):
 
 
 def lines_of(table, column=None):
-    return list(column_of_table(table, column).sentences(CorpusReport(), None, array("q")))
+    return list(column_of_table(table, column).sentences(CorpusReport(), None))
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
@@ -42,7 +41,7 @@ def test_a_column_becomes_lines(tmp_path, kind):
     table = write(tmp_path, kind, {"id": [1, 2, 3, 4, 5], "sentence": SENTENCES, "other": ["x"] * 5})
     report = CorpusReport()
     text = column_of_table(table, None)
-    assert list(text.sentences(report, None, array("q"))) == LINES
+    assert list(text.sentences(report, None)) == LINES
     assert (report.lines, report.empty, text.columns) == (5, 1, 1)
     assert column_of_table(table, "sentence").checksum() == text.checksum()
     assert column_of_table(table, "other").checksum() != text.checksum()

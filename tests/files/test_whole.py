@@ -2,7 +2,7 @@
 
 import pytest
 
-from dystress_text.files.whole import whole_folder
+from dystress_text.files.whole import recover, whole_folder
 
 
 def make_folder(folder, text):
@@ -23,3 +23,14 @@ def test_a_failure_leaves_the_folder_as_it_was(tmp_path):
         fail()
     assert (old / "content").read_text() == "old"
     assert list(tmp_path.iterdir()) == [old]
+
+
+def test_a_kill_between_the_two_renames_is_mended(tmp_path):
+    """As a killed process leaves it: the old folder is aside, and the new one has not taken its place."""
+    final = tmp_path / "final"
+    make_folder(tmp_path / ".final.replaced", "old")
+    recover(final)
+    assert (final / "content").read_text() == "old"
+    make_folder(tmp_path / ".final.replaced", "older")
+    recover(final)
+    assert (final / "content").read_text() == "old"

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import lzma
 import tarfile
 from pathlib import Path
 
@@ -92,17 +91,6 @@ def test_a_variant_must_be_named_and_is_remembered(tmp_path, root, capsys):
     assert wiki1m(root).read_bytes() == b"my line\n" * 5
     assert variant_of(wiki1m(root)) == "my own sample"
     assert "variant: my own sample" in capsys.readouterr().out
-    assert left_behind(root) == []
-
-
-def test_a_compressed_text_is_unpacked_and_a_damaged_one_refused(tmp_path, root):
-    file = tmp_path / "wiki1m.txt.xz"
-    file.write_bytes(lzma.compress(TEXT * 5000))
-    prepare("wiki1m", Request(root, file, "x"))
-    assert wiki1m(root).read_bytes() == TEXT * 5000
-    file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(DataError, match="damaged"):
-        prepare("wiki1m", Request(root, file, "x"))
     assert left_behind(root) == []
 
 

@@ -82,9 +82,7 @@ def test_windows_are_the_first_tenth_all_and_the_last_tenth_of_the_steps():
     assert windows["last"].tau == pytest.approx(0.059, rel=0.02)
     assert windows["last"].negative == pytest.approx((0.95 + 1.0) / 4)
     assert windows["all"].along_axis == pytest.approx(0.25)
-    more, less = windows["all"].differences()
-    assert (more.low, more.high, more.share) == pytest.approx((0.24, 0.28, 0.25))
-    assert (less.low, less.high, less.share) == pytest.approx((0.2, 0.24, -0.25))
+    assert windows["all"].rule[30:32] - windows["all"].constant[30:32] == pytest.approx([-0.25, 0.25])
 
 
 def test_parts_weigh_as_many_batches_as_they_have():
@@ -162,15 +160,16 @@ def test_a_run_is_audited_into_its_folder(logged, capsys):
     lines = [json.loads(line) for line in (logged / "similarity.jsonl").read_text().splitlines()]
     parts = [line["comparison"] for line in lines if "comparison" in line]
     of_all = record["windows"]["all"]
-    assert of_all["moved_by_constant"]["0.1"] == pytest.approx(np.mean([p["moved"][20] for p in parts]), abs=2e-5)
-    assert sum(of_all["gradient"]["rule"]) == pytest.approx(1, abs=1e-3)
-    assert sum(of_all["gradient"]["constant"]) == pytest.approx(1, abs=1e-3)
-    assert of_all["negative_similarity"] == pytest.approx(np.mean([line["negative"] for line in lines]), abs=1e-5)
+    assert of_all["taus"][20] == 0.1
+    assert of_all["moved_by_constant"][20] == pytest.approx(np.mean([p["moved"][20] for p in parts]), abs=2e-5)
+    assert sum(of_all["rule"]) == pytest.approx(1, abs=1e-3)
+    assert sum(of_all["constant"]) == pytest.approx(1, abs=1e-3)
+    assert of_all["negative"] == pytest.approx(np.mean([line["negative"] for line in lines]), abs=1e-5)
     assert (logged / "audit.png").read_bytes()[:4] == b"\x89PNG"
     assert "<svg" in (logged / "audit.svg").read_text()
 
 
-def test_what_cannot_be_audited_is_one_line(logged, tmp_path, capsys, text_file):
+def test_what_cannot_be_audited_is_one_line(logged, tmp_path, capsys):
     def refused(*words):
         code, out, error = called(capsys, *words)
         assert (code, out) == (2, "")
@@ -179,7 +178,6 @@ def test_what_cannot_be_audited_is_one_line(logged, tmp_path, capsys, text_file)
         return error
 
     assert "no run in" in refused(tmp_path / "nothing")
-    assert "--tau_max: has no effect without --sentences" in refused(logged, "--tau_max", "0.1")
     assert "--no_such" in refused(logged, "--no_such", "8")
     log = logged / "similarity.jsonl"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -191,20 +189,3 @@ def test_what_cannot_be_audited_is_one_line(logged, tmp_path, capsys, text_file)
     assert "--log_similarity" in refused(logged)
     log.unlink()
     assert "has no similarity.jsonl: train with --log_similarity" in refused(logged)
-    assert "--sentences: cannot read" in refused(logged, "--sentences", tmp_path / "none.txt")
-    assert "batch_size: must be at least 2" in refused(logged, "--sentences", text_file, "--batch_size", "1")
-
-
-def test_a_model_is_audited_without_training(tiny_bert, text_file, tmp_path, capsys):
-    words = ["--sentences", text_file, "--temp", "0.0687", "--batch_size", "16"]
-    code, out, _ = called(capsys, tiny_bert, *words, "--output", tmp_path / "here")
-    assert code == 0
-    assert "is the constant 0.0687 to within 0." in out or "is the constant 0.0688 to within 0." in out
-    record = json.loads((tmp_path / "here" / "audit.json").read_text())
-    assert record["rule"] == "ConstantTemperature(tau=0.0687)"
-    assert record["pull"] == pytest.approx(1, abs=1e-4)
-    assert list(record["windows"]) == ["all"]
-    files = sorted(tiny_bert.iterdir())
-    again = called(capsys, tiny_bert, *words)
-    assert again[1].splitlines() == out.splitlines()[:-1]  # the same, and nothing is written
-    assert sorted(tiny_bert.iterdir()) == files

@@ -115,7 +115,7 @@ def test_all_draws_all_that_need_no_run_and_the_list_names_them(tmp_path, capsys
 def test_wrong_arguments_are_one_line(tmp_path, capsys, monkeypatch):
     assert "name a figure: profiles, ranges" in error_of(capsys)
     assert "got 'profile'" in error_of(capsys, "profile")
-    assert "accuracy-rate needs folders of runs" in error_of(capsys, "accuracy-rate")
+    assert "accuracy-geometry needs folders of runs" in error_of(capsys, "accuracy-geometry")
     assert "takes no folders of runs" in error_of(capsys, "ode", tmp_path)
     assert "--output: 'ode.jpg' must end in one of .png, .svg, .pdf" in error_of(capsys, "ode", "--output", "ode.jpg")
     monkeypatch.setattr("dystress_text.cli.extras.find_spec", lambda name: None if name == "matplotlib" else name)

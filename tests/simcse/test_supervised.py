@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import json
-from array import array
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ def table(folder, columns=3, rows=ROWS, names=NAMES):
 
 
 def sentences_of(text):
-    return list(text.sentences(CorpusReport(), None, array("q")))
+    return list(text.sentences(CorpusReport(), None))
 
 
 @pytest.mark.parametrize(("columns", "packing"), [(2, True), (4, False), (4, True)])
