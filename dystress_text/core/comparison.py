@@ -14,13 +14,15 @@ Adam and clipping take it out. A scale that changes from step to step is therefo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from dystress_text.core.diagnosis import BINS, bins_of, negative_gradients, row_gradients
-from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.objectives import ContrastiveLoss, MACLLoss
+from dystress_text.core.other_losses import RINCELoss, SigLIPLoss
 
 CONSTANTS = 41  # temperatures from 0.01 to 1, equal steps of their logarithm
 MOST_ANCHORS = 512  # of a batch, whose negatives are compared
@@ -105,7 +107,10 @@ def _under_constants(
         negatives[:, group.rows] = largest.squeeze(2) + each.log()
         shares[-1] /= each.unsqueeze(2)
     with torch.enable_grad():
-        losses = loss.row_loss_of_constants(positive / taus[:, None], negatives.requires_grad_(), positive)
+        # an objective that is itself a rule is compared with InfoNCE, any other with itself
+        is_rule = isinstance(loss, (MACLLoss, RINCELoss, SigLIPLoss))
+        row_loss = partial(ContrastiveLoss.row_loss, loss) if is_rule else loss.row_loss
+        losses = row_loss(positive / taus[:, None], negatives.requires_grad_(), positive)
         (weights,) = torch.autograd.grad(losses.sum(), negatives)  # (t, rows)
     factors = [weights[:, group.rows].abs() for group in groups]  # each (t, a)
     totals = torch.stack([factor.sum(dim=1) for factor in factors]).sum(0)  # (t,), C times tau

@@ -47,14 +47,14 @@ def row_gradients(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[RowGradien
     """Of this process's anchors; ``z`` are the embeddings (n, dim) that the loss takes."""
     with torch.autocast(device_type=z[0].device.type, enabled=False):
         with torch.no_grad():
-            groups = loss.pairs(loss.unit_vectors(*z))
+            groups = loss.pairs(loss.prepare(*z))
             sums = [loss.logsumexps(pairs) for pairs in groups]
         with torch.enable_grad():
             leaves, losses = [], []
             for pairs, of_group in zip(groups, sums, strict=True):
                 s, *x = (t.detach().requires_grad_() for t in (positive_similarity(*pairs[:2]), *of_group))
                 positive = loss.temperature.positive_logit(s, loss.tau(s))
-                negatives = loss.temperature.negatives(x, positive, pairs.negatives)
+                negatives = loss.temperature.negatives_logsumexp(x, positive, pairs.negative_count)
                 leaves.append([s, *x])
                 losses.append(loss.row_loss(positive, negatives, s))
             inputs = [leaf for group in leaves for leaf in group]

@@ -17,7 +17,8 @@ class LearnableTemperature(Temperature):
 
     With a logistic function l and free numbers a and b, ``tau_min = low + (high - low) l(a)`` and ``tau_max = tau_min +
     (high - tau_min) l(b)``, so that ``low < tau_min < tau_max < high``; a constant has only the first. The gradient is
-    that of the objective, also with ``detach_temperature``, which detaches the similarities but not the parameters.
+    that of the objective, also with ``detach_temperature``, which detaches the similarities but not the parameters. The
+    shape is the start's: that of the even ODE keeps the ``tau_min`` it began with.
 
     Nothing in a contrastive loss stops the fall of a temperature: a lower one lowers the loss of all pairs in order.
 

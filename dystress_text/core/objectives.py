@@ -1,12 +1,21 @@
 """Contrastive objectives; each takes any temperature of :mod:`dystress_text.core.temperature`.
 
-:meth:`ContrastiveLoss.forward` is the paper's pseudocode. An objective says which pairs it has
-(:mod:`dystress_text.core.pairs`) and what the loss of an anchor is. Above a size, the similarities are formed block by
-block (:mod:`dystress_text.core.blockwise`); loss and gradients are the same. Embeddings need not be normalised.
-Everything runs in fp32 (fp64 for fp64 embeddings), under autocast too. A zero vector has similarity 0 to everything.
+DySTreSS (Manna et al.) gives each pair a temperature of its own, a function of the pair's cosine similarity s. The loss
+of an anchor with the positive p and the negatives n is
 
-The temperature is detached by default, as in the paper's pseudocode: gradients are then ``p / tau`` for a negative and
-``-(1 - p) / tau`` for the positive. With ``detach_temperature=False`` they are those of Eqs. delLdelCa and delLdelCb.
+    L = -log( exp(s_p / tau(s_p)) / (exp(s_p / tau(s_p)) + sum_n exp(s_n / tau(s_n))) ).
+
+A low temperature near s = 0 pushes unrelated pairs apart; a higher one for similar pairs spares near-duplicates, which
+may be false negatives. :meth:`ContrastiveLoss.forward` computes L as ``-logsigmoid(s_p / tau - logsumexp(s_n / tau))``.
+An objective says which pairs it has (:mod:`dystress_text.core.pairs`) and what it makes of these two numbers. Above a
+size, the similarities are formed block by block (:mod:`dystress_text.core.blockwise`); loss and gradients are the same.
+Embeddings need not be normalised. Everything runs in fp32 (fp64 for fp64 embeddings), under autocast too. A zero vector
+has similarity 0 to everything.
+
+By default the similarity is detached before tau is computed of it, as in the paper's pseudocode: per anchor, the
+gradients by s are then ``p / tau`` for a negative and ``-(1 - p) / tau`` for the positive, p being the softmax's
+probabilities. With ``detach_temperature=False`` tau is a part of the gradient, as in the paper's theory: ``p (tau - s
+tau') / tau^2`` and ``-(1 - p) (tau - s tau') / tau^2``.
 
 Across processes, pass a :class:`~dystress_text.core.gather.ProcessGather`. The loss is then the mean over the process's
 own anchors; its average over the processes, and every parameter's gradient after DistributedDataParallel's averaging,
@@ -36,11 +45,14 @@ class ContrastiveLoss(nn.Module):
 
     Args:
         temperature: any temperature, or a number for a constant one.
-        detach_temperature: whether the temperature is detached from the gradient.
+        detach_temperature: whether the similarity is detached before the temperature is computed of it.
         gather: the other processes; None for one process.
         blockwise: whether to compute without the matrix of similarities; None does so above some millions of them.
         hard_negative_weight: added to the logits of an anchor's own hard negatives, after the division by tau.
     """
+
+    both_views = False  # whether both views are anchors, and all other views candidates
+    negatives_from_batch = True  # not from a queue
 
     def forward(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Tensor:
         """Mean loss over the anchors.
@@ -53,16 +65,16 @@ class ContrastiveLoss(nn.Module):
         """
         with torch.autocast(device_type=z1.device.type, enabled=False):
             losses = []
-            for pairs in self.pairs(self.unit_vectors(z1, z2, *hard_negatives)):
+            for pairs in self.pairs(self.prepare(z1, z2, *hard_negatives)):
                 s = positive_similarity(pairs.anchors, pairs.positives)  # (rows,)
                 positive = self.temperature.positive_logit(s, self.tau(s))  # (rows,), s / tau
                 sums = self.logsumexps(pairs)  # of the negatives' logits, (rows,)
-                negatives = self.temperature.negatives(sums, positive, pairs.negatives)  # (rows,)
+                negatives = self.temperature.negatives_logsumexp(sums, positive, pairs.negative_count)  # (rows,)
                 losses.append(self.row_loss(positive, negatives, s))  # (rows,), the cross-entropy
             return torch.cat(losses).mean()
 
     def tau(self, similarity: Tensor) -> Tensor:
-        """Temperature of each pair; it depends on the similarity, and by default its gradient does not."""
+        """Temperature of each pair, of the same shape; by default without a gradient by the similarity."""
         tau: Tensor = self.temperature(similarity.detach() if self.detach_temperature else similarity)
         return tau
 
@@ -83,9 +95,6 @@ class ContrastiveLoss(nn.Module):
             similarity: of the positive, (rows,).
         """
         return -F.logsigmoid(positive - negatives)
-
-    both_views = False  # whether both views are anchors, and all other views candidates
-    negatives_from_batch = True
 
     def __init__(
         self,
@@ -108,8 +117,8 @@ class ContrastiveLoss(nn.Module):
     def extra_repr(self) -> str:
         return f"detach_temperature={self.detach_temperature}, blockwise={self.blockwise}"
 
-    def unit_vectors(self, *embeddings: Tensor) -> list[Tensor]:
-        """Normalised embeddings, (batch, dim) each; the temperature gets to know their mean positive similarity."""
+    def prepare(self, *embeddings: Tensor) -> list[Tensor]:
+        """Checked and normalised embeddings, (batch, dim) each; the temperature observes their mean similarity."""
         if any(z.ndim != 2 for z in embeddings) or len({tuple(z.shape) for z in embeddings}) != 1:
             shapes = ", ".join(str(tuple(z.shape)) for z in embeddings)
             raise ValueError(f"embeddings must all have one shape (batch, dim), got {shapes}")
@@ -125,10 +134,6 @@ class ContrastiveLoss(nn.Module):
         view_pairs = both_view_pairs if self.both_views else first_view_pairs
         return [view_pairs(z[0], z[1], z[2:], self.gather, self.hard_negative_weight)]
 
-    def row_loss_of_constants(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
-        """The loss of each row under the constant temperatures that this objective's rule is compared with."""
-        return self.row_loss(positive, negatives, similarity)
-
 
 class InfoNCELoss(ContrastiveLoss):
     """InfoNCE in one direction: find each anchor's positive among all positives of the batch.
@@ -139,9 +144,10 @@ class InfoNCELoss(ContrastiveLoss):
     Args:
         temperature: any temperature, or a number for a constant one. The paper's best STS row is
             ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4)``; SimCSE's is 0.05.
-        detach_temperature: whether the temperature is detached from the gradient.
+        detach_temperature: whether the similarity is detached before the temperature is computed of it.
         bidirectional: each positive also has to find its anchor among all anchors; the loss is the mean of both
-            directions. Equals MultipleNegativesRankingLoss with both directions and a partition for each.
+            directions; hard negatives are candidates of the first alone. Equals MultipleNegativesRankingLoss with both
+            directions and a partition for each.
         options: as for :class:`ContrastiveLoss`.
 
     Examples:
@@ -252,6 +258,3 @@ class MACLLoss(ContrastiveLoss):
         safe = margin.detach().clamp(min=-40)
         value = F.logsigmoid(-safe).neg() / torch.sigmoid(safe)
         return value + (margin - margin.detach())
-
-    def row_loss_of_constants(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
-        return ContrastiveLoss.row_loss(self, positive, negatives, similarity)

@@ -43,9 +43,6 @@ class RINCELoss(InfoNCELoss):
         everything = torch.logaddexp(positive, negatives) + math.log(self.lam)
         return ((self.q * everything).exp() - (self.q * positive).exp()) / self.q
 
-    def row_loss_of_constants(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
-        return ContrastiveLoss.row_loss(self, positive, negatives, similarity)
-
 
 class SigmoidRule(Temperature):
     """SigLIP's logits ``scale s + bias`` with a learned scale and bias; a negative counts ``softplus`` of its logit.
@@ -104,6 +101,3 @@ class SigLIPLoss(ContrastiveLoss):
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         return F.softplus(-positive) + negatives.exp()
-
-    def row_loss_of_constants(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
-        return ContrastiveLoss.row_loss(self, positive, negatives, similarity)

@@ -29,12 +29,15 @@ class Pairs(NamedTuple):
         return self.candidates is self.anchors
 
     @property
-    def negatives(self) -> int:
-        """Their number in each row."""
+    def negative_count(self) -> int:
+        """The number of negatives in each row."""
         return len(self.candidates) - self.left_out.shape[1]
 
     def of_negatives(self, logits: Tensor, rows: slice = slice(None), bonus: bool = True) -> Tensor:
-        """Logits (rows, columns) with -inf where a pair is no negative and, if asked for, with the bonus added."""
+        """Logits (rows, columns), -inf where a pair is no negative, with the bonus of an anchor's own hard negatives.
+
+        Only the first logit of a rule has the bonus: a second one is there to normalise weights.
+        """
         if bonus and self.own is not None:
             own = self.own[rows]
             logits = logits.scatter_add(1, own, torch.full_like(own, self.bonus, dtype=logits.dtype))

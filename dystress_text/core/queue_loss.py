@@ -24,7 +24,7 @@ class QueueInfoNCELoss(ContrastiveLoss):
         temperature: any temperature, or a number for a constant one.
         queue_size: keys in the queue; MoCo uses 65,536 on ImageNet, 4,096 is usual on CIFAR.
         dim: dimension of the embeddings.
-        detach_temperature: whether the temperature is detached from the gradient.
+        detach_temperature: whether the similarity is detached before the temperature is computed of it.
         gather: the other processes; None for one process.
 
     Examples:

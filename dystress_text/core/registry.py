@@ -28,14 +28,14 @@ class Temperature(nn.Module, ABC):
         """
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
-        """The logits of negatives, whose logsumexps over each row :meth:`negatives` receives."""
+        """The logits of negatives, whose logsumexps over each row :meth:`negatives_logsumexp` receives."""
         return (similarity / tau,)
 
     def positive_logit(self, similarity: Tensor, tau: Tensor) -> Tensor:
         """The logits of positives, (rows,)."""
         return similarity / tau
 
-    def negatives(self, sums: Sequence[Tensor], positive: Tensor, count: int) -> Tensor:
+    def negatives_logsumexp(self, sums: Sequence[Tensor], positive: Tensor, count: int) -> Tensor:
         """The logarithm of what the negatives add to the softmax's denominator, (rows,).
 
         Args:

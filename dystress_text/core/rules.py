@@ -81,7 +81,7 @@ class HardNegativeRule(Rule):
         logit = similarity / tau
         return (1 + self.beta) * logit, self.beta * logit
 
-    def negatives(self, sums: Sequence[Tensor], positive: Tensor, count: int) -> Tensor:
+    def negatives_logsumexp(self, sums: Sequence[Tensor], positive: Tensor, count: int) -> Tensor:
         total = sums[0] - sums[1] + math.log(count)  # log S
         if self.tau_plus == 0:
             return total
@@ -149,7 +149,7 @@ class ADNCERule(Rule):
         log_weight = (similarity.detach() - self.mu).square().mul(-0.5 / self.sigma**2)
         return similarity / tau + log_weight, log_weight
 
-    def negatives(self, sums: Sequence[Tensor], positive: Tensor, count: int) -> Tensor:
+    def negatives_logsumexp(self, sums: Sequence[Tensor], positive: Tensor, count: int) -> Tensor:
         return sums[0] - sums[1] + math.log(count)
 
 

@@ -78,7 +78,8 @@ def constant_if_number(temperature: T | float) -> T | ConstantTemperature:
 class ProfileTemperature(Temperature):
     """A similarity-dependent temperature: ``tau_min + (tau_max - tau_min) * shape(similarity)``.
 
-    The base of the named profiles, and of your own. At construction the profile is evaluated on a grid. It must be
+    The base of the named profiles, and of your own, which sets what its shape needs before it calls the constructor
+    here. At construction the profile is evaluated on a grid. It must be
     positive. If the logit ``s / tau(s)`` falls somewhere while the similarity rises, a warning says so: a pair that
     gets closer is then treated as if it moved apart.
 
