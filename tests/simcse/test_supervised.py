@@ -76,7 +76,7 @@ def test_columns_are_taken_in_the_order_that_is_named_and_cells_that_say_none_ar
     [
         (1, ROWS, ["--supervised"], "--supervised: a row is an anchor, a positive"),
         (3, [*ROWS, ("a", "", "b")], ["--supervised"], "row 25 of"),
-        (3, [("a", "b", "c" * 70_000), *ROWS], ["--supervised"], "row 1, column 3: too long"),
+        (3, [("a", "b", "c" * 70_000), *ROWS], ["--supervised"], "too long"),
         (3, ROWS, ["--supervised", "--text_columns", "sent0", "nope"], "--text_columns: "),
         (2, ROWS, ["--supervised", "--hard_negative_weight=1"], "--hard_negative_weight: this run has no hard neg"),
         (3, ROWS, [], "has hard negatives (sent0, sent1, hard_neg): add"),
