@@ -29,16 +29,12 @@ def objective_of(settings: RunSettings, gather: Gather | None = None) -> Contras
     )
 
 
-def loss_of_record(record: Mapping[str, Any]) -> LossSettings:
-    """Objective and temperature of a run, from its ``run.json``; a learned temperature is a fixed one then."""
+def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
+    """The rule of a text run, from its ``run.json``; a learned temperature is a fixed one then."""
     options, learned = {**record["settings"]}, record.get("learned_temperature", {})
     if learned:  # as a fixed one: rounded end points may lie on the bounds, which LearnableTemperature refuses
         for name in ("learn_temperature", "temperature_bounds", "temperature_learning_rate"):
             options.pop(name, None)
         options |= {"temp" if name == "tau" else name: value for name, value in learned.items()}
-    return LossSettings(**{f.name: options[f.name] for f in fields(LossSettings) if f.name in options})
-
-
-def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
-    """The rule of a text run, from its ``run.json``; see :func:`loss_of_record`."""
-    return build_rule(loss_of_record(record), TEXT)
+    loss = LossSettings(**{f.name: options[f.name] for f in fields(LossSettings) if f.name in options})
+    return build_rule(loss, TEXT)
