@@ -49,7 +49,6 @@ from dystress_text.training.build_loss import build_temperature, learned_group
 from dystress_text.training.presets import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.settings import EngineSettings, LossSettings
-from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.task import Run
 
 Publish = Callable[[Path, Mapping[str, Any], ContrastiveLoss], str | None]
@@ -94,7 +93,6 @@ class TextRun(Run):
             start.model, start.tokenizer, corpus, objective, self.evaluation, text.packing, masking, text.mlm_weight,
             evaluation_dtype(accelerator),
         )  # fmt: skip
-        self.similarity_log = similarity_log_of(engine, objective)
         self.learned_temperature = learned_group(objective, settings.loss)
         self.data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(start.tokenizer, text.max_seq_length)}"
         if settings.evaluation.eval_file is not None:

@@ -132,13 +132,12 @@ def learned_group(objective: nn.Module, settings: LossSettings) -> dict[str, Any
     return None
 
 
-def learned_values(state: nn.Module) -> dict[str, float]:
-    """What the objective of a task's state has learned, by name; {} where it learns nothing."""
+def learned_values(objective: nn.Module) -> dict[str, float]:
+    """What an objective has learned, by name; {} where it learns nothing."""
+    if not isinstance(objective, ContrastiveLoss) or not list(objective.parameters()):
+        return {}
     names = ("tau", "tau_min", "tau_max", "logit_scale", "logit_bias")
-    for objective in state.modules():
-        if isinstance(objective, ContrastiveLoss) and list(objective.parameters()):
-            return {name: value for name, value in objective.temperature.values().items() if name in names}
-    return {}
+    return {name: value for name, value in objective.temperature.values().items() if name in names}
 
 
 def _given(settings: LossSettings, names: tuple[str, ...]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
@@ -50,9 +49,8 @@ def run(task, corpus, folder, **options):
     folder.mkdir(parents=True, exist_ok=True)
     defaults = {"train_batch_size": 8, "learning_rate": 1e-2, "mixed_precision": "no", "max_steps": 6, "eval_steps": 0}
     settings = EngineSettings(output_dir=str(folder), **{**defaults, **options})
-    log = similarity_log_of(settings, task.objective)
     best = settings.metric_for_best_model
-    started = Run(task=task, samples=len(corpus), options=vars(settings), similarity_log=log, best_metric=best)
+    started = Run(task=task, samples=len(corpus), options=vars(settings), best_metric=best)
     trainer = Trainer(started, settings, make_accelerator(settings))
     return trainer.fit(), trainer
 

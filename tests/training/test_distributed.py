@@ -29,7 +29,6 @@ from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import _check_launch, make_accelerator
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
@@ -89,7 +88,6 @@ def train(folder, text, case, **options):
     started = Run(
         task=task,
         samples=len(corpus),
-        similarity_log=similarity_log_of(settings, task.objective),
         learned_temperature=beside,
     )
     trainer = Trainer(started, settings, accelerator)

@@ -7,9 +7,8 @@ from trainer_cases import log_of, make_task, run, weights
 from dystress_text.core import MACLLoss, NTXentLoss
 from dystress_text.errors import UserError
 from dystress_text.training.accelerator import make_accelerator
-from dystress_text.training.gradient_cache import backward_in_chunks, check_no_batch_statistics
+from dystress_text.training.batches import backward_in_chunks, check_no_batch_statistics, concatenated
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.task import concatenated
 
 
 def train(corpus, folder, chunk, dropout=0.0, objective=None, **options):

@@ -144,8 +144,9 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import time\n"
-        "from dystress_text.training.stop_signals import stop_signals\n"
-        "with stop_signals() as stop:\n"
+        "from accelerate import Accelerator\n"
+        "from dystress_text.training.accelerator import StopSignals\n"
+        "with StopSignals(Accelerator(cpu=True)):\n"
         "    print('ready', flush=True)\n"
         "    while True:\n        time.sleep(0.1)\n"
     )

@@ -14,11 +14,10 @@ from dystress_text.core import ScheduledTemperature, ShiftedCosineTemperature
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.training.accelerator import global_batch_size, make_accelerator, resolve_precision
 from dystress_text.training.batches import BatchOrder
-from dystress_text.training.optimizer import parameter_groups
 from dystress_text.training.run_folder import checkpoint_folders
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.task import Run
-from dystress_text.training.trainer import Trainer
+from dystress_text.training.trainer import Trainer, parameter_groups
 
 
 def flat(model):

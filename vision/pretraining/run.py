@@ -21,7 +21,6 @@ from dystress_text.training.accelerator import describe, evaluation_dtype, globa
 from dystress_text.training.build_loss import build_temperature, learned_group
 from dystress_text.training.presets import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import IMAGE_PROGRAM, write_record
-from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.task import Run
 from vision.data.augment import SimclrAugment, crop_of
 from vision.data.crops import RandomCrop
@@ -71,7 +70,6 @@ class VisionRun(Run):
         self.samples, self.options = len(images), settings.options()
         self.best_metric = settings.engine.metric_for_best_model
         if isinstance(objective, ContrastiveLoss):
-            self.similarity_log = similarity_log_of(settings.engine, objective)
             self.learned_temperature = learned_group(objective, settings.loss)
         self.data_id = f"{images.name}, {len(images)} images, {images.checksum()}"
         self.record = {
