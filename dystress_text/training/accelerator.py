@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import DistributedType, broadcast_object_list, set_seed
+from accelerate.utils import DistributedType, broadcast_object_list, parse_flag_from_env, set_seed
 
 from dystress_text.core.gather import ProcessGather
 from dystress_text.errors import ParameterError, TrainingError, UserError, reason_of
@@ -115,26 +115,18 @@ def resolve_precision(name: str) -> str:
     """
     if name not in ("auto", AUTO_FP16):
         return name
-    requested = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
-    if requested not in ("", "no", "bf16", "fp16"):
-        raise UserError(f"ACCELERATE_MIXED_PRECISION: {requested!r} is not supported here; use no, bf16 or fp16")
-    if requested not in ("", "no"):  # "no" is the launcher's default, so it counts as not set
-        return requested
-    if _on_cuda():
+    of_launcher = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
+    if of_launcher not in ("", "no"):  # "no" is the launcher's default, so it counts as not set
+        return of_launcher
+    if torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU"):
         fast = name == "auto" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if fast else "fp16"
     tiles = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # private functions of torch; without them fp32
     return "bf16" if any(getattr(torch.cpu, name, bool)() for name in tiles) else "no"
 
 
-def _on_cuda() -> bool:
-    """Whether a run goes to a CUDA device."""
-    use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1", "yes")
-    return torch.cuda.is_available() and not use_cpu
-
-
-def failure_of(error: BaseException, accelerator: Accelerator) -> str | None:
-    """What happened to the device or to another process, if the error says so; None for an error of the program."""
+def failure_of(error: Exception, accelerator: Accelerator) -> str | None:
+    """What happened to a file, the device or another process; None for an error of the program."""
     text = reason_of(error)
     if isinstance(error, torch.OutOfMemoryError):
         return (
@@ -147,7 +139,7 @@ def failure_of(error: BaseException, accelerator: Accelerator) -> str | None:
     lost = isinstance(error, dist.DistError) or "onnection closed by peer" in text or "onnection reset by peer" in text
     if lost and accelerator.num_processes > 1:
         return "another process of this run is gone; its last output says why"
-    return None
+    return None if isinstance(error, RuntimeError) else f"a file cannot be read or written ({text})"
 
 
 def global_batch_size(settings: EngineSettings, world_size: int) -> int:

@@ -106,7 +106,10 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
 
         on_main_process(self.accelerator, lambda: shutil.rmtree(staging, ignore_errors=True))
-        self.accelerator.save_state(str(staging))
+        try:
+            self.accelerator.save_state(str(staging))
+        except RuntimeError as error:  # what torch says of a full disk
+            raise OSError(reason_of(error)) from error
         self.accelerator.wait_for_everyone()  # every process writes its own random state
         on_main_process(self.accelerator, finish)
 

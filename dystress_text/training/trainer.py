@@ -12,7 +12,6 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from transformers import get_scheduler
 from dystress_text.cli.progress import progress_bar
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.temperature import TemperatureError
-from dystress_text.errors import Interrupted, TrainingError, reason_of
+from dystress_text.errors import Interrupted, TrainingError
 from dystress_text.training.accelerator import (
     StopSignals,
     describe,
@@ -60,7 +59,7 @@ from dystress_text.training.run_folder import (
     check_output,
     prepare_output,
     read_record,
-    shorten,
+    shorten_logs,
     write_record,
 )
 from dystress_text.training.settings import EngineSettings
@@ -118,13 +117,13 @@ class Trainer:
             return self._fit()
         except TemperatureError as error:
             raise TrainingError(f"{', '.join(f'--{name}' for name in error.options)}: {error}") from error
-        except RuntimeError as error:
+        except (OSError, RuntimeError, SafetensorError) as error:
             reason = failure_of(error, self.accelerator)
             if reason is None:
                 raise
             raise TrainingError(
-                f"after step {self.state.step} of {self.total_steps}, batch of {self.order.batch_size}: {reason}. "
-                f"{self._saved_model()}; complete checkpoints stay as they are"
+                f"after step {self.state.step} of {self.total_steps}, batch of {self.order.batch_size}, in "
+                f"{str(self.folder)!r}: {reason}. {self._saved_model()}; complete checkpoints stay as they are"
             ) from error
 
     def close(self) -> None:
@@ -162,14 +161,7 @@ class Trainer:
         step = self.state.step
         self.scheduler.last_epoch, self.scheduler._step_count = step - 1, step + 1
         self.scheduler.step()
-
-        def shorten_logs() -> None:
-            for log in (self.folder / LOG, self.folder / SIMILARITY_LOG):
-                if log.is_file():
-                    shorten(log, step)
-
-        with self._writing():
-            on_main_process(self.accelerator, shorten_logs)
+        on_main_process(self.accelerator, lambda: shorten_logs(self.folder, step))
 
     # ---- a step ----------------------------------------------------------------------------------------------------
 
@@ -242,8 +234,7 @@ class Trainer:
         if evaluating:
             on_main_process(self.accelerator, self._evaluate)
         if saving:
-            with self._writing():
-                self._checkpoints.write(state)
+            self._checkpoints.write(state)
         if stopping:
             raise Interrupted(
                 stopping,
@@ -298,10 +289,9 @@ class Trainer:
     def _log(self, file: str, step: int, values: Mapping[str, Any], prefix: str = "") -> None:
         """Write a line to a log and its numbers to the tracker, on the main process."""
         if self.accelerator.is_main_process:
-            with self._writing():
-                numbers = {f"{prefix}{name}": value for name, value in values.items() if isinstance(value, float)}
-                self.accelerator.log(numbers, step=step)
-                append(self.folder / file, step, values)
+            numbers = {f"{prefix}{name}": value for name, value in values.items() if isinstance(value, float)}
+            self.accelerator.log(numbers, step=step)
+            append(self.folder / file, step, values)
 
     # ---- the best model --------------------------------------------------------------------------------------------
 
@@ -319,27 +309,13 @@ class Trainer:
         weights = [parameter.detach() for parameter in self.task.model.parameters()]
         if not get_total_norm(weights, norm_type=math.inf).isfinite():  # the largest weight; NaN if there is one
             raise TrainingError(f"a weight is not finite at step {state.step}; lower --learning_rate")
-        with self._writing():
-            self.task.save(self.folder)
+        self.task.save(self.folder)
         state.best_metric, state.best_step, state.metrics = value, state.step, metrics
         state.learned = learned_values(self.task.objective)
 
     def _saved_model(self) -> str:
         step = self.state.best_step
         return "This run has saved no model" if step is None else f"The model of step {step} is in {self.folder}"
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Turn an error of writing into a :class:`TrainingError`."""
-        try:
-            yield
-        except (OSError, RuntimeError, SafetensorError) as error:
-            if failure_of(error, self.accelerator) is not None:
-                raise
-            raise TrainingError(
-                f"cannot write to {str(self.folder)!r} after step {self.state.step}: {reason_of(error)}. "
-                f"{self._saved_model()}; complete checkpoints stay as they are"
-            ) from error
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
