@@ -185,7 +185,6 @@ class Trainer:
 
     def _step(self, micro_batches: list[list[Batch]]) -> None:
         accelerator = self.accelerator
-        learned = (self.run.learned_temperature or {"params": []})["params"]
         clip = self.settings.max_grad_norm or (math.inf if self._fp16 else 0)  # fp16 overflows show in the norm
         self.task.begin_step(self.state.step / self.steps_per_epoch, self.state.step / self.total_steps)
         for chunks in micro_batches:
@@ -197,7 +196,9 @@ class Trainer:
                 else:
                     loss = backward_in_chunks(self.task.embed, self._loss, self.model, chunks, accelerator)
                 if accelerator.sync_gradients:
-                    for parameter in learned:  # before the check for overflow, so that all processes find it
+                    for parameter in (
+                        self.task.objective.parameters()
+                    ):  # before the check for overflow, so that all processes find it
                         parameter.grad = accelerator.reduce(parameter.grad, "mean")
                     if clip > 0:
                         norm = accelerator.clip_grad_norm_(self.model.parameters(), clip)
