@@ -196,9 +196,7 @@ class Trainer:
                 else:
                     loss = backward_in_chunks(self.task.embed, self._loss, self.model, chunks, accelerator)
                 if accelerator.sync_gradients:
-                    for parameter in (
-                        self.task.objective.parameters()
-                    ):  # before the check for overflow, so that all processes find it
+                    for parameter in self.task.objective.parameters():  # here, so that all processes find an overflow
                         parameter.grad = accelerator.reduce(parameter.grad, "mean")
                     if clip > 0:
                         norm = accelerator.clip_grad_norm_(self.model.parameters(), clip)

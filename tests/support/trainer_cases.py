@@ -45,13 +45,22 @@ def make_task(corpus, dropout=0.0, temperature=None, pooler="cls"):
     return task
 
 
-def run(task, corpus, folder, **options):
+def run(task, corpus, folder, learned=None, scaler=None, **options):
+    """Train; returns the final state and the trainer.
+
+    Args:
+        learned: the parameter group of a temperature that is trained.
+        scaler: trains in fp16, which torch's CPU part can do though accelerate refuses to.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     defaults = {"train_batch_size": 8, "learning_rate": 1e-2, "mixed_precision": "no", "max_steps": 6, "eval_steps": 0}
     settings = EngineSettings(output_dir=str(folder), **{**defaults, **options})
+    accelerator = make_accelerator(settings)
+    if scaler is not None:
+        accelerator.native_amp, accelerator.state._mixed_precision, accelerator.scaler = True, "fp16", scaler
     best = settings.metric_for_best_model
-    started = Run(task=task, samples=len(corpus), options=vars(settings), best_metric=best)
-    trainer = Trainer(started, settings, make_accelerator(settings))
+    started = Run(task=task, samples=len(corpus), options=vars(settings), learned_temperature=learned, best_metric=best)
+    trainer = Trainer(started, settings, accelerator)
     return trainer.fit(), trainer
 
 

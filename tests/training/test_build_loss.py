@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from trainer_cases import make_task
+from trainer_cases import make_task, run
 
 from dystress_text.core import (
     ADNCERule,
@@ -23,11 +23,8 @@ from dystress_text.errors import ParameterError
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.objective import TEXT, temperature_of_record
 from dystress_text.train import main
-from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.build_loss import build_objective, learned_group
-from dystress_text.training.settings import OBJECTIVES, OWNERS, TEMPERATURE_OPTIONS, EngineSettings, LossSettings
-from dystress_text.training.task import Run
-from dystress_text.training.trainer import Trainer
+from dystress_text.training.settings import OBJECTIVES, OWNERS, TEMPERATURE_OPTIONS, LossSettings
 
 
 def built(**options):
@@ -131,21 +128,12 @@ def test_one_that_went_to_its_bound_can_be_read_back():
 def trained(corpus, folder, scores=(), **options):
     """A run that learns a constant temperature; its summary, and the temperature before and after."""
     loss = LossSettings(temp=0.05, learn_temperature=True, temperature_learning_rate=0.01)
-    defaults = {"train_batch_size": 8, "mixed_precision": "no", "lr_scheduler_type": "constant"}
-    folder.mkdir(exist_ok=True)
-    engine = EngineSettings(output_dir=str(folder), **{**defaults, **options})
     task, scores = make_task(corpus), iter(scores)
     task.objective = build_objective(loss, TEXT)
     task.evaluate = lambda: {"score": next(scores)} if options.get("eval_steps") else {}
     before = task.objective.temperature.free.detach().clone()
-    run = Run(
-        task=task,
-        samples=len(corpus),
-        learned_temperature=learned_group(task.objective, loss),
-        best_metric=engine.metric_for_best_model,
-    )
-    trainer = Trainer(run, engine, make_accelerator(engine))
-    summary = trainer.fit()
+    learned = learned_group(task.objective, loss)
+    summary, trainer = run(task, corpus, folder, learned, lr_scheduler_type="constant", **options)
     trainer.close()
     return summary, before, task.objective.temperature
 

@@ -14,7 +14,7 @@ from trainer_cases import log_of, make_task, run, weights
 
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.train import main
-from dystress_text.training.checkpoints import Checkpoints, TrainingState
+from dystress_text.training.checkpoints import Checkpoints
 from dystress_text.training.run_folder import checkpoint_folders
 
 
@@ -61,9 +61,8 @@ def test_the_scale_of_fp16_goes_on(tmp_path, corpus):
 
 @pytest.mark.parametrize(
     ("changed", "words"),
-    [({"seed": 43}, "seed was 42, is 43"), ({"learning_rate": 1e-3}, "learning_rate was 0.01, is 0.001"),
-     ({"max_steps": 4}, "max_steps was 6, is 4")],
-)  # fmt: skip
+    [({"seed": 43}, "seed was 42, is 43"), ({"max_steps": 4}, "max_steps was 6, is 4")],
+)
 def test_another_run_is_not_continued(tmp_path, corpus, changed, words):
     run(make_task(corpus), corpus, tmp_path, save_steps=4)
     before = (tmp_path / "metrics.jsonl").read_bytes()
@@ -220,16 +219,6 @@ def test_a_log_of_any_form_is_shortened(copied):
     folder, flags = copied
     log = folder.parent / "metrics.jsonl"
     with log.open("ab") as file:
-        file.writelines([b"\xff\xfe\n", b"[1]\n", b'{"step": NaN}\n', b"[" * 10**5 + b"\n", b'{"step": 2, "lo'])
+        file.writelines([b"\xff\xfe\n", b"[1]\n", b'{"step": NaN}\n', b'{"step": 2, "lo'])
     assert main(flags) == 0
     assert [json.loads(line)["step"] for line in log.read_text().splitlines()][-1] == 3
-
-
-def test_a_state_counts_its_skipped_steps():
-    state = TrainingState()
-    assert state.add_losses([1.0], float("inf"), fp16=True) is None
-    assert (state.skipped_steps, state.skipped_in_row, state.losses) == (1, 1, [])
-    assert state.add_losses([1.0], 2.0, fp16=True) is None
-    assert (state.skipped_steps, state.skipped_in_row, state.losses) == (1, 0, [1.0])
-    assert state.add_losses([float("inf")], 0.0, fp16=False) == "the loss is inf"
-    assert state.add_losses([1.0], float("nan"), fp16=False) == "the gradient's norm is nan"
