@@ -1,19 +1,16 @@
 """What holds on a GPU, as far as a machine without one can tell: seeds, kernels, precision, checkpoints, failures."""
 
 import os
-from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
-from accelerate.utils import DistributedType
 from processes import in_new_process
 
-from dystress_text.errors import UserError
 from dystress_text.evaluation.classifier import initial_layer
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.train import main
-from dystress_text.training.accelerator import _check_launch, keep_few_kernels, make_accelerator
+from dystress_text.training.accelerator import keep_few_kernels, make_accelerator
 from dystress_text.training.settings import EngineSettings
 
 
@@ -77,16 +74,6 @@ def test_a_device_that_fails_is_one_line_and_checkpoints_stay(error, said, tiny_
     assert line.endswith("complete checkpoints stay as they are")
     assert ("--grad_cache_chunk" in line) == isinstance(error, torch.OutOfMemoryError)
     assert (tmp_path / "checkpoint-4").is_dir()
-
-
-def test_more_processes_than_gpus_are_refused(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    accelerator = SimpleNamespace(
-        distributed_type=DistributedType.MULTI_GPU, num_processes=2, device=torch.device("cuda")
-    )
-    with pytest.raises(UserError, match="--num_processes: 2 processes on this machine, which shows them 1 GPU"):
-        _check_launch(accelerator, EngineSettings())
 
 
 VARIABLES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")

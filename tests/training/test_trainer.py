@@ -125,13 +125,6 @@ def test_the_best_model_is_kept(tmp_path, corpus):
     assert log_of(tmp_path, "score")[:2] == [1.0, 3.0]
 
 
-def test_without_evaluation_the_last_model_is_kept(tmp_path, corpus):
-    task = make_task(corpus)
-    summary, _ = run(task, corpus, tmp_path)
-    assert task.saved == 1
-    assert summary.step == summary.best_step == 6
-
-
 def test_vectors_that_are_no_numbers_stop_the_run(tmp_path, corpus):
     task = make_task(corpus)
     task.scores = iter([float("nan")] * 6)
@@ -268,14 +261,6 @@ def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpu
         assert line["negative"] == pytest.approx(others.mean().item(), rel=1e-5)
         assert line["high_share"] == pytest.approx((others > 0.9).float().mean().item(), abs=1e-6)
         assert line["tau_negative"] == pytest.approx(ShiftedCosineTemperature()(others).mean().item(), rel=1e-5)
-
-
-def test_similarities_of_accumulated_and_cached_batches(tmp_path, corpus):
-    run(make_task(corpus), corpus, tmp_path, max_steps=4, log_similarity=True, gradient_accumulation_steps=2,
-        grad_cache_chunk=3)  # fmt: skip
-    lines = similarities_of(tmp_path)
-    assert len(lines) == 4
-    assert sum(lines[-1]["histograms"]["positives"]) == 4 * 8 * 2
 
 
 @pytest.mark.parametrize(
