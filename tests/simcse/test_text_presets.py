@@ -8,11 +8,10 @@ import pytest
 from dystress_text.core.objectives import InfoNCELoss, MACLLoss
 from dystress_text.presets import main as list_presets
 from dystress_text.simcse.arguments import GROUPS, parse
-from dystress_text.simcse.objective import TEXT, objective_of
+from dystress_text.simcse.objective import objective_of
 from dystress_text.simcse.paper import ROWS
 from dystress_text.simcse.presets import CONTROLS, PRESETS, SIMCSE_MODELS, STS_ROWS, TABLES
-from dystress_text.simcse.run import paper_row
-from dystress_text.training.build_loss import build_temperature
+from dystress_text.simcse.run import row_of
 from dystress_text.training.presets import listing, said_of
 
 TEMPERATURES = {
@@ -101,13 +100,13 @@ BEST = "Table stsresall, row DySTreSS* 0.05/0.07"
 )  # fmt: skip
 def test_a_run_says_in_what_it_differs_from_its_row(flags, row, differs):
     settings = parse(flags)
-    entry = paper_row(settings, build_temperature(settings.loss, TEXT), 2)
+    entry = row_of(settings, 2)
     assert entry["paper"]["rows"] == [row]
     told = entry["paper"]["differs"]
     assert sorted(told.replace("--", "").split(", ")) == sorted(differs.replace("--", "").split(", "))
     assert said_of(entry) == (f"{row}; differs from the row in {told}" if differs else row)
     other = parse(["--preset=sts-constant-0.07"])
-    assert paper_row(other, build_temperature(other.loss, TEXT), 1) == {}
+    assert row_of(other, 1) == {}
 
 
 def test_the_list_has_a_line_for_each_and_help_says_the_defaults_of_the_preset(capfd):
