@@ -52,9 +52,9 @@ def test_kernels(deterministic, tmp_path):
     ("error", "said"),
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"),
-         "batch of 8: the device is out of memory, with "),
+         ": the device is out of memory, with "),
         (torch.AcceleratorError("CUDA error: unspecified launch failure\nCUDA kernel errors might"),
-         "batch of 8: the device has failed (CUDA error: unspecified launch failure CUDA kernel errors might)."),
+         ": the device has failed (CUDA error: unspecified launch failure CUDA kernel errors might)."),
     ],
 )  # fmt: skip
 def test_a_device_that_fails_is_one_line_and_checkpoints_stay(error, said, tiny_run, tmp_path, monkeypatch, capsys):
@@ -70,7 +70,7 @@ def test_a_device_that_fails_is_one_line_and_checkpoints_stay(error, said, tiny_
     assert main([*tiny_run, f"--output_dir={tmp_path}", "--max_steps=8", "--save_steps=2", "--eval_steps=0"]) == 2
     line = capsys.readouterr().err.strip().split("\n")[-1]
     assert said in line
-    assert line.startswith("dystress train: error: after step 5 of 8")
+    assert line.startswith(f"dystress train: error: after step 5 of 8, batch of 8, in {str(tmp_path)!r}: ")
     assert line.endswith("complete checkpoints stay as they are")
     assert ("--grad_cache_chunk" in line) == isinstance(error, torch.OutOfMemoryError)
     assert (tmp_path / "checkpoint-4").is_dir()
