@@ -58,7 +58,7 @@ def test_both_layouts_are_evaluated_with_and_without_the_mlp(family, raw, suffix
 )  # fmt: skip
 def test_a_head_starts_where_the_checkpoint_says(raw, options, source, notes, tmp_path):
     transformer, mlp = simcse_folder(tmp_path / "m", raw=raw)
-    start = load_start(str(tmp_path / "m"), TextSettings(**options))
+    start = load_start(TextSettings(model_name_or_path=str(tmp_path / "m"), **options))
     assert list(start.notes) == notes
     own = start.model.transformer.state_dict()
     for name, tensor in transformer.state_dict().items():
@@ -145,7 +145,7 @@ def st_model(folder, tiny_bert, pooling="mean", layers=(), more=(), limit=None, 
 )
 def test_a_model_is_trained_further_as_it_is(pooling, layers, more, limit, pooler, tiny_bert, tmp_path):
     expected = st_model(tmp_path / "m", tiny_bert, pooling, layers, more, limit)
-    start = load_start(str(tmp_path / "m"), TextSettings())
+    start = load_start(TextSettings(model_name_or_path=str(tmp_path / "m")))
     assert start.model.pooler_type == pooler
     assert (start.model.keep_head, start.model.normalize) == (Dense in more, Normalize in more)
     close(start.model.encode(SENTENCES, start.tokenizer), expected)

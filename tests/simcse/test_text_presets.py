@@ -8,10 +8,10 @@ import pytest
 from dystress_text.core.objectives import InfoNCELoss, MACLLoss
 from dystress_text.presets import main as list_presets
 from dystress_text.simcse.arguments import GROUPS, parse
-from dystress_text.simcse.objective import TEXT, objective_of
 from dystress_text.simcse.paper import ROWS
 from dystress_text.simcse.presets import CONTROLS, PRESETS, SIMCSE_MODELS, STS_ROWS, TABLES
 from dystress_text.simcse.run import paper_row
+from dystress_text.simcse.settings import TEXT
 from dystress_text.training.build_loss import build_temperature
 from dystress_text.training.presets import listing, said_of
 
@@ -31,7 +31,7 @@ TEMPERATURES = {
 def objective(name, *more):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # several of the paper's profiles have a falling logit
-        return objective_of(parse([f"--preset={name}", *more]))
+        return parse([f"--preset={name}", *more]).objective()
 
 
 def test_every_preset_has_known_options_that_fit_and_every_row_is_one():

@@ -17,7 +17,7 @@ from dystress_text.encoders.encoder import load_encoder
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.evaluation.sts import evaluate_sts
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.objective import TEXT
+from dystress_text.simcse.settings import TEXT
 from dystress_text.train import main
 from dystress_text.training.build_loss import build_temperature
 
