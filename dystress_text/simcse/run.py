@@ -42,7 +42,7 @@ from dystress_text.training.accelerator import (
     global_batch_size,
     keep_few_kernels,
 )
-from dystress_text.training.build_loss import build_temperature, learned_group
+from dystress_text.training.build_loss import build_objective, build_temperature, learned_group
 from dystress_text.training.presets import entry_of, settings_of, trained_with
 from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.settings import EngineSettings, LossSettings
@@ -67,7 +67,9 @@ class TextRun(Run):
         keep_few_kernels()
         text, engine = settings.text, settings.engine
         self.settings, self.accelerator, self.publish = settings, accelerator, publish
-        objective = settings.objective(gather_of(accelerator)).to(accelerator.device)
+        objective = build_objective(
+            settings.loss, TEXT, gather_of(accelerator), text.hard_negative_weight, text.bidirectional
+        ).to(accelerator.device)
         with accelerator.local_main_process_first():
             self.text = training_text(text)
         if self.text.columns < 3 and text.hard_negative_weight != 0:

@@ -1,4 +1,4 @@
-"""The options of a text run, as dataclasses, and the objective that they describe."""
+"""The options of a text run, as dataclasses, and the temperature that a run's record describes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dystress_text.cli.options import check_options, option
-from dystress_text.core.gather import Gather
-from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.registry import Temperature
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.training.build_loss import LossDefaults, build_objective, build_rule
+from dystress_text.training.build_loss import LossDefaults, build_rule
 from dystress_text.training.settings import EngineSettings, LossSettings
 
 TEXT = LossDefaults(
@@ -133,10 +131,6 @@ class RunSettings:
         """Every option by its name."""
         evaluation = {**vars(self.evaluation), "eval_set": " ".join(self.evaluation.eval_set)}
         return {"preset": self.preset, **vars(self.text), **evaluation, **vars(self.loss), **vars(self.engine)}
-
-    def objective(self, gather: Gather | None = None) -> ContrastiveLoss:
-        """The objective of a run."""
-        return build_objective(self.loss, TEXT, gather, self.text.hard_negative_weight, self.text.bidirectional)
 
 
 def temperature_of_record(record: Mapping[str, Any]) -> Temperature:

@@ -65,9 +65,8 @@ def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
     model = build_encoder(pretrained, pooler_type, text.mlp_head if own_head is None else True, keep_head=not drop)
     model.normalize = saved is not None and saved.normalize
     source = _start_head(model, pretrained, text, own_head)
-    notes = [] if saved is None else [_note_on_model(saved, model)]
-    notes += _notes_on_head(model, pretrained, source)
     about: dict[str, Any] = {"head": None if model.head is None else {"starts": source, "kept": model.keep_head}}
+    notes = _notes(model, pretrained, saved, source)
     if text.do_mlm:
         model.lm_head = load_lm_head(name, model.transformer)
     if text.lora_rank is not None:
@@ -121,25 +120,17 @@ def _start_head(model: SentenceEncoder, pretrained: Pretrained, text: TextSettin
     return "new"
 
 
-def _note_on_model(saved: SavedModel, model: SentenceEncoder) -> str:
-    traits = [
-        f"pooling {model.pooler_type}",
-        "a head" if saved.dense else "",
-        "normalised vectors" if saved.normalize else "",
-        f"at most {saved.max_seq_length} tokens" if saved.max_seq_length else "",
-    ]
-    return f"sentence-transformers model: {', '.join(filter(None, traits))}"
-
-
-def _notes_on_head(model: SentenceEncoder, pretrained: Pretrained, source: str) -> list[str]:
-    """Lines about the origin of the head, whether it is kept, and which weights of a SimCSE folder were loaded."""
+def _notes(model: SentenceEncoder, pretrained: Pretrained, saved: SavedModel | None, source: str) -> list[str]:
+    """Lines about what a checkpoint has brought, where the head comes from, and whether it stays."""
     notes = []
+    if saved is not None:
+        head, unit = ", a head" if saved.dense else "", ", normalised vectors" if saved.normalize else ""
+        limit = f", at most {saved.max_seq_length} tokens" if saved.max_seq_length else ""
+        notes.append(f"sentence-transformers model: pooling {model.pooler_type}{head}{unit}{limit}")
     if pretrained.pooler == "mlp":
-        mlp = source == "SimCSE's MLP"
-        ignored = ", ".join([*([] if mlp else ["mlp"]), *pretrained.left])
-        notes = [f"SimCSE checkpoint: encoder{' and MLP' * mlp} loaded" + (f"; ignored: {ignored}" if ignored else "")]
-    if model.head is not None and source != "new":
-        notes.append(f"the head starts as {source} and is {'kept' if model.keep_head else 'dropped after training'}")
-    elif model.keep_head:
-        notes.append("the head is new and is kept")
+        used = source == "SimCSE's MLP"
+        ignored = ", ".join(pretrained.left if used else ("mlp", *pretrained.left))
+        notes.append(f"SimCSE checkpoint: encoder{' and MLP' * used} loaded; ignored: {ignored or 'nothing'}")
+    if model.head is not None:
+        notes.append(f"head: {source}, {'kept' if model.keep_head else 'dropped after training'}")
     return notes
