@@ -32,9 +32,6 @@ from dystress_text.train import main
 ROOT = Path(__file__).resolve().parents[2]
 
 
-# ---- SimCSE's checkpoints --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("family", "raw", "suffix"), [("bert", True, "bin"), ("roberta", False, "safetensors")])
 def test_both_layouts_are_evaluated_with_and_without_the_mlp(family, raw, suffix, tmp_path):
     transformer, mlp = simcse_folder(tmp_path / "m", family, raw, suffix)
@@ -82,9 +79,8 @@ def test_published_checkpoints_come_from_the_hub_and_then_from_the_cache(tmp_pat
         "from dystress_text.simcse.start import load_start; sentences = sys.stdin.read().splitlines();"
         "sup = load_model('someone/sup', 'pooler')[0](sentences);"
         "start = load_start(TextSettings('someone/st'));"
-        "plain = load_start(TextSettings('someone/sup', mlp_init='pooler', mlp_only_train=False));"
-        "found = [one.model.encode(sentences, one.tokenizer) for one in (start, plain)];"
-        "torch.save([sup, *found], sys.argv[1]); load_start(TextSettings('someone/none'))"
+        "torch.save([sup, start.model.encode(sentences, start.tokenizer)], sys.argv[1]);"
+        "load_start(TextSettings('someone/none'))"
     )
     with hub_server() as (address, files, _):
         for folder in (tmp_path / "sup", st):
@@ -99,10 +95,9 @@ def test_published_checkpoints_come_from_the_hub_and_then_from_the_cache(tmp_pat
             )  # fmt: skip
             said = "ParameterError: model_name_or_path: cannot load 'someone/none'"
             assert said in done.stderr.splitlines()[-1]
-            sup, continued, started = torch.load(tmp_path / "vectors.pt")
+            sup, continued = torch.load(tmp_path / "vectors.pt")
             (tmp_path / "vectors.pt").unlink()
             close(sup, by_hand(transformer, mlp))
-            close(started, by_hand(transformer, mlp))
             close(continued, torch.as_tensor(SentenceTransformer(str(st), device="cpu").encode(SENTENCES)))
 
 
@@ -112,9 +107,6 @@ def test_a_damaged_list_of_modules_from_the_hub_is_one_line(tmp_path, monkeypatc
     with pytest.raises(UserError, match="model_name_or_path: ") as caught:
         load_start(TextSettings("someone/m"))
     assert "\n" not in str(caught.value)
-
-
-# ---- sentence-transformers models ------------------------------------------------------------------------------------
 
 
 def st_model(folder, tiny_bert, pooling="mean", layers=(), more=(), limit=None, **settings):
@@ -169,9 +161,6 @@ def test_the_program_trains_further(flags, tiny_bert, tmp_path, capsys):
     assert record["untrained"]["avg"] == pytest.approx(record["trained"], abs=1e-3)  # what it was is behind its head
     before, after = (record["similarities"][when] for when in ("before", "after"))
     assert np.abs(np.subtract(before["random"], after["random"])).max() < 1
-    assert main([*given, "--overwrite_output_dir", "--preset=small", "--max_steps=2"]) == 0
-    moved = torch.as_tensor(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(SENTENCES))
-    assert (moved - expected).abs().max() > 1e-3
 
 
 def test_a_pooler_that_is_given_must_be_the_models(flags, tiny_bert, tmp_path, capsys):
