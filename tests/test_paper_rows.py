@@ -10,7 +10,6 @@ from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.simcse import arguments as text_arguments
 from dystress_text.simcse import paper as text_paper
 from dystress_text.simcse.presets import PRESETS as TEXT_PRESETS
-from dystress_text.simcse.settings import TEXT
 from dystress_text.training.build_loss import build_temperature
 from vision import train
 from vision.evaluation import paper
@@ -68,7 +67,7 @@ def text_problems(tables):
             presets = [name for name, preset in TEXT_PRESETS.items() if ours.title in preset.rows]
             for name in presets:
                 settings = text_arguments.parse([f"--preset={name}"])
-                values = build_temperature(settings.loss, TEXT).values()  # the default preset names none of them
+                values = build_temperature(settings.loss).values()  # the default preset names none of them
                 options = {**settings.options(), **values, "temp": values.get("tau")}
                 found += hyper_parameters(options, table["setup"], row["settings"])
             yield key, row["name"], found if presets else ["no preset"]

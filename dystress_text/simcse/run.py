@@ -28,7 +28,7 @@ from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import versions
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.presets import PRESETS
-from dystress_text.simcse.settings import TEXT, RunSettings
+from dystress_text.simcse.settings import RunSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.training_text import TrainingText, training_text
@@ -62,7 +62,7 @@ class TextRun(Run):
         text, engine = settings.text, settings.engine
         self.settings, self.accelerator, self.publish = settings, accelerator, publish
         objective = build_objective(
-            settings.loss, TEXT, gather_of(accelerator), text.hard_negative_weight, text.bidirectional
+            settings.loss, gather_of(accelerator), text.hard_negative_weight, text.bidirectional
         ).to(accelerator.device)
         with accelerator.local_main_process_first():
             self.text = training_text(text)
@@ -190,7 +190,7 @@ def some_sentences(text: TrainingText, sentences: int, most: int = MOST_SENTENCE
 
 def row_of(settings: RunSettings, processes: int) -> dict[str, Any]:
     """The record's entry about the row of the paper that the preset stands for; empty where there is none."""
-    return paper_row(PRESETS[settings.preset], settings, processes, lambda loss: build_rule(loss, TEXT))
+    return paper_row(PRESETS[settings.preset], settings, processes, build_rule)
 
 
 def _say(line: str) -> None:

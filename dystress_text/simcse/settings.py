@@ -10,15 +10,8 @@ from dystress_text.cli.options import check_options, option
 from dystress_text.core.registry import Temperature
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.training.build_loss import LossDefaults, build_rule
+from dystress_text.training.build_loss import build_rule
 from dystress_text.training.settings import EngineSettings, LossSettings
-
-TEXT = LossDefaults(
-    "shifted_cosine",
-    {"tau_min": 0.05, "tau_max": 0.07},  # the paper's best STS row
-    {"unit": "run", "half_period": 0.1},  # five swings a run: fine-tuning has one epoch, not hundreds
-    {},
-)
 
 
 @dataclass(frozen=True)
@@ -143,4 +136,4 @@ def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
             options.pop(name, None)
         options |= {"temp" if name == "tau" else name: value for name, value in learned.items()}
     loss = LossSettings(**{f.name: options[f.name] for f in fields(LossSettings) if f.name in options})
-    return build_rule(loss, TEXT)
+    return build_rule(loss)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torch import nn
@@ -22,26 +21,9 @@ from dystress_text.training.settings import OBJECTIVES, OWNERS, TEMPERATURE_OPTI
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class LossDefaults:
-    """Defaults for options that are not given.
-
-    Attributes:
-        temperature: the temperature's name.
-        tau_range: of the profiles, and of the scheduled temperature if ``schedule`` applies.
-        schedule: of the scheduled temperature; applies if the unit is not given or is the one here.
-        alignment: of the alignment-adaptive temperature; missing ones are the class's defaults.
-    """
-
-    temperature: str
-    tau_range: Mapping[str, float]
-    schedule: Mapping[str, Any]
-    alignment: Mapping[str, float]
-
-
-def build_temperature(settings: LossSettings, defaults: LossDefaults) -> Temperature:
+def build_temperature(settings: LossSettings) -> Temperature:
     """The temperature that the settings describe; an option that it does not take is refused."""
-    name = settings.temperature
+    name, defaults = settings.temperature, settings.defaults
     if name is None:
         default = "alignment_adaptive" if settings.objective == "macl" else defaults.temperature
         name = default if settings.temp is None else "constant"
@@ -66,7 +48,7 @@ def build_temperature(settings: LossSettings, defaults: LossDefaults) -> Tempera
     return _made("learn_temperature", LearnableTemperature, temperature=temperature, low=low, high=high)
 
 
-def build_rule(settings: LossSettings, defaults: LossDefaults) -> Temperature:
+def build_rule(settings: LossSettings) -> Temperature:
     """The temperature, alone or in the rule that changes its negatives, or SigLIP's."""
     for name, owners in OWNERS.items():
         if getattr(settings, name) is not None and not {settings.objective, settings.rule} & set(owners):
@@ -78,7 +60,7 @@ def build_rule(settings: LossSettings, defaults: LossDefaults) -> Temperature:
             if getattr(settings, name) is not None:
                 raise ParameterError(name, "objective 'siglip' has a learned scale and bias of its own; leave it out")
         return _made("objective", SigmoidRule, **_options_of(SigmoidRule, settings))
-    temperature = build_temperature(settings, defaults)
+    temperature = build_temperature(settings)
     if settings.rule is None:
         return temperature
     kind = NEGATIVE_RULES[settings.rule]
@@ -87,7 +69,6 @@ def build_rule(settings: LossSettings, defaults: LossDefaults) -> Temperature:
 
 def build_objective(
     settings: LossSettings,
-    defaults: LossDefaults,
     gather: Gather | None = None,
     hard_negative_weight: float = 0.0,
     bidirectional: bool = False,
@@ -96,12 +77,11 @@ def build_objective(
 
     Args:
         settings: of the loss.
-        defaults: for options that are not given.
         gather: the other processes; None for one process.
         hard_negative_weight: added to the logits of an anchor's own hard negatives.
         bidirectional: see :class:`~dystress_text.core.objectives.InfoNCELoss`.
     """
-    kind, rule = OBJECTIVES[settings.objective], build_rule(settings, defaults)
+    kind, rule = OBJECTIVES[settings.objective], build_rule(settings)
     more: dict[str, Any] = {"gather": gather, "hard_negative_weight": hard_negative_weight}
     if settings.objective != "siglip":  # which has its own
         more |= {"temperature": rule, "detach_temperature": settings.detach_temperature}

@@ -6,6 +6,7 @@ The help texts of the fields are the programs' help. Names are those of SimCSE a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, make_dataclass
 from inspect import signature
 from typing import Any, ClassVar
@@ -41,6 +42,25 @@ FREE_OPTIONS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class LossDefaults:
+    """What options of the loss are where they are not given; what is missing here is the constructor's default.
+
+    Attributes:
+        temperature: the temperature's name.
+        tau_range: of the profiles and of the scheduled temperature.
+        schedule: of the scheduled temperature.
+        alignment: of the alignment-adaptive temperature.
+        rows: of MACL.
+    """
+
+    temperature: str
+    tau_range: Mapping[str, float]
+    schedule: Mapping[str, Any]
+    alignment: Mapping[str, float]
+    rows: str
+
+
 def _field_of(name: str, found: ConstructorOption) -> tuple[str, Any, Any]:
     return name, found.kind | None, option(None, found.help)
 
@@ -60,7 +80,13 @@ class LossSettings(_ConstructorOptions):  # type: ignore[misc]  # its fields are
     """
 
     _argument_group_name = "objective and temperature"
-    _rows_of_macl: ClassVar[str] = "infonce"  # where rows is not given
+    defaults: ClassVar[LossDefaults] = LossDefaults(
+        temperature="shifted_cosine",
+        tau_range={"tau_min": 0.05, "tau_max": 0.07},  # the paper's best STS row
+        schedule={"unit": "run", "half_period": 0.1},  # five swings a run: fine-tuning has one epoch, not hundreds
+        alignment={},
+        rows="infonce",
+    )
 
     objective: str = option("infonce", "The objective.", choices=list(OBJECTIVES))
     temperature: str | None = option(
@@ -98,7 +124,7 @@ class LossSettings(_ConstructorOptions):  # type: ignore[misc]  # its fields are
                 "temperature_bounds", f"two positive numbers are needed, the lower one first, got {given}"
             )
         if self.rows is None and self.objective == "macl":
-            object.__setattr__(self, "rows", self._rows_of_macl)  # so that a run's record says what was trained
+            object.__setattr__(self, "rows", self.defaults.rows)  # so that a run's record says what was trained
         elif self.rows is not None and self.objective != "macl":
             raise ParameterError("rows", f"objective {self.objective!r} has its own rows; macl takes the option")
 

@@ -40,7 +40,6 @@ from dystress_text.encoders.encoder import load_encoder
 from dystress_text.files.places import embedded
 from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
 from dystress_text.simcse.corpus import load_corpus
-from dystress_text.simcse.settings import TEXT
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.training_text import TextFile
 from dystress_text.training.accelerator import make_accelerator
@@ -82,7 +81,7 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
         )
         start = time.perf_counter()
         corpus = load_corpus(TextFile(text), tokenizer, LENGTH, cache_dir=Path(folder) / "cache", progress=False)
-        task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT))
+        task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings()))
         task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
         trainer = Trainer(Run(task=task, samples=len(corpus)), settings, make_accelerator(settings))
         trainer.fit()
@@ -120,7 +119,7 @@ def bare(model: str, sentences: list[str], batch: int, precision: str) -> float:
     encoder, tokenizer = load_encoder(model, "cls")
     device = here()
     encoder.to(device).train()
-    objective = build_objective(LossSettings(), TEXT)
+    objective = build_objective(LossSettings())
     optimizer = torch.optim.AdamW(parameter_groups(encoder, 0.0), lr=RATE, fused=True)
     order = BatchOrder(len(sentences), batch, 42).epoch(0)
     batches = [

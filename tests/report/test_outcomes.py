@@ -22,7 +22,6 @@ from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.geometry import Geometry, draw_geometry
 from vision.evaluation.run import Results
 from vision.evaluation.settings import EvaluationSettings
-from vision.pretraining.loss_defaults import VISION
 from vision.train import parse
 
 COSINE = ("--temperature=cosine", "--tau_min=0.07", "--tau_max=0.2")
@@ -55,7 +54,7 @@ def image_run(tmp_path, about):
         folder = tmp_path / name
         folder.mkdir(parents=True)
         settings = parse(["--preset=quickstart", *flags, f"--seed={seed}", f"--output_dir={folder}"])
-        objective = build_objective(settings.loss, VISION)
+        objective = build_objective(settings.loss)
         temperature = objective.temperature
         record = {"program": "vision/train.py", "settings": settings.options(), "trained": {},
                   "objective": type(objective).__name__, "temperature": repr(temperature),

@@ -12,7 +12,6 @@ from dystress_text.simcse.arguments import GROUPS, parse
 from dystress_text.simcse.paper import ROWS
 from dystress_text.simcse.presets import PRESETS, SIMCSE_MODELS, TABLES
 from dystress_text.simcse.run import row_of
-from dystress_text.simcse.settings import TEXT
 from dystress_text.training.build_loss import build_objective
 from dystress_text.training.presets import listing, said_of
 
@@ -23,7 +22,7 @@ MISPRINTED = {"MACL (repro.)": 75.45, "DySTreSS 0.03/0.05": 75.46, "DySTreSS* 0.
 def objective(name, *more):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # several of the paper's profiles have a falling logit
-        return build_objective(parse([f"--preset={name}", *more]).loss, TEXT)
+        return build_objective(parse([f"--preset={name}", *more]).loss)
 
 
 def test_every_preset_has_known_options_that_fit_and_flags_override_it():

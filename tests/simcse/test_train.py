@@ -15,7 +15,6 @@ from transformers import ModernBertModel
 from dystress_text.core.diagnosis import BINS
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.settings import TEXT
 from dystress_text.train import main
 from dystress_text.training.build_loss import build_temperature
 
@@ -122,7 +121,7 @@ def test_equal_lines_are_dropped_and_counted(flags, tmp_path, capsys):
 
 
 def test_a_schedule_swings_over_the_run():
-    temperature = build_temperature(parse(["--temperature=scheduled"]).loss, TEXT)
+    temperature = build_temperature(parse(["--temperature=scheduled"]).loss)
     seen = []
     for fraction in (0.0, 0.1, 0.2, 0.5):
         temperature.advance(epoch=0.0, run_fraction=fraction)

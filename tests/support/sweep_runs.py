@@ -7,7 +7,6 @@ import warnings
 
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.settings import TEXT
 from dystress_text.training.build_loss import build_objective
 
 
@@ -18,7 +17,7 @@ def write_run(folder, name, seed, figure, options=(), unfinished=False, tasks=TA
     settings = parse([*preset, f"--seed={seed}", f"--output_dir={place}", *options])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        objective = build_objective(settings.loss, TEXT)
+        objective = build_objective(settings.loss)
     record = {
         "program": "dystress_text/train.py", "settings": settings.options(), "objective": type(objective).__name__,
         "temperature": repr(objective.temperature), "temperature_parameters": objective.temperature.values(),

@@ -21,7 +21,7 @@ from dystress_text.core import (
 from dystress_text.core.rules import NEGATIVE_RULES
 from dystress_text.errors import ParameterError
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.settings import TEXT, temperature_of_record
+from dystress_text.simcse.settings import temperature_of_record
 from dystress_text.train import main
 from dystress_text.training.build_loss import build_objective, learned_group
 from dystress_text.training.settings import OBJECTIVES, OWNERS, TEMPERATURE_OPTIONS, LossSettings
@@ -30,7 +30,7 @@ from dystress_text.training.settings import OBJECTIVES, OWNERS, TEMPERATURE_OPTI
 def built(**options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return build_objective(LossSettings(**options), TEXT)
+        return build_objective(LossSettings(**options))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def trained(corpus, folder, scores=(), **options):
     """A run that learns a constant temperature; its summary, and the temperature before and after."""
     loss = LossSettings(temp=0.05, learn_temperature=True, temperature_learning_rate=0.01)
     task, scores = make_task(corpus), iter(scores)
-    task.objective = build_objective(loss, TEXT)
+    task.objective = build_objective(loss)
     task.evaluate = lambda: {"score": next(scores)} if options.get("eval_steps") else {}
     before = task.objective.temperature.free.detach().clone()
     learned = learned_group(task.objective, loss)

@@ -14,7 +14,6 @@ from dystress_text.training.accelerator import gather_of
 from dystress_text.training.build_loss import build_objective, build_rule
 from vision.data.views import RandomViews
 from vision.pretraining.batchnorm import synchronise
-from vision.pretraining.loss_defaults import VISION
 from vision.pretraining.negative_free import NEGATIVE_FREE
 from vision.pretraining.settings import WITH_FOLLOWER, PretrainSettings, VisionSettings
 from vision.pretraining.task import Evaluate, PretrainTask, QueueTask
@@ -44,7 +43,7 @@ def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> nn.Mod
         )
     match name:
         case "queue":
-            temperature = build_rule(loss, VISION)
+            temperature = build_rule(loss)
             objective: nn.Module = QueueInfoNCELoss(
                 temperature, vision.queue_size, vision.out_dim, loss.detach_temperature, gather
             )
@@ -55,7 +54,7 @@ def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> nn.Mod
         case _ if name in NEGATIVE_FREE:
             objective = NEGATIVE_FREE[name](gather=gather)
         case _:
-            objective = build_objective(loss, VISION, gather)
+            objective = build_objective(loss, gather)
     return objective.to(accelerator.device)
 
 

@@ -31,7 +31,6 @@ from vision.evaluation.features import transform_of
 from vision.evaluation.online import OnlineKnn
 from vision.pretraining.allocator import keep_freed_memory
 from vision.pretraining.build_task import encoder_of, objective_of, task_of
-from vision.pretraining.loss_defaults import VISION
 from vision.pretraining.optimizers import make_optimizer
 from vision.pretraining.presets import PRESETS
 from vision.pretraining.settings import (
@@ -88,7 +87,7 @@ class VisionRun(Run):
                 PRESETS[settings.preset],
                 settings,
                 self.accelerator.num_processes,
-                lambda loss: None if loss.objective in WITHOUT_TEMPERATURE else build_rule(loss, VISION),
+                lambda loss: None if loss.objective in WITHOUT_TEMPERATURE else build_rule(loss),
                 not_compared=("eval_steps", "evaluation_strategy"),  # they matter to a best model alone
             ),
         }

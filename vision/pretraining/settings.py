@@ -9,7 +9,14 @@ from typing import Any, ClassVar
 from dystress_text.cli.options import check_options, option, reworded
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import UserError
-from dystress_text.training.settings import OBJECTIVES, OWNERS, TEMPERATURE_OPTIONS, EngineSettings, LossSettings
+from dystress_text.training.settings import (
+    OBJECTIVES,
+    OWNERS,
+    TEMPERATURE_OPTIONS,
+    EngineSettings,
+    LossDefaults,
+    LossSettings,
+)
 from vision.data.augment import check_jitter
 from vision.data.crops import RandomCrop
 from vision.data.sources import SET_NAMES
@@ -89,7 +96,7 @@ class VisionSettings:
 class VisionLossSettings(LossSettings):
     """Objective and temperature. Options that are not given take :data:`VISION`'s values, then the temperature's."""
 
-    _rows_of_macl: ClassVar[str] = "ntxent"  # the base is SimCLR
+    defaults: ClassVar[LossDefaults] = VISION
 
     objective: str = option(
         "ntxent",
