@@ -25,19 +25,6 @@ from dystress_text.simcse.corpus import TokenizedCorpus
 from dystress_text.training.batches import Batch, Embeddings
 
 
-@dataclass(frozen=True)
-class TextEmbeddings(Embeddings):
-    """The views of sentences, and the masked-language-model loss.
-
-    Attributes:
-        masked_losses: the sum of the masked-language-model losses, (1,); None without that loss.
-        masked_counts: the number of tokens in the sum, (1,).
-    """
-
-    masked_losses: Tensor | None = None
-    masked_counts: Tensor | None = None
-
-
 @dataclass(eq=False)
 class SimcseTask:
     """Implements :class:`dystress_text.training.task.Task` for sentences.
@@ -90,29 +77,25 @@ class SimcseTask:
     def begin_step(self, epoch: float, run_fraction: float) -> None:
         self.objective.temperature.advance(epoch, run_fraction)
 
-    def embed(self, model: nn.Module, batch: Batch) -> TextEmbeddings:
+    def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
         # all views in one call of the prepared model, whose forward handles precision and gradient averaging
         ids, mask = batch["token_ids"], batch["attention_mask"]  # (tokens,), (columns * n, longest)
-        masked_losses = None
-        if self.masking is not None:
+        masked: tuple[Tensor, ...] = ()
+        if self.masking is not None:  # the sum of the losses of hidden tokens, and their number, (1,) each
             hidden = (batch["masked_places"], batch["masked_tokens"])
-            masked_losses = model(batch["masked_ids"], mask, self.packing, hidden)
+            masked = (model(batch["masked_ids"], mask, self.packing, hidden), batch["masked_count"])
         if self.corpus.columns == 1:  # two dropout views of each sentence
             ids, mask = ids.repeat(2), mask.repeat(2, 1)
         vectors: Tensor = model(ids, mask, self.packing)
-        return TextEmbeddings(
-            views=vectors.chunk(max(2, self.corpus.columns)),
-            masked_losses=masked_losses,
-            masked_counts=batch.get("masked_count"),
-        )
+        return Embeddings(vectors.chunk(max(2, self.corpus.columns)), masked)
 
-    def loss(self, embeddings: TextEmbeddings) -> Tensor:
+    def loss(self, embeddings: Embeddings) -> Tensor:
         loss: Tensor = self.objective(*embeddings.views)
-        if embeddings.masked_losses is not None and embeddings.masked_counts is not None:  # one entry per chunk
+        if self.masking is not None:
+            losses, counts = embeddings.others  # one entry per chunk
             gather = self.objective.gather
-            of_all = gather(embeddings.masked_counts.sum().unsqueeze(0)).sum()
-            masked = self.mlm_weight * gather.world_size * embeddings.masked_losses.sum()
-            loss = loss + masked / of_all.clamp(min=1)
+            of_all = gather(counts.sum().unsqueeze(0)).sum()
+            loss = loss + self.mlm_weight * gather.world_size * losses.sum() / of_all.clamp(min=1)
         return loss
 
     def evaluate(self) -> dict[str, float]:

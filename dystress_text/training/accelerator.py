@@ -13,12 +13,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import DistributedType, broadcast_object_list, parse_flag_from_env, set_seed
+from accelerate.utils import DistributedType, broadcast_object_list, parse_flag_from_env
 
 from dystress_text.core.gather import ProcessGather
 from dystress_text.errors import ParameterError, TrainingError, UserError, reason_of
@@ -188,11 +187,6 @@ def gather_of(accelerator: Accelerator) -> ProcessGather | None:
 def describe(accelerator: Accelerator) -> str:
     """Devices and precision as a text for the user."""
     return f"{accelerator.num_processes} x {accelerator.device.type}, precision {accelerator.mixed_precision}"
-
-
-def seed_process(seed: int, rank: int) -> None:
-    """Give each process its own random seed, for dropout and augmentation."""
-    set_seed(int(np.random.SeedSequence([seed, rank]).generate_state(1)[0]))
 
 
 def evaluation_dtype(accelerator: Accelerator) -> torch.dtype:

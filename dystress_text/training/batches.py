@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -41,8 +41,6 @@ class BatchOrder:
     world_size: int = 1
 
     def __post_init__(self) -> None:
-        if self.batch_size % self.world_size:
-            raise ValueError(f"a batch of {self.batch_size} does not divide among {self.world_size} processes")
         if self.size < self.batch_size:
             raise ParameterError("train_batch_size", f"{self.batch_size} exceeds the {self.size} training samples")
 
@@ -97,33 +95,13 @@ def _to(batch: Batch, device: torch.device) -> Batch:
     return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
 
 
-@dataclass(frozen=True)
-class Embeddings:
-    """The views of a batch, one tensor (n, dim) each.
-
-    A subclass adds the other inputs of its loss: tensors (with one entry or one row a sample), or None.
+class Embeddings(NamedTuple):
+    """What a task makes of a batch: its views, (n, dim) each, and what else the loss takes, with a row for each sample
+    or an entry for each chunk.
     """
 
     views: tuple[Tensor, ...]
-
-    def tensors(self) -> list[Tensor]:
-        """All tensors, the views first."""
-        return [*self.views, *(x for x in self._others().values() if x is not None)]
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
-        """A copy with other tensors, in the order of :meth:`tensors`."""
-        remaining = iter(tensors)
-        views = tuple(next(remaining) for _ in self.views)
-        others = {name: None if x is None else next(remaining) for name, x in self._others().items()}
-        return replace(self, views=views, **others)
-
-    def _others(self) -> dict[str, Any]:
-        return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "views"}
-
-
-def concatenated(chunks: Sequence[Embeddings]) -> list[Tensor]:
-    """The tensors of a batch, from those of its chunks."""
-    return [torch.cat(pieces) for pieces in zip(*(chunk.tensors() for chunk in chunks), strict=True)]
+    others: tuple[Tensor, ...] = ()
 
 
 def check_no_batch_statistics(model: nn.Module) -> None:
@@ -160,20 +138,22 @@ def backward_in_chunks(
         for batch in chunks:
             states.append(random_states(device))
             cache.append(embed(model, batch))
-    whole = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in concatenated(cache)]
-    loss = loss_of(cache[0].with_tensors(whole))
+    pieces = list(zip(*((*chunk.views, *chunk.others) for chunk in cache), strict=True))  # of each tensor, by chunk
+    whole = [torch.cat(of_chunks) for of_chunks in pieces]
+    whole = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in whole]
+    count = len(cache[0].views)
+    loss = loss_of(Embeddings(tuple(whole[:count]), tuple(whole[count:])))
     accelerator.backward(loss)  # to the embeddings, scaled for accumulation and fp16
-    lengths = list(zip(*([len(tensor) for tensor in chunk.tensors()] for chunk in cache), strict=True))
     gradients = [  # for each tensor with a gradient, one per chunk
-        torch.split(tensor.grad, list(of_chunks))
-        for tensor, of_chunks in zip(whole, lengths, strict=True)
+        torch.split(tensor.grad, [len(piece) for piece in of_chunks])
+        for tensor, of_chunks in zip(whole, pieces, strict=True)
         if tensor.grad is not None
     ]
     for i, (batch, *gradient) in enumerate(zip(chunks, *gradients, strict=True)):
         restore_random_states(states[i], device)
         with nullcontext() if i + 1 == len(chunks) else accelerator.no_sync(model):
-            again = [x for x in embed(model, batch).tensors() if x.requires_grad]
-            torch.autograd.backward(again, gradient)
+            views, others = embed(model, batch)
+            torch.autograd.backward([x for x in (*views, *others) if x.requires_grad], gradient)
     return loss.detach()
 
 

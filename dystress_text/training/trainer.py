@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import set_seed
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -39,7 +40,6 @@ from dystress_text.training.accelerator import (
     make_accelerator,
     on_main_process,
     peak_memory,
-    seed_process,
 )
 from dystress_text.training.batches import (
     Batch,
@@ -83,7 +83,8 @@ class Trainer:
         self.steps_per_epoch, self.total_steps = count_steps(len(self.order), settings)
         if settings.grad_cache_chunk is not None:
             check_no_batch_statistics(run.task.model)
-        seed_process(settings.seed, rank)
+        # each process has its own random numbers, for dropout and augmentation
+        set_seed(int(np.random.SeedSequence([settings.seed, rank]).generate_state(1)[0]))
         network = run.task.model
         if run.make_optimizer is None:
             groups = parameter_groups(network, settings.weight_decay)

@@ -16,9 +16,10 @@ from dystress_text.encoders.encoder import load_encoder
 from dystress_text.encoders.masked_lm import TokenMasking, load_lm_head
 from dystress_text.errors import ParameterError
 from dystress_text.simcse.corpus import load_corpus
-from dystress_text.simcse.task import SimcseTask, TextEmbeddings
+from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.training_text import TextFile
 from dystress_text.train import main
+from dystress_text.training.batches import Embeddings
 
 ROWS = np.arange(12)
 MASK = "three"  # a word of the tokenizer, which has no token of its own for it
@@ -118,7 +119,7 @@ def test_processes_share_the_mean_over_all_hidden_tokens(tiny_bert, text_file):
         task = SimcseTask(encoder, tokenizer, corpus, objective, None, True, masking, 0.5)
         rows = slice(2 * gather.rank, 2 * gather.rank + 2)
         own = slice(gather.rank, gather.rank + 1)
-        return task.loss(TextEmbeddings((z[0][rows], z[1][rows]), totals[own], counts[own]))
+        return task.loss(Embeddings((z[0][rows], z[1][rows]), (totals[own], counts[own])))
 
     both = sum(in_threads(2, work)) / 2
     assert float(both) == pytest.approx(float(InfoNCELoss(0.1)(*z)) + 0.5 * 8 / 11, rel=1e-12)

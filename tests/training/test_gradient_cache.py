@@ -7,7 +7,7 @@ from trainer_cases import log_of, make_task, run, weights
 from dystress_text.core import MACLLoss, NTXentLoss
 from dystress_text.errors import UserError
 from dystress_text.training.accelerator import make_accelerator
-from dystress_text.training.batches import backward_in_chunks, check_no_batch_statistics, concatenated
+from dystress_text.training.batches import Embeddings, backward_in_chunks, check_no_batch_statistics
 from dystress_text.training.settings import EngineSettings
 
 
@@ -42,7 +42,8 @@ def test_dropout_is_replayed(tmp_path, corpus):
     chunks = [task.load(torch.arange(i, i + 4).numpy(), 0) for i in range(0, 12, 4)]
     torch.manual_seed(5)
     views = [task.embed(task.model, chunk) for chunk in chunks]
-    loss = task.loss(views[0].with_tensors(concatenated(views)))
+    whole = zip(*(found.views for found in views), strict=True)
+    loss = task.loss(Embeddings(tuple(torch.cat(chunks) for chunks in whole)))
     loss.backward()
     expected = {name: p.grad.clone() for name, p in task.model.named_parameters() if p.grad is not None}
     task.model.zero_grad()

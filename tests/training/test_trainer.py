@@ -285,7 +285,7 @@ def test_parts_of_an_epoch_and_when_it_is_evaluated(options, evaluated, tmp_path
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("seed", 2**32), ("learning_rate", float("nan")), ("max_steps", 0), ("resume_from_checkpoint", "maybe")],
+    [("seed", 2**32), ("learning_rate", float("nan")), ("max_steps", -2)],
 )
 def test_settings_out_of_range_name_the_option(option, value):
     with pytest.raises(UserError, match=f"^(--)?{option}"):
