@@ -45,18 +45,14 @@ def check_output(output: Path, engine: EngineSettings) -> None:
             "output_dir", f"cannot write to {str(output)!r}: {str(existing)!r} is not a writable folder"
         )
     occupied, is_run = output.is_dir() and any(output.iterdir()), read_record(output).get("program") in PROGRAMS
-    if engine.resumes and not is_run and (occupied or engine.resume_from_checkpoint != "auto"):
-        raise ParameterError("resume_from_checkpoint", f"{str(output)!r} holds no run of this program")
     if occupied and not engine.resumes and not engine.overwrite_output_dir:
         raise ParameterError(
             "output_dir",
             f"{str(output)!r} is not empty and may hold another run; name another folder, or add "
             "overwrite_output_dir or resume_from_checkpoint",
         )
-    if occupied and not is_run:
-        raise ParameterError(
-            "overwrite_output_dir", f"{str(output)!r} holds no run of this program; nothing was changed"
-        )
+    if not is_run and (occupied or engine.resume_from_checkpoint == "yes"):
+        raise ParameterError("output_dir", f"{str(output)!r} holds no run of this program; nothing was changed")
 
 
 def prepare_output(output: Path, engine: EngineSettings, record: Mapping[str, Any]) -> None:

@@ -86,7 +86,6 @@ def test_options_that_do_not_fit_are_refused_by_name(options, message):
     ("options", "message"),
     [
         (["--temperature_bounds", "0.01", "0.1"], "--temperature_bounds: has no effect without"),
-        (["--temperature_learning_rate=0.1"], "--temperature_learning_rate: has no effect without"),
         (["--objective=dcl", "--bidirectional"], "--bidirectional: objective 'dcl' has its own directions"),
     ],
 )

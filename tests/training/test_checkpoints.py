@@ -35,7 +35,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, corpus, precision):
         run(broken, corpus, tmp_path / "broken", **options)
     make_task(corpus, dropout=0.5)  # other weights and random state than at the interruption
     resumed = make_task(corpus, dropout=0.1)
-    summary, trainer = run(resumed, corpus, tmp_path / "broken", resume_from_checkpoint=True, **options)
+    summary, trainer = run(resumed, corpus, tmp_path / "broken", resume_from_checkpoint="yes", **options)
     assert summary.step == 30
     assert equal(weights(whole), weights(resumed))
     for key in ("loss", "learning_rate"):
@@ -54,7 +54,7 @@ def test_the_scale_of_fp16_goes_on(tmp_path, corpus):
     whole = scaled(corpus, tmp_path / "whole", 2.0**36, **options)
     scaled(corpus, tmp_path / "broken", 2.0**36, **options)
     shutil.rmtree(tmp_path / "broken" / "checkpoint-10")
-    again = scaled(corpus, tmp_path / "broken", 2.0**10, **options, resume_from_checkpoint=True)
+    again = scaled(corpus, tmp_path / "broken", 2.0**10, **options, resume_from_checkpoint="yes")
     assert again.skipped_steps == whole.skipped_steps > 0
     assert log_of(tmp_path / "broken", "loss") == log_of(tmp_path / "whole", "loss")
 
@@ -67,10 +67,10 @@ def test_another_run_is_not_continued(tmp_path, corpus, changed, words):
     run(make_task(corpus), corpus, tmp_path, save_steps=4)
     before = (tmp_path / "metrics.jsonl").read_bytes()
     with pytest.raises(UserError, match=f"resume_from_checkpoint: .*{words}"):
-        run(make_task(corpus), corpus, tmp_path, resume_from_checkpoint=True, save_steps=4, **changed)
+        run(make_task(corpus), corpus, tmp_path, resume_from_checkpoint="yes", save_steps=4, **changed)
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
     reset_accelerator()
-    run(make_task(corpus), corpus, tmp_path, resume_from_checkpoint=True, save_steps=3, logging_steps=1)  # its own
+    run(make_task(corpus), corpus, tmp_path, resume_from_checkpoint="yes", save_steps=3, logging_steps=1)  # its own
 
 
 def test_other_data_and_another_device_are_another_run(tiny_run, tmp_path, monkeypatch, capsys):
@@ -94,7 +94,7 @@ def test_other_data_and_another_device_are_another_run(tiny_run, tmp_path, monke
 def test_without_a_checkpoint_a_run_begins_anew(tmp_path, corpus):
     whole, again = make_task(corpus), make_task(corpus)
     run(whole, corpus, tmp_path / "whole")
-    run(again, corpus, tmp_path / "again", resume_from_checkpoint=True)
+    run(again, corpus, tmp_path / "again", resume_from_checkpoint="yes")
     assert equal(weights(whole), weights(again))
 
 

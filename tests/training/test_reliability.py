@@ -61,50 +61,28 @@ def outcome(folder):
     return (folder / "model.safetensors").read_bytes(), lines, kept
 
 
-def timed(flags, out, errors):
-    """A run left alone: seconds to its first line in the log, and to its end."""
-    begin = time.monotonic()
-    process = start(with_output(flags, out), errors)
-    wait_for(lambda: logged(out), process)
-    first = time.monotonic() - begin
-    assert finish(process) == 0, errors.read_text()
-    return first, time.monotonic() - begin
-
-
 @pytest.mark.slow(20)
 def test_runs_that_are_killed_end_as_if_nothing_had_happened(flags, tmp_path):
+    """At random moments after a new checkpoint."""
     errors = tmp_path / "errors"
-    timed(flags, tmp_path / "warm", errors)
-    first, seconds = timed(flags, tmp_path / "whole", errors)
-    expected = outcome(tmp_path / "whole")
-    chance, kills, in_a_save, early = random.Random(7), 0, 0, 0
+    assert finish(start(with_output(flags, tmp_path / "whole"), errors)) == 0, errors.read_text()
+    expected, chance, in_a_save = outcome(tmp_path / "whole"), random.Random(7), 0
     for number in range(RUNS):
         out = tmp_path / f"killed-{number}"
-        resume, here = [], 0
-        while here < KILLS // RUNS:
-            newest = next(iter(checkpoint_folders(out)), None)
-            done = int(newest.name.removeprefix("checkpoint-")) / STEPS if newest else 0
-            process = start(with_output(flags, out, *resume), errors)
-            process.join(chance.random() * (first + (seconds - first) * (1 - done)))
-            if not process.is_alive():  # done before its time came: once more from the start
-                early += 1
-                assert early < 10 * KILLS
-                assert process.exitcode == 0, errors.read_text()
-                assert outcome(out) == expected
-                shutil.rmtree(out)
-                resume = []
-                continue
-            os.kill(process.pid, signal.SIGKILL)
+        arguments = with_output(flags, out, "--resume_from_checkpoint=auto")
+        for _ in range(KILLS // RUNS):
+            before = checkpoint_folders(out)[:1]
+            process = start(arguments, errors)
+            while process.is_alive() and checkpoint_folders(out)[:1] == before:
+                time.sleep(0.01)
+            process.join(0.2 * chance.random())
+            process.kill()
             process.join()
-            here += 1
             in_a_save += any((out / name).exists() for name in (STAGING, MODEL_STAGING))
-            resume = ["--resume_from_checkpoint"] if (out / "run.json").exists() else []
-        kills += here
-        assert finish(start(with_output(flags, out, *resume), errors)) == 0, errors.read_text()
+        assert finish(start(arguments, errors)) == 0, errors.read_text()
         assert outcome(out) == expected
         assert not list(out.glob(".*"))
-    assert kills == KILLS
-    print(f"{kills} kills, {in_a_save} of them in the middle of a save")
+    print(f"{KILLS} kills, {in_a_save} of them in the middle of a save")
 
 
 def wait_for(condition, process=None, seconds=60):
