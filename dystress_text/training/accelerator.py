@@ -29,16 +29,14 @@ _ECHO = 1.0  # seconds; launchers pass a Ctrl-C on that the terminal has already
 
 def make_accelerator(settings: EngineSettings) -> Accelerator:
     """The accelerator for these settings; what is not available here is refused."""
-    trackers = [str(tracker.value) for tracker in get_available_trackers()]
-    if settings.report_to not in ("none", *trackers):
-        known = ", ".join(["none", *trackers])
+    trackers = ["none", *(str(tracker.value) for tracker in get_available_trackers())]
+    if settings.report_to not in trackers:
         raise ParameterError(
-            "report_to", f"{settings.report_to!r} is not a tracker that is installed here; known are {known}"
+            "report_to", f"{settings.report_to!r} is not a tracker that is installed here; known are {trackers}"
         )
-    precision = resolve_precision(settings.mixed_precision)
     try:
         accelerator = Accelerator(
-            mixed_precision=precision,
+            mixed_precision=resolve_precision(settings.mixed_precision),
             gradient_accumulation_steps=settings.gradient_accumulation_steps,
             log_with=None if settings.report_to == "none" else settings.report_to,
             project_dir=str(Path(settings.output_dir) / TRACKER_FOLDER),
@@ -54,7 +52,6 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
 
 def _check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
     """Refuse what the launcher asks for and the trainer does not do."""
-    kind = accelerator.distributed_type
     if accelerator.num_processes == 1 < int(os.environ.get("WORLD_SIZE", "1")):
         raise UserError(
             "the launcher started several processes, but accelerate found no devices to join them on; for CPUs set "
@@ -66,8 +63,8 @@ def _check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
             f"accelerate launch --num_processes: {here} processes on this machine, which shows them "
             f"{torch.cuda.device_count()} GPU; each needs one of its own"
         )
-    if kind in (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
-        raise UserError(f"{kind.value} is not supported: every process holds the whole model; leave it out")
+    if accelerator.distributed_type in (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM):
+        raise UserError(f"{accelerator.distributed_type.value} is not supported: every process holds the whole model")
     of_launcher, of_program = accelerator.gradient_accumulation_steps, settings.gradient_accumulation_steps
     if of_launcher != of_program:  # accelerate uses the launcher's number, the loop its own
         raise ParameterError(

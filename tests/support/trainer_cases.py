@@ -71,3 +71,8 @@ def weights(task):
 def log_of(folder, key):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line[key] for line in lines if key in line]
+
+
+def equal(a, b):
+    """Whether two models' :func:`weights` are the same bits."""
+    return all(torch.equal(a[name], b[name]) for name in a)

@@ -10,16 +10,12 @@ import pytest
 import torch
 from conftest import reset_accelerator
 from safetensors.torch import load_file
-from trainer_cases import log_of, make_task, run, weights
+from trainer_cases import equal, log_of, make_task, run, weights
 
 from dystress_text.errors import TrainingError, UserError
 from dystress_text.train import main
 from dystress_text.training.checkpoints import Checkpoints
 from dystress_text.training.run_folder import checkpoint_folders
-
-
-def equal(a, b):
-    return all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
@@ -89,13 +85,6 @@ def test_other_data_and_another_device_are_another_run(tiny_run, tmp_path, monke
     said = capsys.readouterr().err
     assert "device was cuda, is cpu" in said
     assert "training data was other, is " in said
-
-
-def test_without_a_checkpoint_a_run_begins_anew(tmp_path, corpus):
-    whole, again = make_task(corpus), make_task(corpus)
-    run(whole, corpus, tmp_path / "whole")
-    run(again, corpus, tmp_path / "again", resume_from_checkpoint="yes")
-    assert equal(weights(whole), weights(again))
 
 
 def test_the_newest_is_found_by_its_step_and_only_the_newest_are_kept(tmp_path, corpus):

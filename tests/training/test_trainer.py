@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import reset_accelerator
-from trainer_cases import log_of, make_task, run, weights
+from trainer_cases import equal, log_of, make_task, run, weights
 
 from dystress_text.core import ScheduledTemperature, ShiftedCosineTemperature
 from dystress_text.errors import TrainingError, UserError
@@ -21,10 +21,6 @@ from dystress_text.training.trainer import parameter_groups
 
 def flat(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
-
-
-def equal(a, b):
-    return all(torch.equal(a[name], b[name]) for name in a)
 
 
 # ---- batches --------------------------------------------------------------------------------------------------------
@@ -238,10 +234,6 @@ def test_the_log_is_json_for_other_programs_too(tmp_path, corpus):
 # ---- the log of similarities ----------------------------------------------------------------------------------------
 
 
-def similarities_of(folder):
-    return [json.loads(line) for line in (folder / "similarity.jsonl").read_text().splitlines()]
-
-
 def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpus):
     plain, task, batches = make_task(corpus), make_task(corpus), []
     run(plain, corpus, tmp_path / "plain", max_steps=5)
@@ -250,7 +242,7 @@ def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpu
     task.loss = lambda z: batches.append([view.detach().clone() for view in z.views]) or inner(z)
     run(task, corpus, tmp_path / "out", max_steps=5, logging_steps=2, log_similarity=True, high_similarity=0.9)
     assert equal(weights(plain), weights(task))
-    lines = similarities_of(tmp_path / "out")
+    lines = [json.loads(line) for line in (tmp_path / "out" / "similarity.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     counts = [sum(line["histograms"]["negatives"]) for line in lines if "histograms" in line]
     assert counts == [2 * 8 * 7, 2 * 8 * 7, 8 * 7]  # steps 1 and 2, 3 and 4, 5
