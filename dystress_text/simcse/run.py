@@ -21,12 +21,12 @@ from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
 from dystress_text.encoders.saved_model import load_saved
 from dystress_text.errors import ParameterError
-from dystress_text.evaluation.catalogue import PREPARED_SETS, suite_folder
-from dystress_text.evaluation.evaluators import build_evaluation, digest_of, further_lines, sts_line, sts_metrics
+from dystress_text.evaluation.catalogue import suite_folder
+from dystress_text.evaluation.evaluators import build_evaluation, further_lines, sts_line, sts_metrics
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs, random_pairs_rows
 from dystress_text.evaluation.readers import POSITIVE_SCORE
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.evaluation.sts import score_vectors, similarity_histograms
+from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.text_lines import CorpusReport
@@ -98,7 +98,7 @@ class TextRun(Run):
         self.learned_temperature = learned_group(objective, settings.loss)
         self.data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(start.tokenizer, text.max_seq_length)}"
         if settings.evaluation.eval_file is not None:
-            self.data_id += f", --eval_file {digest_of(self.evaluation)}"
+            self.data_id += f", --eval_file {self.evaluation.digest()}"
         self.options = settings.options() | {
             "pooler_type": start.model.pooler_type, "metric_for_best_model": self.best_metric,
         }  # fmt: skip
@@ -139,8 +139,8 @@ class TextRun(Run):
         vectors = model.encode_by_pooler(dev.sentences, tokenizer, POOLERS)  # (distinct sentences, dim) each
         if self.start.has_head:
             vectors[model.pooler_type] = model.encode(dev.sentences, tokenizer)
-        results = {name: sts_metrics(dev, score_vectors(dev, vectors[name])) for name in POOLERS}
-        best_first = sorted(results, key=lambda name: -results[name][f"{dev.slug}_spearman"])
+        results = {name: sts_metrics(dev, vectors[name]) for name in POOLERS}
+        best_first = sorted(results, key=lambda name: -results[name][dev.metric("spearman")])
         self.record["untrained"] = {name: results[name] for name in best_first}
         before = similarity_histograms(dev, vectors[model.pooler_type])
         self.record["similarities"] = {"set": dev.name, "before": before}
@@ -222,7 +222,7 @@ def model_path(name: str) -> str:
 def _variants(settings: RunSettings, text: TrainingText) -> dict[str, str | None]:
     """The variants of prepared data, by option; None for published data."""
     variants = {"train_file": variant_of(Path(text.name))}
-    if set(settings.evaluation.eval_set) & set(PREPARED_SETS):
+    if set(settings.evaluation.eval_set) - {"mini_sts", "none"}:
         variants["eval_set"] = variant_of(suite_folder("senteval", settings.text.data_dir))
     return variants
 

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import random
 from pathlib import Path
 
 import numpy as np
@@ -134,34 +133,28 @@ def test_simcses_names_of_transfer_metrics():
 
 def test_an_evaluator_that_draws_numbers_does_not_move_the_run():
     class Careless:
-        name, best_metrics = "careless", ("x",)
+        best_metrics = ("x",)
 
         def __call__(self, embed):
-            random.seed(0)
-            np.random.seed(0)
             torch.manual_seed(0)
-            return {"x": random.random() + np.random.rand() + float(torch.rand(()))}
+            return {"x": float(torch.rand(()))}
 
-    def drawn():
-        return random.random(), np.random.rand(), torch.rand(()).item()
-
-    random.seed(7), np.random.seed(7), torch.manual_seed(7)
-    expected = drawn()
-    random.seed(7), np.random.seed(7), torch.manual_seed(7)
+    torch.manual_seed(7)
+    expected = torch.rand(())
+    torch.manual_seed(7)
     assert Evaluation([Careless()])(lambda s: torch.zeros(len(s), 2)).keys() == {"x"}
-    assert drawn() == expected
+    assert torch.rand(()) == expected
 
 
 BAD = [
-    (["--eval_set", "stsb_dev", "none"], ["--eval_set", "none alone"]),
     (["--eval_set", "stsb_dev", "sts13"], ["--eval_set", "no sts13", "dystress prepare senteval"]),
     (["--eval_set", "sts99"], ["--eval_set", "'sts99'", "sickr_dev"]),
     (["--eval_file", "{own}", "{own}"], ["--eval_file", "my_pairs_spearman", "rename"]),
     (["--eval_file", "{own}", "--eval_score_range", "0", "5"], ["--eval_score_range", "row 1", "-3.5", "0 to 5"]),
     (["--eval_file", "{own}", "--eval_score_range", "0", "nan"], ["--eval_score_range", "nan"]),
-    (["--eval_file", "{own}", "--eval_columns", "a", "b"], ["--eval_columns", "three names"]),
+    (["--eval_file", "{own}", "--eval_columns", "a", "b"], ["--eval_columns", "name those of"]),
     (["--eval_score_range", "0", "5"], ["--eval_score_range", "eval_file"]),
-    (["--eval_transfer", "MR"], ["--eval_transfer", "no files of MR", "dystress prepare senteval"]),
+    (["--eval_transfer", "MR"], ["--eval_transfer", "no MR", "dystress prepare senteval"]),
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from dystress_text.evaluation.catalogue import STS_TASKS
-from dystress_text.evaluation.readers import StsPairs, concatenate, read_sts_benchmark, read_sts_year
+from dystress_text.evaluation.readers import StsPairs, concatenate, read_sts_benchmark, read_sts_subset
 from dystress_text.evaluation.sts import evaluate_sts, evaluate_sts_task, score_vectors, spearman
 from dystress_text.files.places import EMBEDDED
 
@@ -21,7 +21,7 @@ def arbitrary_vectors(sentences):
 
 
 def test_scores_are_those_of_a_literal_computation():
-    pairs = read_sts_benchmark(EMBEDDED / "senteval/STS/MiniSTS/mini-sts.csv", "mini-STS")
+    pairs = read_sts_benchmark(EMBEDDED / "senteval/STS/MiniSTS/mini-sts.csv")
     result = evaluate_sts(pairs, arbitrary_vectors)
     a, b = arbitrary_vectors(pairs.first).numpy(), arbitrary_vectors(pairs.second).numpy()
     cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
@@ -36,7 +36,7 @@ def test_scores_are_those_of_a_literal_computation():
 
 
 def test_every_distinct_sentence_is_embedded_once():
-    pairs = StsPairs("x", ("a b", "c", "a b"), ("c", "d", "e"), np.array([1.0, 2.0, 5.0]))
+    pairs = StsPairs(("a b", "c", "a b"), ("c", "d", "e"), np.array([1.0, 2.0, 5.0]))
     asked = []
     evaluate_sts(pairs, lambda s: asked.extend(s) or arbitrary_vectors(s))
     assert sorted(asked) == ["a b", "c", "d", "e"]
@@ -47,7 +47,7 @@ def test_constant_or_missing_numbers_have_no_correlation():
     assert spearman(x, x) == pytest.approx(100)
     assert math.isnan(spearman(np.ones(3), x))
     assert math.isnan(spearman(np.array([1.0, np.nan, 2.0]), x))
-    pairs = StsPairs("x", ("a", "b", "c"), ("d", "e", "f"), x)
+    pairs = StsPairs(("a", "b", "c"), ("d", "e", "f"), x)
     assert math.isnan(score_vectors(pairs, torch.ones(6, 4)).spearman)
     assert math.isnan(score_vectors(pairs, torch.full((6, 4), torch.nan)).spearman)
 
@@ -62,14 +62,14 @@ def test_lines_of_the_benchmark_are_split_at_line_feeds_and_tabs_alone(tmp_path)
 
 
 def test_unscored_pairs_of_a_year_are_dropped(tmp_path):
-    for subset, gold in {"FNWN": "1\n\n3\n", "headlines": "4.5\n2\n1\n", "OnWN": "\n\n0\n"}.items():
-        (tmp_path / f"STS.input.{subset}.txt").write_text("a b\tc\nd\te\nf\tg\n")
-        (tmp_path / f"STS.gs.{subset}.txt").write_text(gold)
-    subsets = read_sts_year(tmp_path, "STS13")
-    assert [len(s) for s in subsets.values()] == [2, 3, 1]
-    whole = concatenate("STS13", list(subsets.values()))
-    assert whole.scores.tolist() == [1, 3, 4.5, 2, 1, 0]
-    assert whole.first == ("a b", "f", "a b", "d", "f", "f")
+    (tmp_path / "input").write_text("a b\tc\nd\te\nf\tg\n")
+    subsets = []
+    for golds in ("1\n\n3\n", "4.5\n2\n1\n"):
+        (tmp_path / "gs").write_text(golds)
+        subsets.append(read_sts_subset(tmp_path / "input", tmp_path / "gs"))
+    whole = concatenate("STS13", subsets)
+    assert whole.scores.tolist() == [1, 3, 4.5, 2, 1]
+    assert whole.first == ("a b", "f", "a b", "d", "f")
 
 
 def test_real_sts_equals_scipy(shared):
@@ -95,6 +95,6 @@ def test_real_sts_equals_scipy(shared):
         figures.append(100 * stats.spearmanr(cosines, gold).statistic)
         sizes.append(len(rows))
     assert sum(sizes) == 3108
-    assert result.spearman == round(100 * stats.spearmanr(*zip(*every, strict=True)).statistic, 2)
-    assert result.mean == round(np.mean(figures), 2)
-    assert result.weighted_mean == round(np.average(figures, weights=sizes), 2)
+    assert result["spearman"] == round(100 * stats.spearmanr(*zip(*every, strict=True)).statistic, 2)
+    assert result["mean"] == round(np.mean(figures), 2)
+    assert result["weighted_mean"] == round(np.average(figures, weights=sizes), 2)
