@@ -141,17 +141,15 @@ STS_SETS = {  # by the names that --eval_set knows
     "sickr_test": _set("SICK-R", read_sick, 4927, "SICK/SICK_test_annotated.txt", "SICK-R test"),
 }
 STS_TASKS = tuple(STS_SETS[name] for name in ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb_test", "sickr_test"))
-_SST, _MRPC = "SST/binary/sentiment", "MRPC/msr_paraphrase"
+_SST, _MRPC, _MINI = "SST/binary/sentiment", "MRPC/msr_paraphrase", "MiniParaphrase/paraphrase"
 TRANSFER_TASKS = (
     _folds("MR", 5331 + 5331, "MR/rt-polarity.pos", "MR/rt-polarity.neg"),
     _folds("CR", 2407 + 1368, "CR/custrev.pos", "CR/custrev.neg"),
     _folds("SUBJ", 5000 + 5000, "SUBJ/subj.objective", "SUBJ/subj.subjective"),
     _folds("MPQA", 3312 + 7294, "MPQA/mpqa.pos", "MPQA/mpqa.neg"),
     TransferTask(
-        "SST2",
-        read_sst,
-        {"train": (67349, f"{_SST}-train"), "dev": (872, f"{_SST}-dev"), "test": (1821, f"{_SST}-test")},
-        "dev",
+        "SST2", read_sst,
+        {"train": (67349, f"{_SST}-train"), "dev": (872, f"{_SST}-dev"), "test": (1821, f"{_SST}-test")}, "dev",
     ),
     TransferTask(
         "TREC", read_trec, {"train": (5452, "TREC/train_5500.label"), "test": (500, "TREC/TREC_10.label")}, "test", 6
@@ -159,27 +157,18 @@ TRANSFER_TASKS = (
     TransferTask(
         "MRPC", read_mrpc, {"train": (4076, f"{_MRPC}_train.txt"), "test": (1725, f"{_MRPC}_test.txt")}, "test"
     ),
-)
+)  # fmt: skip
 MINI_TRANSFER_TASKS = (
     _folds("MiniSentiment", 260, "MiniSentiment/sentiment.pos", "MiniSentiment/sentiment.neg"),
     _folds("MiniSubjectivity", 260, "MiniSubjectivity/subj.objective", "MiniSubjectivity/subj.subjective"),
     TransferTask(
-        "MiniQuestions",
-        read_trec,
-        {"train": (228, "MiniQuestions/train.label"), "test": (66, "MiniQuestions/test.label")},
-        "test",
-        6,
+        "MiniQuestions", read_trec,
+        {"train": (228, "MiniQuestions/train.label"), "test": (66, "MiniQuestions/test.label")}, "test", 6,
     ),
     TransferTask(
-        "MiniParaphrase",
-        read_mrpc,
-        {
-            "train": (220, "MiniParaphrase/paraphrase_train.txt"),
-            "test": (90, "MiniParaphrase/paraphrase_test.txt"),
-        },
-        "test",
+        "MiniParaphrase", read_mrpc, {"train": (220, f"{_MINI}_train.txt"), "test": (90, f"{_MINI}_test.txt")}, "test"
     ),
-)
+)  # fmt: skip
 SUITES: dict[str, dict[str, tuple[Task, ...]]] = {
     "senteval": {"sts": STS_TASKS, "transfer": TRANSFER_TASKS},
     "mini": {"sts": (STS_SETS["mini_sts"],), "transfer": MINI_TRANSFER_TASKS},

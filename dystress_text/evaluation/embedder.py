@@ -32,18 +32,14 @@ class EncodedOnce:
 
     def __init__(self, encode: Embed) -> None:
         self.encode = encode
-        self._rows: dict[str, int] = {}  # of each sentence in the vectors
-        self._vectors: Tensor | None = None  # (distinct sentences, dim)
+        self._vectors: dict[str, Tensor] = {}
 
     def __call__(self, sentences: Sequence[str]) -> Tensor:
         """Vectors of sentences: (n, dim), fp32, on the device of the encoder's vectors."""
-        new = [sentence for sentence in dict.fromkeys(sentences) if sentence not in self._rows]
+        new = [sentence for sentence in dict.fromkeys(sentences) if sentence not in self._vectors]
         if new:
-            vectors = self.encode(new).float()
-            self._vectors = vectors if self._vectors is None else torch.cat([self._vectors, vectors])
-            self._rows.update(zip(new, range(len(self._rows), len(self._vectors)), strict=True))
-        assert self._vectors is not None
-        return self._vectors[torch.tensor([self._rows[s] for s in sentences], device=self._vectors.device)]
+            self._vectors.update(zip(new, self.encode(new).float(), strict=True))
+        return torch.stack([self._vectors[sentence] for sentence in sentences])
 
 
 def refusing_useless(encode: Embed) -> Embed:

@@ -157,10 +157,10 @@ def build_evaluation(settings: EvaluationSettings, data_dir: str | Path | None =
         settings: sets, files and tasks to evaluate on.
         data_dir: where prepared data lie; None for the usual place.
     """
-    limits = settings.eval_score_range
-    accepted = None if limits is None else (limits[0], limits[1])
     sets = [eval_pairs(name, data_dir) for name in dict.fromkeys(settings.eval_set) if name != "none"]
-    sets += [read_scored_pairs(file, settings.eval_columns, accepted) for file in settings.eval_file or []]
+    sets += [
+        read_scored_pairs(file, settings.eval_columns, settings.eval_score_range) for file in settings.eval_file or []
+    ]
     metrics = [AVERAGE, *(pairs.metric("spearman") for pairs in sets)]
     twice = next((metric for metric in metrics if metrics.count(metric) > 1), None)
     if twice is not None:

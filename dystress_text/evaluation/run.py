@@ -36,7 +36,6 @@ Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group
 _SAME = (  # results of the same of all these stand beside each other in a file
     "suite", "mode", "engine", "data", "data_variant", "pooler_type", "max_seq_length", "dtype", "weights"
 )  # fmt: skip
-ENGINES = ("batched", "original")
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,9 @@ class SentEvalSettings:
     data_dir: str | None = option(None, "where prepared data lie; default: where dystress prepare puts them")
     dtype: str = option("fp32", "of the encoder's forward pass", choices=tuple(DTYPES))
     batch_size: int = option(64, "sentences at a time", interval="[1, inf)")
-    engine: str = option("batched", "ours, or original: everything by the senteval package", choices=ENGINES)
+    engine: str = option(
+        "batched", "ours, or original: everything by the senteval package", choices=("batched", "original")
+    )
     compare: bool = option(False, "add the rows of the published tables (BERT-base)")
     geometry: str = option("dev", "STS-B split for alignment and uniformity", choices=("dev", "test", "none"))
     output: Path | None = option(
@@ -69,11 +70,6 @@ class SentEvalSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
-
-    def result_file(self) -> Path:
-        """The file of the results."""
-        folder = Path(self.model)
-        return self.output or evaluation_file(folder if folder.is_dir() else Path(), self.suite, self.mode)
 
 
 @dataclass
@@ -184,7 +180,9 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
     encode, model = load_model(settings.model, settings.pooler_type, settings.dtype, settings.batch_size, progress=True)
     embed = EncodedOnce(refusing_useless(encode))
     about = {name: getattr(settings, name) for name in ("suite", "mode", "engine", "batch_size")}
-    results, file = Results({**about, "data": str(folder), "data_variant": variant, **model}), settings.result_file()
+    results = Results({**about, "data": str(folder), "data_variant": variant, **model})
+    of_model = Path(settings.model) if Path(settings.model).is_dir() else Path()
+    file = settings.output or evaluation_file(of_model, settings.suite, settings.mode)
     results.keep(file)
     if not file.exists():  # a place that cannot be written is found now, not after the first task
         results.write(file)

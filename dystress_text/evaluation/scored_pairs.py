@@ -24,7 +24,7 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def read_scored_pairs(
-    source: str, columns: Sequence[str] | None = None, score_range: tuple[float, float] | None = None
+    source: str, columns: Sequence[str] | None = None, score_range: Sequence[float] | None = None
 ) -> StsPairs:
     """Read pairs with scores; each run of white space within a sentence becomes one space.
 
@@ -99,10 +99,9 @@ def _read_csv(source: str, delimiter: str) -> tuple[Sequence[str], list[dict[str
     try:
         with open(source, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, delimiter=delimiter, strict=True)
-            rows = list(reader)
+            names, rows = reader.fieldnames or (), list(reader)
     except (OSError, ValueError, csv.Error) as error:
         raise ParameterError("eval_file", f"cannot read {source!r}: {reason_of(error)}") from error
-    names = reader.fieldnames or ()
     for number, row in enumerate(rows, 1):
         if None in row:
             raise ParameterError("eval_file", f"row {number} of {source!r} has more than {len(names)} columns")
