@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import signal
 import sys
 import warnings
 from collections.abc import Callable
 from typing import NoReturn
 
-from dystress_text.cli.access_tokens import without_tokens
 from dystress_text.errors import Interrupted, ParameterError, UserError
+
+_TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
+_SHORTEST = 8  # a shorter value is not a token, and replacing it would hide ordinary words
 
 
 class OneLineErrors:
@@ -35,12 +38,21 @@ class OneLineParser(OneLineErrors, argparse.ArgumentParser):
         )
 
 
+def without_tokens(text: str) -> str:
+    """The text with stars in place of each access token of the hub: the environment's, and what has the form of one."""
+    for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        token = os.environ.get(variable, "").strip()
+        if len(token) >= _SHORTEST:
+            text = text.replace(token, "***")
+    return _TOKEN.sub("***", text)
+
+
 def one_line(message: str) -> str:
     """A message that is safe to print: on one line, without control characters and access tokens."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in without_tokens(message))
 
 
-def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupted") -> int:
+def exit_code(prog: str, work: Callable[[], bool]) -> int:
     """Run a program's work and return the exit code.
 
     The code is 0 if all is done, 1 if something is left, 2 after a one-line error, and 128 + the number of a signal.
@@ -48,7 +60,6 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
     Args:
         prog: the program's name, which begins every message.
         work: does the work and returns whether all of it was done.
-        interrupted: the message after Ctrl-C.
     """
     warnings.formatwarning = lambda message, *_, **__: f"{prog}: warning: {one_line(' '.join(str(message).split()))}\n"
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -63,7 +74,7 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
         print(f"{prog}: {stop}", file=sys.stderr, flush=True)
         return 128 + stop.signal
     except KeyboardInterrupt:
-        print(f"{prog}: {interrupted}", file=sys.stderr, flush=True)
+        print(f"{prog}: interrupted", file=sys.stderr, flush=True)
         return 130
     except BrokenPipeError:  # ``| head``
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that flushing at exit does not fail again

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dystress_text.cli.access_tokens import holds_token
+from dystress_text.cli.command_line import without_tokens
 from dystress_text.cli.options import SettingsParser
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.core.temperature import ProfileTemperature
@@ -108,5 +108,5 @@ def _check_text(name: str, value: str) -> None:
         unusable = True
     if unusable:
         raise ParameterError(name, f"{value!r} has a character that no name can have")
-    if holds_token(value):
+    if without_tokens(value) != value:
         raise ParameterError(name, "this looks like an access token; put it into the environment variable HF_TOKEN")
