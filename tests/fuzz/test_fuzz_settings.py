@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from dystress_text.cli.command_line import exit_code
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.arguments import FLAGS, REPLACED, parse
-from dystress_text.simcse.objective import TEXT
-from dystress_text.simcse.settings import TextSettings
+from dystress_text.simcse.settings import TEXT, TextSettings
 from dystress_text.training.build_loss import build_objective
 from dystress_text.training.settings import EngineSettings, LossSettings
 from vision.pretraining.settings import VisionEngineSettings, VisionLossSettings, VisionSettings

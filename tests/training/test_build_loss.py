@@ -21,7 +21,7 @@ from dystress_text.core import (
 from dystress_text.core.rules import NEGATIVE_RULES
 from dystress_text.errors import ParameterError
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.objective import TEXT, temperature_of_record
+from dystress_text.simcse.settings import TEXT, temperature_of_record
 from dystress_text.train import main
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.build_loss import build_objective, learned_group
