@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import VOCABULARY
-from page_cases import a_run
 from scipy import stats
+from sweep_runs import a_run
 
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.evaluation import classifier
