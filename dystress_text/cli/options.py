@@ -44,7 +44,9 @@ def option(
         choices: the valid words.
         **more: further arguments of argparse's ``add_argument``.
     """
-    metadata = {"help": help, "interval": interval, "needs": needs, "choices": choices and list(choices), **more}
+    metadata = {"help": help, "interval": interval, "needs": needs, **more}
+    if choices is not None:
+        metadata["choices"] = list(choices)
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
