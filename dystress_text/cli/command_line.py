@@ -52,7 +52,7 @@ def one_line(message: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in without_tokens(message))
 
 
-def exit_code(prog: str, work: Callable[[], bool]) -> int:
+def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupted") -> int:
     """Run a program's work and return the exit code.
 
     The code is 0 if all is done, 1 if something is left, 2 after a one-line error, and 128 + the number of a signal.
@@ -60,6 +60,7 @@ def exit_code(prog: str, work: Callable[[], bool]) -> int:
     Args:
         prog: the program's name, which begins every message.
         work: does the work and returns whether all of it was done.
+        interrupted: the message after Ctrl-C.
     """
     warnings.formatwarning = lambda message, *_, **__: f"{prog}: warning: {one_line(' '.join(str(message).split()))}\n"
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -74,7 +75,7 @@ def exit_code(prog: str, work: Callable[[], bool]) -> int:
         print(f"{prog}: {stop}", file=sys.stderr, flush=True)
         return 128 + stop.signal
     except KeyboardInterrupt:
-        print(f"{prog}: interrupted", file=sys.stderr, flush=True)
+        print(f"{prog}: {interrupted}", file=sys.stderr, flush=True)
         return 130
     except BrokenPipeError:  # ``| head``
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that flushing at exit does not fail again
