@@ -1,7 +1,4 @@
-"""The presets of text runs: the paper's rows, controls, SimCSE's models, and small runs.
-
-dystress presets    # lists them, in a checkout also those for images
-"""
+"""The presets of text runs: the paper's rows, controls, SimCSE's models, and small runs."""
 
 from __future__ import annotations
 

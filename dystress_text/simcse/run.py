@@ -49,7 +49,7 @@ from dystress_text.training.settings import EngineSettings, LossSettings
 from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.task import Run
 
-Publish = Callable[[Path, dict[str, Any], ContrastiveLoss], str | None]
+Publish = Callable[[Path, dict[str, Any], ContrastiveLoss], None]
 
 
 class TextRun(Run):
@@ -58,7 +58,7 @@ class TextRun(Run):
     Args:
         settings: as parsed.
         accelerator: of the run.
-        publish: writes card and page into the folder, and returns a line about them.
+        publish: writes record, card and page into the folder, and says so.
     """
 
     task: SimcseTask
@@ -159,9 +159,9 @@ class TextRun(Run):
         if dev is not None:
             self.record["similarities"]["after"] = similarity_histograms(dev, encode(dev.sentences))
         self.record["random_pairs"] = random_pairs(encode(self._measured).numpy())
-        published = self.publish(output, self.record, task.objective)
-        for line in (*self._results(), *([] if published is None else [published])):
+        for line in self._results():
             _say(line)
+        self.publish(output, self.record, task.objective)
 
     def _results(self) -> list[str]:
         """Speed, what was learned, and the table of the set before and after training."""
