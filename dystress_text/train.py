@@ -22,7 +22,6 @@ from typing import Any
 import transformers
 
 from dystress_text.cli.command_line import exit_code
-from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.report.page import leave_report
 from dystress_text.report.text_page import write_text_report
@@ -41,11 +40,11 @@ def train(settings: RunSettings) -> dict[str, Any]:
         UserError: the settings or the data are wrong, or the run cannot be resumed.
     """
 
-    def publish(output: Path, record: dict[str, Any], objective: ContrastiveLoss) -> None:
+    def publish(output: Path, record: dict[str, Any]) -> None:
         record["base_model"] = describe_base(model_path(record["settings"]["model_name_or_path"]))
         write_record(output, record)
         write_card(output, record)
-        page = leave_report(output, objective.temperature, write_text_report)
+        page = leave_report(output, write=write_text_report)
         print(f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}", flush=True)
 
     return run(settings.engine, lambda accelerator: TextRun(settings, accelerator, publish))

@@ -14,7 +14,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.registry import Temperature
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
@@ -49,8 +48,6 @@ from dystress_text.training.settings import EngineSettings, LossSettings
 from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.task import Run
 
-Publish = Callable[[Path, dict[str, Any], ContrastiveLoss], None]
-
 
 class TextRun(Run):
     """A run on sentences; build it on all processes.
@@ -63,7 +60,9 @@ class TextRun(Run):
 
     task: SimcseTask
 
-    def __init__(self, settings: RunSettings, accelerator: Accelerator, publish: Publish) -> None:
+    def __init__(
+        self, settings: RunSettings, accelerator: Accelerator, publish: Callable[[Path, dict[str, Any]], None]
+    ) -> None:
         keep_few_kernels()
         text, engine = settings.text, settings.engine
         self.settings, self.accelerator, self.publish = settings, accelerator, publish
@@ -111,25 +110,25 @@ class TextRun(Run):
 
     def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
         task, corpus = self.task, self.task.corpus
-        for line in (*self.start.notes, f"{corpus.report.summary()} ({self.text.name})"):
-            _say(line)
+        lines = [*self.start.notes, f"{corpus.report.summary()} ({self.text.name})"]
         if self.settings.text.drop_duplicates:
-            _say(f"{self.record['corpus']['dropped']:,} samples with the tokens of an earlier one are dropped")
-        self.record["data_variants"] = self._variants()
-        _say(f"{type(task.objective).__name__} with {task.objective.temperature}")
+            lines.append(f"{self.record['corpus']['dropped']:,} samples with the tokens of an earlier one are dropped")
+        self.record["data_variants"] = variants = self._variants()
+        lines += [
+            f"--{name}: not the published data but a variant: {found}" for name, found in variants.items() if found
+        ]
+        lines.append(f"{type(task.objective).__name__} with {task.objective.temperature}")
         samples = "sentences" if corpus.columns == 1 else f"rows of {corpus.columns} sentences"
-        _say(f"{steps:,} steps of {batch_size} {samples} on {describe(self.accelerator)}")
+        lines.append(f"{steps:,} steps of {batch_size} {samples} on {describe(self.accelerator)}")
+        print(*lines, sep="\n", flush=True)
         self._measured = some_sentences(self.text, corpus.report.sentences)  # now: a text may be gone at the end
         self.record["untrained"] = {} if self.dev is None else self._measure_untrained(self.dev)
 
     def _variants(self) -> dict[str, str | None]:
         """The variants of prepared data, by option; None for published data."""
-        settings, variants = self.settings, {"train_file": variant_of(Path(self.text.name))}
-        if set(settings.evaluation.eval_set) & set(PREPARED_SETS):
-            variants["eval_set"] = variant_of(suite_folder("senteval", settings.text.data_dir))
-        for option, variant in variants.items():
-            if variant is not None:
-                _say(f"--{option}: not the published data but a variant: {variant}")
+        variants = {"train_file": variant_of(Path(self.text.name))}
+        if set(self.settings.evaluation.eval_set) & set(PREPARED_SETS):
+            variants["eval_set"] = variant_of(suite_folder("senteval", self.settings.text.data_dir))
         return variants
 
     def _measure_untrained(self, dev: StsPairs) -> dict[str, dict[str, float]]:
@@ -159,9 +158,8 @@ class TextRun(Run):
         if dev is not None:
             self.record["similarities"]["after"] = similarity_histograms(dev, encode(dev.sentences))
         self.record["random_pairs"] = random_pairs(encode(self._measured).numpy())
-        for line in self._results():
-            _say(line)
-        self.publish(output, self.record, task.objective)
+        print(*self._results(), sep="\n", flush=True)
+        self.publish(output, self.record)
 
     def _results(self) -> list[str]:
         """Speed, what was learned, and the table of the set before and after training."""
@@ -210,7 +208,3 @@ def paper_row(settings: RunSettings, temperature: Temperature, processes: int) -
         trained_with(settings.options(), temperature, batch),
         trained_with(row.options(), of_row, row.engine.train_batch_size),
     )
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
