@@ -29,8 +29,8 @@ from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.run import TextRun
 from dystress_text.simcse.settings import RunSettings
 from dystress_text.simcse.start import model_path
-from dystress_text.training.run import run
 from dystress_text.training.run_folder import write_record
+from dystress_text.training.trainer import run
 
 
 def train(settings: RunSettings) -> dict[str, Any]:

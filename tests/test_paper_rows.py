@@ -7,7 +7,7 @@ from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.simcse import arguments as text_arguments
 from dystress_text.simcse import paper as text_paper
 from dystress_text.simcse.settings import TEXT
-from dystress_text.training.build_loss import build_temperature
+from dystress_text.training.build_loss import build_rule
 from vision import train
 from vision.evaluation import paper
 from vision.evaluation.fine_tuning import NAMED_WEIGHTS, FineTuningRecipe
@@ -61,7 +61,7 @@ def text_problems(tables):
                 theirs, dict(zip(names, [*ours.figures(group).values(), ours.printed[half]], strict=True))
             )
             settings = text_arguments.parse([f"--preset={ours.preset}"])
-            values = build_temperature(settings.loss, TEXT).values()
+            values = build_rule(settings.loss, TEXT).values()
             options = {**settings.options(), **values, "temp": values.get("tau")}
             yield key, row["name"], found + hyper_parameters(options, table["setup"], row["settings"])
 

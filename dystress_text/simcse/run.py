@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -14,7 +13,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from dystress_text.core.registry import Temperature
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
 from dystress_text.encoders.saved_model import load_saved
@@ -23,14 +21,13 @@ from dystress_text.evaluation.catalogue import PREPARED_SETS, suite_folder
 from dystress_text.evaluation.evaluators import build_evaluation, digest_of, further_lines, sts_line, sts_metrics
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs, random_pairs_rows
 from dystress_text.evaluation.readers import StsPairs
-from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import score_vectors, similarity_histograms
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import versions
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.presets import PRESETS
-from dystress_text.simcse.settings import TEXT, RunSettings, TextSettings
+from dystress_text.simcse.settings import TEXT, RunSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.training_text import TrainingText, training_text
@@ -38,14 +35,11 @@ from dystress_text.training.accelerator import (
     describe,
     evaluation_dtype,
     gather_of,
-    global_batch_size,
     keep_few_kernels,
 )
-from dystress_text.training.build_loss import build_objective, build_temperature, learned_group
-from dystress_text.training.presets import entry_of, settings_of, trained_with
+from dystress_text.training.build_loss import build_objective, build_rule, learned_group
+from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import TEXT_PROGRAM
-from dystress_text.training.settings import EngineSettings, LossSettings
-from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.task import Run
 
 
@@ -89,7 +83,6 @@ class TextRun(Run):
             start.model, start.tokenizer, corpus, objective, self.evaluation, text.packing, masking, text.mlm_weight,
             evaluation_dtype(accelerator),
         )  # fmt: skip
-        self.similarity_log = similarity_log_of(engine, objective)
         self.learned_temperature = learned_group(objective, settings.loss)
         of_pairs = "" if settings.evaluation.eval_file is None else f", --eval_file {digest_of(self.evaluation)}"
         self.data_id = corpus.identity + of_pairs
@@ -104,7 +97,9 @@ class TextRun(Run):
             "temperature_parameters": objective.temperature.values(),
             "corpus": {**asdict(corpus.report), "dropped": len(read) - len(corpus)},
             "versions": versions("sentence-transformers", "tokenizers"),
-            **paper_row(settings, objective.temperature, accelerator.num_processes),
+            **paper_row(
+                PRESETS[settings.preset], settings, accelerator.num_processes, lambda loss: build_rule(loss, TEXT)
+            ),
             **start.about,
         }
 
@@ -191,20 +186,3 @@ def some_sentences(text: TrainingText, sentences: int, most: int = MOST_SENTENCE
     rows = np.random.default_rng(0).permutation(sentences // text.columns)[:most] * text.columns
     wanted, read = set(rows.tolist()), text.sentences(CorpusReport(), int(rows.max()) + 1)
     return list(dict.fromkeys(sentence for row, sentence in enumerate(read) if row in wanted))
-
-
-def paper_row(settings: RunSettings, temperature: Temperature, processes: int) -> dict[str, Any]:
-    """The record's entry about the row of the paper that the preset stands for; empty where there is none."""
-    preset = PRESETS[settings.preset]
-    text, evaluation = settings_of(preset, TextSettings), settings_of(preset, EvaluationSettings)
-    loss, engine = settings_of(preset, LossSettings), settings_of(preset, EngineSettings)
-    row = RunSettings(text, evaluation, loss, engine, settings.preset)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a falling logit is said about the run's own temperature
-        of_row = build_temperature(row.loss, TEXT)
-    batch = global_batch_size(settings.engine, processes)
-    return entry_of(
-        preset,
-        trained_with(settings.options(), temperature, batch),
-        trained_with(row.options(), of_row, row.engine.train_batch_size),
-    )

@@ -89,7 +89,9 @@ class TextSettings:
     text_columns: list[str] | None = option(
         None, "supervised: the columns in that order; default all columns of the table.", needs="supervised"
     )
-    hard_negative_weight: float = option(0.0, "Added to the logits of a row's own hard negatives, after 1 / tau.")
+    hard_negative_weight: float = option(
+        0.0, "Added to the logits of a row's own hard negatives, after 1 / tau.", interval="(-1e9, 1e9)"
+    )
     bidirectional: bool = option(
         False, "infonce: each positive has to find its anchor too; the loss is the mean of both directions."
     )

@@ -46,10 +46,9 @@ from dystress_text.simcse.training_text import TextFile
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.build_loss import build_objective
-from dystress_text.training.optimizer import parameter_groups
 from dystress_text.training.settings import EngineSettings, LossSettings
 from dystress_text.training.task import Run
-from dystress_text.training.trainer import Trainer
+from dystress_text.training.trainer import Trainer, parameter_groups
 
 RATE, LENGTH = 3e-5, 32
 WARM = 5  # batches of each contestant before the first turn, on an accelerator

@@ -37,10 +37,6 @@ def checked(parser, argv):
     settings = accepted(parser, argv)
     if settings is not None:
         assert isinstance(settings, RunSettings | PretrainSettings)
-        for name, value in settings.options().items():
-            if isinstance(value, str):  # a path or a name that the system takes
-                assert "\0" not in value, name
-                value.encode("utf-8", "surrogateescape")
         json.dumps(settings.options())
     return settings
 

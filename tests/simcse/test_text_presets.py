@@ -10,10 +10,9 @@ from dystress_text.evaluation.catalogue import average
 from dystress_text.simcse.arguments import GROUPS, parse
 from dystress_text.simcse.paper import ROWS
 from dystress_text.simcse.presets import PRESETS, SIMCSE_MODELS, TABLES
-from dystress_text.simcse.run import paper_row
 from dystress_text.simcse.settings import TEXT
-from dystress_text.training.build_loss import build_objective, build_temperature
-from dystress_text.training.presets import listing, said_of
+from dystress_text.training.build_loss import build_objective, build_rule
+from dystress_text.training.presets import listing, paper_row, said_of
 
 DEFAULT = "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)"
 MISPRINTED = {"MACL (repro.)": 75.45, "DySTreSS 0.03/0.05": 75.46, "DySTreSS* 0.03/0.05": 75.97}
@@ -83,7 +82,7 @@ BEST = "Table stsresall, row DySTreSS* 0.05/0.07"
 )  # fmt: skip
 def test_a_run_says_in_what_it_differs_from_its_row(flags, row, differs):
     settings = parse(flags)
-    entry = paper_row(settings, build_temperature(settings.loss, TEXT), 2)
+    entry = paper_row(PRESETS[settings.preset], settings, 2, lambda loss: build_rule(loss, TEXT))
     assert entry["paper"]["rows"] == [row]
     told = entry["paper"]["differs"]
     assert sorted(told.replace("--", "").split(", ")) == sorted(differs.replace("--", "").split(", "))
