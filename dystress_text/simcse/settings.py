@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -142,4 +143,6 @@ def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
     left = ("learn_temperature", "temperature_bounds", "temperature_learning_rate") if learned else ()
     known = {entry.name for entry in fields(LossSettings)}.difference(left)
     options = {name: value for name, value in (record["settings"] | learned).items() if name in known}
-    return build_rule(LossSettings(**options), TEXT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # training has said that a logit falls
+        return build_rule(LossSettings(**options), TEXT)

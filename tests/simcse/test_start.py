@@ -136,7 +136,7 @@ def st_model(folder, tiny_bert, pooling="mean", layers=(), more=(), limit=None, 
 )
 def test_a_model_is_trained_further_as_it_is(pooling, layers, more, limit, pooler, tiny_bert, tmp_path):
     expected = st_model(tmp_path / "m", tiny_bert, pooling, layers, more, limit)
-    start = load_start(TextSettings(str(tmp_path / "m")))
+    start = load_start(TextSettings(str(tmp_path / "m"), max_seq_length=9))
     assert start.model.pooler_type == pooler
     assert (start.model.keep_head, start.model.normalize) == (Dense in more, Normalize in more)
     close(start.model.encode(SENTENCES, start.tokenizer), expected)

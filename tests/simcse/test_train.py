@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer
-from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from transformers import ModernBertModel
 
 from dystress_text.core.diagnosis import BINS
+from dystress_text.encoders.encoder import load_encoder
 from dystress_text.evaluation.readers import read_sts_benchmark
+from dystress_text.evaluation.sts import score_vectors
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.settings import TEXT
 from dystress_text.train import main
@@ -39,14 +40,15 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     assert len({path.stat().st_mode for path in out.iterdir() if path.is_file()}) == 1  # others may read the model
 
     pairs = read_sts_benchmark(data_dir / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv")
-    model = SentenceTransformer(str(out), device="cpu")
-    row = dict(zip(pairs.sentences, model.encode(pairs.sentences, convert_to_tensor=True).double(), strict=True))
-    scored = list(zip(pairs.first, pairs.second, pairs.scores, strict=True))
-    cosines = [torch.cosine_similarity(row[a], row[b], dim=0).item() for a, b, _ in scored]
-    spearman = 100 * spearmanr(cosines, pairs.scores).statistic
-    assert spearman == pytest.approx(record["trained"]["sts_b_dev_spearman"], abs=1e-3)
+    encoder, tokenizer = load_encoder(str(out), "cls", mlp_head=False)
+    vectors = encoder.encode(pairs.sentences, tokenizer)
+    theirs = SentenceTransformer(str(out), device="cpu").encode(pairs.sentences, convert_to_tensor=True)
+    torch.testing.assert_close(vectors, theirs, rtol=0, atol=1e-6)
+    assert score_vectors(pairs, vectors).spearman == pytest.approx(record["trained"]["sts_b_dev_spearman"], abs=1e-9)
     assert (record["similarities"]["set"], record["similarities"]["positive_above"]) == ("STS-B dev", 4)
-    alike = [cosine for cosine, (_, _, score) in zip(cosines, scored, strict=True) if score > 4]
+    row = dict(zip(pairs.sentences, vectors.double(), strict=True))
+    scored = zip(pairs.first, pairs.second, pairs.scores, strict=True)
+    alike = [torch.cosine_similarity(row[a], row[b], dim=0).item() for a, b, score in scored if score > 4]
     counts = np.histogram(alike, BINS, (-1, 1))[0]
     assert np.abs(counts - record["similarities"]["after"]["alike"]).sum() <= 2  # one may lie on an edge
 
