@@ -25,12 +25,11 @@ from dystress_text.evaluation.sts import score_vectors, similarity_histograms
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import versions
-from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.corpus import TrainingText, load_corpus, training_text
 from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import TEXT, RunSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.training_text import TrainingText, training_text
 from dystress_text.training.accelerator import (
     describe,
     evaluation_dtype,
