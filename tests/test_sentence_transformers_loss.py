@@ -142,7 +142,6 @@ def test_the_cache_replays_dropout(tiny_bert):
 SHARED_CASES = {
     "triplets": (3, lambda model, **o: DySTreSSLoss(model, **o)),
     "NT-Xent": (2, lambda model, **o: DySTreSSLoss(model, objective=OBJECTIVES["NT-Xent"](), **o)),
-    "MACL": (2, lambda model, **o: DySTreSSLoss(model, objective=OBJECTIVES["MACL"](), **o)),
     "Matryoshka": (3, lambda model, **o: MatryoshkaLoss(model, DySTreSSLoss(model, **o), DIMS, WEIGHTS)),
 }
 
@@ -207,11 +206,8 @@ def test_a_run_and_its_card(tiny_bert, tmp_path):
 
 
 def test_a_schedule_follows_the_trainer(tiny_bert, tmp_path, monkeypatch):
-    told = []
-    advance = ScheduledTemperature.advance
-    monkeypatch.setattr(
-        ScheduledTemperature, "advance", lambda self, *progress: (told.append(progress), advance(self, *progress))
-    )
+    told, advance = [], DySTreSSLoss.advance
+    monkeypatch.setattr(DySTreSSLoss, "advance", lambda self, *at: (told.append(at), advance(self, *at)))
     options = {"rows": 16, "num_train_epochs": 2, "gradient_accumulation_steps": 2, "save_strategy": "epoch"}
     whole = [(0.0, 0.0), (0.5, 0.25), (1.0, 0.5), (1.5, 0.75)]  # 2 steps an epoch, each of 2 batches of 4
 

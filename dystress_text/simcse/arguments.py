@@ -24,7 +24,7 @@ def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
     groups, preset = parse_settings(words, GROUPS, PRESETS, "paper", "dystress train", description)
     named = (word.removeprefix("--").split("=")[0] for word in words if word.startswith("--"))
     given = frozenset(name.replace("-", "_") for name in named)
-    return RunSettings(*groups, preset=preset, given=given)
+    return RunSettings(*groups, preset, given)
 
 
 # flags: what they are here when on and when off; a text says why that is refused

@@ -29,8 +29,7 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     printed = capsys.readouterr().out
     assert (record["steps"], record["corpus"]["sentences"], record["random_pairs"]["sentences"]) == (6, 200, 200)
     assert set(record["untrained"]) == {"cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last"}
-    assert record["sentences_per_second"] > 0
-    assert 0 < record["padding_share"] < 1
+    assert 0 < record["padding_share"] < 1 < record["sentences_per_second"]
     assert (record["settings"]["preset"], record["objective"]) == ("paper", "InfoNCELoss")
     assert record["temperature"] == "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)"
     for said in (record["temperature"], f"{record['trained']['sts_b_dev_spearman']:.2f}", "similarity reached by"):
@@ -143,13 +142,6 @@ def test_bad_input_is_one_line_and_leaves_no_model(flags, wrong, words, tmp_path
     assert line.startswith("dystress train: error: ")
     assert all(word in line for word in words), line
     assert not (tmp_path / "out" / "model.safetensors").exists()
-
-
-def test_without_network_the_papers_run_names_the_three_ways_on(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("DYSTRESS_DATA", str(tmp_path / "nothing"))
-    assert main([f"--output_dir={tmp_path / 'out'}"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert all(way in line for way in ("prepare", "--train_file", "--preset quickstart"))
 
 
 def test_a_falling_logit_is_one_warning(flags):
