@@ -21,10 +21,11 @@ GROUPS = (TextSettings, EvaluationSettings, LossSettings, EngineSettings)
 def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
     """Settings from the command line."""
     words = translate(argv)
-    groups, preset = parse_settings(words, GROUPS, PRESETS, "paper", "dystress train", description)
+    settings, preset = parse_settings(words, GROUPS, PRESETS, "paper", "dystress train", description)
+    text, evaluation, loss, engine = settings
     named = (word.removeprefix("--").split("=")[0] for word in words if word.startswith("--"))
     given = frozenset(name.replace("-", "_") for name in named)
-    return RunSettings(*groups, preset, given)
+    return RunSettings(text, evaluation, loss, engine, preset, given)
 
 
 # flags: what they are here when on and when off; a text says why that is refused
