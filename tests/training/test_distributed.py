@@ -26,8 +26,7 @@ from dystress_text.core import (
     ShiftedCosineTemperature,
 )
 from dystress_text.errors import UserError
-from dystress_text.simcse.corpus import load_corpus
-from dystress_text.simcse.training_text import TextFile
+from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.training.accelerator import _check_launch, make_accelerator
 from dystress_text.training.settings import EngineSettings
 
