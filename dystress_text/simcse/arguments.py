@@ -12,7 +12,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import RunSettings, TextSettings
-from dystress_text.training.arguments import parse_settings
+from dystress_text.training.presets import parse_settings
 from dystress_text.training.settings import EngineSettings, LossSettings
 
 GROUPS = (TextSettings, EvaluationSettings, LossSettings, EngineSettings)
