@@ -116,7 +116,7 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def corpus(text_file: Path, tokenizer: PreTrainedTokenizerFast) -> TokenizedCorpus:
     """The sentences of ``text_file``, of 16 tokens at most."""
-    return load_corpus(TextFile(text_file), tokenizer, 16, progress=False)
+    return load_corpus(TextFile(text_file), tokenizer, 16)
 
 
 @pytest.fixture(scope="session")

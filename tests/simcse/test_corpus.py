@@ -22,7 +22,7 @@ def read(data: bytes, limit: int | None = None) -> tuple[list[str], CorpusReport
 
 
 def load(file, tokenizer, folder, limit=None, length=9):
-    return load_corpus(TextFile(file), tokenizer, length, limit, cache_dir=folder, progress=False)
+    return load_corpus(TextFile(file), tokenizer, length, limit, cache_dir=folder)
 
 
 def test_every_finding_is_counted():
