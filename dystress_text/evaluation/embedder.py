@@ -70,7 +70,8 @@ def load_model(
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     forward = DTYPES[dtype], batch_size, progress, device
-    with torch.random.fork_rng(devices=[]):  # weights missing from a file are drawn at random
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # weights missing from a file are drawn at random
         if pooler_type is None:
             embed, module, limit = _load_sentence_transformer(model, *forward)
         else:
