@@ -224,6 +224,7 @@ def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: 
 
 
 def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path, embed: Embed) -> None:
+    results.left_out.pop("geometry", None)
     try:
         pairs = STS_SETS["mini_sts" if settings.suite == "mini" else f"stsb_{settings.geometry}"].pairs(folder)
     except DataError as error:
