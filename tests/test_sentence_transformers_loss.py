@@ -313,7 +313,7 @@ def test_columns_that_do_not_fit_are_refused(tiny_bert, mini_batch_size):
     [({"temperature": 0.05, "objective": NTXentLoss(0.1)}, "either temperature or objective"),
      ({"objective": QueueInfoNCELoss(0.1, 8, 16)}, "momentum encoder"),
      ({"objective": InfoNCELoss(0.1, gather=ProcessGather(0, 2))}, "gather_across_devices=True"),
-     ({"temperature": -1.0}, "tau must be a positive"),
+     ({"temperature": -1.0}, r"tau must lie in \(0, inf\)"),
      ({"mini_batch_size": 0}, "mini_batch_size must be at least 1, got 0")],
 )  # fmt: skip
 def test_arguments_that_do_not_fit_are_refused(tiny_bert, options, words):

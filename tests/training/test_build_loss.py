@@ -72,7 +72,7 @@ def test_every_name_builds_and_its_constructors_options_are_settings():
         ({"beta": 1.0}, "beta: only hcl takes it"),
         ({"temp": 0.1, "temperature": "cosine"}, "temp: temperature 'cosine' takes tau_min, tau_max only"),
         ({"tau_min": 0.3, "tau_max": 0.2}, "tau_min: must not exceed tau_max"),
-        ({"temp": -1.0}, "temp: must be a positive"),
+        ({"temp": -1.0}, r"temp: must lie in \(0, inf\)"),
         ({"rule": "adnce", "objective": "dclw", "sigma": 1.0}, "rule: adnce does not go with objective dclw"),
         ({"objective": "siglip", "temp": 0.1}, "temp: objective 'siglip' has a learned scale and bias of its own"),
         ({"temperature": "nonsense"}, "temperature: .*nonsense"),
