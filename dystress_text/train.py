@@ -26,8 +26,7 @@ from dystress_text.cli.command_line import exit_code
 from dystress_text.cli.options import SettingsParser
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.export.card import describe_base, write_card
-from dystress_text.report.page import leave_report
-from dystress_text.report.text_page import write_text_report
+from dystress_text.report.text_page import leave_text_report
 from dystress_text.simcse import arguments
 from dystress_text.simcse.run import TextRun, model_path
 from dystress_text.simcse.settings import RunSettings
@@ -45,8 +44,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
     def publish(output: Path, record: Mapping[str, Any], objective: ContrastiveLoss) -> str:
         write_record(output, record)
         write_card(output, record)
-        page = leave_report(output, objective.temperature, write_text_report)
-        return f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}"
+        return f"\nSentenceTransformer({str(output)!r}) loads the model.\n{leave_text_report(output)}"
 
     def build(accelerator: Accelerator) -> TextRun:
         built = TextRun(settings, accelerator, publish)
