@@ -22,7 +22,7 @@ from dystress_text.core.registry import Temperature
 from dystress_text.report.page import leave_report, render_page
 from dystress_text.report.runs import read_finished
 from dystress_text.training.arguments import parse_settings
-from dystress_text.training.run import run
+from dystress_text.training.trainer import run
 from vision.evaluation.table import page_tables
 from vision.pretraining.presets import PRESETS
 from vision.pretraining.run import build_vision_run

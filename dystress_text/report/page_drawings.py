@@ -31,8 +31,8 @@ _BATCHES = {
 }
 _FIGURES = {
     "tau_effective": "effective temperature\n(each negative as heavy as its gradient)",
-    "high_gradient": "share of the negatives' gradient on the high-similarity region",
-    "high_share": "share of the negatives in the high-similarity region",
+    "high_gradient": "share of the negatives' gradient\non the high-similarity region",
+    "high_share": "share of the negatives\nin the high-similarity region",
     "positive": "mean similarity of positives",
     "negative": "mean similarity of negatives",
 }
