@@ -13,7 +13,7 @@ from dystress_text.files.prepared_data import Manifest
 from dystress_text.files.text_lines import UNPACK_ERRORS, open_text
 from dystress_text.preparation.data_sets import Request
 from dystress_text.preparation.unpack import unpack
-from dystress_text.simcse.training_text import WIKI1M
+from dystress_text.simcse.corpus import WIKI1M
 
 STSB_DEV_PAIRS = 1500
 # further files that are copied where the source has them

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import Interrupted, ParameterError, UserError
-from dystress_text.evaluation.catalogue import choose, own_names
+from dystress_text.evaluation.catalogue import choose
 from dystress_text.files.places import PACKAGE
 from dystress_text.report.runs import FREE
 from dystress_text.simcse.arguments import parse
@@ -66,12 +66,11 @@ class PlannedRun:
                 "--resume_from_checkpoint=auto",
             ]  # fmt: skip
         file = evaluation_file(self.folder, self.suite, "test")
-        result = read_json(file) if file.is_file() else {"complete": False}
-        asked: set[str] = {*result["asked"]} if result["complete"] else set()
-        if not set(self.tasks) <= asked and "all" not in asked:
+        evaluated = read_json(file)["tasks"] if file.is_file() else {}
+        if tasks := [task for task in self.tasks if task not in evaluated]:
             data = [] if self.data_dir is None else ["--data_dir", self.data_dir]
             command = [sys.executable, str(EVALUATE), "--model", str(self.folder), "--suite", self.suite, *data]
-            yield [*command, "--tasks", *sorted(asked | set(self.tasks))]
+            yield [*command, "--tasks", *tasks]
 
     def is_trained(self) -> bool:
         """Whether the folder holds this run, finished."""
@@ -112,9 +111,8 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
         raise UserError(f"{taken[0]}: not behind --, the sweep sets it")
     if options.jobs < 1:
         raise ParameterError("jobs", f"must be at least 1, got {options.jobs}")
-    tasks = tuple(own_names([task for task in options.tasks if task != "none"]))
-    if tasks:
-        choose(options.suite, tasks)  # an unknown one is refused before hours of training
+    chosen = choose(options.suite, [task for task in options.tasks if task != "none"])
+    tasks = tuple(task.name for group in chosen.values() for task in group)
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
     runs = []
     for seed in dict.fromkeys(options.seeds):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.catalogue import TASKS, Row
+from dystress_text.evaluation.catalogue import TASKS, Row, figure_of
 from dystress_text.report.runs import FinishedRun, read_finished
 from dystress_text.training.run_folder import TEXT_PROGRAM, evaluation_file, read_json
 
@@ -66,8 +66,7 @@ def _with_figures(run: FinishedRun) -> TextRun:
         evaluation = read_json(file)
         for task, result in evaluation["tasks"].items():
             kind = "sts" if "spearman" in result or task in TASKS["sts"] else "transfer"
-            figure = result.get("spearman", result.get("accuracy", result.get("figure")))
-            figures.setdefault(f"{evaluation['suite']}/{kind}", {})[task] = figure
+            figures.setdefault(f"{evaluation['suite']}/{kind}", {})[task] = figure_of(result)
         if evaluation.get("data_variant"):
             variants.append(f"evaluation: {evaluation['data_variant']}")
     return TextRun(run.folder, run.record, figures, variants)
