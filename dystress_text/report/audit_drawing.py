@@ -42,7 +42,7 @@ def draw_audit(audit: Audit, rule: Temperature | None, detach: bool = True) -> F
         if rule is not None and local is not None:
             _temperatures(bottom, s, local.numpy(), rule(s).detach().numpy(), window)
             top.label_outer()
-        bottom.set_xticks(np.arange(-1, 1.01, 0.2).round(1))
+        bottom.set_xticks(np.arange(-10, 11, 2) / 10)
         bins = np.flatnonzero(np.maximum(window.rule, window.constant) >= _LITTLE)  # where some of the gradient lies
         bottom.set_xlim(_EDGES[bins[0]], _EDGES[bins[-1] + 1])
         legend_below(figure, bottom, columns=3)

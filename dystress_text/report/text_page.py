@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
+from dystress_text.evaluation.random_pairs import random_pairs_rows
 from dystress_text.report.page import leave_report, render_page
 from dystress_text.report.tables import Comparisons, notes_of, sections
 from dystress_text.report.text_runs import TRAINING, read_text_runs
@@ -20,9 +20,9 @@ def text_page(compared: Comparisons) -> str:
     """The page of text runs, alone or side by side, as HTML."""
     alone = len(compared.runs) == 1  # the page has another table for what its training measured
     tables = sections(compared, but=TRAINING if alone else None)
-    for run in compared.runs:
-        if rows := random_pairs_rows(run.record):
-            title = f"Which similarity is high: random pairs{'' if alone else f', {run.folder.name}'}"
-            tables.append((title, [list(HEADER), *map(list, rows)]))
+    reached = {run.folder.name: dict(random_pairs_rows(run.record)) for run in compared.runs}
+    if shares := dict.fromkeys(share for rows in reached.values() for share in rows):
+        lines = [[share, *(rows.get(share, "-") for rows in reached.values())] for share in shares]
+        tables.append(("Which similarity is high: what random pairs reach", [["share of them", *reached], *lines]))
     runs = [(run, temperature_of_record(run.record)) for run in compared.runs]
     return render_page(runs, tables, notes_of(compared))
