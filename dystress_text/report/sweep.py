@@ -28,7 +28,6 @@ from dystress_text.simcse.settings import TEXT
 from dystress_text.training.build_loss import build_objective
 from dystress_text.training.run_folder import evaluation_file, read_json, read_record
 from dystress_text.training.settings import TEMPERATURE_OPTIONS
-from dystress_text.training.stop_signals import stop_signals
 
 GRID = tuple(option for option in TEMPERATURE_OPTIONS if option != "unit")  # the numbers
 SET_HERE = ("--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir")
@@ -165,6 +164,7 @@ def run_jobs(jobs: Mapping[str, Callable[[], Iterator[Command]]], logs: Path, at
         at_once: the most processes at one time.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    signals: list[int] = []
     environment = {"OMP_NUM_THREADS": str(max(1, cores // at_once)), **os.environ}
 
     def work(name: str) -> str | None:
@@ -172,29 +172,33 @@ def run_jobs(jobs: Mapping[str, Callable[[], Iterator[Command]]], logs: Path, at
         with (logs / f"{name}.log").open("a", encoding="utf-8") as log:
             try:
                 for command in jobs[name]():
-                    if request.number:
+                    if signals:
                         break
                     print(f"{name}: {Path(command[1]).stem}", flush=True)
                     print(f"$ {shlex.join(command)}", file=log, flush=True)
                     process = subprocess.Popen(
                         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
                     )
-                    if wait(process) and not request.number:
+                    if wait(process) and not signals:
                         return f"exit code {process.returncode}; log: {log.name}"
             except UserError as error:
                 return str(error)
         return None
 
     def wait(process: subprocess.Popen[bytes]) -> int:
-        while not request.number:
+        while not signals:
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(timeout=1)
         process.terminate()
         return process.wait()
 
-    with stop_signals() as request, ThreadPoolExecutor(at_once) as threads:
-        reasons = list(threads.map(work, jobs))
-    if request.number:
-        name = signal.Signals(request.number).name
-        raise Interrupted(request.number, f"stopped by {name}; the same line goes on from there")
+    before = {n: signal.signal(n, lambda number, _: signals.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with ThreadPoolExecutor(at_once) as threads:
+            reasons = list(threads.map(work, jobs))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if signals:
+        raise Interrupted(signals[0], f"stopped by {signal.Signals(signals[0]).name}; the same line goes on from there")
     return {name: reason for name, reason in zip(jobs, reasons, strict=True) if reason}
