@@ -123,7 +123,7 @@ BREAKS: tuple[Break, ...] = (
     Break("corpus-nul", 'if b"\\0" in line:', "if False:", "test_corpus.py"),
     Break("archive-hostile", 'filter="data")', 'filter="fully_trusted")', "test_preparation.py"),
     Break("token-redacted", 'return _TOKEN.sub("***", text)', "return text", "test_command_line.py"),
-    Break("knn-weights", "/ temperature).exp()", ").exp()", "test_knn.py"),
+    Break("knn-weights", "/ TEMPERATURE).exp()", ").exp()", "test_knn.py"),
     Break(
         "augment-crop-scale",
         "height * width * (low + (high - low) * torch.rand(",

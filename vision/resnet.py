@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetModel
 
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.whole import replaced_files
 
 
@@ -120,19 +120,9 @@ def build_encoder(
             the paper's code, ``simclr`` as many as there are features. ``expander`` (Barlow Twins, VICReg) has three
             layers of ``out_dim`` units and ``byol`` two with 4,096 hidden ones; both end in a linear layer.
         out_dim: width of the projector's output.
-
-    Raises:
-        UserError: an unknown name, or a width out of range.
     """
-    for option, value, known in (
-        ("architecture", architecture, tuple(ARCHITECTURES)),
-        ("stem", stem, STEMS),
-        ("projector", projector, PROJECTORS),
-    ):
-        if value not in known:
-            raise UserError(f"--{option}: unknown {option} {value!r}; known are {', '.join(known)}")
     if not 1 <= out_dim <= LARGEST_OUT_DIM:
-        raise UserError(f"--out_dim: the projector's output must have 1 to {LARGEST_OUT_DIM:,} numbers, got {out_dim}")
+        raise ParameterError("out_dim", f"must lie in [1, {LARGEST_OUT_DIM}], got {out_dim}")
     sizes = ARCHITECTURES[architecture]
     backbone = ResNetModel(ResNetConfig(**asdict(sizes)))
     if stem == "cifar":
@@ -154,12 +144,15 @@ def _replace_stem(backbone: ResNetModel) -> None:
 
 def _build_projector(name: str, features: int, out_dim: int) -> nn.Module:
     match name:
+        case "cifar":
+            return nn.Sequential(*mlp(features, _CIFAR_HIDDEN, out_dim), nn.BatchNorm1d(out_dim))
+        case "simclr":
+            return nn.Sequential(*mlp(features, features, out_dim), nn.BatchNorm1d(out_dim))
         case "expander":
             return mlp(features, out_dim, out_dim, out_dim)
         case "byol":
             return mlp(features, _BYOL_HIDDEN, out_dim)
-    hidden = _CIFAR_HIDDEN if name == "cifar" else features
-    return nn.Sequential(*mlp(features, hidden, out_dim), nn.BatchNorm1d(out_dim))
+    raise ValueError(f"unknown projector {name!r}; known are {', '.join(PROJECTORS)}")
 
 
 def mlp(*widths: int) -> nn.Sequential:

@@ -18,11 +18,11 @@ from dystress_text.report.plots import style
 from dystress_text.training.build_loss import build_objective
 from vision.data.loading import Splits
 from vision.data.shapes import make_shapes
-from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.geometry import Geometry, draw_geometry
+from vision.evaluation.knn import Accuracy
 from vision.evaluation.run import Results
 from vision.evaluation.settings import EvaluationSettings
-from vision.pretraining.loss_defaults import VISION
+from vision.pretraining.presets import VISION
 from vision.train import parse
 
 COSINE = ("--temperature=cosine", "--tau_min=0.07", "--tau_max=0.2")

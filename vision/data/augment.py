@@ -24,10 +24,10 @@ from kornia.enhance import (
 from kornia.filters import filter2d_separable, get_gaussian_kernel1d
 from torch import Tensor, nn
 
-from dystress_text.errors import UserError
 from vision.data.crops import FLIP_RATE, RandomCrop, crop_resize_flip, draw_crops
 
 JITTER = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation; hue as a part of the circle
+STRONGEST_JITTER = 1 / max(JITTER[:3])  # beyond it, factors would be negative
 _NEUTRAL = (1.0, 1.0, 1.0, 0.0)
 JITTER_RATE, GRAY_RATE, BLUR_RATE = 0.8, 0.2, 0.5
 SIGMA = (0.1, 2.0)
@@ -96,16 +96,12 @@ class SimclrAugment(CropAndFlip):
         std: of the channels.
         jitter: strength, times (0.4, 0.4, 0.4, 0.1): 1 is the paper's on CIFAR, 2 is what SimCLR calls strength 1.
         blur: Gaussian blur for half of the samples, sigma 0.1 to 2 pixels, a kernel of a tenth of the side.
-
-    Raises:
-        UserError: a strength out of range.
     """
 
     def __init__(
         self, crop: RandomCrop, mean: Sequence[float], std: Sequence[float], jitter: float = 1.0, blur: bool = False
     ) -> None:
         super().__init__(crop, mean, std)
-        check_jitter(jitter)
         self.jitter, self.blur = jitter, blur
 
     def recoloured(self, views: Tensor, count: int) -> Tensor:
@@ -127,17 +123,6 @@ def _jittered(views: Tensor, factors: Tensor) -> Tensor:
     return views
 
 
-def check_jitter(jitter: float) -> None:
-    """Refuse a strength out of range.
-
-    Raises:
-        UserError: it is.
-    """
-    strongest = 1 / max(JITTER[:3])  # beyond it, factors would be negative
-    if not 0 <= jitter <= strongest:
-        raise UserError(f"--jitter: must lie in [0, {strongest:g}], got {jitter}")
-
-
 def draw_jitter(count: int, strength: float, device: torch.device) -> Tensor:
     """Factors of brightness, contrast and saturation around 1, and shifts of hue around 0, in turns; (4, n).
 
@@ -151,16 +136,7 @@ def draw_jitter(count: int, strength: float, device: torch.device) -> Tensor:
 
 def adjust(images: Tensor, operation: int, factor: Tensor) -> Tensor:
     """One operation of the jitter for images in [0, 1]: brightness, contrast, saturation, hue are 0 to 3."""
-    if operation == 3:
-        return shift_hue(images, factor)
     return _OPERATIONS[operation](images, factor)
-
-
-_OPERATIONS = (
-    adjust_brightness_accumulative,
-    adjust_contrast_with_mean_subtraction,
-    adjust_saturation_with_gray_subtraction,
-)
 
 
 def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
@@ -183,6 +159,14 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     middles, signs, offsets = (row.view(3, 1, 1) for row in _constant(_SECTORS, images.device))
     part = (offsets + signs * (sixths - middles).abs()).clamp(0, 1)  # (n, 3, h, w)
     return torch.addcmul(low, chroma, part)
+
+
+_OPERATIONS = (
+    adjust_brightness_accumulative,
+    adjust_contrast_with_mean_subtraction,
+    adjust_saturation_with_gray_subtraction,
+    shift_hue,
+)
 
 
 def draw_sigma(count: int, device: torch.device) -> Tensor:

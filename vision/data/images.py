@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dystress_text.files.image_sets import IMAGE_SETS, known_images
-from dystress_text.training.batches import Batch, load_ahead
-from vision.data.crops import RandomCrop, draw_boxes
-from vision.data.decoding import Box, decode_crops, decode_square
+from dystress_text.training.batches import load_ahead
+from vision.data.crops import RandomCrop, draw_box
+from vision.data.decoding import decode, resized
 from vision.data.pictures import Pictures
 
 Triple = tuple[float, float, float]
@@ -32,7 +32,7 @@ KNOWN_MEAN_STD: dict[str, tuple[Triple, Triple]] = {
 _SAMPLE = 1000
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class ImageSet:
     """Images of one split. Either ``images`` (decoded) or ``pictures`` is given.
 
@@ -54,7 +54,7 @@ class ImageSet:
     classes: tuple[str, ...]
     name: str
     variant: str | None
-    size: int
+    size: int = 0
     corrupt: int = 0
 
     def __len__(self) -> int:
@@ -88,24 +88,19 @@ class ImageSet:
         """A hash of pixels and labels; for pictures, of their names and sizes in place of pixels."""
         digest = hashlib.sha256()
         if self.images is not None:
-            for chunk in torch.split(self.images, _SAMPLE):
-                digest.update(chunk.numpy().tobytes())
+            digest.update(self.images.numpy().data)
         for part in () if self.pictures is None else self.pictures.fingerprint():
             digest.update(part)
         if self.labels is not None:
-            digest.update(self.labels.numpy().tobytes())
+            digest.update(self.labels.numpy().data)
         return digest.hexdigest()[:16]
 
     def image(self, row: int) -> Tensor:
-        """One image, uint8 (3, size, size): of a picture the middle square, after its shorter side was resized.
-
-        Raises:
-            DataError: the picture is damaged.
-        """
+        """One image, uint8 (3, size, size): of a picture the middle square, after its shorter side was resized."""
         if self.images is not None:
             return self.images[row]
         assert self.pictures is not None
-        return decode_square(self.pictures.content(row), self.size, self.pictures.origin(row))
+        return resized(decode(self.pictures.content(row), self.pictures.origin(row)), self.size)
 
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
         """The images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU; threads decode pictures.
@@ -135,36 +130,20 @@ class ImageSet:
 
         def crops_of(row: int) -> list[Tensor]:
             random = np.random.default_rng([*key, row])
+            image = decode(pictures.content(row), pictures.origin(row))
+            return [
+                torch.stack(
+                    [resized(image, crop.size, draw_box(image.height, image.width, crop, random)) for _ in range(count)]
+                )
+                for crop, count in kinds
+            ]
 
-            def draw(height: int, width: int) -> list[tuple[Box, int]]:
-                return [
-                    (box, crop.size) for crop, count in kinds for box in draw_boxes(height, width, crop, count, random)
-                ]
+        return [torch.stack(of_kind) for of_kind in zip(*_decoders().map(crops_of, rows.tolist()), strict=True)]
 
-            return decode_crops(pictures.content(row), draw, pictures.origin(row))
-
-        found = zip(*_decoders().map(crops_of, rows.tolist()), strict=True)  # by crop, of all pictures
-        return [torch.stack([torch.stack(next(found)) for _ in range(count)], dim=1) for _, count in kinds]
-
-    def batches(
-        self, batch_size: int, device: torch.device | str = "cpu", order: Tensor | None = None
-    ) -> Iterator[Batch]:
-        """Batches of ``rows`` (b,) and ``images`` (b, 3, size, size) on the device, loaded ahead by a thread.
-
-        Args:
-            batch_size: images a batch; the last one may have fewer.
-            device: where the batches go.
-            order: rows to take, in order; None for all, in the order of the set.
-
-        Raises:
-            DataError: while iterating, at the batch with a damaged picture.
-        """
-
-        def load(rows: NDArray[np.int64]) -> Batch:
-            return {"rows": torch.from_numpy(rows), "images": self.batch(rows)}
-
-        order = torch.arange(len(self)) if order is None else order
-        return load_ahead(load, (rows.numpy() for rows in torch.split(order, batch_size)), torch.device(device))
+    def batches(self, batch_size: int, device: torch.device) -> Iterator[Tensor]:
+        """All images in order, (b, 3, size, size) on the device; the last batch may have fewer."""
+        rows = np.split(np.arange(len(self)), range(batch_size, len(self), batch_size))
+        return (batch["images"] for batch in load_ahead(lambda rows: {"images": self.batch(rows)}, rows, device))
 
 
 @lru_cache
@@ -181,13 +160,11 @@ def mean_std(images: ImageSet) -> tuple[Triple, Triple]:
     known = known_images(images.name)
     if known is not None and known.long_tailed:
         known = IMAGE_SETS[str(known.chosen_from)]
-    return _measured(images) if known is None else KNOWN_MEAN_STD.get(known.name) or _measured(images)
-
-
-def _measured(images: ImageSet) -> tuple[Triple, Triple]:
+    if known is not None and known.name in KNOWN_MEAN_STD:
+        return KNOWN_MEAN_STD[known.name]
     total, squares, count = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64), 0
     for chunk in _chunks(images):
-        values = chunk.to("cpu", torch.float32) / 255  # (n, 3, h, w)
+        values = chunk.float() / 255  # (n, 3, h, w)
         total += values.sum((0, 2, 3), dtype=torch.float64)
         squares += values.square().sum((0, 2, 3), dtype=torch.float64)
         count += values.numel() // 3

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from torch import Tensor, nn
 
-from dystress_text.errors import TrainingError, UserError
+from dystress_text.errors import ParameterError, TrainingError
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
-from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.features import Transform, evaluating
+from vision.evaluation.knn import Accuracy
 from vision.resnet import ImageEncoder
 
 # the paper's, by the class names of data/README.md, which says what counts they come from
@@ -107,13 +107,13 @@ def fine_tune(
         The classifier and its mean training loss in the last epoch.
 
     Raises:
-        UserError: a weight of a class that is not there, or fewer than two images a step.
-        TrainingError: the loss is not finite.
+        ParameterError: a weight of a class that is not there.
+        TrainingError: the loss is not finite, or there is one image only.
     """
     recipe, train = recipe or FineTuningRecipe(), views.images
     weights = weights_of(class_weights or {}, train.classes)
     if min(recipe.batch_size, len(train)) < 2:
-        raise UserError("fine-tuning needs at least two images a step: batch normalisation needs two")
+        raise TrainingError("fine-tuning needs at least two images a step: batch normalisation needs two")
     assert train.labels is not None
     model = Classifier(encoder, len(train.classes), seed).train()
     device = next(model.parameters()).device
@@ -138,7 +138,7 @@ def fine_tune(
             seen += len(rows)
         if not total.isfinite():
             raise TrainingError(
-                f"fine-tuning diverged in epoch {epoch + 1}: the loss is {total.item() / seen}; lower --transfer_lr"
+                f"fine-tuning diverged in epoch {epoch + 1}: the loss is {total.item() / seen}; lower the learning rate"
             )
     return model, total.item() / seen
 
@@ -153,7 +153,7 @@ def score_classifier(
     labels = test.labels
     with evaluating(model):
         batches = test.batches(batch_size, device)
-        logits = torch.cat([model(transform(batch["images"])).cpu() for batch in batches])
+        logits = torch.cat([model(transform(batch)).cpu() for batch in batches])
     if logits.shape[1] > 1:
         return FineTuningResult(Accuracy.of(logits, labels), None, None, last_loss)
     scores = torch.cat([torch.zeros_like(logits), logits], dim=1)  # the first class's logit is 0
@@ -166,10 +166,10 @@ def score_classifier(
 
 
 def parse_class_weights(words: Sequence[str]) -> dict[str, float]:
-    """Weights by class from the words of ``--class_weights``: one of :data:`NAMED_WEIGHTS`, or ``CLASS=WEIGHT`` each.
+    """Weights by class from one of :data:`NAMED_WEIGHTS`, or from ``CLASS=WEIGHT`` each.
 
     Raises:
-        UserError: the words are neither, a class is named twice, or a weight is not positive and finite.
+        ParameterError: the words are neither, or a weight is not positive and finite.
     """
     if len(words) == 1 and words[0] in NAMED_WEIGHTS:
         return NAMED_WEIGHTS[words[0]]
@@ -177,29 +177,22 @@ def parse_class_weights(words: Sequence[str]) -> dict[str, float]:
     for word in words:
         name, _, number = word.rpartition("=")
         try:
-            weight = float(number)
+            weights[name] = float(number)
         except ValueError:
             name = ""
-        if not name:
-            raise UserError(f"--class_weights: {word!r} is neither CLASS=WEIGHT nor one of {', '.join(NAMED_WEIGHTS)}")
-        if name in weights:
-            raise UserError(f"--class_weights: {name!r} is named twice")
-        if not 0 < weight < float("inf"):
-            raise UserError(f"--class_weights: must be above 0, got {word}")
-        weights[name] = weight
+        if not name or not 0 < weights[name] < float("inf"):
+            known = ", ".join(NAMED_WEIGHTS)
+            raise ParameterError("class_weights", f"{word!r} is neither CLASS=WEIGHT, above 0, nor one of {known}")
     return weights
 
 
 def weights_of(class_weights: Mapping[str, float], classes: Sequence[str]) -> Tensor:
-    """The weight of each class, float32 (classes,); 1 for those that are not named.
-
-    Raises:
-        UserError: a class that is not there.
-    """
+    """The weight of each class, float32 (classes,); 1 for those that are not named, and no others may be named."""
     for name in class_weights:
         if name not in classes:
             more = f", ... ({len(classes):,} in all)" if len(classes) > _LISTED else ""
-            raise UserError(f"--class_weights: no class {name!r}; known are {', '.join(classes[:_LISTED])}{more}")
+            known = ", ".join(classes[:_LISTED])
+            raise ParameterError("class_weights", f"no class {name!r}; known are {known}{more}")
     return torch.tensor([class_weights.get(name, 1.0) for name in classes])
 
 

@@ -11,23 +11,22 @@ from typing import Any
 
 import torch
 
-from dystress_text.errors import UserError
+from dystress_text.cli.text_table import lay_out
+from dystress_text.errors import ParameterError
 from dystress_text.files.whole import versions, write_json
 from dystress_text.training.presets import PAPER, rows_of
 from dystress_text.training.run_folder import RECORD, read_record, vision_file
 from vision.data.augment import crop_of
 from vision.data.loading import Splits, load_splits
-from vision.evaluation.accuracy import Accuracy
-from vision.evaluation.fine_tuning import FineTuningRecipe, FineTuningResult, parse_class_weights, weights_of
+from vision.evaluation.fine_tuning import parse_class_weights, weights_of
 from vision.evaluation.geometry import Geometry, plot_geometry
 from vision.evaluation.knn import check_neighbours
-from vision.evaluation.measures import Subject, fine_tuning, geometry, linear, nearest_neighbours
+from vision.evaluation.measures import Subject
 from vision.evaluation.paper import FINE_TUNED, UNNAMED, name_of, results_of
 from vision.evaluation.settings import UNTRAINED, EvaluationSettings
-from vision.evaluation.table import table
+from vision.evaluation.table import cells
 from vision.resnet import ImageEncoder, ImageInput, build_encoder, load_encoder
 
-Found = dict[str, Accuracy] | Accuracy | Geometry | FineTuningResult
 PACKAGES = ("scikit-learn", "numpy", "pillow", "kornia")
 
 
@@ -47,28 +46,13 @@ class Results:
     encoders: dict[str, dict[str, Any]] = field(default_factory=dict)
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)
 
-    def add(self, name: str, measure: str, found: Found, variant: str | None, seconds: float) -> None:
-        """Take in one measure of an encoder, and write the file.
-
-        Raises:
-            UserError: the file cannot be written.
-        """
-        self.encoders.setdefault(name, {})[measure] = {"data_variant": variant, **_plain(found)}
-        self.seconds.setdefault(name, {})[measure] = round(seconds, 2)
-        print(f"{name}: {measure} ({seconds:.1f} s)", file=sys.stderr, flush=True)
-        self.write()
-
     def write(self) -> None:
-        """Write all of it as JSON.
-
-        Raises:
-            UserError: the file cannot be written.
-        """
+        """Write all of it as JSON."""
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             write_json(self.file, {**self.about, "results": self.encoders, "seconds": self.seconds})
         except OSError as error:
-            raise UserError(f"--output: cannot write {str(self.file)!r}: {error.strerror}") from error
+            raise ParameterError("output", f"cannot write {str(self.file)!r}: {error.strerror}") from error
 
 
 def run(settings: EvaluationSettings) -> Results:
@@ -79,10 +63,11 @@ def run(settings: EvaluationSettings) -> Results:
     """
     encoders = load_encoders(settings)
     dataset, data_dir = images_of(settings)
-    view = view_of(settings, encoders)
-    splits = load_splits(dataset, data_dir, view, settings.limit, settings.seed, settings.skip_corrupt)
+    splits = load_splits(dataset, data_dir, view_of(encoders), settings.limit, settings.seed, settings.skip_corrupt)
     _check(settings, splits)
     inputs = {name: _input_of(encoder, splits) for name, encoder in encoders.items()}
+    papers = papers_of(settings, encoders, dataset)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     about = {
         "settings": {
             **asdict(settings),
@@ -94,35 +79,39 @@ def run(settings: EvaluationSettings) -> Results:
         "encoders": {
             name: {**asdict(encoder.description), "input": asdict(inputs[name])} for name, encoder in encoders.items()
         },
-        "device": str(_device()),
+        "device": str(device),
         "versions": versions(*PACKAGES),
+        **({"paper": papers} if papers else {}),
     }
-    papers = papers_of(settings, encoders, dataset)
-    if papers:
-        about["paper"] = papers
-    file = settings.output or vision_file(Path(settings.model), dataset)
-    results = Results(about, file)
+    results = Results(about, settings.output or vision_file(Path(settings.model), dataset))
     results.write()  # shows now, not after the last measure, that the place cannot be written
-    histograms: dict[str, Geometry] = {}
     for name, encoder in encoders.items():
-        subject = Subject(encoder.to(_device()), splits, inputs[name], settings.batch_size, settings.seed)
-        for measure in settings.tasks:
+        subject = Subject(encoder.to(device), splits, inputs[name], settings)
+        for task in settings.tasks:
             start = time.perf_counter()
-            found = _measure(measure, settings, subject)
-            results.add(name, measure, found, splits.train.variant, time.perf_counter() - start)
-            if isinstance(found, Geometry):
-                histograms[name] = found
+            found = subject.measure(task)
+            seconds = time.perf_counter() - start
+            results.encoders.setdefault(name, {})[task] = {"data_variant": splits.train.variant, **found}
+            results.seconds.setdefault(name, {})[task] = round(seconds, 2)
+            print(f"{name}: {task} ({seconds:.1f} s)", file=sys.stderr, flush=True)
+            results.write()
         encoder.cpu()
+    _report(results, splits, papers, settings.plot)
+    return results
+
+
+def _report(results: Results, splits: Splits, papers: Mapping[str, Mapping[str, Any]], plot: Path | None) -> None:
+    """Print the table and what belongs to it, and draw the histograms."""
     title = f"{splits.train.title}, {len(splits.test):,} test images"
     columns = results.encoders | {row: found for of in papers.values() for row, found in of["rows"].items()}
-    print(f"\n{title}\n{table(columns, splits.train.variant)}\n")
+    print(f"\n{title}\n{lay_out(cells(columns, splits.train.variant))}\n")
     for line in _notes(papers, splits.train.variant):
         print(line)
-    if settings.plot is not None:
-        plot_geometry(histograms, title, settings.plot)
-        print(f"{settings.plot}: similarity histograms")
-    print(f"{file}: all results")
-    return results
+    found = {name: Geometry.of(tasks["geometry"]) for name, tasks in results.encoders.items() if "geometry" in tasks}
+    if plot is not None and found:
+        plot_geometry(found, title, plot)
+        print(f"{plot}: similarity histograms")
+    print(f"{results.file}: all results")
 
 
 def papers_of(settings: EvaluationSettings, encoders: Iterable[str], dataset: str) -> dict[str, dict[str, Any]]:
@@ -169,13 +158,8 @@ def _notes(papers: Mapping[str, Mapping[str, Any]], variant: str | None) -> Iter
 
 
 def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
-    """The model and the encoder to compare it with, by their names in the table. The random state is unchanged.
-
-    Raises:
-        UserError: a folder does not hold an encoder.
-    """
+    """The model and the encoder to compare it with, by their names in the table. The random state is unchanged."""
     with torch.random.fork_rng(devices=[]):  # weights are drawn before they are read
-        torch.default_generator.manual_seed(settings.seed)
         model = load_encoder(settings.model)
         if settings.compare is None:
             return {settings.model: model}
@@ -188,11 +172,7 @@ def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
 
 
 def images_of(settings: EvaluationSettings) -> tuple[str, str | None]:
-    """The data set and the folder of prepared data: those of the settings, else those that the model was trained on.
-
-    Raises:
-        UserError: neither the settings nor the model's record name a data set.
-    """
+    """The data set and the folder of prepared data: those of the settings, else those that the model was trained on."""
     if settings.dataset is not None:
         return settings.dataset, settings.data_dir
     file = Path(settings.model) / RECORD
@@ -200,22 +180,18 @@ def images_of(settings: EvaluationSettings) -> tuple[str, str | None]:
         trained = read_record(file.parent)["settings"]
         return str(trained["dataset"]), settings.data_dir or trained["data_dir"]
     except (KeyError, TypeError) as error:
-        raise UserError(
-            f"--dataset: {str(file)!r} does not say what the encoder was trained on; name images"
+        raise ParameterError(
+            "dataset", f"{str(file)!r} does not say what the encoder was trained on; name images"
         ) from error
 
 
-def view_of(settings: EvaluationSettings, encoders: Mapping[str, ImageEncoder]) -> int | None:
-    """Side of the encoders' input: that of the settings, or that of training; None where neither is known.
-
-    Raises:
-        UserError: they were trained on images of different sides.
-    """
+def view_of(encoders: Mapping[str, ImageEncoder]) -> int | None:
+    """Side of the encoders' input in training; None where it is not known."""
     sides = {encoder.input.image_size for encoder in encoders.values() if encoder.input is not None}
-    if settings.image_size is None and len(sides) > 1:
+    if len(sides) > 1:
         said = " and ".join(str(side) for side in sorted(sides))
-        raise UserError(f"--image_size: the encoders were trained on images of {said} pixels a side; give one of them")
-    return settings.image_size or next(iter(sides), None)
+        raise ParameterError("compare", f"the encoders were trained on images of {said} pixels a side")
+    return next(iter(sides), None)
 
 
 def _input_of(encoder: ImageEncoder, splits: Splits) -> ImageInput:
@@ -227,30 +203,6 @@ def _input_of(encoder: ImageEncoder, splits: Splits) -> ImageInput:
 def _check(settings: EvaluationSettings, splits: Splits) -> None:
     """Refuse before any encoder runs what does not fit the images."""
     if "knn" in settings.tasks:
-        check_neighbours(settings.k, len(splits.train), "--k")
-        for k in settings.l2_k:
-            check_neighbours(k, len(splits.train), "--l2_k")
+        check_neighbours(settings.k, len(splits.train))
     if "transfer" in settings.tasks:
         weights_of(parse_class_weights(settings.class_weights), splits.train.classes)
-
-
-def _measure(measure: str, settings: EvaluationSettings, subject: Subject) -> Found:
-    match measure:
-        case "knn":
-            return nearest_neighbours(subject, settings.k, settings.knn_temperature, settings.l2_k, settings.l2_weights)
-        case "linear":
-            return linear(subject, settings.probe_epochs, settings.probe)
-        case "geometry":
-            return geometry(subject)
-    recipe = FineTuningRecipe(epochs=settings.transfer_epochs, learning_rate=settings.transfer_lr)
-    return fine_tuning(subject, parse_class_weights(settings.class_weights), recipe)
-
-
-def _plain(found: Found) -> dict[str, Any]:
-    if isinstance(found, dict):
-        return {name: asdict(accuracy) for name, accuracy in found.items()}
-    return asdict(found)
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -15,7 +15,7 @@ from accelerate.utils import set_seed
 
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.registry import Temperature
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError
 from dystress_text.files.whole import versions
 from dystress_text.training.accelerator import describe, evaluation_dtype, global_batch_size
 from dystress_text.training.build_loss import build_temperature, learned_group
@@ -30,12 +30,10 @@ from vision.data.loading import load_images
 from vision.data.sources import NoSuchSplitError
 from vision.data.views import RandomViews
 from vision.evaluation.features import transform_of
-from vision.evaluation.online import OnlineKnn
+from vision.evaluation.knn import OnlineKnn
 from vision.pretraining.allocator import keep_freed_memory
-from vision.pretraining.build_task import encoder_of, objective_of, task_of
-from vision.pretraining.loss_defaults import VISION
-from vision.pretraining.optimizers import make_optimizer
-from vision.pretraining.presets import PRESETS
+from vision.pretraining.build_task import encoder_of, make_optimizer, objective_of, task_of
+from vision.pretraining.presets import PRESETS, VISION
 from vision.pretraining.settings import (
     SMALLEST_CROP,
     WITHOUT_TEMPERATURE,
@@ -128,13 +126,7 @@ class VisionRun(Run):
 
 
 def paper_row(settings: PretrainSettings, temperature: Temperature | None, processes: int) -> dict[str, Any]:
-    """The record's entry about the row of the paper that the preset stands for; empty where there is none.
-
-    Args:
-        settings: of the run.
-        temperature: of the run; None where there is none.
-        processes: their number.
-    """
+    """The record's entry about the row of the paper that the preset stands for; empty where there is none."""
     preset = PRESETS[settings.preset]
     vision, engine = settings_of(preset, VisionSettings), settings_of(preset, VisionEngineSettings)
     row = PretrainSettings(vision, settings_of(preset, VisionLossSettings), engine, settings.preset)
@@ -155,16 +147,7 @@ def paper_row(settings: PretrainSettings, temperature: Temperature | None, proce
 
 
 def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publish: Publish) -> VisionRun:
-    """Load what a run of images needs: its images, its encoder, and its evaluation; called on all processes.
-
-    Args:
-        settings: of the run.
-        accelerator: of the run.
-        publish: see :class:`VisionRun`.
-
-    Raises:
-        UserError: settings or data that do not fit.
-    """
+    """Load what a run of images needs: its images, its encoder, and its evaluation; called on all processes."""
     vision, engine = settings.vision, settings.engine
     batch = global_batch_size(engine, accelerator.num_processes)
     check_batch(settings, batch, accelerator.num_processes)
@@ -180,7 +163,11 @@ def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publi
     knn = _online_knn(vision, images, encoder.input, accelerator)
     check_metric(engine, None if knn is None else knn.metric)
     augment = SimclrAugment(RandomCrop(vision.image_size, vision.min_scale), mean, std, vision.jitter, vision.blur)
-    views = RandomViews(images, augment.to(accelerator.device), 2, engine.seed, small_views(vision, augment))
+    augment = augment.to(accelerator.device)
+    small = copy.deepcopy(augment)  # DINO's, coloured as the others, with areas up to where the large ones begin
+    small.crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
+    others = ((small, vision.small_crops),) if vision.small_crops else ()
+    views = RandomViews(images, augment, 2, engine.seed, others)
     task = task_of(settings, encoder, views, objective, knn, accelerator)
     optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=batch)
     return VisionRun(
@@ -191,15 +178,6 @@ def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publi
         publish=publish,
         accelerator=accelerator,
     )
-
-
-def small_views(vision: VisionSettings, augment: SimclrAugment) -> tuple[tuple[SimclrAugment, int], ...]:
-    """DINO's small crops, coloured as the others, with areas up to where the large ones begin."""
-    if not vision.small_crops:
-        return ()
-    small = copy.deepcopy(augment)
-    small.crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
-    return ((small, vision.small_crops),)
 
 
 def _online_knn(
@@ -215,33 +193,25 @@ def _online_knn(
     if queries.labels is None:
         return None
     if vision.knn_k > len(images):
-        raise UserError(f"--knn_k: {vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation")
+        raise ParameterError(
+            "knn_k", f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
+        )
     return OnlineKnn(images, queries, transform_of(image_input), vision.knn_k, evaluation_dtype(accelerator))
 
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
-    """Refuse a batch that batch normalisation or whitening cannot take.
-
-    Args:
-        settings: of the run.
-        batch: images over all processes.
-        processes: their number.
-
-    Raises:
-        UserError: too few images a process, or no more images than dimensions to whiten.
-    """
+    """Refuse a batch, over all processes, that batch normalisation or whitening cannot take."""
     vision, objective = settings.vision, settings.loss.objective
     # a queue's two views go through batch normalisation one after the other, those of other objectives together
     if objective == "queue" and batch // processes < 2 and not vision.sync_batchnorm:
-        given = settings.engine.per_device_train_batch_size is not None
-        raise UserError(
-            f"--{'per_device_train_batch_size' if given else 'train_batch_size'}: batch normalisation needs at least 2 "
-            "images a process (one has no spread), or --sync_batchnorm"
+        raise ParameterError(
+            "train_batch_size", "batch normalisation needs at least 2 images a process (one has no spread)"
         )
     if objective == "w_mse" and batch <= vision.out_dim:
-        raise UserError(
-            f"--out_dim: objective 'w_mse' whitens {vision.out_dim} dimensions, for which the batch must have more "
-            f"images than that, but it has {batch}; --out_dim {max(1, batch // 2)} is the usual half"
+        raise ParameterError(
+            "out_dim",
+            f"objective 'w_mse' whitens {vision.out_dim} dimensions, for which the batch must have more images than "
+            f"that, but it has {batch}; {max(1, batch // 2)} is the usual half",
         )
 
 

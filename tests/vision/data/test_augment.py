@@ -11,7 +11,7 @@ from PIL import Image, ImageEnhance, ImageFilter
 
 from vision.data import augment
 from vision.data.augment import evaluation_transform
-from vision.data.crops import Crops, RandomCrop, crop_resize_flip, draw_boxes, draw_crops
+from vision.data.crops import Crops, RandomCrop, crop_resize_flip, draw_box, draw_crops
 
 CPU = torch.device("cpu")
 ZERO, ONE = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
@@ -129,7 +129,9 @@ def on_the_device(height, width, crop):
 
 
 def picture_by_picture(height, width, crop):
-    return np.array(draw_boxes(height, width, crop, 40_000, np.random.default_rng(2))).T
+    chance = np.random.default_rng(2)
+    left, top, right, bottom = np.array([draw_box(height, width, crop, chance) for _ in range(40_000)]).T
+    return np.stack([left, top, right - left, bottom - top])
 
 
 @pytest.mark.parametrize("draw", [on_the_device, picture_by_picture])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from vision_cases import write_folder, write_parquet
 
-from dystress_text.errors import DataError, UserError
+from dystress_text.errors import DataError, ParameterError
 from dystress_text.files.long_tail import long_tail_indices
 from dystress_text.files.prepared_data import Manifest, write_manifest
 from vision.data.images import KNOWN_MEAN_STD, ImageSet, mean_std
@@ -71,7 +71,7 @@ def break_one(root):
 
 def test_corrupt_images_stop_or_are_counted(tmp_path):
     break_one(tmp_path)
-    with pytest.raises(DataError, match=r"1\.png cannot be decoded.*--skip_corrupt"):
+    with pytest.raises(DataError, match=r"1\.png cannot be decoded.*skip_corrupt"):
         load_images(str(tmp_path))
     with pytest.warns(UserWarning, match=r"1 of 5 images .* are corrupt and left out.*1\.png"):
         found = load_images(str(tmp_path), skip_corrupt=True)
@@ -96,12 +96,12 @@ def test_bad_folders_are_one_line(tmp_path, classes, message):
 
 
 def test_what_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"--dataset: 'cifar11' .* known are cifar10, "):
+    with pytest.raises(ParameterError, match=r"dataset: 'cifar11' .* known are cifar10, "):
         load_images("cifar11")
-    with pytest.raises(UserError, match=r"dystress prepare cifar10"):
+    with pytest.raises(ParameterError, match=r"dystress prepare cifar10"):
         load_images("cifar10", data_dir=str(tmp_path))
     write_folder(tmp_path / "folder", {"a": [1, 2]})
-    with pytest.raises(UserError, match="has no test split"):
+    with pytest.raises(ParameterError, match="has no test split"):
         load_images(str(tmp_path / "folder"), "test")
 
 

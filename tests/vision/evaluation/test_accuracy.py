@@ -1,6 +1,6 @@
 import torch
 
-from vision.evaluation.accuracy import Accuracy
+from vision.evaluation.knn import Accuracy
 
 
 def test_top1_and_top5_and_ties():

@@ -7,6 +7,7 @@ import torch
 from encoder_cases import colour_images, tiny_encoder
 from sklearn.neighbors import KNeighborsClassifier
 
+from dystress_text.core.vectors import unit_vectors
 from vision.data import loading
 from vision.data.augment import evaluation_transform
 from vision.data.images import mean_std
@@ -51,7 +52,6 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys):
     record = json.loads(output.read_text())
     assert list(record["results"]) == ["untrained", str(model)]
     assert set(record["versions"]) >= {"python", "torch", "transformers", "scikit-learn"}
-    assert record["settings"]["l2_k"] == [1, 10]
     assert record["settings"]["class_weights"] == {"c": 1.5, "a": 2.0}
     assert (record["data"]["train_images"], record["data"]["test_images"]) == (48, 21)
     assert record["encoders"][str(model)]["input"]["image_size"] == 16
@@ -66,7 +66,7 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys):
     encoder = load_encoder(model)
     mean, std = mean_std(data["train"])
     bank, queries = (
-        image_features(encoder, data[split], lambda x: evaluation_transform(x, 16, mean, std), normalise=True)
+        unit_vectors(image_features(encoder, data[split], lambda x: evaluation_transform(x, 16, mean, std)))
         for split in ("train", "test")
     )
     theirs = KNeighborsClassifier(10, weights="distance").fit(bank, data["train"].labels)

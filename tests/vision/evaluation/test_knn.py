@@ -53,27 +53,25 @@ def test_cosine_equals_scikit_learn_with_these_weights():
 
 
 @pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize("weights", knn.WEIGHTS)
 @pytest.mark.parametrize("k", [1, 10])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_l2_equals_scikit_learn(k, weights, dtype):
+def test_l2_equals_scikit_learn(k, dtype):
     bank, labels, queries, _ = (x.to(dtype) if x.is_floating_point() else x for x in clouds(300, 100))
-    theirs = KNeighborsClassifier(k, weights=weights).fit(bank.numpy(), labels.numpy())
-    assert np.array_equal(l2_knn(bank, labels, queries, 5, k, weights).numpy(), theirs.predict(queries.numpy()))
-    votes = l2_votes(bank, labels, queries, 5, k, weights)
+    theirs = KNeighborsClassifier(k, weights="distance").fit(bank.numpy(), labels.numpy())
+    assert np.array_equal(l2_knn(bank, labels, queries, 5, k).numpy(), theirs.predict(queries.numpy()))
+    votes = l2_votes(bank, labels, queries, 5, k)
     shares = (votes / votes.sum(1, keepdim=True)).numpy()
     assert shares == pytest.approx(theirs.predict_proba(queries.numpy()), abs=1e-6)
 
 
 @pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize("weights", knn.WEIGHTS)
 @pytest.mark.parametrize("k", [1, 2, 4, 10])
-def test_ties_and_exact_matches_equal_scikit_learn_where_it_defines_them(k, weights):
+def test_ties_and_exact_matches_equal_scikit_learn_where_it_defines_them(k):
     """Which of several neighbours at one distance is the k-th is nobody's promise; all else is."""
     bank, labels, queries = lattice(60, 200)
     distances = torch.cdist(queries.double(), bank.double()).sort(1).values
     defined = (distances[:, k - 1] < distances[:, k]).numpy()
-    theirs = KNeighborsClassifier(k, weights=weights, algorithm="kd_tree").fit(bank.double().numpy(), labels.numpy())
-    mine = l2_knn(bank, labels, queries, 3, k, weights).numpy()
+    theirs = KNeighborsClassifier(k, weights="distance", algorithm="kd_tree").fit(bank.double().numpy(), labels.numpy())
+    mine = l2_knn(bank, labels, queries, 3, k).numpy()
     assert defined.sum() >= 10
     assert np.array_equal(mine[defined], theirs.predict(queries.double().numpy())[defined])

@@ -7,9 +7,7 @@ import pytest
 import torch
 from processes import in_threads
 
-from vision.pretraining.negative_free import (
-    NEGATIVE_FREE,
-)
+from vision.pretraining.negative_free import NEGATIVE_FREE
 
 
 def draw(n=12, dim=5, seed=0):
@@ -130,7 +128,7 @@ FORMULAS = {
 
 @pytest.mark.parametrize("n", [12, 23])  # of 5 dimensions: one slice of W-MSE, and two
 @pytest.mark.parametrize("scale", [1, 0.3])  # standard deviations above VICReg's hinge, and below
-@pytest.mark.parametrize("name", NEGATIVE_FREE)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_the_loss_is_its_formula(name, scale, n):
     z1, z2 = (scale * z for z in draw(n))
     loss = NEGATIVE_FREE[name]()(z1, z2)
@@ -149,7 +147,7 @@ def test_the_gradient_is_the_losss(name):
 # ---- several processes ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NEGATIVE_FREE)
+@pytest.mark.parametrize("name", FORMULAS)
 def test_the_mean_over_processes_is_the_single_process(name):
     world_size = 3
     views = [z.requires_grad_() for z in draw(24)]

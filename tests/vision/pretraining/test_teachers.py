@@ -9,7 +9,9 @@ from processes import in_threads
 
 from dystress_text.training.task import Embeddings
 from vision.data.views import RandomViews
-from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask, predictor
+from vision.pretraining.negative_free import BYOLLoss, DINOLoss
+from vision.pretraining.task import Prototypes, TeacherTask
+from vision.resnet import mlp
 
 
 def draw(n=6, dim=5, seed=0):
@@ -115,7 +117,7 @@ class Halves(RandomViews):
 
 def make_task(kind, small=0):
     encoder = tiny_encoder()
-    head, objective = (predictor(16), BYOLLoss()) if kind == "byol" else (Prototypes(16, 24), DINOLoss(24))
+    head, objective = (mlp(16, 32, 16), BYOLLoss()) if kind == "byol" else (Prototypes(16, 24), DINOLoss(24))
     return TeacherTask(
         encoder, Halves(colour_images(12), None, others=small), objective, momentum=0.9, autocast=torch.no_grad,
         head=head, head_in_teacher=kind == "dino",
