@@ -20,9 +20,7 @@ from vision.data.crops import RandomCrop, draw_box
 from vision.data.decoding import decode, resized
 from vision.data.pictures import Pictures
 
-Triple = tuple[float, float, float]
-
-KNOWN_MEAN_STD: dict[str, tuple[Triple, Triple]] = {
+KNOWN_MEAN_STD: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     "tiny-imagenet": ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
@@ -58,10 +56,13 @@ class ImageSet:
     corrupt: int = 0
 
     def __len__(self) -> int:
-        if self.images is not None:
-            return len(self.images)
+        return len(self.encoded) if self.images is None else len(self.images)
+
+    @property
+    def encoded(self) -> Pictures:
+        """The pictures of a set that is not decoded."""
         assert self.pictures is not None
-        return len(self.pictures)
+        return self.pictures
 
     def subset(self, indices: Sequence[int] | Tensor) -> ImageSet:
         """The images at ``indices``, in that order."""
@@ -99,8 +100,7 @@ class ImageSet:
         """One image, uint8 (3, size, size): of a picture the middle square, after its shorter side was resized."""
         if self.images is not None:
             return self.images[row]
-        assert self.pictures is not None
-        return resized(decode(self.pictures.content(row), self.pictures.origin(row)), self.size)
+        return resized(decode(self.encoded.content(row), self.encoded.origin(row)), self.size)
 
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
         """The images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU; threads decode pictures.
@@ -125,8 +125,7 @@ class ImageSet:
         Raises:
             DataError: a picture is damaged.
         """
-        pictures = self.pictures
-        assert pictures is not None
+        pictures = self.encoded
 
         def crops_of(row: int) -> list[Tensor]:
             random = np.random.default_rng([*key, row])
@@ -151,7 +150,7 @@ def _decoders() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(thread_name_prefix="decode")
 
 
-def mean_std(images: ImageSet) -> tuple[Triple, Triple]:
+def mean_std(images: ImageSet) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of a training split's pixels, by channel, of values from 0 to 1.
 
     CIFAR, Tiny-ImageNet and ImageNet have :data:`KNOWN_MEAN_STD`; a long-tailed set has the numbers of the full set.
@@ -171,12 +170,7 @@ def mean_std(images: ImageSet) -> tuple[Triple, Triple]:
     mean = total / count
     # a channel of one value would otherwise divide by 0
     std = (squares / count - mean.square()).clamp_min(1 / 255**2).sqrt()
-    return _triple(mean), _triple(std)
-
-
-def _triple(values: Tensor) -> Triple:
-    red, green, blue = values.tolist()
-    return red, green, blue
+    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def _chunks(images: ImageSet) -> Iterable[Tensor]:

@@ -57,17 +57,15 @@ def load_images(
     if name_or_path == SHAPES:
         return make_shapes(split)
     found = find_images(name_or_path, split, data_dir)
-    pictures = found.pictures
-    assert pictures is not None
     small = size is not None and size <= SMALL
     if size is None:
-        side = _median_side(pictures, found.name)
+        side = _median_side(found)
         view = view or usual_view(side)
         small = keeps_side(side, view)
         size = side if small else round(view / EVALUATION_CROP)
     found = replace(found, size=size)
     if skip_corrupt:
-        found = _without_corrupt(found, pictures)
+        found = _without_corrupt(found)
     if not small or len(found) * 3 * size * size > MEMORY:
         return found
     return _decoded(found)
@@ -88,9 +86,9 @@ def keeps_side(side: int, view: int) -> bool:
     return side <= min(SMALL, 2 * view)
 
 
-def _median_side(pictures: Pictures, name: str) -> int:
+def _median_side(found: ImageSet) -> int:
     """The median shorter side of 101 evenly spaced images. Decoding names the damaged ones."""
-    last = len(pictures) - 1
+    pictures, last = found.encoded, len(found) - 1
     sides: list[int] = []
     fault: DataError | None = None
     for row in sorted({round(place * last / (_HEADERS - 1)) for place in range(_HEADERS)}):
@@ -99,7 +97,7 @@ def _median_side(pictures: Pictures, name: str) -> int:
         except DataError as error:
             fault = error
     if not sides:
-        raise DataError(f"{name}: none of {len(pictures):,} images can be decoded: {fault}")
+        raise DataError(f"{found.name}: none of {len(found):,} images can be decoded: {fault}")
     return statistics.median_low(sides)
 
 
@@ -111,21 +109,15 @@ def _decoded(found: ImageSet) -> ImageSet:
             images[row] = found.image(row)
     except DataError as error:
         raise DataError(f"{error}; skip_corrupt leaves such images out") from error
-    return replace(found, images=images, pictures=None, variant=found.variant or _copy_of_pixels(found))
+    # the hub's sets of 32 x 32 are PNG files, so JPEG files are lossy copies
+    first = found.encoded.content(0)
+    copied = found.size == 32 and isinstance(first, bytes) and first.startswith(b"\xff\xd8\xff")
+    return replace(found, images=images, pictures=None, variant=found.variant or ("JPEG copy" if copied else None))
 
 
-def _copy_of_pixels(found: ImageSet) -> str | None:
-    """The hub's sets of 32 x 32 are PNG files, so JPEG files are lossy copies."""
-    assert found.pictures is not None
-    content = found.pictures.content(0)
-    jpeg = isinstance(content, bytes) and content.startswith(b"\xff\xd8\xff")
-    return "JPEG copy" if jpeg and found.size == 32 else None
-
-
-def _without_corrupt(found: ImageSet, pictures: Pictures) -> ImageSet:
+def _without_corrupt(found: ImageSet) -> ImageSet:
     """The set without its damaged pictures, if these are few."""
-    faults = _faults_of(pictures)
-    count = len(pictures)
+    faults, count = _faults_of(found.encoded), len(found)
     if not faults:
         return found
     message = f"{len(faults):,} of {count:,} images of {found.name} are corrupt"
@@ -173,8 +165,8 @@ class Splits:
     train: ImageSet
     test: ImageSet
     view: int
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
     def describe(self) -> dict[str, Any]:
         """For a record."""

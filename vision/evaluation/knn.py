@@ -112,35 +112,21 @@ def _count(weights: Tensor, labels: Tensor, classes: int) -> Tensor:
     return weights.new_zeros(len(weights), classes).scatter_add_(1, labels, weights)
 
 
-@dataclass(frozen=True)
-class OnlineKnn:
-    """The paper's kNN accuracy of an encoder while it trains.
+def online_knn(
+    encoder: ImageEncoder, bank: ImageSet, queries: ImageSet, transform: Transform, k: int, dtype: torch.dtype
+) -> dict[str, float]:
+    """The paper's kNN accuracy of an encoder while it trains, by its name, such as ``knn200``.
 
-    Attributes:
+    Args:
+        encoder: on the device that computes.
         bank: labelled training images, which vote.
         queries: labelled test images.
         transform: of uint8 images to what the encoder takes.
         k: neighbours.
         dtype: of the encoder's products.
     """
-
-    bank: ImageSet
-    queries: ImageSet
-    transform: Transform
-    k: int
-    dtype: torch.dtype = torch.float32
-
-    @property
-    def metric(self) -> str:
-        """The name of the accuracy, such as ``knn200``."""
-        return f"knn{self.k}"
-
-    def __call__(self, encoder: ImageEncoder) -> dict[str, float]:
-        bank, queries = (
-            image_features(encoder, images, self.transform, dtype=self.dtype) for images in (self.bank, self.queries)
-        )
-        assert self.bank.labels is not None
-        assert self.queries.labels is not None
-        labels = self.bank.labels.to(bank.device)
-        votes = cosine_votes(bank, labels, queries, len(self.bank.classes), self.k)
-        return {self.metric: Accuracy.of(votes, self.queries.labels).top1}
+    assert bank.labels is not None
+    assert queries.labels is not None
+    known, asked = (image_features(encoder, images, transform, dtype=dtype) for images in (bank, queries))
+    votes = cosine_votes(known, bank.labels.to(known.device), asked, len(bank.classes), k)
+    return {f"knn{k}": Accuracy.of(votes, queries.labels).top1}

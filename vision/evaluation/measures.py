@@ -85,7 +85,10 @@ class Subject:
         with seeded(settings.seed, self.device):
             weights = parse_class_weights(settings.class_weights)
             model, loss = fine_tune(self.encoder, self.crop_and_flip, weights, recipe, settings.seed)
-        return asdict(score_classifier(model, self.splits.test, self.transform, loss, settings.batch_size))
+        return {
+            **score_classifier(model, self.splits.test, self.transform, settings.batch_size),
+            "last_loss": loss,  # the mean of the last epoch
+        }
 
     @property
     def device(self) -> torch.device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,33 +30,8 @@ from vision.resnet import ImageEncoder, ImageInput, build_encoder, load_encoder
 PACKAGES = ("scikit-learn", "numpy", "pillow", "kornia")
 
 
-@dataclass
-class Results:
-    """What has been measured so far; grows measure by measure.
-
-    Attributes:
-        about: the settings, the data and what each encoder is.
-        file: where all of it is written.
-        encoders: results by measure, by encoder.
-        seconds: by measure, by encoder.
-    """
-
-    about: dict[str, Any]
-    file: Path
-    encoders: dict[str, dict[str, Any]] = field(default_factory=dict)
-    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
-
-    def write(self) -> None:
-        """Write all of it as JSON."""
-        try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.file, {**self.about, "results": self.encoders, "seconds": self.seconds})
-        except OSError as error:
-            raise ParameterError("output", f"cannot write {str(self.file)!r}: {error.strerror}") from error
-
-
-def run(settings: EvaluationSettings) -> Results:
-    """Evaluate: print a table, write the result file after each measure, and return the results.
+def run(settings: EvaluationSettings) -> None:
+    """Evaluate: write the result file after each measure, and print a table.
 
     Raises:
         UserError: no model, no data, or options that do not fit them.
@@ -64,11 +39,16 @@ def run(settings: EvaluationSettings) -> Results:
     encoders = load_encoders(settings)
     dataset, data_dir = images_of(settings)
     splits = load_splits(dataset, data_dir, view_of(encoders), settings.limit, settings.seed, settings.skip_corrupt)
-    _check(settings, splits)
+    if "knn" in settings.tasks:  # refused before any encoder runs
+        check_neighbours(settings.k, len(splits.train))
+    if "transfer" in settings.tasks:
+        weights_of(parse_class_weights(settings.class_weights), splits.train.classes)
     inputs = {name: _input_of(encoder, splits) for name, encoder in encoders.items()}
     papers = papers_of(settings, encoders, dataset)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    about = {
+    results: dict[str, dict[str, Any]] = {name: {} for name in encoders}
+    seconds: dict[str, dict[str, float]] = {name: {} for name in encoders}
+    content = {
         "settings": {
             **asdict(settings),
             "dataset": dataset,
@@ -82,45 +62,53 @@ def run(settings: EvaluationSettings) -> Results:
         "device": str(device),
         "versions": versions(*PACKAGES),
         **({"paper": papers} if papers else {}),
+        "results": results,
+        "seconds": seconds,
     }
-    results = Results(about, settings.output or vision_file(Path(settings.model), dataset))
-    results.write()  # shows now, not after the last measure, that the place cannot be written
+    file = settings.output or vision_file(Path(settings.model), dataset)
+    write(file, content)  # shows now, not after the last measure, that the place cannot be written
     for name, encoder in encoders.items():
         subject = Subject(encoder.to(device), splits, inputs[name], settings)
         for task in settings.tasks:
             start = time.perf_counter()
             found = subject.measure(task)
-            seconds = time.perf_counter() - start
-            results.encoders.setdefault(name, {})[task] = {"data_variant": splits.train.variant, **found}
-            results.seconds.setdefault(name, {})[task] = round(seconds, 2)
-            print(f"{name}: {task} ({seconds:.1f} s)", file=sys.stderr, flush=True)
-            results.write()
+            seconds[name][task] = round(time.perf_counter() - start, 2)
+            results[name][task] = {"data_variant": splits.train.variant, **found}
+            print(f"{name}: {task} ({seconds[name][task]:.1f} s)", file=sys.stderr, flush=True)
+            write(file, content)
         encoder.cpu()
-    _report(results, splits, papers, settings.plot)
-    return results
+    report(results, splits, papers, settings.plot)
+    print(f"{file}: all results")
 
 
-def _report(results: Results, splits: Splits, papers: Mapping[str, Mapping[str, Any]], plot: Path | None) -> None:
+def write(file: Path, content: Mapping[str, Any]) -> None:
+    """Write the results as JSON."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, content)
+    except OSError as error:
+        raise ParameterError("output", f"cannot write {str(file)!r}: {error.strerror}") from error
+
+
+def report(
+    results: Mapping[str, Mapping[str, Any]], splits: Splits, papers: Mapping[str, Mapping[str, Any]], plot: Path | None
+) -> None:
     """Print the table and what belongs to it, and draw the histograms."""
     title = f"{splits.train.title}, {len(splits.test):,} test images"
-    columns = results.encoders | {row: found for of in papers.values() for row, found in of["rows"].items()}
+    columns = {**results, **{row: found for of in papers.values() for row, found in of["rows"].items()}}
     print(f"\n{title}\n{lay_out(cells(columns, splits.train.variant))}\n")
     for line in _notes(papers, splits.train.variant):
         print(line)
-    found = {name: Geometry.of(tasks["geometry"]) for name, tasks in results.encoders.items() if "geometry" in tasks}
+    found = {name: Geometry.of(tasks["geometry"]) for name, tasks in results.items() if "geometry" in tasks}
     if plot is not None and found:
         plot_geometry(found, title, plot)
         print(f"{plot}: similarity histograms")
-    print(f"{results.file}: all results")
 
 
 def papers_of(settings: EvaluationSettings, encoders: Iterable[str], dataset: str) -> dict[str, dict[str, Any]]:
     """The paper's figures for what is measured, by encoder: those of the rows that the run's preset stands for.
 
-    Args:
-        settings: of the evaluation.
-        encoders: folders of runs.
-        dataset: the images.
+    Of a row on other images than in training, only fine-tuning is comparable.
 
     Returns:
         By encoder, ``rows`` (results by row) and ``differs`` (the options in which the run differs from the row); no
@@ -129,20 +117,15 @@ def papers_of(settings: EvaluationSettings, encoders: Iterable[str], dataset: st
     found: dict[str, dict[str, Any]] = {}
     for name in encoders:
         record = {} if name == UNTRAINED else read_record(Path(name))
-        rows = {row: _measured(results_of(row, dataset), settings, record, dataset) for row in rows_of(record)}
-        rows = {row: results for row, results in rows.items() if results}
+        rows = {}
+        for row in rows_of(record):
+            same = name_of(dataset) == name_of(str(record["settings"].get("dataset")))
+            tasks = {*settings.tasks, UNNAMED[0]} if same else {FINE_TUNED[0]} & {*settings.tasks}
+            if results := {task: figures for task, figures in results_of(row, dataset).items() if task in tasks}:
+                rows[row] = results
         if rows:
             found[name] = {"rows": rows, "differs": record[PAPER].get("differs", "")}
     return found
-
-
-def _measured(
-    results: Mapping[str, Any], settings: EvaluationSettings, record: Mapping[str, Any], dataset: str
-) -> dict[str, Any]:
-    """Of a row's results those that the evaluation has too: on other images than in training, fine-tuning alone."""
-    same = name_of(dataset) == name_of(str(record["settings"].get("dataset")))
-    tasks = {*settings.tasks, UNNAMED[0]} if same else {FINE_TUNED[0]} & {*settings.tasks}
-    return {task: figures for task, figures in results.items() if task in tasks}
 
 
 def _notes(papers: Mapping[str, Mapping[str, Any]], variant: str | None) -> Iterator[str]:
@@ -159,16 +142,16 @@ def _notes(papers: Mapping[str, Mapping[str, Any]], variant: str | None) -> Iter
 
 def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
     """The model and the encoder to compare it with, by their names in the table. The random state is unchanged."""
+    encoders: dict[str, ImageEncoder] = {}
     with torch.random.fork_rng(devices=[]):  # weights are drawn before they are read
         model = load_encoder(settings.model)
-        if settings.compare is None:
-            return {settings.model: model}
-        torch.default_generator.manual_seed(settings.seed)
         if settings.compare == UNTRAINED:
-            untrained = build_encoder(**asdict(model.description))
-            untrained.input = model.input
-            return {UNTRAINED: untrained, settings.model: model}
-        return {settings.compare: load_encoder(settings.compare), settings.model: model}
+            torch.default_generator.manual_seed(settings.seed)
+            encoders[UNTRAINED] = build_encoder(**asdict(model.description))
+            encoders[UNTRAINED].input = model.input
+        elif settings.compare is not None:
+            encoders[settings.compare] = load_encoder(settings.compare)
+    return {**encoders, settings.model: model}
 
 
 def images_of(settings: EvaluationSettings) -> tuple[str, str | None]:
@@ -198,11 +181,3 @@ def _input_of(encoder: ImageEncoder, splits: Splits) -> ImageInput:
     """Normalised as in training; where that is not known, by the mean and deviation of these images."""
     mean, std = (splits.mean, splits.std) if encoder.input is None else (encoder.input.mean, encoder.input.std)
     return ImageInput(splits.view, crop_of(splits.train.size, splits.view), mean, std)
-
-
-def _check(settings: EvaluationSettings, splits: Splits) -> None:
-    """Refuse before any encoder runs what does not fit the images."""
-    if "knn" in settings.tasks:
-        check_neighbours(settings.k, len(splits.train))
-    if "transfer" in settings.tasks:
-        weights_of(parse_class_weights(settings.class_weights), splits.train.classes)

@@ -6,7 +6,6 @@ A line says in brackets what neither the paper nor, for its figures, lightly's b
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
 from typing import Any
 
 from dystress_text.cli.command_line import exit_code
@@ -180,59 +179,36 @@ def _long_tailed_rows() -> dict[str, Preset]:
     return presets
 
 
-@dataclass(frozen=True)
-class _Peer:
-    """A method of lightly's ImageNet benchmark of ResNet-50, whose figures the paper prints for ImageNet-1K.
-
-    Attributes:
-        row: in the paper's tables.
-        options: lightly's.
-        told: them in words.
-        rate: lightly's rate and decay at batch 256, where they are not SimCLR's.
-        ours: in what a run here differs from lightly's.
-    """
-
-    row: str
-    options: Options
-    told: str
-    rate: Options = field(default_factory=dict)
-    ours: str = ""
-
-    def note(self, figure_is_lightlys: bool) -> str:
-        """What stands in brackets in the line of a preset."""
-        ours = f"; ours: {self.ours}" if self.ours else ""
-        if not figure_is_lightlys:  # the text has one rate for all methods
-            return f"the paper says no more than its rate; as lightly's on ImageNet: {self.told}{ours}"
-        rate = f"rate {self.rate['learning_rate']:g} at batch 256, " if self.rate else ""
-        decay = f"decay {self.rate['weight_decay']:g}, " if "weight_decay" in self.rate else ""
-        return f"as lightly's, whose figure it is: {rate}{decay}{self.told}{ours}"
-
-
 _EXPANDER: Options = {"projector": "expander", "out_dim": 8192}
-_PEERS = {
-    "-simclr": _Peer("SimCLR", _constant(0.1), "temperature 0.1"),
-    "-dcl": _Peer("DCL", {"objective": "dcl", **_constant(0.1)}, "temperature 0.1"),
-    "-dclw": _Peer("DCLW", {"objective": "dclw", "sigma": 0.5, **_constant(0.1)}, "temperature 0.1, sigma 0.5"),
-    "-byol": _Peer(
+_AS_LIGHTLY = "the paper says no more than its rate; as lightly's on ImageNet: "
+# lightly's ImageNet benchmark of ResNet-50, whose figures the paper prints for ImageNet-1K: the row, lightly's options,
+# its rate and decay at batch 256 where they are not SimCLR's, and them in words
+_PEERS: dict[str, tuple[str, Options, Options, str, str]] = {
+    "-simclr": ("SimCLR", _constant(0.1), {}, "", "temperature 0.1"),
+    "-dcl": ("DCL", {"objective": "dcl", **_constant(0.1)}, {}, "", "temperature 0.1"),
+    "-dclw": ("DCLW", {"objective": "dclw", "sigma": 0.5, **_constant(0.1)}, {}, "", "temperature 0.1, sigma 0.5"),
+    "-byol": (
         "BYOL",
         {"objective": "byol", "projector": "byol", "out_dim": 256, "key_momentum": 0.99},
-        "momentum 0.99, widths 4,096 and 256",
         {"learning_rate": 0.45, "lr_scaling": "linear"},
-        "SimCLR's augmentation, both views in one pass",
+        "rate 0.45 at batch 256, ",
+        "momentum 0.99, widths 4,096 and 256; ours: SimCLR's augmentation, both views in one pass",
     ),
-    "-barlow-twins": _Peer(
+    "-barlow-twins": (
         "Barlow Twins",
         {"objective": "barlow_twins", **_EXPANDER},
-        "three layers of 8,192",
         {"learning_rate": 0.2, "lr_scaling": "linear", "weight_decay": 1.5e-6},
-        "lambda 0.0051, its paper's, for 0.005, one rate for all weights, SimCLR's augmentation",
+        "rate 0.2 at batch 256, decay 1.5e-06, ",
+        "three layers of 8,192; ours: lambda 0.0051, its paper's, for 0.005, one rate for all weights, SimCLR's "
+        "augmentation",
     ),
-    "-vicreg": _Peer(
+    "-vicreg": (
         "VICReg",
         {"objective": "vicreg", **_EXPANDER},
-        "layers of 8,192",
         {"learning_rate": 0.5, "lr_scaling": "linear"},
-        "three layers for two, variance weight 25 a view for 12.5, rate down to 0, SimCLR's augmentation",
+        "rate 0.5 at batch 256, ",
+        "layers of 8,192; ours: three layers for two, variance weight 25 a view for 12.5, rate down to 0, SimCLR's "
+        "augmentation",
     ),
 }
 
@@ -256,15 +232,13 @@ def _imagenet_tables() -> dict[str, Preset]:
             {**_IMAGENET100, "objective": "dcl", **_cosine(0.1, 0.2)},
         ),
     }
-    for suffix, peer in _PEERS.items():
-        if suffix != "-dclw":
-            presets[f"imagenet100{suffix}"] = _preset(
-                {**_IMAGENET100, **peer.options}, peer.note(figure_is_lightlys=False), (small, peer.row)
-            )
+    for suffix, (row, options, rate, rate_in_words, in_words) in _PEERS.items():
+        if suffix != "-dclw":  # the text has one rate for all methods
+            presets[f"imagenet100{suffix}"] = _preset({**_IMAGENET100, **options}, _AS_LIGHTLY + in_words, (small, row))
         presets[f"imagenet1k{suffix}"] = _preset(
-            {**_IMAGENET1K, **peer.options, **peer.rate},
-            peer.note(figure_is_lightlys=True),
-            *((table, peer.row) for table in (large, *elsewhere.get(suffix, ()))),
+            {**_IMAGENET1K, **options, **rate},
+            f"as lightly's, whose figure it is: {rate_in_words}{in_words}",
+            *((table, row) for table in (large, *elsewhere.get(suffix, ()))),
         )
     return presets
 

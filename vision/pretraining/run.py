@@ -30,7 +30,7 @@ from vision.data.loading import load_images
 from vision.data.sources import NoSuchSplitError
 from vision.data.views import RandomViews
 from vision.evaluation.features import transform_of
-from vision.evaluation.knn import OnlineKnn
+from vision.evaluation.knn import online_knn
 from vision.pretraining.allocator import keep_freed_memory
 from vision.pretraining.build_task import encoder_of, make_optimizer, objective_of, task_of
 from vision.pretraining.presets import PRESETS, VISION
@@ -41,9 +41,8 @@ from vision.pretraining.settings import (
     VisionEngineSettings,
     VisionLossSettings,
     VisionSettings,
-    check_metric,
 )
-from vision.pretraining.task import PretrainTask
+from vision.pretraining.task import Evaluate, PretrainTask
 from vision.resnet import ImageInput
 
 Publish = Callable[[Path, Temperature | None], str]
@@ -109,10 +108,6 @@ class VisionRun(Run):
     def finish(self, samples_per_second: float, output: Path) -> None:
         self.record["images_per_second"] = round(samples_per_second, 1)
         write_record(output, self.record)
-        self._report(output)
-        _say(self.publish(output, self.temperature))
-
-    def _report(self, output: Path) -> None:
         record = self.record
         _say(
             f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "
@@ -123,6 +118,7 @@ class VisionRun(Run):
             note = "" if variant is None else f"  ({variant})"
             _say(f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}")
         _say(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
+        _say(self.publish(output, self.temperature))
 
 
 def paper_row(settings: PretrainSettings, temperature: Temperature | None, processes: int) -> dict[str, Any]:
@@ -161,7 +157,9 @@ def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publi
     encoder.input = ImageInput(vision.image_size, crop_of(images.size, vision.image_size), mean, std)
     images = images.sample(vision.max_train_samples, engine.seed)
     knn = _online_knn(vision, images, encoder.input, accelerator)
-    check_metric(engine, None if knn is None else knn.metric)
+    if engine.metric_for_best_model not in (None, f"knn{vision.knn_k}" if knn else None):
+        reason = f"known is knn{vision.knn_k}" if knn else "there is no online evaluation (knn_k)"
+        raise ParameterError("metric_for_best_model", f"{engine.metric_for_best_model!r} is not measured; {reason}")
     augment = SimclrAugment(RandomCrop(vision.image_size, vision.min_scale), mean, std, vision.jitter, vision.blur)
     augment = augment.to(accelerator.device)
     small = copy.deepcopy(augment)  # DINO's, coloured as the others, with areas up to where the large ones begin
@@ -182,7 +180,7 @@ def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publi
 
 def _online_knn(
     vision: VisionSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
-) -> OnlineKnn | None:
+) -> Evaluate | None:
     """The evaluation while training; None without labels or a test split."""
     if vision.knn_k == 0 or images.labels is None:
         return None
@@ -196,7 +194,8 @@ def _online_knn(
         raise ParameterError(
             "knn_k", f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
         )
-    return OnlineKnn(images, queries, transform_of(image_input), vision.knn_k, evaluation_dtype(accelerator))
+    transform, dtype = transform_of(image_input), evaluation_dtype(accelerator)
+    return partial(online_knn, bank=images, queries=queries, transform=transform, k=vision.knn_k, dtype=dtype)
 
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:

@@ -95,22 +95,9 @@ class VisionLossSettings(LossSettings):
     temperature: str | None = reworded(
         LossSettings,
         "temperature",
-        f"{', '.join(TEMPERATURES)}; default {VISION.temperature}, constant with --temp, alignment_adaptive with macl. "
-        "A profile keeps the preset's range.",
-    )
-    temp: float | None = reworded(LossSettings, "temp", "The constant temperature.")
-    tau_min: float | None = reworded(LossSettings, "tau_min", f"Lowest temperature; {VISION.tau_range['tau_min']}.")
-    tau_max: float | None = reworded(LossSettings, "tau_max", f"Highest temperature; {VISION.tau_range['tau_max']}.")
-    half_period: float | None = reworded(LossSettings, "half_period", "scheduled: half a swing, in --unit; 200.")
-    unit: str | None = reworded(LossSettings, "unit", f"scheduled: run or epoch; {VISION.schedule['unit']}.")
-    tau_0: float | None = reworded(
-        LossSettings, "tau_0", f"alignment_adaptive: temperature at A = a_0; {VISION.alignment['tau_0']}."
-    )
-    alpha: float | None = reworded(
-        LossSettings, "alpha", f"alignment_adaptive: how strongly it follows A; {VISION.alignment['alpha']}."
-    )
-    a_0: float | None = reworded(
-        LossSettings, "a_0", f"alignment_adaptive: reference alignment; {VISION.alignment['a_0']}."
+        f"{', '.join(TEMPERATURES)}; default {VISION.temperature} from {VISION.tau_range['tau_min']} to "
+        f"{VISION.tau_range['tau_max']}, constant with --temp, alignment_adaptive with macl. A profile keeps the "
+        "preset's range.",
     )
     rows: str | None = reworded(
         LossSettings,
@@ -150,7 +137,7 @@ class PretrainSettings:
         preset: the preset that the settings started from.
 
     Raises:
-        ParameterError: options that the objective does not have, or a metric that is not measured.
+        ParameterError: options that the objective does not have.
     """
 
     vision: VisionSettings
@@ -170,16 +157,7 @@ class PretrainSettings:
                     raise ParameterError(unused, f"objective {name!r} has no negatives and takes no temperature")
             if self.engine.log_similarity:
                 raise ParameterError("log_similarity", f"objective {name!r} has no negatives to look at")
-        check_metric(self.engine, f"knn{self.vision.knn_k}" if self.vision.knn_k else None)
 
     def options(self) -> dict[str, Any]:
         """Every option by its name."""
         return {"preset": self.preset, **vars(self.vision), **vars(self.loss), **vars(self.engine)}
-
-
-def check_metric(engine: EngineSettings, known: str | None) -> None:
-    """Refuse a metric for the best model that is not ``known``, the online evaluation's; None if there is none."""
-    wanted = engine.metric_for_best_model
-    if wanted not in (None, known):
-        reason = "there is no online evaluation (knn_k)" if known is None else f"known is {known}"
-        raise ParameterError("metric_for_best_model", f"{wanted!r} is not measured; {reason}")
