@@ -22,8 +22,9 @@ from dystress_text.evaluation.catalogue import choose, own_names
 from dystress_text.files.places import PACKAGE
 from dystress_text.report.runs import FREE
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.objective import objective_of
 from dystress_text.simcse.presets import PRESETS, TABLES
+from dystress_text.simcse.settings import TEXT
+from dystress_text.training.build_loss import build_objective
 from dystress_text.training.presets import find_preset
 from dystress_text.training.run_folder import RECORD, evaluation_file, read_json, read_record
 from dystress_text.training.settings import TEMPERATURE_OPTIONS
@@ -133,7 +134,8 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
             run_options = (*extra, *words, *data, f"--seed={seed}")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
-                objective_of(parse(run_options))
+                settings = parse(run_options)
+                build_objective(settings.loss, TEXT, bidirectional=settings.text.bidirectional)
             folder = options.output_dir / f"{name}-seed-{seed}"
             runs.append(PlannedRun(folder, run_options, tasks, options.suite, options.data_dir))
     return runs

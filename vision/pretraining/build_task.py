@@ -15,8 +15,8 @@ from dystress_text.core.queue_loss import QueueInfoNCELoss
 from dystress_text.errors import ParameterError
 from dystress_text.training.accelerator import gather_of
 from dystress_text.training.build_loss import build_objective, build_rule
-from dystress_text.training.optimizer import parameter_groups
 from dystress_text.training.settings import EngineSettings
+from dystress_text.training.trainer import parameter_groups
 from vision.data.views import RandomViews
 from vision.pretraining.batchnorm import synchronise
 from vision.pretraining.negative_free import NEGATIVE_FREE
