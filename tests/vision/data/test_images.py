@@ -12,6 +12,7 @@ from dystress_text.files.long_tail import long_tail_indices
 from dystress_text.files.prepared_data import Manifest, write_manifest
 from vision.data.images import KNOWN_MEAN_STD, ImageSet, mean_std
 from vision.data.loading import load_images
+from vision.data.shapes import make_shapes
 
 
 def test_class_folders(tmp_path):
@@ -123,3 +124,11 @@ def test_mean_and_std():
     assert mean == pytest.approx(values.mean((0, 2, 3)).tolist(), abs=1e-6)
     assert std == pytest.approx([*values[:, :2].std((0, 2, 3), correction=0).tolist(), 1 / 255], abs=1e-5)
     assert mean_std(ImageSet(pixels, None, None, (), "cifar100-lt", None, 4)) == KNOWN_MEAN_STD["cifar100"]
+
+
+def test_drawn_shapes_follow_seed_and_split():
+    first = make_shapes("train", 3, 5).images
+    assert torch.equal(first, make_shapes("train", 3, 5).images)
+    assert not torch.equal(first, make_shapes("train", 4, 5).images)
+    assert not torch.equal(first, make_shapes("test", 3, 5).images)
+    assert torch.equal(load_images("shapes", "test").images, make_shapes("test").images)

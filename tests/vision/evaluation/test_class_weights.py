@@ -1,15 +1,12 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy.special import log_softmax
 
-from vision.evaluation.fine_tuning import NAMED_WEIGHTS, classification_loss, parse_class_weights, weights_of
-
-
-def softmax(row):
-    e = [math.exp(value - max(row)) for value in row]
-    return [value / sum(e) for value in e]
+from vision.evaluation.fine_tuning import classification_loss, parse_class_weights, weights_of
 
 
 def shared_loss(class_weights, classes, logits, labels):
@@ -17,23 +14,16 @@ def shared_loss(class_weights, classes, logits, labels):
 
 
 def test_the_loss_of_several_classes_is_the_weighted_mean_whatever_their_order():
-    generator = torch.Generator().manual_seed(0)
-    names = [
-        ("normal", "serrated", "adenocarcinoma", "adenoma")[i] for i in torch.randint(4, (20,), generator=generator)
-    ]
-    logits = [dict.fromkeys(NAMED_WEIGHTS["chaoyang"], 0.0) for _ in names]
-    for row in logits:
-        row.update({name: torch.randn((), generator=generator).item() for name in row})
     weights = {"normal": 1.264, "serrated": 1.667, "adenocarcinoma": 1.0, "adenoma": 2.114}
-    total = 0.0
-    for row, name in zip(logits, names, strict=True):
-        share = dict(zip(row, softmax(list(row.values())), strict=True))[name]
-        total += weights[name] * -math.log(share)
-    truth = total / sum(weights[name] for name in names)
-    for classes in (sorted(weights), list(weights)):  # as folders, and as the data set's files number them
-        table = torch.tensor([[row[name] for name in classes] for row in logits], dtype=torch.float64)
-        labels = torch.tensor([classes.index(name) for name in names])
-        found = shared_loss(parse_class_weights(["chaoyang"]), classes, table, labels)
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(20, 4, generator=generator, dtype=torch.float64)
+    labels = torch.randint(4, (20,), generator=generator)
+    each = np.array(list(weights.values()))[labels]
+    truth = -(each * log_softmax(logits.numpy(), axis=1)[np.arange(20), labels]).sum() / each.sum()
+    for order in (sorted(weights), list(weights)):  # as folders, and as the data set's files number them
+        columns = [list(weights).index(name) for name in order]
+        placed = torch.tensor([columns.index(label) for label in labels.tolist()])
+        found = shared_loss(parse_class_weights(["chaoyang"]), order, logits[:, columns], placed)
         assert found == pytest.approx(truth, rel=1e-7)  # the weights are float32
 
 

@@ -1,110 +1,14 @@
-"""BYOL and DINO: the losses against their formulas, processes, and what the teacher does."""
-
-import math
+"""Students with a teacher, BYOL's and DINO's: who sees which views, and who learns."""
 
 import pytest
 import torch
 from encoder_cases import as_float, colour_images, tiny_encoder
-from processes import in_threads
 
 from dystress_text.training.batches import Embeddings
 from vision.data.views import RandomViews
 from vision.pretraining.negative_free import BYOLLoss, DINOLoss
 from vision.pretraining.task import Prototypes, TeacherTask
 from vision.resnet import mlp
-
-
-def draw(n=6, dim=5, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return list(torch.randn(4, n, dim, generator=generator, dtype=torch.float64))
-
-
-# ---- the formulas, number by number ---------------------------------------------------------------------------------
-
-
-def distance(a, b):
-    """Squared, of the unit vectors."""
-    lengths = [math.sqrt(math.fsum(x * x for x in v)) for v in (a, b)]
-    return math.fsum((x / lengths[0] - y / lengths[1]) ** 2 for x, y in zip(a, b, strict=True))
-
-
-def byol(p1, p2, t1, t2):
-    rows = zip(*(z.tolist() for z in (p1, p2, t1, t2)), strict=True)
-    return math.fsum(distance(a, d) + distance(b, c) for a, b, c, d in rows) / len(p1)
-
-
-def softmax(logits):
-    weights = [math.exp(x - max(logits)) for x in logits]
-    return [w / math.fsum(weights) for w in weights]
-
-
-def cross_entropy(teacher, student, centre, cold=0.04, warm=0.1):
-    p = softmax([(t - c) / cold for t, c in zip(teacher, centre, strict=True)])
-    q = softmax([s / warm for s in student])
-    return -math.fsum(a * math.log(b) for a, b in zip(p, q, strict=True))
-
-
-def dino(*views, centre):
-    """The mean over every pair of the teacher's crop and another crop of the student; the teacher's are the last."""
-    *students, t1, t2 = (z.tolist() for z in views)
-    return math.fsum(
-        cross_entropy(t, s, centre) / (2 * (len(students) - 1) * len(t1))
-        for i, teacher in enumerate((t1, t2))
-        for j, student in enumerate(students)
-        if i != j
-        for t, s in zip(teacher, student, strict=True)
-    )
-
-
-def test_byol_is_its_formula():
-    views = draw()
-    assert BYOLLoss()(*views).item() == pytest.approx(byol(*views), rel=1e-12)
-
-
-def test_dino_is_its_formula_and_the_centre_follows_the_teacher():
-    loss, centre = DINOLoss(5).double(), [0.0] * 5
-    for step in range(3):
-        views = [0.3 * z for z in draw(seed=step)]
-        assert loss(*views).item() == pytest.approx(dino(*views, centre=centre), rel=1e-10)
-        mean = torch.cat(views[2:]).mean(0).tolist()
-        centre = [0.9 * c + 0.1 * m for c, m in zip(centre, mean, strict=True)]
-        assert loss.centre.tolist() == pytest.approx(centre, rel=1e-12)
-    loss.eval()(*views)
-    assert loss.centre.tolist() == pytest.approx(centre, rel=1e-12)
-    fresh = DINOLoss(5)
-    fresh.load_state_dict(loss.state_dict())
-    assert torch.equal(fresh.centre, loss.centre.float())
-
-
-@pytest.mark.parametrize("loss", [BYOLLoss(), DINOLoss(5).double().eval()])
-def test_the_student_has_the_gradient_and_the_teacher_none(loss):
-    views = [0.3 * z.requires_grad_() for z in draw(4)]
-    p1, p2, *targets = views
-    students = [p.detach().requires_grad_() for p in (p1, p2)]
-    assert torch.autograd.gradcheck(lambda a, b: loss(a, b, *targets), students)
-    assert torch.autograd.grad(loss(*views).sum(), views, allow_unused=True)[2:] == (None, None)
-
-
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_the_mean_over_processes_is_the_single_process(world_size):
-    views = [z.requires_grad_() for z in draw(12)]
-
-    def losses(gather, own):
-        objective = DINOLoss(5, gather=gather).double()
-        return BYOLLoss()(*own), objective(*own), objective.centre
-
-    single = losses(None, views)
-    ranks = in_threads(world_size, lambda gather: losses(gather, [z.chunk(world_size)[gather.rank] for z in views]))
-    for i, whole in enumerate(single[:2]):
-        average = torch.stack([rank[i] for rank in ranks]).mean()
-        torch.testing.assert_close(average, whole, rtol=1e-12, atol=0)
-        found = torch.autograd.grad(average, views[:2])
-        torch.testing.assert_close(found, torch.autograd.grad(whole, views[:2]), rtol=1e-10, atol=1e-14)
-    for *_, centre in ranks:
-        torch.testing.assert_close(centre, single[2], rtol=1e-12, atol=1e-15)
-
-
-# ---- the task -------------------------------------------------------------------------------------------------------
 
 
 class Halves(RandomViews):

@@ -44,7 +44,3 @@ def test_the_recipe_of_cifar(parsed):
     assert (engine.train_batch_size, engine.num_train_epochs, engine.weight_decay) == (128, 200, 5e-4)
     assert (loss.objective, loss.tau_min, loss.tau_max, vision.knn_k) == ("ntxent", 0.07, 0.2, 200)
     assert engine.output_dir == "out_vision"
-
-
-# benchmarks/imagenet/resnet50/ of lightly: rate at batch 256, its scaling, weight decay, width of the output, and what
-# the loss takes
