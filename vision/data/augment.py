@@ -78,7 +78,7 @@ class CropAndFlip(nn.Module):
             What :meth:`forward` does, (count n, 3, size, size).
         """
         count, crops = crops.shape[1], crops.transpose(0, 1).flatten(0, 1)
-        flip = _column(_draw(len(crops), crops) < FLIP_RATE)
+        flip = _column(torch.rand(len(crops), device=crops.device) < FLIP_RATE)
         views = torch.where(flip, crops.flip(3), crops) / 255
         return _normalised(self.recoloured(views, count), self.mean, self.std)
 
@@ -109,7 +109,7 @@ class SimclrAugment(CropAndFlip):
         factors = draw_jitter(len(views), self.jitter, views.device)
         parts = zip(views.chunk(count), factors.chunk(count, dim=1), strict=True)
         views = torch.cat([_jittered(part, of_part) for part, of_part in parts])
-        gray = _column(_draw(len(views), views) < GRAY_RATE)
+        gray = _column(torch.rand(len(views), device=views.device) < GRAY_RATE)
         views = torch.where(gray, rgb_to_grayscale(views), views)
         if not self.blur:
             return views
@@ -119,7 +119,7 @@ class SimclrAugment(CropAndFlip):
 def _jittered(views: Tensor, factors: Tensor) -> Tensor:
     """The four operations in an order of these views, (n, 3, h, w) and (4, n)."""
     for operation in torch.randperm(4).tolist():
-        views = adjust(views, operation, factors[operation])
+        views = OPERATIONS[operation](views, factors[operation])
     return views
 
 
@@ -132,11 +132,6 @@ def draw_jitter(count: int, strength: float, device: torch.device) -> Tensor:
     applied = torch.rand(count, device=device) < JITTER_RATE
     offsets = (2 * torch.rand(4, count, device=device) - 1) * applied
     return torch.addcmul(neutral[:, None], offsets, strength * spread[:, None])
-
-
-def adjust(images: Tensor, operation: int, factor: Tensor) -> Tensor:
-    """One operation of the jitter for images in [0, 1]: brightness, contrast, saturation, hue are 0 to 3."""
-    return _OPERATIONS[operation](images, factor)
 
 
 def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
@@ -161,7 +156,7 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     return torch.addcmul(low, chroma, part)
 
 
-_OPERATIONS = (
+OPERATIONS = (  # of the jitter, on images in [0, 1] and a factor of each
     adjust_brightness_accumulative,
     adjust_contrast_with_mean_subtraction,
     adjust_saturation_with_gray_subtraction,
@@ -228,7 +223,3 @@ def _channels(numbers: Sequence[float]) -> Tensor:
 def _column(values: Tensor) -> Tensor:
     """(n,) -> (n, 1, 1, 1)."""
     return values.view(-1, 1, 1, 1)
-
-
-def _draw(count: int, like: Tensor) -> Tensor:
-    return torch.rand(count, device=like.device)

@@ -89,12 +89,10 @@ def fine_tune(
 
     Raises:
         ParameterError: a weight of a class that is not there.
-        TrainingError: the loss is not finite, or there is one image only.
+        TrainingError: the loss is not finite.
     """
     recipe, train = recipe or FineTuningRecipe(), views.images
     weights = weights_of(class_weights or {}, train.classes)
-    if min(recipe.batch_size, len(train)) < 2:
-        raise TrainingError("fine-tuning needs at least two images a step: batch normalisation needs two")
     assert train.labels is not None
     model = Classifier(encoder, len(train.classes), seed).train()
     device = next(model.parameters()).device

@@ -14,7 +14,7 @@ from vision.data.augment import CropAndFlip, SimclrAugment
 from vision.data.crops import AT_IMAGENET_SCALE, RandomCrop
 from vision.data.loading import SMALL, Splits
 from vision.data.views import RandomViews
-from vision.evaluation.features import Transform, image_features, seeded, transform_of, view_features
+from vision.evaluation.features import image_features, seeded, transform_of, view_features
 from vision.evaluation.fine_tuning import FineTuningRecipe, fine_tune, parse_class_weights, score_classifier
 from vision.evaluation.geometry import measure_geometry
 from vision.evaluation.knn import Accuracy, cosine_votes, l2_votes
@@ -74,8 +74,12 @@ class Subject:
 
     def geometry(self) -> dict[str, Any]:
         """Of the features of the test images; two encoders with one seed see the same views."""
-        with seeded(self.settings.seed, self.device):
-            view1, view2 = view_features(self.encoder, self.two_views, self.settings.batch_size)
+        side, settings = self.input.image_size, self.settings
+        scale = AT_IMAGENET_SCALE if side > SMALL else {}  # as in the recipes
+        augment = SimclrAugment(RandomCrop(side), self.input.mean, self.input.std, **scale).to(self.device)
+        views = RandomViews(self.splits.test, augment, 2, settings.seed)
+        with seeded(settings.seed, self.device):
+            view1, view2 = view_features(self.encoder, views, settings.batch_size)
         return asdict(measure_geometry(self.test, view1, view2, self._labels("test")))
 
     def transfer(self) -> dict[str, Any]:
@@ -86,7 +90,7 @@ class Subject:
             weights = parse_class_weights(settings.class_weights)
             model, loss = fine_tune(self.encoder, self.crop_and_flip, weights, recipe, settings.seed)
         return {
-            **score_classifier(model, self.splits.test, self.transform, settings.batch_size),
+            **score_classifier(model, self.splits.test, transform_of(self.input), settings.batch_size),
             "last_loss": loss,  # the mean of the last epoch
         }
 
@@ -94,18 +98,6 @@ class Subject:
     def device(self) -> torch.device:
         """Where the work is done."""
         return next(self.encoder.parameters()).device
-
-    @property
-    def transform(self) -> Transform:
-        """Preparation of images without augmentation."""
-        return transform_of(self.input)
-
-    @property
-    def two_views(self) -> RandomViews:
-        """Two views of each test image by SimCLR's augmentation as in the recipes: stronger and with blur at 224."""
-        scale = AT_IMAGENET_SCALE if self.input.image_size > SMALL else {}
-        augment = SimclrAugment(RandomCrop(self.input.image_size), self.input.mean, self.input.std, **scale)
-        return RandomViews(self.splits.test, augment.to(self.device), 2, self.settings.seed)
 
     @property
     def crop_and_flip(self) -> RandomViews:
@@ -116,12 +108,12 @@ class Subject:
     @cached_property
     def train(self) -> Tensor:
         """Backbone features of the training images, (n, feature_dim)."""
-        return image_features(self.encoder, self.splits.train, self.transform, self.settings.batch_size)
+        return image_features(self.encoder, self.splits.train, transform_of(self.input), self.settings.batch_size)
 
     @cached_property
     def test(self) -> Tensor:
         """Backbone features of the test images, (m, feature_dim)."""
-        return image_features(self.encoder, self.splits.test, self.transform, self.settings.batch_size)
+        return image_features(self.encoder, self.splits.test, transform_of(self.input), self.settings.batch_size)
 
     def _labels(self, split: str) -> Tensor:
         """(n,), on the device of the features."""

@@ -49,144 +49,123 @@ class NegativeFreeLoss(nn.Module):
         raise NotImplementedError
 
 
-class BatchStatisticsLoss(NegativeFreeLoss):
-    """The base class of objectives of both views of all processes' images."""
+class GlobalBatchLoss(NegativeFreeLoss):
+    """A formula of both views of all processes' images.
+
+    Args:
+        formula: from two times (N, dim) to the loss.
+        gather: the other processes; None for one process.
+    """
+
+    def __init__(self, formula: Callable[[Tensor, Tensor], Tensor], gather: Gather | None = None) -> None:
+        super().__init__(gather)
+        self.formula = formula
 
     def of_views(self, *views: Tensor) -> Tensor:
         both = self.gather(torch.cat(views, dim=1))  # (N, 2 dim)
         if len(both) < 2:
             raise ValueError("a batch of 1 image has no statistics: the batch size must be at least 2")
-        return self.of_batch(*both.chunk(2, dim=1))
-
-    def of_batch(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """The loss of all processes' rows (N, dim)."""
-        raise NotImplementedError
+        return self.formula(*both.chunk(2, dim=1))
 
 
-class BarlowTwinsLoss(BatchStatisticsLoss):
+def barlow_twins(z1: Tensor, z2: Tensor, off_diagonal: float = 0.0051) -> Tensor:
     """Barlow Twins (Zbontar et al., ICML 2021, Eqs. 1 and 2): make the views' cross-correlation the identity.
 
     ``sum_i (1 - C_ii)^2 + off_diagonal * sum_{i != j} C_ij^2`` with ``C = z1' z2 / N`` of dimensions that have mean 0
-    and variance 1 over the batch. This is the loss as the paper prints it; libraries scale it (solo-learn by 0.1).
+    and variance 1 over the batch. This is the loss as the paper prints it, with its lambda; libraries scale it
+    (solo-learn by 0.1).
     """
-
-    off_diagonal = 0.0051  # the paper's lambda
-
-    def of_batch(self, z1: Tensor, z2: Tensor) -> Tensor:
-        correlation = _standardised(z1, dim=0).T @ _standardised(z2, dim=0) / len(z1)  # (dim, dim)
-        return (1 - correlation.diagonal()).square().sum() + self.off_diagonal * _off_diagonal_squares(correlation)
+    correlation = _standardised(z1, dim=0).T @ _standardised(z2, dim=0) / len(z1)  # (dim, dim)
+    return (1 - correlation.diagonal()).square().sum() + off_diagonal * _off_diagonal_squares(correlation)
 
 
-class VICRegLoss(BatchStatisticsLoss):
+def vicreg(z1: Tensor, z2: Tensor, invariance: float = 25, variance: float = 25, covariance: float = 1) -> Tensor:
     """VICReg (Bardes et al., ICLR 2022, Algorithm 1): invariance, a hinge on each variance, no covariance.
 
     ``invariance * mean (z1 - z2)^2 + sum over views of (variance * mean_j max(0, 1 - std_j) + covariance *
     sum_{i != j} Cov_ij^2 / dim)``, with ``std_j`` the root of the unbiased variance plus 1e-4. The mean of the first
     term is over rows and dimensions, as in the paper's algorithm; its Eq. 5 sums over dimensions.
     """
-
-    invariance, variance, covariance = 25.0, 25.0, 1.0  # the paper's lambda, mu and nu
-
-    def of_batch(self, z1: Tensor, z2: Tensor) -> Tensor:
-        loss = self.invariance * (z1 - z2).square().mean()
-        for z in (z1, z2):
-            hinge = F.relu(1 - (z.var(dim=0) + 1e-4).sqrt())  # (dim,)
-            loss = loss + self.variance * hinge.mean()
-            loss = loss + self.covariance * _off_diagonal_squares(_covariance(z)) / z.shape[1]
-        return loss
+    loss = invariance * (z1 - z2).square().mean()
+    for z in (z1, z2):
+        hinge = F.relu(1 - (z.var(dim=0) + 1e-4).sqrt())  # (dim,)
+        loss = loss + variance * hinge.mean()
+        loss = loss + covariance * _off_diagonal_squares(_covariance(z)) / z.shape[1]
+    return loss
 
 
-class WhiteningMSELoss(BatchStatisticsLoss):
+def w_mse(z1: Tensor, z2: Tensor) -> Tensor:
     """W-MSE (Ermolov et al., ICML 2021, Eqs. 5 and 6): the distance of the views once each is white and normalised.
 
     ``mean_i |v1_i - v2_i|^2``, where v is ``L^-1 (z - mean z)`` at unit length and L the Cholesky factor of z's
-    covariance. Each view is whitened in slices of the batch, as many as leave a slice at least ``rows_per_dim * dim``
-    rows. Batches are shuffled, so slices are consecutive rows, where the paper draws them at random. The shrinkage, a
-    share of the covariance that is replaced by its mean variance times the identity so that fp32 can factor it, is
-    ours; the paper has none. The batch must have more rows than dimensions.
+    covariance. Each view is whitened in slices of the batch, as many as leave a slice at least 2 dim rows, the paper's
+    ratio. Batches are shuffled, so slices are consecutive rows, where the paper draws them at random. The batch must
+    have more rows than dimensions.
     """
-
-    rows_per_dim = 2  # the paper's ratio: 128 rows in 64 dimensions
-    shrinkage = 1e-3
-
-    def of_batch(self, z1: Tensor, z2: Tensor) -> Tensor:
-        n, dim = z1.shape
-        slices = max(1, n // (self.rows_per_dim * dim))
-        first, second = (torch.cat([self._white(part) for part in z.tensor_split(slices)]) for z in (z1, z2))
-        return (first - second).square().sum(1).mean()
-
-    def _white(self, z: Tensor) -> Tensor:
-        """Unit vectors (rows, dim) of whitened rows."""
-        covariance = _covariance(z)  # (dim, dim)
-        scale = covariance.diagonal().mean() + torch.finfo(z.dtype).eps
-        identity = torch.eye(len(covariance), dtype=z.dtype, device=z.device)
-        factor = torch.linalg.cholesky((1 - self.shrinkage) * covariance + self.shrinkage * scale * identity)
-        white: Tensor = torch.linalg.solve_triangular(factor, (z - z.mean(0)).T, upper=False)  # (dim, rows)
-        return F.normalize(white.T, dim=1)
+    n, dim = z1.shape
+    slices = max(1, n // (2 * dim))
+    first, second = (torch.cat([_white(part) for part in z.tensor_split(slices)]) for z in (z1, z2))
+    return (first - second).square().sum(1).mean()
 
 
-class ZeroCLLoss(BatchStatisticsLoss):
-    """Zero-CL (Zhang et al., ICLR 2022): agreement of the views where instances, features or both are decorrelated.
+def _white(z: Tensor, shrinkage: float = 1e-3) -> Tensor:
+    """Unit vectors (rows, dim) of whitened rows.
 
-    Zero-FCL standardises each feature over the batch, whitens the features (``H = W Z``, ``W = ((1 - shrinkage)
-    Z Z' / N + shrinkage I)^(-1/2)``) and takes ``sum_j (1 - h1_j . h2_j / N)^2`` over the features. Zero-ICL does the
-    same with the roles of features and instances exchanged; Zero-CL is the sum of both. As in the authors' code, W is a
-    constant to the gradient and the shrinkage 0.1, so that more features than instances (or the reverse) can be
-    whitened too. Equal weights of the two parts are our choice.
-
-    The whitening of 2,048 features decomposes a matrix of that size for each view, in each step.
-
-    Args:
-        instance: whether instances are decorrelated (Zero-ICL).
-        feature: whether features are (Zero-FCL); Zero-CL has both.
-        gather: the other processes; None for one process.
+    The shrinkage, a share of the covariance that is replaced by its mean variance times the identity so that fp32 can
+    factor it, is ours; the paper has none.
     """
-
-    shrinkage = 0.1
-
-    def __init__(self, instance: bool = True, feature: bool = True, gather: Gather | None = None) -> None:
-        super().__init__(gather)
-        self.instance, self.feature = instance, feature
-
-    def of_batch(self, z1: Tensor, z2: Tensor) -> Tensor:
-        loss = z1.new_zeros(())
-        if self.instance:
-            loss = loss + self._part(z1, z2)
-        if self.feature:
-            loss = loss + self._part(z1.T, z2.T)
-        return loss
-
-    def _part(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """The part's loss of views (k, m), whose k rows are decorrelated."""
-        x1, x2 = _standardised(x1, dim=1), _standardised(x2, dim=1)
-        first, second = _whitening(x1, self.shrinkage) @ x1, _whitening(x2, self.shrinkage) @ x2  # (k, m)
-        return (1 - (first * second).mean(1)).square().sum()
+    covariance = _covariance(z)  # (dim, dim)
+    scale = covariance.diagonal().mean() + torch.finfo(z.dtype).eps
+    identity = torch.eye(len(covariance), dtype=z.dtype, device=z.device)
+    factor = torch.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * scale * identity)
+    white: Tensor = torch.linalg.solve_triangular(factor, (z - z.mean(0)).T, upper=False)  # (dim, rows)
+    return F.normalize(white.T, dim=1)
 
 
-class ARBLoss(BatchStatisticsLoss):
+def zero_icl(z1: Tensor, z2: Tensor, shrinkage: float = 0.1) -> Tensor:
+    """Zero-ICL (Zhang et al., ICLR 2022): agreement of the views where the instances are decorrelated.
+
+    It standardises each row, whitens the rows (``H = W Z``, ``W = ((1 - shrinkage) Z Z' / dim + shrinkage I)^(-1/2)``)
+    and takes ``sum_i (1 - h1_i . h2_i / dim)^2``. As in the authors' code, W is a constant to the gradient and the
+    shrinkage 0.1, so that more rows than dimensions (or the reverse) can be whitened too.
+    """
+    z1, z2 = _standardised(z1, dim=1), _standardised(z2, dim=1)
+    first, second = _whitening(z1, shrinkage) @ z1, _whitening(z2, shrinkage) @ z2  # (N, dim)
+    return (1 - (first * second).mean(1)).square().sum()
+
+
+def zero_fcl(z1: Tensor, z2: Tensor) -> Tensor:
+    """Zero-FCL: the same for features. 2,048 of them need the roots of two matrices of that size in each step."""
+    return zero_icl(z1.T, z2.T)
+
+
+def zero_cl(z1: Tensor, z2: Tensor) -> Tensor:
+    """Zero-CL: the sum of both; their equal weights are our choice."""
+    return zero_icl(z1, z2) + zero_fcl(z1, z2)
+
+
+def arb(z1: Tensor, z2: Tensor) -> Tensor:
     """ARB (Zhang et al., CVPR 2022): align each view with the orthonormal base that is nearest to the other.
 
     ``sum_j (1 - z1_j . b2_j / N)^2 + sum_j (1 - z2_j . b1_j / N)^2`` over features that are standardised over the
-    batch; the base ``b = ((1 - shrinkage) z z' / N + shrinkage I)^(-1/2) z`` carries no gradient. No more features than
-    rows can be orthogonal, so a base is found for each group of features. The authors' code has groups too; their size
-    is our choice, the largest that divides the features and is at most half the rows.
+    batch; the base carries no gradient. No more features than rows can be orthogonal, so a base is found for each group
+    of features. The authors' code has groups too; their size is our choice, the largest that divides the features and
+    is at most half the rows.
     """
+    n, dim = z1.shape
+    size = max(size for size in range(1, max(1, n // 2) + 1) if dim % size == 0)
+    z1, z2 = _standardised(z1, dim=0), _standardised(z2, dim=0)
+    first = (z1 * _base(z2, size)).mean(0)  # (dim,)
+    second = (z2 * _base(z1, size)).mean(0)
+    return (1 - first).square().sum() + (1 - second).square().sum()
 
-    shrinkage = 1e-4
 
-    def of_batch(self, z1: Tensor, z2: Tensor) -> Tensor:
-        n, dim = z1.shape
-        size = max(size for size in range(1, max(1, n // 2) + 1) if dim % size == 0)
-        z1, z2 = _standardised(z1, dim=0), _standardised(z2, dim=0)
-        first = (z1 * self._base(z2, size)).mean(0)  # (dim,)
-        second = (z2 * self._base(z1, size)).mean(0)
-        return (1 - first).square().sum() + (1 - second).square().sum()
-
-    @torch.no_grad()
-    def _base(self, z: Tensor, size: int) -> Tensor:
-        groups = z.T.reshape(-1, size, len(z))  # (groups, size, N)
-        base: Tensor = _whitening(groups, self.shrinkage) @ groups
-        return base.flatten(0, 1).T  # (N, dim)
+@torch.no_grad()
+def _base(z: Tensor, size: int, shrinkage: float = 1e-4) -> Tensor:
+    """``b = ((1 - shrinkage) z z' / N + shrinkage I)^(-1/2) z`` of each group of features: (N, dim)."""
+    groups = z.T.reshape(-1, size, len(z))  # (groups, size, N)
+    base: Tensor = _whitening(groups, shrinkage) @ groups
+    return base.flatten(0, 1).T
 
 
 class BYOLLoss(NegativeFreeLoss):
@@ -234,13 +213,13 @@ class DINOLoss(NegativeFreeLoss):
 
 
 NEGATIVE_FREE: dict[str, Callable[..., NegativeFreeLoss]] = {
-    "barlow_twins": BarlowTwinsLoss,
-    "vicreg": VICRegLoss,
-    "w_mse": WhiteningMSELoss,
-    "zero_icl": partial(ZeroCLLoss, feature=False),
-    "zero_fcl": partial(ZeroCLLoss, instance=False),
-    "zero_cl": ZeroCLLoss,
-    "arb": ARBLoss,
+    "barlow_twins": partial(GlobalBatchLoss, barlow_twins),
+    "vicreg": partial(GlobalBatchLoss, vicreg),
+    "w_mse": partial(GlobalBatchLoss, w_mse),
+    "zero_icl": partial(GlobalBatchLoss, zero_icl),
+    "zero_fcl": partial(GlobalBatchLoss, zero_fcl),
+    "zero_cl": partial(GlobalBatchLoss, zero_cl),
+    "arb": partial(GlobalBatchLoss, arb),
     "byol": BYOLLoss,
     "dino": DINOLoss,
 }

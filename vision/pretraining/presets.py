@@ -135,48 +135,44 @@ def _cifar_rows() -> dict[str, Preset]:
 
 def _cifar_ablations() -> dict[str, Preset]:
     """What the paper shows as figures alone: ranges, shifts and learning rates on CIFAR."""
-    presets = {}
-    for data in ("cifar10", "cifar100"):
-        base = {**_CIFAR, "dataset": data}
-        for low in (0.05, 0.07, 0.1, 0.2):
-            for high in (0.1, 0.2, 0.5):
-                if low <= high:
-                    presets[f"{data}-range-{low}-{high}"] = Preset(
-                        "ablation of the range, a figure of the paper", {**base, **_cosine(low, high)}
-                    )
-        for version, (shift, scale) in _SHIFTED.items():
-            presets[f"{data}-shift-v{version[0]}-{abs(shift)}"] = Preset(
-                f"ablation of the shift, version {version}, a figure of the paper",
-                {**base, **_shifted(0.07, 0.2, shift, scale)},
-            )
-        for version, shift in _ONE_SIDED.items():
-            presets[f"{data}-shift-v{version[0]}-{shift}"] = Preset(
-                f"ablation of the shift, the one-sided version {version}, a figure of the paper",
-                {**base, **_cosine(0.07, 0.2), "temperature": "one_sided_cosine", "shift": shift},
-            )
-        for rate in (0.01, 0.03, 0.06, 0.1, 0.3, 0.5):
-            presets[f"{data}-lr-{rate}"] = Preset(
-                "ablation of the learning rate, a figure of the paper",
-                {**base, **_cosine(0.07, 0.2), "learning_rate": rate},
-            )
-    return presets
+    ranges = [(low, high) for low in (0.05, 0.07, 0.1, 0.2) for high in (0.1, 0.2, 0.5) if low <= high]
+    named = {f"range-{low}-{high}": ("range", _cosine(low, high)) for low, high in ranges}
+    for version, (shift, scale) in _SHIFTED.items():
+        options = _shifted(0.07, 0.2, shift, scale)
+        named[f"shift-v{version[0]}-{abs(shift)}"] = f"shift, version {version}", options
+    for version, shift in _ONE_SIDED.items():
+        options = {**_cosine(0.07, 0.2), "temperature": "one_sided_cosine", "shift": shift}
+        named[f"shift-v{version[0]}-{shift}"] = f"shift, the one-sided version {version}", options
+    for rate in (0.01, 0.03, 0.06, 0.1, 0.3, 0.5):
+        named[f"lr-{rate}"] = "learning rate", {**_cosine(0.07, 0.2), "learning_rate": rate}
+    return {
+        f"{data}-{name}": Preset(
+            f"ablation of the {what}, a figure of the paper", {**_CIFAR, "dataset": data, **options}
+        )
+        for data in ("cifar10", "cifar100")
+        for name, (what, options) in named.items()
+    }
 
 
 def _long_tailed_rows() -> dict[str, Preset]:
-    presets = {}
-    for data, table in (("cifar10_lt", "cifar10lt"), ("cifar100_lt", "cifar100lt")):
-        base = {**_CIFAR, "dataset": data, "num_train_epochs": 500, "eval_steps": 0}
-        presets[f"{data}-simclr"] = _preset({**base, **_constant(0.2)}, "ours: temperature 0.2", (table, "SimCLR"))
-        presets[data] = _preset({**base, **_cosine(0.07, 0.2)}, "", (table, "DySTreSS"))
-        presets[f"{data}-star"] = _preset({**base, **_cosine(0.1, 0.2)}, "", (table, "DySTreSS*"))
-        long, kukleva = {**base, "num_train_epochs": 2000}, "compkuklevacifar"
-        presets[f"{data}-2000"] = _preset({**long, **_cosine(0.07, 0.2)}, "measure not named", (kukleva, "DySTreSS"))
-        presets[f"{data}-2000-schedule"] = _preset(
-            {**long, **_SCHEDULE, "learning_rate": 0.5, "train_batch_size": 512},
-            "measure not named; rate 0.5 and batch 512 are Kukleva et al.'s",
-            (kukleva, "Kukleva et al."),
+    kukleva, long = "compkuklevacifar", {"num_train_epochs": 2000}
+    schedule: Options = {**long, **_SCHEDULE, "learning_rate": 0.5, "train_batch_size": 512}
+    rows: dict[str, tuple[Options, str, str, str]] = {
+        "-simclr": (_constant(0.2), "ours: temperature 0.2", "", "SimCLR"),
+        "": (_cosine(0.07, 0.2), "", "", "DySTreSS"),
+        "-star": (_cosine(0.1, 0.2), "", "", "DySTreSS*"),
+        "-2000": ({**long, **_cosine(0.07, 0.2)}, "measure not named", kukleva, "DySTreSS"),
+        "-2000-schedule": (
+            schedule, "measure not named; rate 0.5 and batch 512 are Kukleva et al.'s", kukleva, "Kukleva et al.",
+        ),
+    }  # fmt: skip
+    return {
+        f"{data}{suffix}": _preset(
+            {**_CIFAR, "dataset": data, "num_train_epochs": 500, "eval_steps": 0, **options}, note, (table or own, row)
         )
-    return presets
+        for data, own in (("cifar10_lt", "cifar10lt"), ("cifar100_lt", "cifar100lt"))
+        for suffix, (options, note, table, row) in rows.items()
+    }
 
 
 _EXPANDER: Options = {"projector": "expander", "out_dim": 8192}

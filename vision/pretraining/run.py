@@ -69,7 +69,7 @@ class VisionRun(Run):
         self.record = {
             "program": IMAGE_PROGRAM,
             "settings": self.options,
-            "objective": type(objective).__name__,
+            "objective": settings.loss.objective if self.temperature is None else type(objective).__name__,
             "temperature": None if self.temperature is None else repr(self.temperature),
             "temperature_parameters": None if self.temperature is None else self.temperature.values(),
             "data": {

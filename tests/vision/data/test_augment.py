@@ -71,7 +71,7 @@ def test_crop_resize_and_flip(box, flip):
 )
 def test_brightness_contrast_saturation(operation, enhancer, factor):
     """Within 1.5 of 255: Pillow cuts fractions off, also of the gray and of the mean that it blends with."""
-    ours = augment.adjust(unit(picture()), operation, torch.tensor([factor]))
+    ours = augment.OPERATIONS[operation](unit(picture()), torch.tensor([factor]))
     theirs = np.asarray(enhancer(Image.fromarray(picture())).enhance(factor), dtype=float)
     assert np.abs(pixels_of(ours) - theirs).max() <= 1.5
 
@@ -80,7 +80,7 @@ def test_brightness_contrast_saturation(operation, enhancer, factor):
 def test_hue(turns):
     """kornia within 1e-5; Pillow within 12 of 255 and 3 on average: two of its 256 steps of hue."""
     images = unit(picture())
-    ours = augment.adjust(images, 3, torch.tensor([turns]))
+    ours = augment.shift_hue(images, torch.tensor([turns]))
     torch.testing.assert_close(ours, adjust_hue(images, turns * 2 * math.pi), rtol=0, atol=1e-5)
     hsv = np.asarray(Image.fromarray(picture()).convert("HSV")).copy()
     hsv[..., 0] += np.uint8(round(turns * 255) % 256)
