@@ -30,7 +30,7 @@ def test_rgb_keeps_places_and_channels():
     assert image_size(encoded(Image.fromarray(pixels))) == (4, 6)
 
 
-@pytest.mark.parametrize("deep", [0, 255, 300, 40_000, 65_535])
+@pytest.mark.parametrize("deep", [0, 300, 65_535])
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 def test_16_bits_keep_their_upper_8(deep, kind):
     image = Image.fromarray(np.full((4, 6), deep, dtype=np.uint16))
