@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import Interrupted, ParameterError, UserError
-from dystress_text.evaluation.catalogue import choose, own_names
+from dystress_text.evaluation.catalogue import choose
 from dystress_text.files.places import PACKAGE
 from dystress_text.report.runs import FREE
 from dystress_text.simcse.arguments import parse
@@ -63,11 +63,11 @@ class PlannedRun:
         if state != "trained":
             resume = ["--resume_from_checkpoint"] if state == "begun" else []
             yield state, [sys.executable, str(TRAIN), *self.options, f"--output_dir={self.folder}", *resume]
-        asked = self._evaluated()
-        if not set(self.tasks) <= asked and "all" not in asked:
+        evaluated = self._evaluated()
+        if tasks := [task for task in self.tasks if task not in evaluated]:
             data = [] if self.data_dir is None else ["--data_dir", self.data_dir]
             command = [sys.executable, str(EVALUATE), "--model", str(self.folder), "--suite", self.suite, *data]
-            yield "trained", [*command, "--tasks", *sorted(asked | set(self.tasks))]
+            yield "trained", [*command, "--tasks", *tasks]
 
     def state(self) -> str:
         """``missing``, ``begun`` or ``trained``."""
@@ -85,13 +85,12 @@ class PlannedRun:
         return "trained"
 
     def _evaluated(self) -> set[str]:
-        """The tasks asked for in a complete evaluation of the run as it is."""
+        """The tasks that have results of the run as it is."""
         file = evaluation_file(self.folder, self.suite, "test")
         try:
             if file.stat().st_mtime < (self.folder / RECORD).stat().st_mtime:  # of an older run
                 return set()
-            result = read_json(file)
-            return set(result["asked"]) if result["complete"] else set()
+            return set(read_json(file)["tasks"])
         except (OSError, UserError, KeyError, TypeError):
             return set()
 
@@ -124,9 +123,8 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
         raise UserError(f"{taken[0]}: not behind --, the sweep sets it")
     if options.jobs < 1:
         raise ParameterError("jobs", f"must be at least 1, got {options.jobs}")
-    tasks = tuple(own_names([task for task in options.tasks if task != "none"]))
-    if tasks:
-        choose(options.suite, tasks)  # an unknown one is refused before hours of training
+    chosen = choose(options.suite, [task for task in options.tasks if task != "none"])
+    tasks = tuple(task.name for group in chosen.values() for task in group)
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
     runs = []
     for seed in dict.fromkeys(options.seeds):

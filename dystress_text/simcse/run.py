@@ -18,11 +18,11 @@ from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
 from dystress_text.encoders.saved_model import load_saved
 from dystress_text.errors import ParameterError
-from dystress_text.evaluation.catalogue import PREPARED_SETS, suite_folder
-from dystress_text.evaluation.evaluators import build_evaluation, digest_of, further_lines, sts_line, sts_metrics
+from dystress_text.evaluation.catalogue import suite_folder
+from dystress_text.evaluation.evaluators import build_evaluation, further_lines, sts_line, sts_metrics
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs, random_pairs_rows
 from dystress_text.evaluation.readers import StsPairs
-from dystress_text.evaluation.sts import score_vectors, similarity_histograms
+from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import versions
@@ -85,7 +85,7 @@ class TextRun(Run):
             evaluation_dtype(accelerator),
         )  # fmt: skip
         self.learned_temperature = learned_group(objective, settings.loss)
-        of_pairs = "" if settings.evaluation.eval_file is None else f", --eval_file {digest_of(self.evaluation)}"
+        of_pairs = "" if settings.evaluation.eval_file is None else f", --eval_file {self.evaluation.digest()}"
         self.data_id = corpus.identity + of_pairs
         self.options = settings.options() | {
             "pooler_type": start.model.pooler_type, "metric_for_best_model": self.best_metric,
@@ -118,7 +118,7 @@ class TextRun(Run):
     def _variants(self) -> dict[str, str | None]:
         """The variants of prepared data, by option; None for published data."""
         settings, variants = self.settings, {"train_file": variant_of(Path(self.text.name))}
-        if set(settings.evaluation.eval_set) & set(PREPARED_SETS):
+        if set(settings.evaluation.eval_set) - {"mini_sts", "none"}:
             variants["eval_set"] = variant_of(suite_folder("senteval", settings.text.data_dir))
         for option, variant in variants.items():
             if variant is not None:
@@ -136,7 +136,7 @@ class TextRun(Run):
             "positive_above": dev.positive_above,
             "before": similarity_histograms(dev, vectors[model.pooler_type]),
         }
-        results = {name: sts_metrics(dev, score_vectors(dev, vectors[name])) for name in POOLERS}
+        results = {name: sts_metrics(dev, vectors[name]) for name in POOLERS}
         return dict(sorted(results.items(), key=lambda result: -result[1][f"{dev.slug}_spearman"]))
 
     def finish(self, samples_per_second: float, output: Path) -> None:
