@@ -81,15 +81,10 @@ def test_saved_encoders_load(tmp_path, stem):
         "README.md", "config.json", "encoder.json", "log.jsonl", "model.safetensors", "projector.safetensors",
     }  # fmt: skip
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_auto_model_reads_the_standard_stem(tmp_path):
-    encoder = randomise(build_encoder("resnet10_narrow", "imagenet")).eval()
-    save_encoder(encoder, tmp_path)
-    model = AutoModel.from_pretrained(tmp_path).eval()
-    images = torch.randn(2, 3, 64, 64)
-    with torch.no_grad():
-        torch.testing.assert_close(model(images).pooler_output.flatten(1), encoder.features(images))
+    if stem == "imagenet":
+        model = AutoModel.from_pretrained(tmp_path / "out").eval()
+        with torch.no_grad():
+            torch.testing.assert_close(model(images).pooler_output.flatten(1), encoder.features(images))
 
 
 def test_broken_folders_are_one_line(tmp_path):

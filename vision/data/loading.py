@@ -37,6 +37,11 @@ def load_images(
 ) -> ImageSet:
     """A split of a data set.
 
+    Images of up to 96 pixels are small: they are loaded as they are, and cropped on the device. Others, and those that
+    are more than twice as large as the encoder's input, so that crops on the device, which have no filter, would alias,
+    stay encoded. Their random crops are taken from the whole picture; evaluation sees the middle square, after their
+    shorter side became 8/7 of the input: 256 for 224.
+
     Args:
         name_or_path: ``cifar10``, ``cifar100``, ``tiny_imagenet``, ``imagenet100``, ``imagenet1k`` as
             ``data/prepare.py`` has prepared them; ``cifar10_lt``, ``cifar100_lt``, ``imagenet100_lt``, their
@@ -45,7 +50,7 @@ def load_images(
             ``val``) or not; or a folder of parquet files in the hub's layout.
         split: ``train`` or ``test``.
         data_dir: folder of prepared data; see :func:`dystress_text.files.places.data_root`.
-        size: side of the images, or of the middle squares of pictures; None for that of :func:`keeps_side`.
+        size: side of the images, or of the middle squares of pictures; None for what is said above.
         skip_corrupt: count damaged images and leave them out, with one warning; this decodes every picture once.
         view: side of the encoder's input, used if ``size`` is None; None for :func:`usual_view`.
 
@@ -61,7 +66,7 @@ def load_images(
     if size is None:
         side = _median_side(found)
         view = view or usual_view(side)
-        small = keeps_side(side, view)
+        small = side <= min(SMALL, 2 * view)
         size = side if small else round(view / EVALUATION_CROP)
     found = replace(found, size=size)
     if skip_corrupt:
@@ -74,16 +79,6 @@ def load_images(
 def usual_view(side: int) -> int:
     """Default side of the encoder's input: the images' side up to 96 pixels, else 224."""
     return side if side <= SMALL else USUAL
-
-
-def keeps_side(side: int, view: int) -> bool:
-    """Whether images of this side are small: they are loaded as they are, and cropped on the device.
-
-    Others are larger than 96 pixels, or more than twice as large as the encoder's input, so that crops on the device,
-    which have no filter, would alias. Their random crops are taken from the whole picture; evaluation sees the middle
-    square, after their shorter side became 8/7 of the input: 256 for 224.
-    """
-    return side <= min(SMALL, 2 * view)
 
 
 def _median_side(found: ImageSet) -> int:

@@ -61,10 +61,7 @@ def _prepared(known: PublishedImages, split: str, root: Path) -> ImageSet:
     manifest = read_manifest(folder)
     if manifest is not None and manifest.folder is not None:
         listed = folder / CLASSES
-        try:
-            classes = listed.read_text(encoding="utf-8").split() if listed.is_file() else None
-        except UnicodeDecodeError as error:
-            raise DataError(f"{listed} is damaged: {error}") from error
+        classes = listed.read_text(encoding="utf-8").split() if listed.is_file() else None
         return _from_folder(Path(manifest.folder), split, name, manifest.variant, classes)
     if not folder.is_dir():
         raise ParameterError(

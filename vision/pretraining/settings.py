@@ -112,15 +112,11 @@ class VisionEngineSettings(EngineSettings):
     """Settings of the loop, with an output folder of their own."""
 
     output_dir: str = option("out_vision", "Where the encoder, the log and checkpoints go.")
-    seed: int = reworded(EngineSettings, "seed", "Of everything: initialisation, order, augmentation.")
     learning_rate: float = reworded(EngineSettings, "learning_rate", "Peak learning rate, before --lr_scaling.")
     weight_decay: float = reworded(
         EngineSettings,
         "weight_decay",
         "Of sgd on all weights; of lars and adamw not on biases and normalisation layers.",
-    )
-    metric_for_best_model: str | None = reworded(
-        EngineSettings, "metric_for_best_model", "Keep the best model by it, such as knn200; default: the last one."
     )
     # networks with batch normalisation are refused with it
     grad_cache_chunk: int | None = reworded(EngineSettings, "grad_cache_chunk", argparse.SUPPRESS)

@@ -28,30 +28,13 @@ def test_class_folders(tmp_path):
     assert found.subset(torch.tensor([1])).image(0)[0, 0, 0] == 20
 
 
-def test_parquet_in_the_hubs_layout(tmp_path):
-    names = ["tick", "tock"]
-    write_parquet(tmp_path / "plain_text" / "train-00000-of-00001.parquet", [3, 4, 5], [0, 1, 1], names)
-    write_parquet(tmp_path / "plain_text" / "test-00000-of-00001.parquet", [9], [1], names)
-    found = load_images(str(tmp_path))
-    assert (found.classes, found.labels.tolist(), found.variant) == (("tick", "tock"), [0, 1, 1], None)
-    assert found.images[:, 1, 0, 0].tolist() == [3, 4, 5]
-    assert len(load_images(str(tmp_path), "test")) == 1
-
-
-@pytest.fixture
-def prepared(tmp_path):
+def test_prepared_sets_and_their_long_tail(tmp_path):
     """Ten classes of a hundred grays each, prepared as CIFAR-10."""
-    chance = np.random.default_rng(0)
-    labels = chance.permutation(np.repeat(np.arange(10), 100)).tolist()
-    folder = tmp_path / "cifar10"
-    write_parquet(folder / "train-00000-of-00001.parquet", [k % 250 for k in range(1000)], labels)
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
+    root, folder = tmp_path, tmp_path / "cifar10"
+    write_parquet(folder / "train-00000-of-00001.parquet", [k % 250 for k in range(1000)], labels.tolist())
     write_parquet(folder / "test-00000-of-00001.parquet", [1] * 10, list(range(10)))
     write_manifest(folder, Manifest("cifar10", "here", "tiny copy"))
-    return tmp_path, np.array(labels)
-
-
-def test_prepared_sets_and_their_long_tail(prepared):
-    root, labels = prepared
     found = load_images("cifar10", data_dir=str(root))
     assert (found.name, found.variant, len(found)) == ("cifar10", "tiny copy", 1000)
     tail = load_images("cifar10-lt", data_dir=str(root))
@@ -63,15 +46,10 @@ def test_prepared_sets_and_their_long_tail(prepared):
     assert mean_std(tail) == KNOWN_MEAN_STD["cifar10"]
 
 
-def break_one(root):
-    write_folder(root, {"a": [1, 2, 3], "b": [4, 5]})
-    path = root / "a" / "1.png"
-    path.write_bytes(path.read_bytes()[:40])
-    return path
-
-
 def test_corrupt_images_stop_or_are_counted(tmp_path):
-    break_one(tmp_path)
+    write_folder(tmp_path, {"a": [1, 2, 3], "b": [4, 5]})
+    path = tmp_path / "a" / "1.png"
+    path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(DataError, match=r"1\.png cannot be decoded.*skip_corrupt"):
         load_images(str(tmp_path))
     with pytest.warns(UserWarning, match=r"1 of 5 images .* are corrupt and left out.*1\.png"):

@@ -36,16 +36,6 @@ class Whole:
 SHORT = FineTuningRecipe(epochs=4, batch_size=16)
 
 
-def test_the_recipe_is_the_papers():
-    recipe = FineTuningRecipe()
-    assert (recipe.epochs, recipe.batch_size) == (50, 128)
-    for classes, start in ((10, 0.1), (2, 1.0)):
-        rates = [recipe.rate(epoch, classes) for epoch in range(50)]
-        assert rates == pytest.approx([start] * 30 + [start / 10] * 10 + [start / 100] * 10)
-    assert FineTuningRecipe(learning_rate=0.5).rate(0, 2) == 0.5
-    assert [FineTuningRecipe(epochs=5).rate(epoch, 3) for epoch in range(5)] == pytest.approx([0.1] * 3 + [0.01, 0.001])
-
-
 @pytest.mark.parametrize(("classes", "weights"), [(3, {"b": 3.0, "c": 0.5}), (2, {"b": 2.45}), (2, {"a": 2.45})])
 def test_a_step_is_plain_gradient_descent_on_the_weighted_loss(classes, weights):
     encoder, train = tiny_encoder(), colour_images(12, classes)
