@@ -90,7 +90,7 @@ def _median_side(found: ImageSet) -> int:
         try:
             sides.append(min(image_size(pictures.content(row), pictures.origin(row))))
         except DataError as error:
-            fault = error
+            fault = fault or error
     if not sides:
         raise DataError(f"{found.name}: none of {len(found):,} images can be decoded: {fault}")
     return statistics.median_low(sides)
