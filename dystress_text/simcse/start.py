@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -17,7 +16,7 @@ from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.pretrained import Pretrained, load_pretrained, pooler_dense
 from dystress_text.encoders.saved_model import SavedModel, find_saved, limit_length, read_head, read_saved
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.files.places import EMBEDDED
+from dystress_text.files.places import PACKAGE
 from dystress_text.simcse.settings import TextSettings
 
 
@@ -84,9 +83,8 @@ def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
 
 
 def model_path(name: str) -> str:
-    """A model's path. The embedded model is found from any working directory, and by its name in older records."""
-    folder, _, inner = name.rpartition("embedded/")
-    return str(EMBEDDED / inner) if folder in ("dystress_text/", "data/") and not Path(name).exists() else name
+    """A model's path; the embedded model is found from any working directory."""
+    return str(PACKAGE.parent / name) if name.startswith(f"{PACKAGE.name}/embedded/") else name
 
 
 def _pooler_type(text: TextSettings, given: Collection[str], saved: SavedModel | None) -> str:

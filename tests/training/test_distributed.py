@@ -25,9 +25,8 @@ from dystress_text.core import (
 )
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.errors import UserError
-from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.training_text import TextFile
 from dystress_text.training.accelerator import _check_launch, make_accelerator
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.task import Run
@@ -82,7 +81,7 @@ def train(folder, text, case, **options):
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
     accelerator.wait_for_everyone()
-    corpus = load_corpus(TextFile(text), build_tokenizer(), 16, SENTENCES, progress=False)
+    corpus = load_corpus(TextFile(text), build_tokenizer(), 16, SENTENCES)
     task = make_task(corpus, objective, accelerator.num_processes, accelerator.process_index)
     learned = list(task.objective.temperature.parameters())
     beside = {"params": learned, "lr": 0.05, "weight_decay": 0.0} if learned else None

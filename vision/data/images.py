@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dystress_text.files.image_sets import IMAGE_SETS, known_images
 from dystress_text.training.batches import load_ahead
 from vision.data.crops import RandomCrop, draw_box
 from vision.data.decoding import decode, resized
@@ -156,11 +155,9 @@ def mean_std(images: ImageSet) -> tuple[tuple[float, ...], tuple[float, ...]]:
     CIFAR, Tiny-ImageNet and ImageNet have :data:`KNOWN_MEAN_STD`; a long-tailed set has the numbers of the full set.
     For other sets they are computed, from at most 1,000 evenly spaced images if these are decoded one by one.
     """
-    known = known_images(images.name)
-    if known is not None and known.long_tailed:
-        known = IMAGE_SETS[str(known.chosen_from)]
-    if known is not None and known.name in KNOWN_MEAN_STD:
-        return KNOWN_MEAN_STD[known.name]
+    known = images.name.replace("_", "-").removesuffix("-lt")
+    if known in KNOWN_MEAN_STD:
+        return KNOWN_MEAN_STD[known]
     total, squares, count = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64), 0
     for chunk in _chunks(images):
         values = chunk.float() / 255  # (n, 3, h, w)

@@ -9,21 +9,15 @@ from pathlib import Path
 import torch
 
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.files.image_sets import (
-    CLASSES,
-    IMAGE_SETS,
-    TRAIN_INDICES,
-    PublishedImages,
-    image_and_other_names,
-    known_images,
-)
-from dystress_text.files.long_tail import RATIO, long_tail_indices, read_long_tail
 from dystress_text.files.places import data_root
-from dystress_text.files.prepared_data import read_manifest, variant_of
+from dystress_text.files.prepared_data import CLASSES, image_and_other_names, read_manifest, variant_of
 from vision.data.images import ImageSet
+from vision.data.long_tail import long_tail_indices
 from vision.data.pictures import Pictures, read_parquet
 
-SET_NAMES = tuple(name.replace("-", "_") for name in IMAGE_SETS)  # as options have them
+SET_NAMES = (  # as options have them; _lt: a long tail of the training images
+    "cifar10", "cifar100", "tiny_imagenet", "imagenet100", "imagenet1k", "cifar10_lt", "cifar100_lt", "imagenet100_lt",
+)  # fmt: skip
 _SPLITS = {"train": ("train",), "test": ("test", "val", "valid", "validation")}
 
 
@@ -39,11 +33,13 @@ def find_images(name_or_path: str, split: str, data_dir: str | None = None) -> I
         NoSuchSplitError: the data do not have the split.
         DataError: a folder or file is damaged.
     """
-    if (known := known_images(name_or_path)) is not None:
-        find = _long_tailed if known.long_tailed else _prepared
-        return find(known, split, data_root(data_dir))
+    if (known := name_or_path.replace("-", "_")) in SET_NAMES:
+        found = replace(_prepared(known.removesuffix("_lt"), split, data_root(data_dir)), name=known)
+        if known.endswith("_lt") and split == "train" and found.labels is not None:
+            return found.subset(torch.from_numpy(long_tail_indices(found.labels.numpy())))
+        return found
     path = Path(name_or_path)
-    if not path.is_dir():  # the name of a set that data/prepare.py has sorted into class folders?
+    if not path.is_dir():  # the name of a folder of prepared data?
         path = data_root(data_dir) / name_or_path
     if not path.is_dir():
         raise ParameterError(
@@ -56,8 +52,8 @@ def find_images(name_or_path: str, split: str, data_dir: str | None = None) -> I
     return _from_folder(path, split, name, variant_of(path))
 
 
-def _prepared(known: PublishedImages, split: str, root: Path) -> ImageSet:
-    folder, name = root / known.name, known.name.replace("-", "_")
+def _prepared(name: str, split: str, root: Path) -> ImageSet:
+    folder = root / name.replace("_", "-")
     manifest = read_manifest(folder)
     if manifest is not None and manifest.folder is not None:
         listed = folder / CLASSES
@@ -70,16 +66,6 @@ def _prepared(known: PublishedImages, split: str, root: Path) -> ImageSet:
             "folder with your own images",
         )
     return _from_parquet(folder, split, name)
-
-
-def _long_tailed(known: PublishedImages, split: str, root: Path) -> ImageSet:
-    assert known.chosen_from is not None
-    found = replace(_prepared(IMAGE_SETS[known.chosen_from], split, root), name=known.name.replace("-", "_"))
-    if split != "train" or found.labels is None:
-        return found
-    labels, saved = found.labels.numpy(), root / known.name / TRAIN_INDICES
-    chosen = read_long_tail(saved, labels) if saved.is_file() else long_tail_indices(labels, RATIO, seed=0)
-    return found.subset(torch.from_numpy(chosen))
 
 
 def _from_parquet(folder: Path, split: str, name: str) -> ImageSet:
