@@ -113,7 +113,8 @@ def draw_geometry(found: Mapping[str, Geometry], title: str) -> Figure:
             f"alignment {geometry.alignment:.3f}, tolerance {geometry.tolerance:.3f}\n"
             f"uniformity {geometry.uniformity:.2f}, inter-class {geometry.interclass_uniformity:.2f}"
         )
-        dress(axes, "", f"{_short(Path(name).name or name)}\n{figures}", 7)
+        dress(axes, "", "")
+        axes.set_title(f"{_short(Path(name).name or name)}\n{figures}", fontsize=7)
     row[0][0].set_ylabel(f"share of pairs (% a bin of {2 / (len(edges) - 1):.2g})")
     legend_below(figure, row[0][0], columns=3 if len(found) > 1 else 1)
     figure.suptitle(title, fontsize=8)
