@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
+import numpy as np
+
 from dystress_text.errors import DataError, ParameterError, UserError
 from dystress_text.evaluation.readers import (
     Labelled,
     StsPairs,
-    concatenate,
     read_mrpc,
     read_sick,
     read_sst,
@@ -84,7 +85,13 @@ class StsTask(_Task[StsPairs]):
 
     def pairs(self, folder: Path) -> StsPairs:
         """The pairs of all subsets as one set, however many there are."""
-        return concatenate(self.title, list(self.load(folder).values()))
+        subsets = list(self.load(folder).values())
+        return StsPairs(
+            tuple(sentence for pairs in subsets for sentence in pairs.first),
+            tuple(sentence for pairs in subsets for sentence in pairs.second),
+            np.concatenate([pairs.scores for pairs in subsets]),
+            self.title,
+        )
 
 
 @dataclass(frozen=True)

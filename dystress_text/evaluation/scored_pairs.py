@@ -82,9 +82,7 @@ def _read(source: str) -> tuple[Sequence[str], Iterable[dict[str, Any]]]:
     """The names of a table's columns, and its rows."""
     name, _, split = source.partition(":") if _is_hub_set(source) else (source, "", "")
     if not is_table(name) or not (_is_hub_set(source) or Path(source).is_file()):
-        raise ParameterError(
-            "eval_file", f"{source!r} is neither a table (.csv, .tsv, .jsonl, .parquet) nor a data set on the hub"
-        )
+        raise ParameterError("eval_file", f"no table {source!r} (.csv, .tsv, .jsonl, .parquet) and no such data set")
     if delimiter := _DELIMITERS.get(Path(name).suffix.lower()):
         return _read_csv(source, delimiter)
     try:

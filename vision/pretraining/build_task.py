@@ -11,7 +11,7 @@ from pytorch_optimizer import LARS
 from torch import nn
 
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.queue_loss import QueueInfoNCELoss
+from dystress_text.core.other_losses import QueueInfoNCELoss
 from dystress_text.errors import ParameterError
 from dystress_text.training.accelerator import gather_of
 from dystress_text.training.build_loss import build_objective, build_rule
