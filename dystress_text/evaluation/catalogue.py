@@ -28,7 +28,7 @@ from dystress_text.evaluation.readers import (
 )
 from dystress_text.files.hub import published_file
 from dystress_text.files.places import EMBEDDED, cache_root, data_root
-from dystress_text.files.whole import whole_file
+from dystress_text.files.whole import write_bytes
 
 STSB_DEV = Path("STS") / "STSBenchmark" / "sts-dev.csv"
 
@@ -255,7 +255,6 @@ def _stsb_dev_of(archive: str) -> Path:
         for member in tar:
             if Path(member.name).parts[-3:] == STSB_DEV.parts and (content := tar.extractfile(member)):
                 (folder / STSB_DEV).parent.mkdir(parents=True, exist_ok=True)
-                with whole_file(folder / STSB_DEV, "wb") as copy:
-                    copy.write(content.read())
+                write_bytes(folder / STSB_DEV, content.read())
                 return folder
     raise UserError(f"{archive} does not hold {STSB_DEV}")
