@@ -83,7 +83,7 @@ class ImageEncoder(nn.Module):
         self.input: ImageInput | None = None
         self.backbone = backbone
         self.projector = projector
-        self.feature_dim = backbone.config.hidden_sizes[-1]
+        self.feature_dim: int = ARCHITECTURES[description.architecture]["hidden_sizes"][-1]
         self.out_dim = description.out_dim
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch does not declare it
 
@@ -121,7 +121,7 @@ def build_encoder(
     for module in backbone.modules():
         if isinstance(module, nn.ReLU):  # as in torchvision; the layer before needs its input only
             module.inplace = True
-    head = _build_projector(projector, backbone.config.hidden_sizes[-1], out_dim)
+    head = _build_projector(projector, ARCHITECTURES[architecture]["hidden_sizes"][-1], out_dim)
     return ImageEncoder(backbone, head, EncoderDescription(architecture, stem, projector, out_dim))
 
 
