@@ -7,12 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from accelerate import PartialState
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
-from conftest import build_tokenizer, reset_accelerator
+from conftest import build_tokenizer, build_transformer, reset_accelerator
 from processes import spawn
-from trainer_cases import make_task, run
 
 from dystress_text.core import (
     AlignmentAdaptiveTemperature,
@@ -25,10 +23,14 @@ from dystress_text.core import (
     ProcessGather,
     ShiftedCosineTemperature,
 )
+from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.errors import UserError
 from dystress_text.simcse.corpus import TextFile, load_corpus
+from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import _check_launch, make_accelerator
 from dystress_text.training.settings import EngineSettings
+from dystress_text.training.task import Run
+from dystress_text.training.trainer import Trainer
 
 STEPS, BATCH, SENTENCES = 20, 8, 67  # 8 batches an epoch and 3 sentences that sit it out: two and a half epochs
 
@@ -48,26 +50,51 @@ CASES["accumulation"] = ("InfoNCE, shifted cosine", {"gradient_accumulation_step
 CASES["gradient cache"] = ("MACL", {"grad_cache_chunk": 1})
 
 
+class Task(SimcseTask):
+    """Its model is saved as it is in memory, in fp64; it is evaluated by using it."""
+
+    def evaluate(self):
+        return {"norm": float(self.encode(["the cat sat", "a dog ran"]).norm())}
+
+    def save(self, folder):
+        torch.save(self.model.state_dict(), folder / "weights.pt")
+
+
+def make_task(corpus, objective, world_size, rank):
+    transformer = build_transformer("bert")
+    for module in transformer.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    torch.manual_seed(1)
+    encoder = SentenceEncoder(transformer, "cls").double()
+    gather = ProcessGather(rank, world_size) if world_size > 1 else None
+    return Task(encoder, build_tokenizer(), corpus, OBJECTIVES[objective](gather))
+
+
 def train(folder, text, case, **options):
-    """One run of a case, in fp64; leaves metrics.jsonl and weights.pt in the folder."""
+    """One run of a case; leaves metrics.jsonl and weights.pt in the folder."""
     objective, own = CASES[case]
-    state = PartialState()
-    corpus = load_corpus(TextFile(text), build_tokenizer(), 16, SENTENCES, progress=False)
-    task = make_task(corpus)
-    task.model.double()
-    task.objective = OBJECTIVES[objective](
-        ProcessGather(state.process_index, state.num_processes) if state.num_processes > 1 else None
-    )
-    task.evaluate = lambda: {"norm": float(task.encode(["the cat sat", "a dog ran"]).norm())}
-    task.save = lambda folder: torch.save(task.model.state_dict(), folder / "weights.pt")
-    learned = list(task.objective.temperature.parameters())
-    beside = {"params": learned, "lr": 0.05, "weight_decay": 0.0} if learned else None
     defaults = {"max_steps": STEPS, "train_batch_size": BATCH, "learning_rate": 1e-3, "max_grad_norm": 0.5}
     defaults |= {"logging_steps": 1, "eval_steps": 10, "weight_decay": 0.1, "log_similarity": True}
-    _, trainer = run(task, corpus, folder, beside, **defaults | own | options)
+    settings = EngineSettings(output_dir=str(folder), mixed_precision="no", **defaults | own | options)
+    accelerator = make_accelerator(settings)
+    if accelerator.is_main_process:
+        folder.mkdir(parents=True, exist_ok=True)
+    accelerator.wait_for_everyone()
+    corpus = load_corpus(TextFile(text), build_tokenizer(), 16, SENTENCES)
+    task = make_task(corpus, objective, accelerator.num_processes, accelerator.process_index)
+    learned = list(task.objective.temperature.parameters())
+    beside = {"params": learned, "lr": 0.05, "weight_decay": 0.0} if learned else None
+    started = Run(
+        task=task,
+        samples=len(corpus),
+        learned_temperature=beside,
+    )
+    trainer = Trainer(started, settings, accelerator)
+    trainer.fit()
     types = {type(module).__name__ for module in trainer.model.modules()}
     trainer.model = task.model
-    trainer.accelerator.free_memory()
+    accelerator.free_memory()
     del trainer
     gc.collect()
     reset_accelerator()
