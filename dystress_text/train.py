@@ -25,6 +25,7 @@ from accelerate import Accelerator
 from dystress_text.cli.command_line import exit_code
 from dystress_text.cli.options import SettingsParser
 from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.report.page import leave_report
 from dystress_text.report.text_page import write_text_report
@@ -42,9 +43,11 @@ def train(settings: RunSettings) -> dict[str, Any]:
         UserError: the settings or the data are wrong, or the run cannot be resumed.
     """
 
-    def publish(output: Path, record: Mapping[str, Any], objective: ContrastiveLoss) -> str:
+    def publish(
+        output: Path, record: Mapping[str, Any], objective: ContrastiveLoss, model: SentenceEncoder, limit: int
+    ) -> str:
         write_record(output, record)
-        write_card(output, record)
+        write_card(output, record, model, limit)
         page = leave_report(output, objective.temperature, write_text_report)
         return f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}"
 

@@ -16,10 +16,10 @@ from accelerate.utils import set_seed
 
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.registry import Temperature
-from dystress_text.encoders.encoder import check_length, check_views
+from dystress_text.encoders.encoder import SentenceEncoder, check_length, check_views
+from dystress_text.encoders.loading import load_saved
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
-from dystress_text.encoders.saved_model import load_saved
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import PREPARED_SETS, suite_folder
 from dystress_text.evaluation.evaluators import build_evaluation, digest_of, further_lines, sts_line, sts_metrics
@@ -52,7 +52,7 @@ from dystress_text.training.settings import EngineSettings, LossSettings
 from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.task import Run
 
-Publish = Callable[[Path, Mapping[str, Any], ContrastiveLoss], str | None]
+Publish = Callable[[Path, Mapping[str, Any], ContrastiveLoss, SentenceEncoder, int], str | None]
 
 
 class TextRun(Run):
@@ -61,7 +61,8 @@ class TextRun(Run):
     Args:
         settings: as parsed.
         accelerator: of the run.
-        publish: writes card and page into the folder, and returns a line about them.
+        publish: writes card and page into the folder, and returns a line about them; given the record, the objective,
+            the saved model and the most tokens that it reads.
     """
 
     task: SimcseTask
@@ -153,14 +154,14 @@ class TextRun(Run):
             "sentences_per_second": round(task.corpus.columns * samples_per_second, 1),
             "padding_share": round(task.padding_share, 4),
         }
-        best = load_saved(output)[0].to(self.accelerator.device)
-        encode = partial(best.encode, tokenizer=task.tokenizer)
+        best, tokenizer = load_saved(output)
+        encode = partial(best.to(self.accelerator.device).encode, tokenizer=tokenizer)
         if self.evaluation.evaluators and task.evaluation_dtype != torch.float32:
             self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
         if dev is not None:
             self.record["similarities"]["after"] = similarity_histograms(dev, encode(dev.sentences))
         self.record["random_pairs"] = random_pairs(encode(self._measured).numpy())
-        published = self.publish(output, self.record, task.objective)
+        published = self.publish(output, self.record, task.objective, best, tokenizer.model_max_length)
         for line in (*self._results(), *([] if published is None else [published])):
             _say(line)
 

@@ -6,15 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.encoders.encoder import SentenceEncoder, build_encoder
-from dystress_text.encoders.lora import add_lora
+from dystress_text.encoders.encoder import SentenceEncoder, length_limit
+from dystress_text.encoders.loading import Pretrained, build_encoder, load_model
 from dystress_text.encoders.masked_lm import load_lm_head
 from dystress_text.encoders.pooling import AVERAGED
-from dystress_text.encoders.pretrained import Pretrained, load_pretrained, pooler_dense
-from dystress_text.encoders.saved_model import SavedModel, find_saved, limit_length, read_head, read_saved
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.simcse.settings import TextSettings
 
@@ -50,78 +47,68 @@ def load_start(name: str, text: TextSettings, given: Collection[str] = ()) -> St
         given: the options that the user named; if it has ``pooler_type``, a model with a pooler of its own must agree.
     """
     try:
-        folder = find_saved(name)
-        saved = None if folder is None else read_saved(folder)
-        own_head = read_head(folder, saved) if folder is not None and saved is not None and saved.dense else None
-        pretrained = load_pretrained(name, text.dropout)
+        pretrained = load_model(name, text.dropout)
     except ParameterError:
         raise
     except UserError as error:
         raise ParameterError("model_name_or_path", str(error)) from error
-    pooler_type = _pooler_type(text, given, saved)
-    if saved is not None:
-        limit_length(pretrained.tokenizer, saved)
-    if own_head is not None and text.mlp_head is False:
+    pooler_type = _pooler_type(text, given, pretrained.pooler_type)
+    if pretrained.head is not None and text.mlp_head is False:
         raise ParameterError("mlp_head", "this model has a head of its own, dense + tanh, which stays part of it")
-    keep = own_head is not None or (text.supervised and pooler_type == "cls")  # SimCSE has a head only with cls
+    keep = pretrained.head is not None or (text.supervised and pooler_type == "cls")  # SimCSE has a head only with cls
     drop = not keep if text.mlp_only_train is None else text.mlp_only_train
-    model = build_encoder(pretrained, pooler_type, text.mlp_head if own_head is None else True, keep_head=not drop)
-    model.normalize = saved is not None and saved.normalize
-    source = _start_head(model, pretrained, text, own_head)
-    notes = [] if saved is None else [_note_on_model(saved, model)]
+    model = build_encoder(pretrained, pooler_type, text.mlp_head if pretrained.head is None else True, not drop)
+    source = _start_head(model, pretrained, text)
+    notes = [] if pretrained.pooler_type is None else [_note_on_model(pretrained, model)]
     notes += _notes_on_head(model, pretrained, source)
     about: dict[str, Any] = {"head": None if model.head is None else {"starts": source, "kept": model.keep_head}}
     if text.do_mlm:
         model.lm_head = load_lm_head(name, model.transformer)
     if text.lora_rank is not None:
-        adapted = add_lora(
-            model.transformer, text.lora_rank, text.lora_alpha, text.lora_dropout or 0.0, text.lora_target_modules
-        )
-        model.adapt(adapted, keep=text.merge_lora is False)
+        keep = text.merge_lora is False
+        model.add_lora(text.lora_rank, text.lora_alpha, text.lora_dropout or 0.0, text.lora_target_modules, keep)
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         about["parameters"] = {"trained": trained, "all": sum(p.numel() for p in model.parameters())}
         notes.append("LoRA: {trained:,} of {all:,} parameters train".format(**about["parameters"]))
     return Start(model, pretrained.tokenizer, tuple(notes), about)
 
 
-def _pooler_type(text: TextSettings, given: Collection[str], saved: SavedModel | None) -> str:
-    if saved is None or (saved.pooler_type not in AVERAGED and text.pooler_type not in AVERAGED):
+def _pooler_type(text: TextSettings, given: Collection[str], saved: str | None) -> str:
+    if saved is None or (saved not in AVERAGED and text.pooler_type not in AVERAGED):
         return text.pooler_type  # both cls and cls_before_pooler are saved as the first token
-    if "pooler_type" in given and text.pooler_type != saved.pooler_type:
+    if "pooler_type" in given and text.pooler_type != saved:
         raise ParameterError(
             "pooler_type",
-            f"{text.pooler_type} was given, but this sentence-transformers model has {saved.pooler_type}; leave the "
-            "option out",
+            f"{text.pooler_type} was given, but this sentence-transformers model has {saved}; leave the option out",
         )
-    return saved.pooler_type
+    return saved
 
 
-def _start_head(model: SentenceEncoder, pretrained: Pretrained, text: TextSettings, own: nn.Linear | None) -> str:
+def _start_head(model: SentenceEncoder, pretrained: Pretrained, text: TextSettings) -> str:
     """Give the head its first weights, those of a sentence-transformers model if it has some; says their origin."""
     if model.head is None:
         if text.mlp_only_train is False or text.mlp_init is not None:
             name = "mlp_init" if text.mlp_init is not None else "mlp_only_train"
             raise ParameterError(name, "there is no head; mlp_head adds one")
         return "none"
-    dense = pooler_dense(pretrained.transformer)
-    if text.mlp_init == "pooler" and (pretrained.pooler is None or dense is None):
+    dense = pretrained.pooler
+    if text.mlp_init == "pooler" and dense is None:
         raise ParameterError("mlp_init", f"{pretrained.name!r} has no weights of a pooler of dense + tanh")
-    from_mlp = pretrained.pooler == "mlp"
-    if text.mlp_init is None and own is not None:
-        model.start_head(own)
+    if text.mlp_init is None and pretrained.head is not None:
+        model.start_head(pretrained.head)
         return "the model's own"
-    if dense is not None and (text.mlp_init == "pooler" or (text.mlp_init is None and from_mlp)):
+    if dense is not None and (text.mlp_init == "pooler" or (text.mlp_init is None and pretrained.simcse)):
         model.start_head(dense)
-        return "SimCSE's MLP" if from_mlp else "the encoder's pooler"
+        return "SimCSE's MLP" if pretrained.simcse else "the encoder's pooler"
     return "new"
 
 
-def _note_on_model(saved: SavedModel, model: SentenceEncoder) -> str:
+def _note_on_model(pretrained: Pretrained, model: SentenceEncoder) -> str:
     traits = [
         f"pooling {model.pooler_type}",
-        "a head" if saved.dense else "",
-        "normalised vectors" if saved.normalize else "",
-        f"at most {saved.max_seq_length} tokens" if saved.max_seq_length else "",
+        "a head" if pretrained.head else "",
+        "normalised vectors" if pretrained.normalize else "",
+        f"at most {length_limit(pretrained.tokenizer, pretrained.transformer)} tokens",
     ]
     return f"sentence-transformers model: {', '.join(filter(None, traits))}"
 
@@ -129,7 +116,7 @@ def _note_on_model(saved: SavedModel, model: SentenceEncoder) -> str:
 def _notes_on_head(model: SentenceEncoder, pretrained: Pretrained, source: str) -> list[str]:
     """Lines about the origin of the head, whether it is kept, and which weights of a SimCSE folder were loaded."""
     notes = []
-    if pretrained.pooler == "mlp":
+    if pretrained.simcse:
         mlp = source == "SimCSE's MLP"
         ignored = ", ".join([*([] if mlp else ["mlp"]), *pretrained.left])
         notes = [f"SimCSE checkpoint: encoder{' and MLP' * mlp} loaded" + (f"; ignored: {ignored}" if ignored else "")]

@@ -13,7 +13,7 @@ from conftest import VOCABULARY
 from page_cases import a_run
 from scipy import stats
 
-from dystress_text.encoders.encoder import load_encoder
+from dystress_text.encoders.loading import load_encoder
 from dystress_text.evaluation import classifier
 from dystress_text.evaluation import run as runner
 from dystress_text.evaluation.original import import_senteval

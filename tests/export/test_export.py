@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
-from hub_server import with_hub
+from hub_server import hub_server, with_hub
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
-from upload_server import upload_server
 
 from dystress_text.cli import extras
-from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.loading import load_encoder
 from dystress_text.export import copies as program
 from dystress_text.export.__main__ import main
 
@@ -31,15 +31,11 @@ def saved(folder, family="bert", pooler="cls"):
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
-    """The folder of a run with a checkpoint, a log and a record beside the model."""
+    """The folder of a run with a log and a record beside the model."""
     folder = tmp_path_factory.mktemp("export") / "out"
     saved(folder)
-    record = {"program": "dystress_text/train.py", "settings": {"seed": 5, "data_dir": "/home/someone"}, "steps": 9}
-    record["random_pairs"] = {"sentences": 99, "pairs": 4851, "cosines": {"0.1": 0.5}}
-    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "run.json").write_text(json.dumps({"settings": {"seed": 5, "data_dir": "/home/someone"}}))
     (folder / "metrics.jsonl").write_text("{}\n")
-    (folder / "checkpoint").mkdir()
-    (folder / "checkpoint" / "task.safetensors").write_text("x")
     return folder
 
 
@@ -69,10 +65,8 @@ def test_the_native_copy_leaves_the_run_behind(model, tmp_path, capsys):
     assert "vectors within" in capsys.readouterr().out
     files = {file.name for file in (tmp_path / "copy").iterdir()}
     assert {"model.safetensors", "modules.json", "README.md"} <= files
-    assert not files & {"run.json", "metrics.jsonl", "checkpoint"}
-    card = (tmp_path / "copy" / "README.md").read_text()
-    assert "| seed | 5 |" in card
-    assert "| 1 in 10 | 0.500 |" in card
+    assert not files & {"run.json", "metrics.jsonl"}
+    assert "| seed | 5 |" in (tmp_path / "copy" / "README.md").read_text()
     assert (tmp_path / "copy" / "model.safetensors").read_bytes() == (model / "model.safetensors").read_bytes()
     modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "copy").rglob("*") if file.is_file()}
     assert modes == {(tmp_path / "copy" / "README.md").stat().st_mode & 0o777}
@@ -120,34 +114,20 @@ def test_a_copy_whose_vectors_differ_is_not_left(fault, model, tmp_path, capsys,
 
 
 def test_folders_that_are_no_model_of_ours(model, tmp_path, capsys):
-    def refused(folder, *said):
-        assert main([str(folder), "--to", "hf", "--output", str(tmp_path / "copy")]) == 2
-        error = one_line(capsys)
-        assert all(words in error for words in said), error
-        assert not (tmp_path / "copy").exists()
-
-    def changed(file, content):
-        folder = tmp_path / f"{len(os.listdir(tmp_path))}"
-        shutil.copytree(model, folder)
-        (folder / file).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-        return folder
-
-    refused(tmp_path / "nowhere", "is not a model of dystress train")
-    (tmp_path / "vision").mkdir()
-    (tmp_path / "vision" / "projector.safetensors").touch()
-    refused(tmp_path / "vision", "vision model")
-    weights = (model / "model.safetensors").read_bytes()
-    refused(changed("model.safetensors", weights[: len(weights) // 2]), "cannot load")
-    refused(changed("modules.json", b"[{"), "is damaged")
     modules = json.loads((model / "modules.json").read_text())
-    refused(changed("modules.json", [*modules, {"type": "x.Normalize", "path": "2"}]), "its modules are", "Normalize")
-    modules[1]["path"] = "../1_Pooling"
-    refused(changed("modules.json", modules), "outside the folder")
-    refused(changed("1_Pooling/config.json", {"embedding_dimension": 16, "pooling_mode": "max"}), "pooling 'max'")
-    refused(
-        changed("config_sentence_transformers.json", {"default_prompt_name": "query"}), "default_prompt_name 'query'"
-    )
-    refused(changed("run.json", [1]), "run.json", "is damaged")
+    for file, content, said in (
+        ("config.json", "{", "cannot load"),
+        ("modules.json", "[{", "cannot load"),
+        ("modules.json", json.dumps([*modules, {"type": "x.Normalize", "path": "2"}]), "'x.Normalize'"),
+        ("1_Pooling/config.json", json.dumps({"embedding_dimension": 16, "pooling_mode": "max"}), "pooling 'max'"),
+        ("run.json", "[1]", "run.json"),
+    ):
+        shutil.copytree(model, tmp_path / "model")
+        (tmp_path / "model" / file).write_text(content)
+        assert main([str(tmp_path / "model"), "--to", "hf", "--output", str(tmp_path / "copy")]) == 2
+        assert said in one_line(capsys)
+        shutil.rmtree(tmp_path / "model")
+        assert os.listdir(tmp_path) == []
 
 
 def test_an_output_that_is_occupied(model, tmp_path, capsys):
@@ -168,55 +148,36 @@ def test_an_output_that_is_occupied(model, tmp_path, capsys):
     [
         (["--to", "coreml"], "--to: unknown layout 'coreml'; known are native, hf, onnx"),
         (["--to", "onnx"], "--to onnx needs onnxscript: pip install 'dystress-text[onnx]'"),
-        (["--to", "hf", "--private"], "--private: goes with --push_to_hub"),
-        (["--to", "hf", "--push_to_hub", "../x/y"], "--push_to_hub: OWNER/NAME"),
+        (["--to", "hf", "--push_to_hub", "x/y"], "--push_to_hub: no token"),
     ],
 )
 def test_options_that_are_none(flags, said, model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "onnxscript" else name)
+    monkeypatch.setattr(program, "get_token", lambda: None)
     assert main([str(model), *flags, "--output", str(tmp_path / "copy")]) == 2
     assert said in one_line(capsys)
     assert not (tmp_path / "copy").exists()
 
 
-@pytest.fixture
-def push(model, tmp_path, monkeypatch, capsys):
-    """Copy the model into a folder and upload it: the exit code and what was printed."""
-
-    def run(address, copy, *flags, **environment):
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        with with_hub(address, tmp_path / "home", **environment):
-            code = main([str(model), "--to", "hf", "--output", str(copy), "--push_to_hub", "someone/model", *flags])
-        said = capsys.readouterr()
-        assert "hf_secret" not in said.out + said.err
-        return code, said
-
-    return run
-
-
-def test_a_copy_is_uploaded(push, tmp_path):
+@pytest.mark.parametrize("status", [200, 403])
+def test_a_copy_is_uploaded_or_one_line_says_why_not(status, model, tmp_path, capsys):
     copy = tmp_path / "copy"
-    with upload_server() as (address, made, files, tokens):
-        code, said = push(address, copy, "--private", HF_TOKEN="hf_secret")
-    assert code == 0, said.err
-    assert f"{address}/someone/model" in said.out
-    assert (made[0]["organization"], made[0]["name"], made[0]["visibility"]) == ("someone", "model", "private")
-    assert set(tokens) == {"Bearer hf_secret"}
-    assert files == {str(f.relative_to(copy)): f.read_bytes() for f in copy.rglob("*") if f.is_file()}
-    assert not any(b"hf_secret" in content for content in files.values())
-    card = files["README.md"].decode()
+    with hub_server() as (address, files, faults), with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"):
+        faults["commit"] = status
+        flags = ["--to", "hf", "--output", str(copy), "--push_to_hub", "someone/model", "--private"]
+        code = main([str(model), *flags])
+    said = capsys.readouterr()
+    assert "hf_secret" not in said.out + said.err
+    assert (copy / "model.safetensors").exists()
+    if status == 403:
+        assert code == 2
+        assert re.fullmatch(r"dystress export: error: --push_to_hub: .* The copy is in .*\n", said.err)
+        return
+    assert (code, f"{address}/someone/model" in said.out) == (0, True), said.err
+    made, uploaded = faults["made"], files["models/someone/model"]
+    assert (made["organization"], made["name"], made["visibility"]) == ("someone", "model", "private")
+    assert faults["token"] == "Bearer hf_secret"
+    assert uploaded == {str(f.relative_to(copy)): f.read_bytes() for f in copy.rglob("*") if f.is_file()}
+    card = uploaded["README.md"].decode()
     assert 'from_pretrained("someone/model")' in card
     assert ModelCard(card).data.library_name == "transformers"
-
-
-def test_an_upload_that_fails_is_one_line(push, tmp_path):
-    with upload_server(status=403) as (address, _, files, _):
-        code, said = push(address, tmp_path / "copy", HF_TOKEN="hf_secret")
-    assert code == 2
-    assert re.fullmatch(r"dystress export: error: --push_to_hub: .*\n", said.err)
-    assert "The copy is in" in said.err
-    assert files == {}
-    assert (tmp_path / "copy" / "model.safetensors").exists()
-    code, said = push(address, tmp_path / "other")
-    assert (code, "no token" in said.err) == (2, True)
-    assert not (tmp_path / "other").exists()
