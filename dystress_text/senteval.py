@@ -60,10 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             if option in SIMCSE_OPTIONS:
                 raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
         settings = SentEvalSettings(**vars(make_parser().parse_args(words)))
-        results = run(settings, PUBLISHED)
+        complete = run(settings, PUBLISHED)
         if (Path(settings.model) / REPORT).is_file():  # the page of a run shows results
             print(leave_report(Path(settings.model), write=write_text_report))
-        return not results.missing
+        return complete
 
     return exit_code("dystress senteval", work, "interrupted; the result file holds what was finished")
 

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import transformers
-from accelerate import Accelerator
 
 from dystress_text.cli.command_line import exit_code
 from dystress_text.cli.options import SettingsParser
@@ -30,10 +29,11 @@ from dystress_text.export.card import describe_base, write_card
 from dystress_text.report.page import leave_report
 from dystress_text.report.text_page import write_text_report
 from dystress_text.simcse import arguments
-from dystress_text.simcse.run import TextRun, model_path
+from dystress_text.simcse.run import TextRun
 from dystress_text.simcse.settings import RunSettings
-from dystress_text.training.run import run
+from dystress_text.simcse.start import model_path
 from dystress_text.training.run_folder import write_record
+from dystress_text.training.trainer import run
 
 
 def train(settings: RunSettings) -> dict[str, Any]:
@@ -44,20 +44,15 @@ def train(settings: RunSettings) -> dict[str, Any]:
     """
 
     def publish(
-        output: Path, record: Mapping[str, Any], objective: ContrastiveLoss, model: SentenceEncoder, limit: int
+        output: Path, record: dict[str, Any], objective: ContrastiveLoss, model: SentenceEncoder, limit: int
     ) -> str:
+        record["base_model"] = describe_base(model_path(record["settings"]["model_name_or_path"]))
         write_record(output, record)
         write_card(output, record, model, limit)
         page = leave_report(output, objective.temperature, write_text_report)
         return f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}"
 
-    def build(accelerator: Accelerator) -> TextRun:
-        built = TextRun(settings, accelerator, publish)
-        if accelerator.is_main_process:
-            built.record["base_model"] = describe_base(model_path(settings.text.model_name_or_path))
-        return built
-
-    return run(settings.engine, build)
+    return run(settings.engine, lambda accelerator: TextRun(settings, accelerator, publish))
 
 
 def make_parser() -> SettingsParser:

@@ -9,8 +9,8 @@ import pytest
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.simcse import arguments as text_arguments
 from dystress_text.simcse import paper as text_paper
-from dystress_text.simcse.objective import TEXT
 from dystress_text.simcse.presets import PRESETS as TEXT_PRESETS
+from dystress_text.simcse.settings import TEXT
 from dystress_text.training.build_loss import build_temperature
 from vision import train
 from vision.evaluation import paper

@@ -20,7 +20,7 @@ import transformers
 from dystress_text.cli.command_line import exit_code
 from dystress_text.report.page import leave_report, write_report
 from dystress_text.training.arguments import parse_settings
-from dystress_text.training.run import run
+from dystress_text.training.trainer import run
 from vision.evaluation.table import page_tables
 from vision.pretraining.presets import PRESETS
 from vision.pretraining.run import build_vision_run

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,33 +22,17 @@ NAMES = {ours: theirs for theirs, ours in SENTEVAL_NAMES.items()}  # the package
 
 
 def import_senteval() -> ModuleType:
-    """The installed package, not one of our programs of that name. It is imported once and stays where Python keeps it.
-
-    Its modules import each other by their whole names, also while tasks run.
-    """
-    known = sys.modules.get("senteval")
-    if known is not None and hasattr(known, "__path__"):  # a package; our programs are plain modules
-        return known
-    path = list(sys.path)
-    sys.modules.pop("senteval", None)
-    sys.path[:] = [entry for entry in path if Path(entry or ".").resolve() not in (PACKAGE, PACKAGE.parent / "eval")]
+    """The installed package, not one of our programs of that name, whose folders are taken from the path."""
+    ours = (PACKAGE, PACKAGE.parent / "eval")
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() not in ours]
     try:
         return importlib.import_module("senteval")
     except ImportError as error:
         raise ParameterError("engine", f"the package senteval is not importable here: {error}") from error
-    finally:
-        sys.path[:] = path
 
 
-@dataclass(frozen=True)
-class OriginalResult:
-    """What the package measured: the figure that the published tables show."""
-
-    figure: float
-
-
-def run_original(task: Task, folder: Path, embed: Embed, mode: str) -> OriginalResult:
-    """Run a task with the package, after its files were checked; see ``evaluate_transfer`` for the arguments."""
+def run_original(task: Task, folder: Path, embed: Embed, mode: str) -> float:
+    """A task's figure in the published tables, by the package; its files were checked."""
     task.read(folder)
     senteval = import_senteval()
     recipe = RECIPES[mode]
@@ -67,7 +50,7 @@ def run_original(task: Task, folder: Path, embed: Embed, mode: str) -> OriginalR
         parameters = {"task_path": root, "usepytorch": True, "kfold": recipe.folds, "seed": SEED}
         try:
             engine = senteval.engine.SE({**parameters, "classifier": classifier}, batcher)
-            return OriginalResult(_figure(task.name, engine.eval(NAMES.get(task.name, task.name))))
+            return _figure(task.name, engine.eval(NAMES.get(task.name, task.name)))
         except Exception as error:  # an unmaintained package may raise anything
             raise ParameterError("engine", f"senteval failed on {task.name}: {error!r}") from error
 

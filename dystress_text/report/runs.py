@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.catalogue import TASKS, Row
+from dystress_text.evaluation.catalogue import TASKS, Row, figure_of
 from dystress_text.training.run_folder import PROGRAMS, RECORD, TEXT_PROGRAM, evaluation_file, read_json, run_folders
 from dystress_text.training.settings import FREE_OPTIONS, LossSettings
 
@@ -154,8 +154,7 @@ def _with_figures(run: FinishedRun) -> TextRun:
     variants = [f"{option}: {name}" for option, name in run.record.get("data_variants", {}).items() if name]
     for suite, evaluation in text_evaluations(run.folder).items():
         for task, result in evaluation["tasks"].items():
-            figure = result.get("spearman", result.get("accuracy", result.get("figure")))
-            figures.setdefault(f"{suite}/{'sts' if is_sts(task, result) else 'transfer'}", {})[task] = figure
+            figures.setdefault(f"{suite}/{'sts' if is_sts(task, result) else 'transfer'}", {})[task] = figure_of(result)
         if evaluation.get("data_variant"):
             variants.append(f"evaluation: {evaluation['data_variant']}")
     return TextRun(run.folder, run.record, figures, variants)

@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import Interrupted, ParameterError, UserError
-from dystress_text.evaluation.catalogue import choose, own_names
+from dystress_text.evaluation.catalogue import choose
 from dystress_text.files.places import PACKAGE
 from dystress_text.report.runs import FREE
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.objective import objective_of
 from dystress_text.simcse.presets import PRESETS, TABLES
+from dystress_text.simcse.settings import TEXT
+from dystress_text.training.build_loss import build_objective
 from dystress_text.training.presets import find_preset
 from dystress_text.training.run_folder import RECORD, evaluation_file, read_json, read_record
 from dystress_text.training.settings import TEMPERATURE_OPTIONS
@@ -62,11 +63,11 @@ class PlannedRun:
         if state != "trained":
             resume = ["--resume_from_checkpoint"] if state == "begun" else []
             yield state, [sys.executable, str(TRAIN), *self.options, f"--output_dir={self.folder}", *resume]
-        asked = self._evaluated()
-        if not set(self.tasks) <= asked and "all" not in asked:
+        evaluated = self._evaluated()
+        if tasks := [task for task in self.tasks if task not in evaluated]:
             data = [] if self.data_dir is None else ["--data_dir", self.data_dir]
             command = [sys.executable, str(EVALUATE), "--model", str(self.folder), "--suite", self.suite, *data]
-            yield "trained", [*command, "--tasks", *sorted(asked | set(self.tasks))]
+            yield "trained", [*command, "--tasks", *tasks]
 
     def state(self) -> str:
         """``missing``, ``begun`` or ``trained``."""
@@ -84,13 +85,12 @@ class PlannedRun:
         return "trained"
 
     def _evaluated(self) -> set[str]:
-        """The tasks asked for in a complete evaluation of the run as it is."""
+        """The tasks that have results of the run as it is."""
         file = evaluation_file(self.folder, self.suite, "test")
         try:
             if file.stat().st_mtime < (self.folder / RECORD).stat().st_mtime:  # of an older run
                 return set()
-            result = read_json(file)
-            return set(result["asked"]) if result["complete"] else set()
+            return set(read_json(file)["tasks"])
         except (OSError, UserError, KeyError, TypeError):
             return set()
 
@@ -123,9 +123,8 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
         raise UserError(f"{taken[0]}: not behind --, the sweep sets it")
     if options.jobs < 1:
         raise ParameterError("jobs", f"must be at least 1, got {options.jobs}")
-    tasks = tuple(own_names([task for task in options.tasks if task != "none"]))
-    if tasks:
-        choose(options.suite, tasks)  # an unknown one is refused before hours of training
+    chosen = choose(options.suite, [task for task in options.tasks if task != "none"])
+    tasks = tuple(task.name for group in chosen.values() for task in group)
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
     runs = []
     for seed in dict.fromkeys(options.seeds):
@@ -133,7 +132,8 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
             run_options = (*extra, *words, *data, f"--seed={seed}")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
-                objective_of(parse(run_options))
+                settings = parse(run_options)
+                build_objective(settings.loss, TEXT, bidirectional=settings.text.bidirectional)
             folder = options.output_dir / f"{name}-seed-{seed}"
             runs.append(PlannedRun(folder, run_options, tasks, options.suite, options.data_dir))
     return runs

@@ -11,7 +11,7 @@ from dystress_text.report.history import RunHistory, read_history
 from dystress_text.report.page import render_page
 from dystress_text.report.runs import TRAINING, read_text_runs
 from dystress_text.report.tables import Comparisons, notes_of, sections
-from dystress_text.simcse.objective import temperature_of_record
+from dystress_text.simcse.settings import temperature_of_record
 from dystress_text.training.run_folder import REPORT
 
 

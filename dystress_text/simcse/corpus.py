@@ -10,7 +10,7 @@ import hashlib
 import json
 import warnings
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, pairwise
 from pathlib import Path
@@ -28,11 +28,9 @@ from dystress_text.errors import ParameterError
 from dystress_text.files.places import cache_error, cache_root
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import sha256_of, whole_folder
-from dystress_text.simcse.training_text import TextFile, TrainingText
+from dystress_text.simcse.training_text import TrainingText
 
-__all__ = ["TextFile", "TokenizedCorpus", "corpus_in_memory", "load_corpus", "tokenizer_id"]
-
-FORMAT = 4  # version of the cache; raise it with the layout of the files or the reading of a text
+FORMAT = 5  # version of the cache; raise it with the layout of the files or the reading of a text
 TOKENS, OFFSETS, REPORT = "tokens.bin", "offsets.npy", "report.json"
 CHUNK = 20_000  # sentences tokenised at a time
 
@@ -45,6 +43,7 @@ class TokenizedCorpus:
         tokens: (total,) ids of all sentences, one after another.
         offsets: (samples * columns + 1,) the start of each sentence.
         report: of reading the text.
+        identity: checksums of the text and of the tokenizer.
         columns: sentences per sample.
         chosen: the numbers of the samples that count, which are numbered anew from 0; None for all.
     """
@@ -52,6 +51,7 @@ class TokenizedCorpus:
     tokens: NDArray[np.integer]
     offsets: NDArray[np.int64]
     report: CorpusReport
+    identity: str
     columns: int = 1
     chosen: NDArray[np.int64] | None = None
 
@@ -104,17 +104,21 @@ def load_corpus(
         cache_dir: the folder of caches; None is :func:`cache_root`.
         progress: show a progress bar while tokenising.
     """
+    if not tokenizer.is_fast:
+        raise ParameterError("model_name_or_path", f"{type(tokenizer).__name__} has no fast (tokenizers) form")
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    backend.enable_truncation(max_seq_length)
+    backend.no_padding()
     report = CorpusReport(sha256=text.checksum())
-    backend = training_tokenizer(tokenizer, max_seq_length)
+    identity = f"{report.sha256}, tokenizer {_hash(backend.to_str())}"
     most = None if max_samples is None else max_samples * text.columns
-    key = hashlib.sha256(f"{FORMAT} {report.sha256} {most} {backend.to_str()}".encode()).hexdigest()[:32]
-    folder = Path(cache_dir or cache_root()) / "corpus" / key
+    folder = Path(cache_dir or cache_root()) / "corpus" / _hash(f"{FORMAT} {most} {identity}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):  # another run may be tokenising the same text
             if folder.is_dir():
                 try:
-                    return _open_cached(folder, text.columns)
+                    return _open_cached(folder, identity, text.columns)
                 except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
                     warnings.warn(f"the corpus cache {str(folder)!r} is damaged ({error}) and made again", stacklevel=2)
             with whole_folder(folder) as staging:
@@ -123,62 +127,34 @@ def load_corpus(
                 _write(bar, backend, "H" if len(tokenizer) <= 2**16 else "I", staging, report)
                 if report.sentences == 0:
                     raise ParameterError("train_file", f"no usable sentence in {text.name!r} ({report.summary()})")
-            return _open_cached(folder, text.columns)
+            return _open_cached(folder, identity, text.columns)
     except OSError as error:
         raise cache_error(folder.parent, error) from error
 
 
-def corpus_in_memory(
-    sentences: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_seq_length: int
-) -> TokenizedCorpus:
-    """The tokens of a few sentences, without a cache."""
-    ids = [ids for ids, _ in _tokenized(sentences, training_tokenizer(tokenizer, max_seq_length))]
-    offsets = np.cumsum([0, *map(len, ids)])
-    return TokenizedCorpus(np.concatenate(ids), offsets, CorpusReport(sentences=len(ids)))
-
-
-def training_tokenizer(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> Tokenizer:
-    """A copy of the tokenizer's backend that truncates but does not pad."""
-    if not tokenizer.is_fast:
-        raise ParameterError("model_name_or_path", f"{type(tokenizer).__name__} has no fast (tokenizers) form")
-    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    backend.enable_truncation(max_seq_length)
-    backend.no_padding()
-    return backend
-
-
-def tokenizer_id(tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> str:
-    """A hash of all that decides how the tokenizer tokenises training sentences."""
-    return hashlib.sha256(training_tokenizer(tokenizer, max_seq_length).to_str().encode()).hexdigest()[:16]
-
-
-def _tokenized(sentences: Iterable[str], backend: Tokenizer) -> Iterator[tuple[list[int], bool]]:
-    """The token ids of each sentence, and whether it was cut."""
-    remaining = iter(sentences)
-    while chunk := list(islice(remaining, CHUNK)):
-        for encoding in backend.encode_batch_fast(chunk):
-            yield encoding.ids, bool(encoding.overflowing)
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _write(sentences: Iterable[str], backend: Tokenizer, width: str, folder: Path, report: CorpusReport) -> None:
     """Write the files of the cache; ``width`` is the type of ``array`` of the ids."""
-    offsets = array("q", [0])
+    offsets, remaining = array("q", [0]), iter(sentences)
     with (folder / TOKENS).open("wb") as sink:
-        for ids, cut in _tokenized(sentences, backend):
-            sink.write(array(width, ids))
-            offsets.append(offsets[-1] + len(ids))
-            report.truncated += cut
+        while chunk := list(islice(remaining, CHUNK)):
+            for encoding in backend.encode_batch_fast(chunk):
+                sink.write(array(width, encoding.ids))
+                offsets.append(offsets[-1] + len(encoding.ids))
+                report.truncated += bool(encoding.overflowing)
     np.save(folder / OFFSETS, np.frombuffer(offsets, dtype=np.int64))
     checksums = {name: sha256_of(folder / name) for name in (TOKENS, OFFSETS)}
     stored = {"dtype": np.dtype(width).name, "checksums": checksums, "report": asdict(report)}
     (folder / REPORT).write_text(json.dumps(stored, indent=1))
 
 
-def _open_cached(folder: Path, columns: int) -> TokenizedCorpus:
+def _open_cached(folder: Path, identity: str, columns: int) -> TokenizedCorpus:
     stored = json.loads((folder / REPORT).read_text(encoding="utf-8"))
     if stored["checksums"] != {name: sha256_of(folder / name) for name in (TOKENS, OFFSETS)}:
         raise ValueError("a file is not what was written")
     tokens = np.memmap(folder / TOKENS, dtype=stored["dtype"], mode="r")
     offsets = np.load(folder / OFFSETS, mmap_mode="r", allow_pickle=False)
-    report = CorpusReport(**stored["report"])
-    return TokenizedCorpus(tokens, offsets, report, columns)
+    return TokenizedCorpus(tokens, offsets, CorpusReport(**stored["report"]), identity, columns)

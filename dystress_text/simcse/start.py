@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.encoders.encoder import SentenceEncoder, length_limit
+from dystress_text.encoders.encoder import SentenceEncoder, check_length, check_views
 from dystress_text.encoders.loading import Pretrained, build_encoder, load_model
 from dystress_text.encoders.masked_lm import load_lm_head
 from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.errors import ParameterError, UserError
+from dystress_text.files.places import EMBEDDED
 from dystress_text.simcse.settings import TextSettings
 
 
@@ -29,39 +31,33 @@ class Start:
 
     model: SentenceEncoder
     tokenizer: PreTrainedTokenizerBase
-    notes: tuple[str, ...]
+    notes: list[str]
     about: dict[str, Any]
 
-    @property
-    def has_head(self) -> bool:
-        """Whether a trained head is part of the model, so that its vectors are those after the head."""
-        return self.model.keep_head and self.about["head"]["starts"] != "new"
 
-
-def load_start(name: str, text: TextSettings, given: Collection[str] = ()) -> Start:
+def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
     """The encoder that a run starts from.
 
     Args:
-        name: folder or hub name.
         text: the options of encoder and data.
         given: the options that the user named; if it has ``pooler_type``, a model with a pooler of its own must agree.
     """
+    name = model_path(text.model_name_or_path)
     try:
         pretrained = load_model(name, text.dropout)
     except ParameterError:
         raise
     except UserError as error:
         raise ParameterError("model_name_or_path", str(error)) from error
-    pooler_type = _pooler_type(text, given, pretrained.pooler_type)
-    if pretrained.head is not None and text.mlp_head is False:
+    pooler_type, own_head = _pooler_type(text, given, pretrained.pooler_type), pretrained.head is not None
+    if own_head and text.mlp_head is False:
         raise ParameterError("mlp_head", "this model has a head of its own, dense + tanh, which stays part of it")
-    keep = pretrained.head is not None or (text.supervised and pooler_type == "cls")  # SimCSE has a head only with cls
+    keep = own_head or (text.supervised and pooler_type == "cls")  # SimCSE has a head only with cls
     drop = not keep if text.mlp_only_train is None else text.mlp_only_train
-    model = build_encoder(pretrained, pooler_type, text.mlp_head if pretrained.head is None else True, not drop)
+    model = build_encoder(pretrained, pooler_type, True if own_head else text.mlp_head, keep_head=not drop)
     source = _start_head(model, pretrained, text)
-    notes = [] if pretrained.pooler_type is None else [_note_on_model(pretrained, model)]
-    notes += _notes_on_head(model, pretrained, source)
     about: dict[str, Any] = {"head": None if model.head is None else {"starts": source, "kept": model.keep_head}}
+    notes = _notes(model, pretrained, source)
     if text.do_mlm:
         model.lm_head = load_lm_head(name, model.transformer)
     if text.lora_rank is not None:
@@ -70,7 +66,16 @@ def load_start(name: str, text: TextSettings, given: Collection[str] = ()) -> St
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         about["parameters"] = {"trained": trained, "all": sum(p.numel() for p in model.parameters())}
         notes.append("LoRA: {trained:,} of {all:,} parameters train".format(**about["parameters"]))
-    return Start(model, pretrained.tokenizer, tuple(notes), about)
+    check_length(text.max_seq_length, pretrained.tokenizer, model)
+    if text.dropout != 0 and not text.supervised:  # --dropout 0 is on purpose
+        check_views(model, pretrained.tokenizer)
+    return Start(model, pretrained.tokenizer, notes, about)
+
+
+def model_path(name: str) -> str:
+    """A model's path. The embedded model is found from any working directory, and by its name in older records."""
+    folder, _, inner = name.rpartition("embedded/")
+    return str(EMBEDDED / inner) if folder in ("dystress_text/", "data/") and not Path(name).exists() else name
 
 
 def _pooler_type(text: TextSettings, given: Collection[str], saved: str | None) -> str:
@@ -87,41 +92,33 @@ def _pooler_type(text: TextSettings, given: Collection[str], saved: str | None) 
 def _start_head(model: SentenceEncoder, pretrained: Pretrained, text: TextSettings) -> str:
     """Give the head its first weights, those of a sentence-transformers model if it has some; says their origin."""
     if model.head is None:
-        if text.mlp_only_train is False or text.mlp_init is not None:
-            name = "mlp_init" if text.mlp_init is not None else "mlp_only_train"
-            raise ParameterError(name, "there is no head; mlp_head adds one")
+        for name in ("mlp_init", "mlp_only_train"):
+            if getattr(text, name) not in (None, True):
+                raise ParameterError(name, "there is no head; mlp_head adds one")
         return "none"
-    dense = pretrained.pooler
-    if text.mlp_init == "pooler" and dense is None:
-        raise ParameterError("mlp_init", f"{pretrained.name!r} has no weights of a pooler of dense + tanh")
-    if text.mlp_init is None and pretrained.head is not None:
+    if pretrained.head is not None and text.mlp_init is None:
         model.start_head(pretrained.head)
         return "the model's own"
-    if dense is not None and (text.mlp_init == "pooler" or (text.mlp_init is None and pretrained.simcse)):
+    dense, from_mlp = pretrained.pooler, pretrained.simcse
+    if text.mlp_init == "pooler" and dense is None:
+        raise ParameterError("mlp_init", f"{pretrained.name!r} has no weights of a pooler of dense + tanh")
+    if dense is not None and (text.mlp_init == "pooler" or (text.mlp_init is None and from_mlp)):
         model.start_head(dense)
-        return "SimCSE's MLP" if pretrained.simcse else "the encoder's pooler"
+        return "SimCSE's MLP" if from_mlp else "the encoder's pooler"
     return "new"
 
 
-def _note_on_model(pretrained: Pretrained, model: SentenceEncoder) -> str:
-    traits = [
-        f"pooling {model.pooler_type}",
-        "a head" if pretrained.head else "",
-        "normalised vectors" if pretrained.normalize else "",
-        f"at most {length_limit(pretrained.tokenizer, pretrained.transformer)} tokens",
-    ]
-    return f"sentence-transformers model: {', '.join(filter(None, traits))}"
-
-
-def _notes_on_head(model: SentenceEncoder, pretrained: Pretrained, source: str) -> list[str]:
-    """Lines about the origin of the head, whether it is kept, and which weights of a SimCSE folder were loaded."""
+def _notes(model: SentenceEncoder, pretrained: Pretrained, source: str) -> list[str]:
+    """Lines about what a checkpoint has brought, where the head comes from, and whether it stays."""
     notes = []
+    if pretrained.pooler_type is not None:
+        head, unit = ", a head" * (pretrained.head is not None), ", normalised vectors" * pretrained.normalize
+        limit = f", at most {pretrained.tokenizer.model_max_length} tokens"
+        notes.append(f"sentence-transformers model: pooling {model.pooler_type}{head}{unit}{limit}")
     if pretrained.simcse:
-        mlp = source == "SimCSE's MLP"
-        ignored = ", ".join([*([] if mlp else ["mlp"]), *pretrained.left])
-        notes = [f"SimCSE checkpoint: encoder{' and MLP' * mlp} loaded" + (f"; ignored: {ignored}" if ignored else "")]
-    if model.head is not None and source != "new":
-        notes.append(f"the head starts as {source} and is {'kept' if model.keep_head else 'dropped after training'}")
-    elif model.keep_head:
-        notes.append("the head is new and is kept")
+        used = source == "SimCSE's MLP"
+        ignored = ", ".join(pretrained.left if used else ("mlp", *pretrained.left))
+        notes.append(f"SimCSE checkpoint: encoder{' and MLP' * used} loaded; ignored: {ignored or 'nothing'}")
+    if model.head is not None:
+        notes.append(f"head: {source}, {'kept' if model.keep_head else 'dropped after training'}")
     return notes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -75,38 +75,34 @@ class TableText:
         return len(self.rows.column_names)
 
     def checksum(self) -> str:
-        """The SHA-256 of all cells."""
+        """The SHA-256 of all cells, each a line."""
         digest = hashlib.sha256()
-        for cell in self._cells():
-            digest.update(cell)
+        for line in self._lines():
+            digest.update(line)
         return digest.hexdigest()
 
     def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
         """At most ``most`` sentences, row after row; see :func:`read_sentences`."""
-        yield from read_sentences(self._cells(), report, most)
+        yield from read_sentences(self._lines(), report, most)
 
-    def _cells(self) -> Iterator[bytes]:
+    def _lines(self) -> Iterator[bytes]:
         """The cells in UTF-8, each with a line feed at its end."""
-        names, number = self.rows.column_names, 0
+        names, row = self.rows.column_names, 0
         for batch in self.rows.iter(batch_size=1000):  # many times faster than row after row
             for cells in zip(*(batch[name] for name in names), strict=True):
-                number += 1
+                row += 1
                 for name, cell in zip(names, cells, strict=True):
-                    yield self._line(number, name, cell)
+                    try:
+                        yield self._line("" if cell is None else cell)
+                    except (TypeError, ValueError) as error:  # UnicodeError too: half a surrogate pair
+                        where = f"row {row} of {self.name!r}, column {name!r}"
+                        raise ParameterError("train_file", f"{where} is not a text to train on: {error}") from error
 
-    def _line(self, row: int, column: str, cell: Any) -> bytes:
-        where = f"row {row} of {self.name!r}, column {column!r}"
-        if cell is not None and not isinstance(cell, str):
-            raise ParameterError("train_file", f"{where}: {cell!r} is not a text")
-        text = "" if cell is None else cell.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
-        if self.columns > 1 and not text.strip():
-            raise ParameterError("train_file", f"{where}: an empty cell")
-        if self.columns > 1 and (len(text.encode(errors="replace")) > MAX_LINE_BYTES or "\0" in text):
-            raise ParameterError("train_file", f"{where}: too long, or with a NUL byte")
-        try:
-            return text.encode() + b"\n"
-        except UnicodeError as error:  # half a surrogate pair
-            raise ParameterError("train_file", f"{where}: not Unicode text: {error}") from error
+    def _line(self, cell: Any) -> bytes:
+        line = re.sub(r"\r\n?|\n", " ", cell).encode()
+        if self.columns > 1 and (not line.strip() or len(line) > MAX_LINE_BYTES or b"\0" in line):
+            raise ValueError("it is empty, too long, or has a NUL byte")  # one sentence less would shift all others
+        return line + b"\n"
 
 
 TrainingText = TextFile | TableText
@@ -128,8 +124,6 @@ def training_text(text: TextSettings) -> TrainingText:
         return column_of_table(name, text.text_column)
     if text.text_column is not None:
         raise ParameterError("text_column", f"{name!r} is a text file without columns")
-    if not os.path.isfile(name):
-        raise ParameterError("train_file", f"no file {name!r}")
     return TextFile(Path(name))
 
 
@@ -153,11 +147,9 @@ def column_of_table(train_file: str, column: str | None) -> TableText:
 def rows_of_table(train_file: str, columns: Sequence[str] | None) -> TableText:
     """Rows of a table: columns of anchor, positive and any number of hard negatives; without names all, in order."""
     rows = load_table(train_file)
-    names = list(columns or rows.column_names)
-    for name in names:
-        if name not in rows.column_names:
-            known = ", ".join(rows.column_names)
-            raise ParameterError("text_columns", f"{train_file!r} has no column {name!r}; it has {known}")
+    names, known = list(columns or rows.column_names), ", ".join(rows.column_names)
+    if not set(names) <= set(rows.column_names):
+        raise ParameterError("text_columns", f"{train_file!r} has the columns {known}; got {', '.join(names)}")
     if len(names) < 2 or len(set(names)) < len(names):
         raise ParameterError(
             "supervised",

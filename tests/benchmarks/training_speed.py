@@ -39,16 +39,16 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.files.places import embedded
 from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
-from dystress_text.simcse.corpus import TextFile, load_corpus
-from dystress_text.simcse.objective import TEXT
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.settings import TEXT
 from dystress_text.simcse.task import SimcseTask
+from dystress_text.simcse.training_text import TextFile
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.build_loss import build_objective
-from dystress_text.training.optimizer import parameter_groups
 from dystress_text.training.settings import EngineSettings, LossSettings
 from dystress_text.training.task import Run
-from dystress_text.training.trainer import Trainer
+from dystress_text.training.trainer import Trainer, parameter_groups
 
 RATE, LENGTH = 3e-5, 32
 WARM = 5  # batches of each contestant before the first turn, on an accelerator

@@ -44,7 +44,7 @@ def loaders(place):
     return [
         lambda: load_encoder(str(place), "avg"),
         lambda: load_model(str(place), None)[0](["a cat", "a dog ran"]),
-        lambda: load_start(str(place), TextSettings()).model,
+        lambda: load_start(TextSettings(model_name_or_path=str(place))).model,
     ]
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from dystress_text.cli.command_line import exit_code
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.arguments import FLAGS, REPLACED, parse
-from dystress_text.simcse.objective import TEXT
-from dystress_text.simcse.settings import RunSettings, TextSettings
+from dystress_text.simcse.settings import TEXT, RunSettings, TextSettings
 from dystress_text.training.build_loss import build_objective
 from dystress_text.training.settings import EngineSettings, LossSettings
 from vision.pretraining.settings import PretrainSettings, VisionEngineSettings, VisionLossSettings, VisionSettings
@@ -38,10 +37,6 @@ def checked(parser, argv):
     settings = accepted(parser, argv)
     if settings is not None:
         assert isinstance(settings, RunSettings | PretrainSettings)
-        for name, value in settings.options().items():
-            if isinstance(value, str):  # a path or a name that the system takes
-                assert "\0" not in value, name
-                value.encode("utf-8", "surrogateescape")
         json.dumps(settings.options())
     return settings
 

@@ -54,7 +54,9 @@ def test_any_bytes_are_accounted_for(lines):
 
 
 def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path):
-    corpus = load(text_file, tokenizer, tmp_path)
+    packed = tmp_path / "text.gz"
+    packed.write_bytes(gzip.compress(text_file.read_bytes()))
+    corpus = load(packed, tokenizer, tmp_path)
     lines = text_file.read_text().splitlines()
     assert len(corpus) == len(lines)
     rows = np.array([5, 0, 199, 5])
@@ -106,24 +108,18 @@ def test_unusable_files_are_one_line_and_leave_no_cache(tmp_path, tokenizer, nam
     assert list((tmp_path / "cache" / "corpus").glob("*/")) == []
 
 
-def test_a_compressed_file_is_read_and_a_cache_that_cannot_be_written_names_the_way_out(tmp_path, text_file, tokenizer):
-    with gzip.open(tmp_path / "text.gz", "wb") as stream:
-        stream.write(text_file.read_bytes())
-    assert len(load(tmp_path / "text.gz", tokenizer, tmp_path)) == 200
+def test_a_cache_that_cannot_be_written_names_the_way_out(tmp_path, text_file, tokenizer):
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="DYSTRESS_CACHE"):
         load(text_file, tokenizer, tmp_path / "file")
 
 
-@pytest.mark.parametrize(
-    ("name", "harm"), [("tokens.bin", "changed"), ("offsets.npy", "torn"), ("report.json", "torn")]
-)
-def test_a_damaged_cache_is_made_anew(tmp_path, text_file, tokenizer, name, harm):
+@pytest.mark.parametrize("name", ["tokens.bin", "report.json"])
+def test_a_damaged_cache_is_made_anew(tmp_path, text_file, tokenizer, name):
     whole = load(text_file, tokenizer, tmp_path).batch(np.arange(200))
     (file,) = (tmp_path / "corpus").glob(f"*/{name}")
     content = file.read_bytes()
-    torn, changed = content[: len(content) // 2], content[:150] + bytes([content[150] ^ 1]) + content[151:]
-    file.write_bytes(torn if harm == "torn" else changed)
+    file.write_bytes(content[:150] + bytes([content[150] ^ 1]) + content[151 : len(content) - 1])
     with pytest.warns(UserWarning, match="the corpus cache .* is damaged .* and made again"):
         again = load(text_file, tokenizer, tmp_path)
     assert file.read_bytes() == content

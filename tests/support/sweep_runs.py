@@ -7,7 +7,7 @@ import warnings
 
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.objective import TEXT
+from dystress_text.simcse.settings import TEXT
 from dystress_text.training.build_loss import build_objective
 
 
