@@ -110,8 +110,9 @@ class SentenceEncoder(nn.Module):
                 warnings.simplefilter("ignore", FutureWarning)  # of peft's own calls to transformers
                 self._adapted = (get_peft_model(self.transformer, config),)
         except ValueError as error:
-            message = f"give the names of linear layers of this encoder: {reason_of(error)}"
-            raise ParameterError("lora_target_modules", message) from error
+            raise ParameterError(
+                "lora_target_modules", f"give the names of linear layers of this encoder: {reason_of(error)}"
+            ) from error
         for name, module in self.transformer.named_modules():
             if isinstance(module, LoraLayer) and not isinstance(module.get_base_layer(), nn.Linear):
                 raise ParameterError("lora_target_modules", f"{name} is not a linear layer")
@@ -120,8 +121,7 @@ class SentenceEncoder(nn.Module):
     @property
     def can_pack(self) -> bool:
         """Whether :meth:`forward` can skip padding."""
-        config = self.transformer.config
-        return config.model_type in MODEL_TYPES and not config.is_decoder
+        return self.transformer.config.model_type in MODEL_TYPES and not self.transformer.config.is_decoder
 
     def forward(
         self,
@@ -353,5 +353,4 @@ def check_views(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> N
         first, second = model.train()(batch["input_ids"][mask.bool()], mask)
     model.train(was_training)
     if torch.equal(first, second):
-        message = "this encoder has no dropout, so the two views of a sentence are the same; give a rate, such as 0.1"
-        raise ParameterError("dropout", message)
+        raise ParameterError("dropout", "this encoder has none, so two views of a sentence are equal; give a rate")

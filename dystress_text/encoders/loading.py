@@ -105,7 +105,7 @@ def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
         found = _with_modules(found, model)
         vectors = _with_own_head(found).encode(_TRIALS, found.tokenizer)
         expected = model.encode(_TRIALS, convert_to_tensor=True, show_progress_bar=False)
-        if vectors.shape != expected.shape or not torch.allclose(vectors, expected, rtol=1e-3, atol=1e-4):
+        if vectors.shape != expected.shape or not torch.allclose(vectors, expected, rtol=1e-4, atol=1e-5):
             kinds = ", ".join(type(module).__name__ for module in model)
             raise UserError(
                 f"{name_or_path!r} cannot be read: it is made of {kinds}; its vectors are not those of a Transformer, "

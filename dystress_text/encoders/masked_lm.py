@@ -74,8 +74,7 @@ def load_lm_head(name_or_path: str, transformer: PreTrainedModel) -> nn.Module:
     """
     kind = transformer.config.model_type
     if kind not in HEADS:
-        message = f"no masked-language-model head is known for {kind!r}; known are {', '.join(HEADS)}"
-        raise ParameterError("do_mlm", message)
+        raise ParameterError("do_mlm", f"no head is known for {kind!r}; known are {', '.join(HEADS)}")
     with readable(name_or_path):
         model, found = AutoModelForMaskedLM.from_pretrained(
             name_or_path, dtype=torch.float32, output_loading_info=True, local_files_only=not hub_reachable(),

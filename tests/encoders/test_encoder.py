@@ -48,12 +48,11 @@ def test_the_head_follows_simcse_unless_told_and_is_for_training(pooler, given, 
     torch.testing.assert_close(found, torch.tanh(encoder.head(bare)) if expected else bare)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_length_limit_is_the_position_tables(family):
+def test_length_limit_is_the_position_tables_or_the_tokenizers():
     tokenizer = build_tokenizer()
-    assert length_limit(tokenizer, build_transformer(family)) == 40
+    assert {length_limit(tokenizer, build_transformer(family)) for family in FAMILIES} == {40}
     tokenizer.model_max_length = 12
-    assert length_limit(tokenizer, build_transformer(family)) == 12
+    assert length_limit(tokenizer, build_transformer("bert")) == 12
 
 
 def test_encode_leaves_mode_and_random_state_alone(tokenizer):
@@ -104,5 +103,5 @@ def test_dropout_by_option(family, tmp_path, tokenizer):
     build_transformer(family).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     check_views(load_encoder(str(tmp_path), dropout=0.2)[0], tokenizer)
-    with pytest.raises(ParameterError, match="dropout: this encoder has no dropout"):
+    with pytest.raises(ParameterError, match="dropout: this encoder has none"):
         check_views(load_encoder(str(tmp_path), dropout=0.0)[0], tokenizer)

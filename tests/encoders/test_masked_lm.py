@@ -81,8 +81,6 @@ def test_hidden_tokens_are_those_that_the_batch_has_there(text_file, tiny_bert):
     others = torch.ones_like(ids, dtype=torch.bool)
     others[hidden] = False
     assert torch.equal(became[others], ids[others])
-    masked = (became[hidden] == tokenizer.mask_token_id).float().mean()
-    assert abs(float(masked) - 0.8) < 4 * math.sqrt(0.8 * 0.2 / len(hidden))
     assert torch.equal(masking(batch, np.arange(200))["masked_ids"], found["masked_ids"])  # as after a resumption
     assert not torch.equal(masking(batch, np.arange(1, 201))["masked_ids"], found["masked_ids"])
 
@@ -119,5 +117,5 @@ def test_the_program_trains_with_it_and_the_model_has_no_head(checkpoint, flags,
 def test_a_head_that_is_missing_is_new_and_one_of_another_kind_is_refused(tiny_bert):
     with pytest.warns(UserWarning, match="has no masked-language-model head: a new one is trained"):
         load_lm_head(str(tiny_bert), build_transformer("bert"))
-    with pytest.raises(ParameterError, match="do_mlm: no masked-language-model head is known for 'mpnet'; known are"):
+    with pytest.raises(ParameterError, match="do_mlm: no head is known for 'mpnet'; known are"):
         load_lm_head("nowhere", build_transformer("mpnet"))

@@ -103,19 +103,12 @@ def test_dropout_has_its_rate_and_scale(rate, dtype):
     assert torch.equal(dropout(x, 0.0), x)
 
 
-def test_entries_that_share_a_random_number_are_independent():
-    torch.manual_seed(0)
-    dropped = (dropout(torch.ones(4 * 250_000), 0.1) == 0).double().view(-1, 4)
+def test_the_seed_decides_and_entries_are_independent():
+    torch.manual_seed(3)
+    first = dropout(torch.ones(4 * 250_000), 0.1)
+    dropped = (first == 0).double().view(-1, 4)
     assert (dropped.mean(0) - 0.1).abs().max() < 0.003  # each of the four lanes, the one with the sign bit too
     assert (torch.corrcoef(dropped.T) - torch.eye(4)).abs().max() < 0.01
-
-
-def test_the_seed_decides_and_the_gradient_has_the_same_mask():
-    x = torch.randn(30, 7, requires_grad=True)
+    assert not torch.equal(first, dropout(torch.ones(4 * 250_000), 0.1))
     torch.manual_seed(3)
-    first = dropout(x, 0.4)
-    torch.manual_seed(3)
-    assert torch.equal(first, dropout(x, 0.4))
-    assert not torch.equal(first, dropout(x, 0.4))
-    (gradient,) = torch.autograd.grad(first.sum(), x)
-    torch.testing.assert_close(gradient * x, first)
+    assert torch.equal(first, dropout(torch.ones(4 * 250_000), 0.1))

@@ -52,11 +52,8 @@ def test_a_saved_model_gives_the_vectors_of_evaluation(family, pooler, tmp_path,
     loaded = SentenceTransformer(str(tmp_path), device="cpu")
     close(loaded.encode(SENTENCES), encoder.encode(SENTENCES, tokenizer), 1e-6)
     assert loaded.max_seq_length == 40
-    assert AutoModel.from_pretrained(tmp_path).config.hidden_size == 16
     assert not list(tmp_path.glob("*_Dense"))  # a head that is not kept is not saved
     assert len({file.stat().st_mode for file in tmp_path.rglob("*") if file.is_file()}) == 1
-    again, its_tokenizer = load_saved(tmp_path)
-    close(again.encode(SENTENCES, its_tokenizer), encoder.encode(SENTENCES, tokenizer), 1e-6)
 
 
 def test_the_layout_is_that_of_older_releases(tmp_path, tokenizer, recwarn):

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 
-import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
@@ -15,25 +14,18 @@ from safetensors.torch import load_file, save_file
 
 from dystress_text.cli import extras
 from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.loading import load_encoder
 from dystress_text.export import copies as program
 from dystress_text.export.__main__ import main
+from dystress_text.export.card import write_card
 
 SENTENCES = [*make_sentences(7), " ".join(["cat"] * 100)]  # the last one is longer than the 40 positions
-
-
-def saved(folder, family="bert", pooler="cls"):
-    """A saved model and the vectors that every copy must give."""
-    encoder, tokenizer = SentenceEncoder(build_transformer(family), pooler), build_tokenizer()
-    encoder.save(folder, tokenizer)
-    return encoder.encode(SENTENCES, tokenizer)
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
     """The folder of a run with a log and a record beside the model."""
     folder = tmp_path_factory.mktemp("export") / "out"
-    saved(folder)
+    SentenceEncoder(build_transformer("bert")).save(folder, build_tokenizer())
     (folder / "run.json").write_text(json.dumps({"settings": {"seed": 5, "data_dir": "/home/someone"}}))
     (folder / "metrics.jsonl").write_text("{}\n")
     return folder
@@ -46,18 +38,29 @@ def one_line(capsys):
     return error
 
 
-def test_the_copy_for_transformers_spells_its_pooling_out(tmp_path):
-    expected = saved(tmp_path / "out", "roberta", "avg_first_last")
-    assert main([str(tmp_path / "out"), "--to", "hf"]) == 0
-    copy = tmp_path / "out-hf"
-    (code,) = re.findall(r"```python\n(.*?)```", (copy / "README.md").read_text(), re.DOTALL)
-    found = {"given": SENTENCES}
-    code = code.replace('"path/to/this/folder"', repr(str(copy)))
-    exec(re.sub(r"^sentences = .*$", "sentences = given", code, flags=re.MULTILINE), found)
-    torch.testing.assert_close(found["embeddings"], expected, rtol=0, atol=1e-6)
-    said = json.loads((copy / "config.json").read_text())["sentence_embedding"]
-    assert (said["tokens"], said["mean_of_hidden_states"], said["normalize"]) == ("mean", [1, -1], False)
-    assert not (copy / "modules.json").exists()
+@pytest.mark.parametrize(
+    ("family", "pooler", "to", "blocks"),
+    [("bert", "cls", "hf", 3), ("roberta", "avg", "native", 4), ("bert", "avg_top2", "native", 4),
+     ("distilbert", "avg_first_last", "hf", 3),
+     pytest.param("bert", "avg_top2", "onnx", 3, marks=pytest.mark.slow),
+     pytest.param("modernbert", "cls", "onnx", 3, marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_the_code_on_the_cards_gives_the_models_vectors(family, pooler, to, blocks, tmp_path):
+    """On that of the model, and of the copy."""
+    encoder, tokenizer = SentenceEncoder(build_transformer(family), pooler, False), build_tokenizer()
+    encoder.save(tmp_path / "out", tokenizer)
+    write_card(tmp_path / "out", {}, encoder, 40)
+    assert main([str(tmp_path / "out"), "--to", to]) == 0
+    expected = encoder.encode(SENTENCES, tokenizer)
+    for folder in (tmp_path / "out", tmp_path / f"out-{to}"):
+        for code in re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL):
+            code = code.replace('"path/to/this/folder"', repr(str(folder)))
+            found = {"given": SENTENCES}
+            exec(re.sub(r"^sentences = .*$", "sentences = given", code, flags=re.MULTILINE), found)
+            torch.testing.assert_close(torch.as_tensor(found["embeddings"]), expected, rtol=0, atol=1e-5)
+            blocks -= 1
+    assert blocks == 0
+    assert (to == "native") == (folder / "modules.json").exists()
 
 
 def test_the_native_copy_leaves_the_run_behind(model, tmp_path, capsys):
@@ -71,30 +74,6 @@ def test_the_native_copy_leaves_the_run_behind(model, tmp_path, capsys):
     modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "copy").rglob("*") if file.is_file()}
     assert modes == {(tmp_path / "copy" / "README.md").stat().st_mode & 0o777}
     assert os.listdir(tmp_path) == ["copy"]
-
-
-@pytest.mark.slow  # torch's exporter
-@pytest.mark.parametrize(("family", "pooler"), [("bert", "avg_first_last"), ("modernbert", "cls")])
-def test_the_onnx_graph_gives_the_models_vectors(family, pooler, tmp_path):
-    import onnxruntime
-
-    saved(tmp_path / "out", family, pooler)
-    assert main([str(tmp_path / "out"), "--to", "onnx"]) == 0
-    copy = tmp_path / "out-onnx"
-    (code,) = re.findall(r"```python\n(.*?)```", (copy / "README.md").read_text(), re.DOTALL)
-    exec(code.replace('"path/to/this/folder"', repr(str(copy))), {})
-    session = onnxruntime.InferenceSession(str(copy / "model.onnx"), providers=["CPUExecutionProvider"])
-    assert [entry.name for entry in session.get_inputs()] == ["input_ids", "attention_mask"]
-    assert [entry.name for entry in session.get_outputs()] == ["sentence_embedding"]
-    encoder, tokenizer = load_encoder(str(tmp_path / "out"), pooler, mlp_head=False)
-    encoder.eval()
-    generator = torch.Generator().manual_seed(0)
-    for shape in ((1, 2), (1, 40), (33, 31)):
-        ids = torch.randint(4, len(tokenizer), shape, generator=generator)
-        mask = (torch.arange(shape[1]) < torch.randint(1, shape[1] + 1, (shape[0], 1), generator=generator)).long()
-        found = session.run(None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})[0]
-        with torch.no_grad():
-            np.testing.assert_allclose(found, encoder.forward_padded(ids, mask).numpy(), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("fault", [1e-3, float("nan")])
