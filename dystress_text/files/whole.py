@@ -74,24 +74,19 @@ def whole_folder(final: Path) -> Iterator[Path]:
     staging.mkdir(parents=True)
     try:
         yield staging
-        swap(staging, final)
+        aside = _aside(final)
+        shutil.rmtree(aside, ignore_errors=True)
+        if final.is_dir():
+            final.rename(aside)
+        staging.rename(final)
+        shutil.rmtree(aside, ignore_errors=True)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def swap(staging: Path, final: Path) -> None:
-    """Rename a folder to ``final``. An old folder of that name is first renamed, and removed at the end."""
-    aside = final.with_name(f".{final.name}.replaced")
-    shutil.rmtree(aside, ignore_errors=True)
-    if final.is_dir():
-        final.rename(aside)
-    staging.rename(final)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
 def recover(final: Path) -> None:
-    """Put back the old folder if a :func:`swap` was killed between its two renames."""
-    aside = final.with_name(f".{final.name}.replaced")
+    """Put back the old folder if :func:`whole_folder` was killed between its two renames."""
+    aside = _aside(final)
     if aside.is_dir() and not final.exists():
         aside.rename(final)
 
@@ -108,7 +103,7 @@ def replaced_files(folder: str | Path) -> Iterator[Path]:
     staging.mkdir(parents=True)
     try:
         yield staging
-        mode = _usual_mode(staging)
+        mode = staging.stat().st_mode & 0o666  # a new file's under the user's umask
         for file in sorted(path for path in staging.rglob("*") if path.is_file()):
             place = target / file.relative_to(staging)
             place.parent.mkdir(exist_ok=True, parents=True)
@@ -141,10 +136,5 @@ def _staging(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.writing")
 
 
-def _usual_mode(folder: Path) -> int:
-    """The mode of a new file under the user's umask."""
-    probe = folder / ".mode"
-    probe.touch()
-    mode = probe.stat().st_mode
-    probe.unlink()
-    return mode
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.replaced")

@@ -1,7 +1,4 @@
-"""The presets of text runs: the paper's rows, controls, SimCSE's models, and small runs.
-
-dystress presets    # lists them, in a checkout also those for images
-"""
+"""The presets of text runs: the paper's rows, controls, SimCSE's models, and small runs."""
 
 from __future__ import annotations
 
@@ -63,15 +60,13 @@ def _constant(tau: float, **more: Any) -> dict[str, Any]:
 def _simcse(name: str) -> Preset:
     """The recipe of one of SimCSE's models: the paper's with a constant temperature."""
     encoder, batch, rate, average = SIMCSE_MODELS[name]
-    supervised = name.startswith("supervised")
     settings = {**_PAPER, **_constant(0.05, model_name_or_path=encoder, train_batch_size=batch, learning_rate=rate)}
-    if supervised:
+    data = "Wiki1M"
+    if name.startswith("supervised"):
         # SimCSE's script has four processes: the mean of what they send is a quarter of the gradient, clipped at 1
         settings |= {"supervised": True, "num_train_epochs": 3, "max_grad_norm": 4.0}
-    data = "three epochs of NLI, --train_file nli_for_simcse.csv" if supervised else "Wiki1M"
-    clip = ", clipped as by four processes" if supervised else ""
-    kind = "supervised" if supervised else "unsupervised"
-    return Preset(f"SimCSE's {kind} {encoder} on {data}{clip}; published STS average {average:.2f}", settings)
+        data = "three epochs of NLI, --train_file nli_for_simcse.csv, clipped as by four processes"
+    return Preset(f"SimCSE's {name} on {data}; published STS average {average:.2f}", settings)
 
 
 # other papers' rules at their published settings; those of images where none are published for text

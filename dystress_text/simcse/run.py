@@ -13,7 +13,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.loading import load_saved
 from dystress_text.encoders.masked_lm import TokenMasking
@@ -27,12 +26,11 @@ from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import versions
-from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.corpus import TrainingText, load_corpus, training_text
 from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import TEXT, RunSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.training_text import TrainingText, training_text
 from dystress_text.training.accelerator import (
     describe,
     evaluation_dtype,
@@ -44,8 +42,6 @@ from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import TEXT_PROGRAM
 from dystress_text.training.task import Run
 
-Publish = Callable[[Path, dict[str, Any], ContrastiveLoss, SentenceEncoder, int], str | None]
-
 
 class TextRun(Run):
     """A run on sentences; build it on all processes.
@@ -53,13 +49,18 @@ class TextRun(Run):
     Args:
         settings: as parsed.
         accelerator: of the run.
-        publish: writes card and page into the folder, and returns a line about them; given the record, the objective,
-            the saved model and the most tokens that it reads.
+        publish: writes record, card and page into the folder, and says so; given the folder, the record, the saved model
+            and the most tokens that it reads.
     """
 
     task: SimcseTask
 
-    def __init__(self, settings: RunSettings, accelerator: Accelerator, publish: Publish) -> None:
+    def __init__(
+        self,
+        settings: RunSettings,
+        accelerator: Accelerator,
+        publish: Callable[[Path, dict[str, Any], SentenceEncoder, int], None],
+    ) -> None:
         keep_few_kernels()
         text, engine = settings.text, settings.engine
         self.settings, self.accelerator, self.publish = settings, accelerator, publish
@@ -100,31 +101,33 @@ class TextRun(Run):
             "temperature_parameters": objective.temperature.values(),
             "corpus": {**asdict(corpus.report), "dropped": len(read) - len(corpus)},
             "versions": versions("sentence-transformers", "tokenizers"),
-            **row_of(settings, accelerator.num_processes),
+            **paper_row(
+                PRESETS[settings.preset], settings, accelerator.num_processes, lambda loss: build_rule(loss, TEXT)
+            ),
             **start.about,
         }
 
     def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
         task, corpus = self.task, self.task.corpus
-        for line in (*self.start.notes, f"{corpus.report.summary()} ({self.text.name})"):
-            _say(line)
+        lines = [*self.start.notes, f"{corpus.report.summary()} ({self.text.name})"]
         if self.settings.text.drop_duplicates:
-            _say(f"{self.record['corpus']['dropped']:,} samples with the tokens of an earlier one are dropped")
-        self.record["data_variants"] = self._variants()
-        _say(f"{type(task.objective).__name__} with {task.objective.temperature}")
+            lines.append(f"{self.record['corpus']['dropped']:,} samples with the tokens of an earlier one are dropped")
+        self.record["data_variants"] = variants = self._variants()
+        lines += [
+            f"--{name}: not the published data but a variant: {found}" for name, found in variants.items() if found
+        ]
+        lines.append(f"{type(task.objective).__name__} with {task.objective.temperature}")
         samples = "sentences" if corpus.columns == 1 else f"rows of {corpus.columns} sentences"
-        _say(f"{steps:,} steps of {batch_size} {samples} on {describe(self.accelerator)}")
+        lines.append(f"{steps:,} steps of {batch_size} {samples} on {describe(self.accelerator)}")
+        print(*lines, sep="\n", flush=True)
         self._measured = some_sentences(self.text, corpus.report.sentences)  # now: a text may be gone at the end
         self.record["untrained"] = {} if self.dev is None else self._measure_untrained(self.dev)
 
     def _variants(self) -> dict[str, str | None]:
         """The variants of prepared data, by option; None for published data."""
-        settings, variants = self.settings, {"train_file": variant_of(Path(self.text.name))}
-        if set(settings.evaluation.eval_set) - {"mini_sts", "none"}:
-            variants["eval_set"] = variant_of(suite_folder("senteval", settings.text.data_dir))
-        for option, variant in variants.items():
-            if variant is not None:
-                _say(f"--{option}: not the published data but a variant: {variant}")
+        variants = {"train_file": variant_of(Path(self.text.name))}
+        if set(self.settings.evaluation.eval_set) - {"mini_sts", "none"}:
+            variants["eval_set"] = variant_of(suite_folder("senteval", self.settings.text.data_dir))
         return variants
 
     def _measure_untrained(self, dev: StsPairs) -> dict[str, dict[str, float]]:
@@ -154,9 +157,8 @@ class TextRun(Run):
         if dev is not None:
             self.record["similarities"]["after"] = similarity_histograms(dev, encode(dev.sentences))
         self.record["random_pairs"] = random_pairs(encode(self._measured).numpy())
-        published = self.publish(output, self.record, task.objective, best, tokenizer.model_max_length)
-        for line in (*self._results(), *([] if published is None else [published])):
-            _say(line)
+        print(*self._results(), sep="\n", flush=True)
+        self.publish(output, self.record, best, tokenizer.model_max_length)
 
     def _results(self) -> list[str]:
         """Speed, what was learned, and the table of the set before and after training."""
@@ -188,12 +190,3 @@ def some_sentences(text: TrainingText, sentences: int, most: int = MOST_SENTENCE
     rows = np.random.default_rng(0).permutation(sentences // text.columns)[:most] * text.columns
     wanted, read = set(rows.tolist()), text.sentences(CorpusReport(), int(rows.max()) + 1)
     return list(dict.fromkeys(sentence for row, sentence in enumerate(read) if row in wanted))
-
-
-def row_of(settings: RunSettings, processes: int) -> dict[str, Any]:
-    """The record's entry about the row of the paper that the preset stands for; empty where there is none."""
-    return paper_row(PRESETS[settings.preset], settings, processes, lambda loss: build_rule(loss, TEXT))
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -137,10 +138,11 @@ class RunSettings:
 
 def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
     """The rule of a text run, from its ``run.json``; a learned temperature is a fixed one then."""
-    options, learned = {**record["settings"]}, record.get("learned_temperature", {})
-    if learned:  # as a fixed one: rounded end points may lie on the bounds, which LearnableTemperature refuses
-        for name in ("learn_temperature", "temperature_bounds", "temperature_learning_rate"):
-            options.pop(name, None)
-        options |= {"temp" if name == "tau" else name: value for name, value in learned.items()}
-    loss = LossSettings(**{f.name: options[f.name] for f in fields(LossSettings) if f.name in options})
-    return build_rule(loss, TEXT)
+    learned = {"temp" if name == "tau" else name: x for name, x in record.get("learned_temperature", {}).items()}
+    # rounded end points may lie on the bounds, which LearnableTemperature refuses
+    left = ("learn_temperature", "temperature_bounds", "temperature_learning_rate") if learned else ()
+    known = {entry.name for entry in fields(LossSettings)}.difference(left)
+    options = {name: value for name, value in (record["settings"] | learned).items() if name in known}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # training has said that a logit falls
+        return build_rule(LossSettings(**options), TEXT)

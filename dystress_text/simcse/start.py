@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -14,7 +13,7 @@ from dystress_text.encoders.loading import Pretrained, build_encoder, load_model
 from dystress_text.encoders.masked_lm import load_lm_head
 from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.files.places import EMBEDDED
+from dystress_text.files.places import PACKAGE
 from dystress_text.simcse.settings import TextSettings
 
 
@@ -73,9 +72,8 @@ def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
 
 
 def model_path(name: str) -> str:
-    """A model's path. The embedded model is found from any working directory, and by its name in older records."""
-    folder, _, inner = name.rpartition("embedded/")
-    return str(EMBEDDED / inner) if folder in ("dystress_text/", "data/") and not Path(name).exists() else name
+    """A model's path; the embedded model is found from any working directory."""
+    return str(PACKAGE.parent / name) if name.startswith(f"{PACKAGE.name}/embedded/") else name
 
 
 def _pooler_type(text: TextSettings, given: Collection[str], saved: str | None) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dystress_text.cli.access_tokens import holds_token
+from dystress_text.cli.command_line import without_tokens
 from dystress_text.cli.options import SettingsParser
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.core.temperature import ProfileTemperature
@@ -78,7 +78,7 @@ def parse_settings(
         parser.error(f"unknown option {' '.join(unknown)}")
     for group in settings:
         for name, value in vars(group).items():
-            if holds_token(str(value)):  # the run records all options
+            if without_tokens(str(value)) != str(value):  # the run records all options
                 raise ParameterError(
                     name, "this looks like an access token; put it into the environment variable HF_TOKEN"
                 )

@@ -37,12 +37,11 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from dystress_text.encoders.loading import load_encoder
-from dystress_text.files.places import embedded
+from dystress_text.files.places import EMBEDDED
 from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
-from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.settings import TEXT
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.training_text import TextFile
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.build_loss import build_objective
@@ -56,7 +55,7 @@ WARM = 5  # batches of each contestant before the first turn, on an accelerator
 
 def random_bert(folder: Path, layers: int = 6, width: int = 384, vocabulary: int | None = None) -> str:
     """A BERT with random weights, heads of 32 dimensions (64 from a width of 768 on), and the embedded tokenizer."""
-    tokenizer = AutoTokenizer.from_pretrained(str(embedded("bert-mini-wiki")))
+    tokenizer = AutoTokenizer.from_pretrained(str(EMBEDDED / "bert-mini-wiki"))
     config = BertConfig(
         vocab_size=vocabulary or len(tokenizer),
         hidden_size=width,

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import make_sentences
-from page_cases import a_run
+from sweep_runs import a_run
 
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.evaluation import classifier

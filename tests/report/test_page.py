@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from page_cases import PRESET, a_run
+from sweep_runs import PRESET, a_run
 
 from dystress_text.core.temperature import CosineTemperature
 from dystress_text.report.__main__ import main

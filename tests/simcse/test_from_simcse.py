@@ -1,6 +1,5 @@
 """Every option of SimCSE's programs: in the migration table, and taken or refused as it says there."""
 
-import json
 import re
 from pathlib import Path
 
@@ -78,15 +77,6 @@ def test_flags_may_have_a_value_and_off_is_off_or_refused(tmp_path, capsys):
         parse(["--do_train", "--temp=0.05", "--warmup_steps=10"])
     assert main(["--fp16", "maybe"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_a_run_by_its_words(flags, tmp_path):
-    """Half an epoch, evaluated by epoch, chosen by SimCSE's name of the metric."""
-    words = ["--max_steps=-1", "--num_train_epochs", "0.5", "--evaluation_strategy", "epoch", "--do_train", "--do_eval"]
-    assert main([*flags, *words, "--metric_for_best_model", "eval_stsb_spearman", "--load_best_model_at_end"]) == 0
-    record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert record["steps"] == 13  # of 25
-    assert record["settings"]["metric_for_best_model"] == "sts_b_dev_spearman"
 
 
 @pytest.mark.parametrize("raw", [True, False])

@@ -130,7 +130,7 @@ def st_model(folder, tiny_bert, pooling="mean", layers=(), more=(), limit=None, 
 )
 def test_a_model_is_trained_further_as_it_is(pooling, layers, more, limit, pooler, tiny_bert, tmp_path):
     expected = st_model(tmp_path / "m", tiny_bert, pooling, layers, more, limit)
-    start = load_start(TextSettings(str(tmp_path / "m")))
+    start = load_start(TextSettings(str(tmp_path / "m"), max_seq_length=9))
     assert start.model.pooler_type == pooler
     assert (start.model.keep_head, start.model.normalize) == (Dense in more, Normalize in more)
     close(start.model.encode(SENTENCES, start.tokenizer), expected)
@@ -157,23 +157,12 @@ def test_the_program_trains_further(flags, tiny_bert, tmp_path, capsys):
     assert np.abs(np.subtract(before["random"], after["random"])).max() < 1
 
 
-def test_a_pooler_that_is_given_must_be_the_models(flags, tiny_bert, tmp_path, capsys):
-    st_model(tmp_path / "m", tiny_bert)
-    given = [*flags, f"--model_name_or_path={tmp_path / 'm'}", "--max_steps=2"]
-    assert main([*given, "--pooler-type", "cls"]) == 2
-    assert "--pooler_type: cls was given, but this sentence-transformers model has avg" in capsys.readouterr().err
-    st_model(tmp_path / "first", tiny_bert, "cls")
-    for name in ("cls", "cls_before_pooler"):  # saved as one
-        start = load_start(TextSettings(str(tmp_path / "first"), pooler_type=name), {"pooler_type"})
-        assert start.model.pooler_type == name
-
-
 def test_what_cannot_be_kept_is_refused(tiny_bert, tmp_path):
     def refused(said, options=None, **kwargs):
         shutil.rmtree(tmp_path / "m", ignore_errors=True)
         st_model(tmp_path / "m", tiny_bert, **kwargs)
         with pytest.raises(UserError, match=said) as caught:
-            load_start(TextSettings(str(tmp_path / "m"), **(options or {})))
+            load_start(TextSettings(str(tmp_path / "m"), **(options or {})), options or {})
         assert "\n" not in str(caught.value)
 
     refused("pooling 'max' is that of no pooler", pooling="max")
@@ -183,3 +172,8 @@ def test_what_cannot_be_kept_is_refused(tiny_bert, tmp_path):
     refused("mlp_head: this model has a head", {"mlp_head": False}, more=(Dense,))
     refused("mlp_only_train: there is no head", {"mlp_only_train": False})
     refused("mlp_init: there is no head", {"mlp_init": "pooler"})
+    refused("pooler_type: cls was given, but this sentence-transformers model has avg", {"pooler_type": "cls"})
+    st_model(tmp_path / "first", tiny_bert, "cls")
+    for name in ("cls", "cls_before_pooler"):  # saved as one
+        start = load_start(TextSettings(str(tmp_path / "first"), pooler_type=name), {"pooler_type"})
+        assert start.model.pooler_type == name

@@ -7,14 +7,12 @@ import pytest
 
 from dystress_text.core.objectives import InfoNCELoss, MACLLoss
 from dystress_text.evaluation.catalogue import average
-from dystress_text.presets import main as list_presets
 from dystress_text.simcse.arguments import GROUPS, parse
 from dystress_text.simcse.paper import ROWS
 from dystress_text.simcse.presets import PRESETS, SIMCSE_MODELS, TABLES
-from dystress_text.simcse.run import row_of
 from dystress_text.simcse.settings import TEXT
-from dystress_text.training.build_loss import build_objective
-from dystress_text.training.presets import listing, said_of
+from dystress_text.training.build_loss import build_objective, build_rule
+from dystress_text.training.presets import listing, paper_row, said_of
 
 DEFAULT = "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)"
 MISPRINTED = {"MACL (repro.)": 75.45, "DySTreSS 0.03/0.05": 75.46, "DySTreSS* 0.03/0.05": 75.97}
@@ -84,7 +82,7 @@ BEST = "Table stsresall, row DySTreSS* 0.05/0.07"
 )  # fmt: skip
 def test_a_run_says_in_what_it_differs_from_its_row(flags, row, differs):
     settings = parse(flags)
-    entry = row_of(settings, 2)
+    entry = paper_row(PRESETS[settings.preset], settings, 2, lambda loss: build_rule(loss, TEXT))
     assert entry["paper"]["rows"] == [row]
     told = entry["paper"]["differs"]
     assert sorted(told.replace("--", "").split(", ")) == sorted(differs.replace("--", "").split(", "))
@@ -92,8 +90,9 @@ def test_a_run_says_in_what_it_differs_from_its_row(flags, row, differs):
 
 
 def test_the_list_has_a_line_for_each_and_help_says_the_defaults_of_the_preset(capfd):
-    assert list_presets([]) == 0
-    assert capfd.readouterr().out.split("\n\n")[0].splitlines()[1:] == listing(PRESETS).splitlines()
+    with pytest.raises(SystemExit):
+        parse(["--list_presets"])
+    assert capfd.readouterr().out.splitlines() == listing(PRESETS).splitlines()
     for preset, shown in (("paper", "Default 3e-05."), ("supervised-bert-base", "Default 5e-05.")):
         with pytest.raises(SystemExit):
             parse([f"--preset={preset}", "--help"])

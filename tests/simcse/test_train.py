@@ -7,13 +7,14 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer, make_sentences
-from scipy.stats import spearmanr
+from conftest import build_tokenizer, build_transformer
 from sentence_transformers import SentenceTransformer
 from transformers import ModernBertModel
 
 from dystress_text.core.diagnosis import BINS
+from dystress_text.encoders.loading import load_encoder
 from dystress_text.evaluation.readers import read_sts_benchmark
+from dystress_text.evaluation.sts import score_vectors
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.settings import TEXT
 from dystress_text.train import main
@@ -28,8 +29,7 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     printed = capsys.readouterr().out
     assert (record["steps"], record["corpus"]["sentences"], record["random_pairs"]["sentences"]) == (6, 200, 200)
     assert set(record["untrained"]) == {"cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last"}
-    assert record["sentences_per_second"] > 0
-    assert 0 < record["padding_share"] < 1
+    assert 0 < record["padding_share"] < 1 < record["sentences_per_second"]
     assert (record["settings"]["preset"], record["objective"]) == ("paper", "InfoNCELoss")
     assert record["temperature"] == "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)"
     for said in (record["temperature"], f"{record['trained']['sts_b_dev_spearman']:.2f}", "similarity reached by"):
@@ -39,14 +39,15 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     assert len({path.stat().st_mode for path in out.iterdir() if path.is_file()}) == 1  # others may read the model
 
     pairs = read_sts_benchmark(data_dir / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv")
-    model = SentenceTransformer(str(out), device="cpu")
-    row = dict(zip(pairs.sentences, model.encode(pairs.sentences, convert_to_tensor=True).double(), strict=True))
-    scored = list(zip(pairs.first, pairs.second, pairs.scores, strict=True))
-    cosines = [torch.cosine_similarity(row[a], row[b], dim=0).item() for a, b, _ in scored]
-    spearman = 100 * spearmanr(cosines, pairs.scores).statistic
-    assert spearman == pytest.approx(record["trained"]["sts_b_dev_spearman"], abs=1e-3)
+    encoder, tokenizer = load_encoder(str(out), "cls", mlp_head=False)
+    vectors = encoder.encode(pairs.sentences, tokenizer)
+    theirs = SentenceTransformer(str(out), device="cpu").encode(pairs.sentences, convert_to_tensor=True)
+    torch.testing.assert_close(vectors, theirs, rtol=0, atol=1e-6)
+    assert score_vectors(pairs, vectors).spearman == pytest.approx(record["trained"]["sts_b_dev_spearman"], abs=1e-9)
     assert (record["similarities"]["set"], record["similarities"]["positive_above"]) == ("STS-B dev", 4)
-    alike = [cosine for cosine, (_, _, score) in zip(cosines, scored, strict=True) if score > 4]
+    row = dict(zip(pairs.sentences, vectors.double(), strict=True))
+    scored = zip(pairs.first, pairs.second, pairs.scores, strict=True)
+    alike = [torch.cosine_similarity(row[a], row[b], dim=0).item() for a, b, score in scored if score > 4]
     counts = np.histogram(alike, BINS, (-1, 1))[0]
     assert np.abs(counts - record["similarities"]["after"]["alike"]).sum() <= 2  # one may lie on an edge
 
@@ -112,15 +113,6 @@ def test_an_encoder_without_dropout_is_refused_unless_given_some(flags, tmp_path
     assert main([*modern, "--dropout=0.1"]) == 0
 
 
-def test_equal_lines_are_dropped_and_counted(flags, tmp_path, capsys):
-    table = tmp_path / "mine.csv"
-    table.write_text("id,text\n" + "".join(f"{i},{s}\n" for i, s in enumerate(make_sentences(50) + make_sentences(20))))
-    given = [*flags, f"--train_file={table}", "--text_column=text", "--objective=macl", "--alpha=0.1"]
-    assert main([*given, "--drop_duplicates"]) == 0
-    assert "20 samples with the tokens of an earlier one are dropped" in capsys.readouterr().out
-    assert json.loads((tmp_path / "out" / "run.json").read_text())["corpus"]["dropped"] == 20
-
-
 def test_a_schedule_swings_over_the_run():
     temperature = build_temperature(parse(["--temperature=scheduled"]).loss, TEXT)
     seen = []
@@ -132,13 +124,9 @@ def test_a_schedule_swings_over_the_run():
 
 BAD = [  # one of each kind
     (["--temperature=nope"], ["--temperature", "shifted_cosine", "constant"]),
-    (["--pooler_type=max"], ["--pooler_type", "avg_first_last"]),
     (["--train_file=/no/such.txt"], ["--train_file", "/no/such.txt"]),
     (["--model_name_or_path=/no/such"], ["/no/such"]),
     (["--tau_min=0.1", "--tau_max=0.05"], ["tau_min", "tau_max", "0.1", "0.05"]),
-    (["--tau_min=nan"], ["tau_min", "finite"]),
-    (["--temp=0.05", "--tau_min=0.03"], ["tau_min", "temp"]),
-    (["--objective=macl", "--alpha=50", "--a_0=1.0"], ["must stay positive"]),
     (["--train_batch_size=500"], ["--train_batch_size", "200"]),
     (["--max_seq_length=41"], ["--max_seq_length", "at most 40 tokens"]),
     (["--metric_for_best_model=accuracy"], ["--metric_for_best_model", "sts_b_dev_spearman"]),
@@ -154,13 +142,6 @@ def test_bad_input_is_one_line_and_leaves_no_model(flags, wrong, words, tmp_path
     assert line.startswith("dystress train: error: ")
     assert all(word in line for word in words), line
     assert not (tmp_path / "out" / "model.safetensors").exists()
-
-
-def test_without_network_the_papers_run_names_the_three_ways_on(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("DYSTRESS_DATA", str(tmp_path / "nothing"))
-    assert main([f"--output_dir={tmp_path / 'out'}"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert all(way in line for way in ("prepare", "--train_file", "--preset quickstart"))
 
 
 def test_a_falling_logit_is_one_warning(flags):

@@ -25,9 +25,8 @@ from dystress_text.core import (
 )
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.errors import UserError
-from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.training_text import TextFile
 from dystress_text.training.accelerator import _check_launch, make_accelerator
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.task import Run
