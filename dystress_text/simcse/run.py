@@ -49,8 +49,8 @@ class TextRun(Run):
     Args:
         settings: as parsed.
         accelerator: of the run.
-        publish: writes record, card and page into the folder, and says so; given the folder, the record, the saved model
-            and the most tokens that it reads.
+        publish: writes record, card and page into the folder, and says so; it gets the folder, the record, the saved
+            model and the most tokens that the model reads.
     """
 
     task: SimcseTask
