@@ -107,7 +107,7 @@ def text_file(tmp_path_factory):
 @pytest.fixture
 def corpus(text_file, tokenizer):
     """The sentences of ``text_file``, of 16 tokens at most."""
-    return load_corpus(TextFile(text_file), tokenizer, 16, progress=False)
+    return load_corpus(TextFile(text_file), tokenizer, 16)
 
 
 @pytest.fixture(scope="session")

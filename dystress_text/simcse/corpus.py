@@ -251,7 +251,6 @@ def load_corpus(
     max_seq_length: int,
     max_samples: int | None = None,
     cache_dir: str | Path | None = None,
-    progress: bool = True,
 ) -> TokenizedCorpus:
     """The tokens of a training text, from the cache if it has them.
 
@@ -261,7 +260,6 @@ def load_corpus(
         max_seq_length: most tokens of a sentence, special tokens included.
         max_samples: use only the first so many samples.
         cache_dir: the folder of caches; None is :func:`cache_root`.
-        progress: show a progress bar while tokenising.
     """
     if not tokenizer.is_fast:
         raise ParameterError("model_name_or_path", f"{type(tokenizer).__name__} has no fast (tokenizers) form")
@@ -282,7 +280,7 @@ def load_corpus(
                     warnings.warn(f"the corpus cache {str(folder)!r} is damaged ({error}) and made again", stacklevel=2)
             with whole_folder(folder) as staging:
                 sentences = text.sentences(report, most)
-                bar = progress_bar(sentences, progress, desc="tokenising", unit=" sentences", total=most)
+                bar = progress_bar(sentences, desc="tokenising", unit=" sentences", total=most)
                 _write(bar, backend, "H" if len(tokenizer) <= 2**16 else "I", staging, report)
                 if report.sentences == 0:
                     raise ParameterError("train_file", f"no usable sentence in {text.name!r} ({report.summary()})")

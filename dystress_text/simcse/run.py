@@ -79,8 +79,7 @@ class TextRun(Run):
         start.model.to(accelerator.device)
         masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed) if text.do_mlm else None
         with accelerator.local_main_process_first():
-            show = accelerator.is_main_process
-            read = load_corpus(self.text, start.tokenizer, text.max_seq_length, text.max_train_samples, progress=show)
+            read = load_corpus(self.text, start.tokenizer, text.max_seq_length, text.max_train_samples)
         corpus = read.distinct() if text.drop_duplicates else read
         self.samples = len(corpus)
         self.task = SimcseTask(

@@ -80,7 +80,7 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
             output_dir=folder, train_batch_size=batch, learning_rate=RATE, mixed_precision=precision
         )
         start = time.perf_counter()
-        corpus = load_corpus(TextFile(text), tokenizer, LENGTH, cache_dir=Path(folder) / "cache", progress=False)
+        corpus = load_corpus(TextFile(text), tokenizer, LENGTH, cache_dir=Path(folder) / "cache")
         task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT))
         task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
         trainer = Trainer(Run(task=task, samples=len(corpus)), settings, make_accelerator(settings))

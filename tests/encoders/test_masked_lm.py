@@ -46,7 +46,7 @@ def test_the_loss_is_that_of_transformers(checkpoint, text_file, packing):
     encoder.train().lm_head = load_lm_head(str(folder), encoder.transformer)
     table = encoder.transformer.get_input_embeddings().weight
     assert any(p is table for p in encoder.lm_head.parameters())  # which learns with the encoder
-    corpus = load_corpus(TextFile(text_file), tokenizer, 16, progress=False)
+    corpus = load_corpus(TextFile(text_file), tokenizer, 16)
     task = SimcseTask(encoder, tokenizer, corpus, InfoNCELoss(0.05), None, packing, TokenMasking(tokenizer, 0.4), 0.3)
     assert task.packing == packing
     batch = task.load(ROWS, 0)
@@ -65,7 +65,7 @@ def test_the_loss_is_that_of_transformers(checkpoint, text_file, packing):
 def test_hidden_tokens_are_those_that_the_batch_has_there(text_file, tiny_bert):
     _, tokenizer = load_encoder(str(tiny_bert), "avg")
     tokenizer.mask_token = MASK
-    corpus = load_corpus(TextFile(text_file), tokenizer, 16, progress=False)
+    corpus = load_corpus(TextFile(text_file), tokenizer, 16)
     batch = corpus.batch(np.arange(200))
     masking = TokenMasking(tokenizer, 0.15, seed=1)
     found = masking(batch, np.arange(200))
@@ -87,7 +87,7 @@ def test_hidden_tokens_are_those_that_the_batch_has_there(text_file, tiny_bert):
 def test_processes_share_the_mean_over_all_hidden_tokens(tiny_bert, text_file):
     encoder, tokenizer = load_encoder(str(tiny_bert), "avg")
     tokenizer.mask_token = MASK
-    corpus = load_corpus(TextFile(text_file), tokenizer, 16, progress=False)
+    corpus = load_corpus(TextFile(text_file), tokenizer, 16)
     z = torch.randn(2, 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     totals, counts = torch.tensor([3.0, 5.0], dtype=torch.float64), torch.tensor([2, 9])
 

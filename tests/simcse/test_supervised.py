@@ -35,7 +35,7 @@ def sentences_of(text):
 def test_a_batch_is_anchors_positives_and_hard_negatives_of_its_rows(tiny_bert, tmp_path, columns, packing):
     objective = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4), hard_negative_weight=0.5)
     encoder, tokenizer = load_encoder(str(tiny_bert), "avg", mlp_head=False, dropout=0.0)
-    corpus = load_corpus(rows_of_table(table(tmp_path, columns), None), tokenizer, 32, progress=False)
+    corpus = load_corpus(rows_of_table(table(tmp_path, columns), None), tokenizer, 32)
     task = SimcseTask(encoder, tokenizer, corpus, objective, None, packing)
     assert len(task.corpus) == len(ROWS)
     rows = np.array([5, 0, 7])

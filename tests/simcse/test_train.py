@@ -52,36 +52,29 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     assert np.abs(counts - record["similarities"]["after"]["alike"]).sum() <= 2  # one may lie on an edge
 
 
-def test_auto_begins_in_an_empty_folder_and_goes_on_in_a_runs(flags, tmp_path, capsys):
-    repeated = [*flags, "--save_steps=4", "--resume_from_checkpoint", "auto"]
-    (tmp_path / "out").mkdir()
-    assert main(repeated) == 0
-    assert "no checkpoint yet: from the start" in capsys.readouterr().out
-    assert main(repeated) == 0
-    assert "going on after step 4" in capsys.readouterr().out
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("not a run")
-    assert main([*repeated, f"--output_dir={tmp_path / 'mine'}"]) == 2
-    assert "holds no run of this program" in capsys.readouterr().err
-
-
 def test_another_run_is_refused_replaced_or_continued(flags, tmp_path, capsys):
-    out, ended = tmp_path / "out", [*flags, "--save_steps=4"]
-    assert main(ended) == 0
+    out, auto = tmp_path / "out", [*flags, "--save_steps=4", "--resume_from_checkpoint", "auto"]
+    out.mkdir()
+    assert main(auto) == 0
+    assert "no checkpoint yet: from the start" in capsys.readouterr().out
     (out / "mine.txt").write_text("keep")
     files = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     assert main(flags) == 2
     assert "overwrite_output_dir or resume_from_checkpoint" in capsys.readouterr().err
-    assert main([*ended, "--resume_from_checkpoint", "--seed=7"]) == 2
+    assert main([*auto, "--seed=7"]) == 2
     assert "seed was 42, is 7" in capsys.readouterr().err
     assert all(path.read_bytes() == content for path, content in files.items())
-    assert main([*ended, "--resume_from_checkpoint"]) == 0  # steps 5 and 6 once more
+    assert main(auto) == 0
+    assert "going on after step 4" in capsys.readouterr().out
     assert (out / "model.safetensors").read_bytes() == files[out / "model.safetensors"]
 
     assert main([*flags, "--overwrite_output_dir", "--learning_rate=1e-2", "--eval_steps=0"]) == 0
     assert (out / "mine.txt").read_text() == "keep"
     assert list(out.glob("checkpoint-*")) == []
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
+    (out / "run.json").unlink()
+    assert main(auto) == 2
+    assert "holds no run of this program" in capsys.readouterr().err
 
 
 def test_a_changed_text_or_tokenizer_is_another_run(flags, tmp_path, tiny_bert, text_file, capsys):

@@ -81,7 +81,7 @@ def train(folder, text, case, **options):
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
     accelerator.wait_for_everyone()
-    corpus = load_corpus(TextFile(text), build_tokenizer(), 16, SENTENCES, progress=False)
+    corpus = load_corpus(TextFile(text), build_tokenizer(), 16, SENTENCES)
     task = make_task(corpus, objective, accelerator.num_processes, accelerator.process_index)
     learned = list(task.objective.temperature.parameters())
     beside = {"params": learned, "lr": 0.05, "weight_decay": 0.0} if learned else None
