@@ -25,8 +25,7 @@ from dystress_text.cli.command_line import exit_code
 from dystress_text.cli.options import SettingsParser
 from dystress_text.errors import UserError
 from dystress_text.evaluation.run import SentEvalSettings, run
-from dystress_text.report.page import leave_report
-from dystress_text.report.text_page import write_text_report
+from dystress_text.report.text_page import leave_text_report
 from dystress_text.simcse.paper import PUBLISHED
 from dystress_text.training.run_folder import REPORT
 
@@ -62,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = SentEvalSettings(**vars(make_parser().parse_args(words)))
         complete = run(settings, PUBLISHED)
         if (Path(settings.model) / REPORT).is_file():  # the page of a run shows results
-            print(leave_report(Path(settings.model), write=write_text_report))
+            print(leave_text_report(Path(settings.model)))
         return complete
 
     return exit_code("dystress senteval", work, "interrupted; the result file holds what was finished")

@@ -24,8 +24,7 @@ import transformers
 from dystress_text.cli.command_line import exit_code
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.export.card import describe_base, write_card
-from dystress_text.report.page import leave_report
-from dystress_text.report.text_page import write_text_report
+from dystress_text.report.text_page import leave_text_report
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.run import TextRun
 from dystress_text.simcse.settings import RunSettings
@@ -45,7 +44,7 @@ def train(settings: RunSettings) -> dict[str, Any]:
         record["base_model"] = describe_base(model_path(record["settings"]["model_name_or_path"]))
         write_record(output, record)
         write_card(output, record, model, limit)
-        page = leave_report(output, write=write_text_report)
+        page = leave_text_report(output)
         print(f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}", flush=True)
 
     return run(settings.engine, lambda accelerator: TextRun(settings, accelerator, publish))

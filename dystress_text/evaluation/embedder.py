@@ -6,6 +6,7 @@ import hashlib
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ def load_model(
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     forward = DTYPES[dtype], batch_size, progress, device
-    with torch.random.fork_rng(devices=[]):  # weights missing from a file are drawn at random
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # weights missing from a file are drawn at random
         if pooler_type is None:
             embed, module, limit = _load_sentence_transformer(model, *forward)
         else:
@@ -93,8 +95,6 @@ def load_model(
 def _load_encoder(
     model: str, pooler_type: str, dtype: torch.dtype, batch_size: int, progress: bool, device: str
 ) -> tuple[Embed, nn.Module, int]:
-    if pooler_type not in EVALUATED:
-        raise ParameterError("pooler_type", f"unknown pooler {pooler_type!r}; known are {', '.join(EVALUATED)}")
     found = load_pretrained(model)
     if pooler_type == OWN_POOLER:
         encoder = pooler_encoder(found)
@@ -106,10 +106,7 @@ def _load_encoder(
                 stacklevel=3,
             )
     encoder.to(device)
-
-    def embed(sentences: Sequence[str]) -> Tensor:
-        return encoder.encode(sentences, found.tokenizer, batch_size, progress=progress, dtype=dtype)
-
+    embed = partial(encoder.encode, tokenizer=found.tokenizer, batch_size=batch_size, progress=progress, dtype=dtype)
     return embed, encoder, length_limit(found.tokenizer, encoder.transformer)
 
 

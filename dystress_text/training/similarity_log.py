@@ -10,7 +10,7 @@ One line per step, over all processes:
 
 The last line before each log line of the run also holds ``histograms`` over the steps since the log line before: the
 numbers of positives and of negatives and the negatives' gradient by similarity, in equal bins over [-1, 1]. And it
-holds ``comparison`` (:mod:`dystress_text.core.comparison`), the mean over the batches of the same steps:
+holds ``comparison`` (:mod:`dystress_text.core.diagnosis`), the mean over the batches of the same steps:
 
 - ``tau``: the constants that the rule is compared with; ``moved``: the share of the negatives' gradient that must be
   moved to turn the rule's into that of each constant;
@@ -29,8 +29,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from dystress_text.core.comparison import Comparison, compare, constants
-from dystress_text.core.diagnosis import PairSums, pair_sums
+from dystress_text.core.diagnosis import Comparison, PairSums, compare, constants, pair_sums
 from dystress_text.core.objectives import ContrastiveLoss
 
 

@@ -26,8 +26,9 @@ from scipy import stats
 from dystress_text.files.whole import to_json
 from dystress_text.report.audit import EQUIVALENT_MOVED, EQUIVALENT_PULL, windows_of
 from dystress_text.report.comparison import Difference, paired, spread
-from dystress_text.report.runs import TRAINING, TextRun, read_finished, read_text_runs
+from dystress_text.report.runs import read_finished
 from dystress_text.report.tables import Comparisons, sections
+from dystress_text.report.text_runs import TRAINING, TextRun, read_text_runs
 from dystress_text.training.run_folder import SIMILARITY_LOG, read_steps
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study"
@@ -205,11 +206,11 @@ def draw(found: Sequence[Outcome], file: Path) -> None:
     """Each rule's difference from its constant with its interval, and the margin, by what was predicted."""
     import matplotlib.pyplot as plt
 
-    from dystress_text.report.plots import STYLES, WIDTH, dress_plain, style
+    from dystress_text.report.plots import STYLES, WIDTH, style
 
     ordered = sorted(found, key=lambda one: (not one.prediction["equivalent"], one.prediction["moved"]), reverse=True)
     with style():
-        figure, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.28 * len(ordered)), layout="constrained")
+        figure, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.28 * len(ordered)))
         axes.axvspan(-MARGIN, MARGIN, color="0.9", linewidth=0, label=f"the margin, {MARGIN:g} points")
         for predicted, words, (colour, _), filled in (
             (True, "predicted equivalent", STYLES[0], "full"),
@@ -227,13 +228,13 @@ def draw(found: Sequence[Outcome], file: Path) -> None:
             axes.annotate(
                 words, (1, i), xycoords=at, xytext=(4, 0), textcoords="offset points", va="center", fontsize=7
             )
-        dress_plain(axes, "", "Rule less its nearest constant, average of three STS sets")
+        axes.set_title("Rule less its nearest constant, average of three STS sets")
         axes.set_xlabel("points, 95 % interval over the seeds")
         axes.set_xscale("symlog", linthresh=1, linscale=1.5)  # even up to 1, then by factors
         ticks = (-8, -4, -2, -1, -0.5, 0, 0.5, 1, 2)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.set_xticks([], minor=True)
-        figure.legend(loc="outside lower center", ncols=2, frameon=False)
+        figure.legend(loc="outside lower center", ncols=2)
         figure.savefig(file, dpi=150)
 
 

@@ -15,7 +15,7 @@ from dystress_text.evaluation import classifier
 from dystress_text.evaluation import run as runner
 from dystress_text.evaluation.run import Results
 from dystress_text.files.places import EMBEDDED
-from dystress_text.report.text_page import write_text_report
+from dystress_text.report.text_page import leave_text_report
 from dystress_text.senteval import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +81,8 @@ def test_the_page_of_a_run_takes_the_results_up(tiny_bert, sts_folder, tmp_path,
     out = a_run(tmp_path, tasks=())
     load = load_encoder(str(tiny_bert), "avg")
     load[0].save(out, load[1])
-    page = write_text_report(out)
+    page = out / "report.html"
+    assert leave_text_report(out) == f"{page} shows the run."
     assert "<th>STS-B</th>" not in page.read_text()
     assert main([f"--model={out}", f"--data_dir={sts_folder.parent}", "--tasks", "STS-B"]) == 0
     assert f"{page} shows the run." in capsys.readouterr().out

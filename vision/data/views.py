@@ -45,12 +45,7 @@ class RandomViews:
     def load(self, rows: NDArray[np.int64], step: int) -> Batch:
         """What :meth:`on_device` needs of the images at ``rows``, on the CPU.
 
-        Args:
-            rows: b of them.
-            step: another step gives other crops of the same picture.
-
-        Raises:
-            DataError: a picture is damaged.
+        Another ``step`` gives other crops of the same picture.
         """
         if self.images.pictures is None:
             return {"images": self.images.batch(rows)}
