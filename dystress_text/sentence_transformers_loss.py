@@ -16,7 +16,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from dystress_text.core.gather import LocalGather, ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss
-from dystress_text.core.queue_loss import QueueInfoNCELoss
+from dystress_text.core.other_losses import QueueInfoNCELoss
 from dystress_text.core.registry import Temperature
 from dystress_text.core.temperature import ShiftedCosineTemperature
 from dystress_text.export.citation import CITATION

@@ -7,7 +7,6 @@ from dystress_text.core.geometry import (
     tolerance,
     uniformity,
 )
-from dystress_text.core.learnable import LearnableTemperature
 from dystress_text.core.objectives import (
     ContrastiveLoss,
     DCLLoss,
@@ -16,8 +15,7 @@ from dystress_text.core.objectives import (
     MACLLoss,
     NTXentLoss,
 )
-from dystress_text.core.other_losses import RINCELoss, SigLIPLoss
-from dystress_text.core.queue_loss import QueueInfoNCELoss
+from dystress_text.core.other_losses import QueueInfoNCELoss, RINCELoss, SigLIPLoss
 from dystress_text.core.registry import Temperature, make_temperature, register_temperature
 from dystress_text.core.rules import (
     ADNCERule,
@@ -26,7 +24,7 @@ from dystress_text.core.rules import (
     HardNegativeRule,
     HardnessRule,
 )
-from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature, ScheduledTemperature
+from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature, LearnableTemperature, ScheduledTemperature
 from dystress_text.core.temperature import (
     ConstantTemperature,
     CosineTemperature,

@@ -57,22 +57,16 @@ def blockwise_logsumexps(
         detach: whether it is kept out of the gradient of the similarities.
         block: rows and columns of a block; None chooses by the device.
     """
-    columns, amounts = pairs.left_out, [-torch.inf] * pairs.left_out.shape[1]
-    if pairs.own is not None:
-        columns, amounts = torch.cat([columns, pairs.own], dim=1), amounts + [pairs.bonus] * pairs.own.shape[1]
     matrix = _Matrix(
-        temperature=copy.deepcopy(temperature) if torch.is_grad_enabled() else temperature,
-        detach=detach,
-        columns=columns,
-        amounts=pairs.anchors.new_tensor(amounts).expand(len(pairs.anchors), -1),
-        left_out=pairs.left_out.shape[1],
-        symmetric=pairs.symmetric,
-        block=block or block_size(pairs.anchors.device, pairs.anchors.element_size()),
+        pairs,
+        copy.deepcopy(temperature) if torch.is_grad_enabled() else temperature,
+        detach,
+        block or block_size(pairs.anchors.device, pairs.anchors.element_size()),
     )
     sums: Tensor = _LogSumExps.apply(  # type: ignore[no-untyped-call]
         matrix, pairs.anchors, pairs.candidates, *_learned(temperature)
     )
-    return sums.unbind(dim=1)
+    return sums.unbind()
 
 
 def _learned(temperature: Temperature) -> list[nn.Parameter]:
@@ -81,74 +75,53 @@ def _learned(temperature: Temperature) -> list[nn.Parameter]:
 
 @dataclass(frozen=True)
 class _Matrix:
-    """What is needed to compute any block of the matrix of logits, except the vectors."""
+    """The matrix of logits, any block of which can be computed."""
 
+    pairs: Pairs
     temperature: Temperature  # as it is in the forward
     detach: bool
-    columns: Tensor  # (rows, k): those left out, then the hard negatives with a bonus
-    amounts: Tensor  # (rows, k), added to the logits there; -inf removes a pair from the negatives
-    left_out: int  # so many of the columns are left out
-    symmetric: bool
     block: int
 
-    def blocks(self, rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
+    def blocks(self) -> Iterator[tuple[slice, slice]]:
         """Rows and columns of each block; of a symmetric matrix those on and above the diagonal."""
-        for i in range(0, rows, self.block):
-            for j in range(i if self.symmetric else 0, columns, self.block):
-                yield slice(i, min(i + self.block, rows)), slice(j, min(j + self.block, columns))
+        for i in range(0, len(self.pairs.anchors), self.block):
+            for j in range(i if self.pairs.symmetric else 0, len(self.pairs.candidates), self.block):
+                yield slice(i, i + self.block), slice(j, j + self.block)
 
     def mirrored(self, rows: slice, columns: slice) -> bool:
         """Whether the block's transpose, on the other side of the diagonal, is needed too."""
-        return self.symmetric and rows != columns
+        return self.pairs.symmetric and rows != columns
+
+    def similarity(self, rows: slice, columns: slice) -> Tensor:
+        return self.pairs.anchors[rows] @ self.pairs.candidates[columns].T
 
     def logits(self, similarity: Tensor) -> tuple[Tensor, ...]:
         tau = self.temperature(similarity.detach() if self.detach else similarity)
         return self.temperature.logits(similarity, tau)
 
-    def amend(self, logits: Tensor, k: int, rows: slice, columns: slice) -> Tensor:
-        """Remove the pairs that are no negatives from a block's logits, and add the bonus to the first; in place."""
-        used = None if k == 0 else self.left_out
-        places, amounts = self.columns[rows, :used] - columns.start, self.amounts[rows, :used]
-        inside = places.clamp(0, logits.shape[1] - 1)
-        return logits.scatter_add_(1, inside, torch.where(places == inside, amounts, 0))
-
-
-class _OnlineLogSumExp:
-    """The logsumexp of each row of a matrix that is given block by block."""
-
-    def __init__(self, rows: int, like: Tensor) -> None:
-        self.top = like.new_full((rows,), torch.finfo(like.dtype).min)  # the largest entry so far
-        self.total = like.new_zeros(rows)  # sum of exp(entry - top)
-
-    def add(self, rows: slice, logits: Tensor) -> None:
-        before = self.top[rows]
-        top = torch.maximum(before, logits.amax(dim=1))
-        exps = (logits - top.unsqueeze(1)).exp_()
-        self.total[rows] = self.total[rows] * (before - top).exp_() + exps.sum(dim=1)
-        self.top[rows] = top
-
-    def result(self) -> Tensor:
-        return self.top + self.total.log()
+    def negatives_(self, logits: Tensor, k: int, rows: slice, columns: slice) -> Tensor:
+        """A block of the k-th logits, in place without the pairs that are no negatives."""
+        return self.pairs.of_rows(rows).keep_negatives_(logits, k == 0, columns.start)
 
 
 class _LogSumExps(torch.autograd.Function):
-    """(anchors, candidates, the temperature's parameters) -> logsumexps of the negatives, (rows, k)."""
+    """(anchors, candidates, the temperature's parameters) -> logsumexps of the negatives, (k, rows)."""
 
     @staticmethod
     def forward(ctx: Any, matrix: _Matrix, anchors: Tensor, candidates: Tensor, *parameters: Tensor) -> Tensor:
-        online: list[_OnlineLogSumExp] = []
-        for rows, columns in matrix.blocks(len(anchors), len(candidates)):
-            logits = matrix.logits(anchors[rows] @ candidates[columns].T)
-            online = online or [_OnlineLogSumExp(len(anchors), anchors) for _ in logits]
-            for k, (sums, logit) in enumerate(zip(online, logits, strict=True)):
-                matrix.amend(logit, k, rows, columns)
-                sums.add(rows, logit)
+        found: list[Tensor] = []
+        for rows, columns in matrix.blocks():
+            logits = matrix.logits(matrix.similarity(rows, columns))
+            found = found or [anchors.new_full((len(anchors),), -torch.inf) for _ in logits]
+            for k, (sums, logit) in enumerate(zip(found, logits, strict=True)):
+                matrix.negatives_(logit, k, rows, columns)
+                sums[rows] = torch.logaddexp(sums[rows], logit.logsumexp(dim=1))
                 if matrix.mirrored(rows, columns):
-                    sums.add(columns, logit.T)
-        found = torch.stack([sums.result() for sums in online], dim=1)
+                    sums[columns] = torch.logaddexp(sums[columns], logit.logsumexp(dim=0))
+        all_found = torch.stack(found)
         ctx.matrix = matrix
-        ctx.save_for_backward(anchors, candidates, found)
-        return found
+        ctx.save_for_backward(all_found)
+        return all_found
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -158,35 +131,31 @@ class _LogSumExps(torch.autograd.Function):
                 "build the loss with blockwise=False"
             )
         matrix: _Matrix = ctx.matrix
-        anchors, candidates, found = ctx.saved_tensors
+        pairs, (found,) = matrix.pairs, ctx.saved_tensors
         learned = _learned(matrix.temperature)
         of_learned = [torch.zeros_like(parameter) for parameter in learned]
-        of_anchors = torch.zeros_like(anchors)
-        of_candidates = of_anchors if matrix.symmetric else torch.zeros_like(candidates)
-        with torch.autocast(device_type=anchors.device.type, enabled=False):
-            for rows, columns in matrix.blocks(len(anchors), len(candidates)):
-                similarity = (anchors[rows] @ candidates[columns].T).requires_grad_()
+        of_anchors = torch.zeros_like(pairs.anchors)
+        of_candidates = of_anchors if pairs.symmetric else torch.zeros_like(pairs.candidates)
+
+        def share(logits: Tensor, k: int, rows: slice, columns: slice) -> Tensor:
+            """The gradient of a block's logits from that of their logsumexps: softmax times gradient; both ways."""
+            softmax = matrix.negatives_(logits - found[k, rows, None], k, rows, columns).exp_()
+            total = softmax.mul_(grads[0][k, rows, None])
+            if matrix.mirrored(rows, columns):
+                softmax = matrix.negatives_(logits - found[k, columns], k, rows, columns).exp_()
+                total += softmax.mul_(grads[0][k, columns])
+            return total
+
+        with torch.autocast(device_type=found.device.type, enabled=False):
+            for rows, columns in matrix.blocks():
+                similarity = matrix.similarity(rows, columns).requires_grad_()
                 with torch.enable_grad():
                     logits = matrix.logits(similarity)
-                shares = [_share(matrix, x.detach(), k, found, grads[0], rows, columns) for k, x in enumerate(logits)]
-                used = [(x, share) for x, share in zip(logits, shares, strict=True) if x.requires_grad]
-                outputs, of_outputs = zip(*used, strict=True)
-                weights, *more = torch.autograd.grad(
-                    outputs, [similarity, *learned], of_outputs, materialize_grads=True
-                )
+                used = [(x, share(x.detach(), k, rows, columns)) for k, x in enumerate(logits) if x.requires_grad]
+                outputs, shares = zip(*used, strict=True)
+                weights, *more = torch.autograd.grad(outputs, [similarity, *learned], shares, materialize_grads=True)
                 of_learned = [old + new for old, new in zip(of_learned, more, strict=True)]
-                of_anchors[rows].addmm_(weights, candidates[columns])
+                of_anchors[rows].addmm_(weights, pairs.candidates[columns])
                 if ctx.needs_input_grad[2]:
-                    of_candidates[columns].addmm_(weights.T, anchors[rows])
-        return None, of_anchors, None if matrix.symmetric else of_candidates, *of_learned
-
-
-def _share(
-    matrix: _Matrix, logits: Tensor, k: int, found: Tensor, grads: Tensor, rows: slice, columns: slice
-) -> Tensor:
-    """The gradient of a block's logits from that of their logsumexps: softmax times gradient; in both directions."""
-    share = matrix.amend(logits - found[rows, k, None], k, rows, columns).exp_().mul_(grads[rows, k, None])
-    if matrix.mirrored(rows, columns):
-        other = matrix.amend(logits - found[None, columns, k], k, rows, columns)
-        share += other.exp_().mul_(grads[None, columns, k])
-    return share
+                    of_candidates[columns].addmm_(weights.T, pairs.anchors[rows])
+        return None, of_anchors, None if pairs.symmetric else of_candidates, *of_learned

@@ -1,26 +1,41 @@
-"""What a temperature does to a batch: the similarities of the pairs, their temperatures, and their gradients.
+"""What a temperature does to a batch: similarities, temperatures and gradients of its pairs, beside constants.
 
 The gradient of a pair is the derivative of the loss by its similarity, ``dL / ds``; for a negative of InfoNCE with a
 detached temperature it is ``p / tau``. Autograd computes it, for any objective and temperature. The functions here take
 an objective and embeddings and compute the similarities again; nothing of the objective changes but a temperature that
 follows the batch. Call them before the loss of a queue, which takes the batch's keys in.
+
+:func:`compare` sets a rule beside every constant temperature. Let ``g_ij`` be the size of the gradient that the
+negative pair (i, j) gets, ``|dL / ds_ij|``, and G its sum over the batch; ``c_ij(tau)`` and ``C(tau)`` are the same
+under the constant temperature tau, for the same pairs. The distance of the rule from that constant is the total
+variation distance of the two distributions,
+
+    moved(tau) = 1/2 sum_ij | g_ij / G - c_ij(tau) / C(tau) |,
+
+the share of the negatives' gradient that must be moved from pairs to other pairs to turn one into the other: 0 for
+the same distribution, 1 for gradients on different pairs. The scale of the whole gradient is left out on purpose:
+Adam and clipping take it out. A scale that changes from step to step is therefore not seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.objectives import ContrastiveLoss, DCLLoss
 from dystress_text.core.pairs import Pairs
 from dystress_text.core.registry import Temperature
 from dystress_text.core.vectors import positive_similarity
 
 BINS = 50  # of the histograms, over [-1, 1]
 BLOCK_ENTRIES = 2**22  # similarities at a time
+CONSTANTS = 41  # temperatures from 0.01 to 1, equal steps of their logarithm
+MOST_ANCHORS = 512  # of a batch, whose negatives are compared
+MOST_PAIRS = 2**22  # fewer anchors are compared where they have more candidates
+_AT_ONCE = 2**18  # entries for several constants at a time
 
 
 class PairSums(NamedTuple):
@@ -33,53 +48,30 @@ class PairSums(NamedTuple):
     histograms: Tensor  # (3, BINS) positives, negatives, and gradient's size of negatives, by similarity
 
 
-class RowGradients(NamedTuple):
-    """The rows of a group of pairs, and the gradients of the mean loss by what it is computed from."""
+class Comparison(NamedTuple):
+    """A rule beside the constants; of one batch, or sums over batches and processes, added field by field."""
+
+    batches: Tensor  # (), their number; a batch without a gradient counts as none
+    pull: Tensor  # (), gradient of the positives over that of the negatives; 1 a batch for InfoNCE with a detached tau
+    moved: Tensor  # (CONSTANTS,), the distance of each constant
+    rule: Tensor  # (BINS,), the share of the negatives' gradient by similarity under the rule
+    constants: Tensor  # (CONSTANTS, BINS), the same under each constant
+
+    def mean(self) -> Comparison:
+        """The mean over the batches; NaN without any."""
+        return Comparison(self.batches, *(each / self.batches for each in self[1:]))
+
+
+class _Rows(NamedTuple):
+    """Anchors with the gradients of the mean loss by what it is computed from."""
 
     pairs: Pairs
-    similarity: Tensor  # (rows,), of the positives
-    of_similarity: Tensor  # (rows,)
-    sums: Sequence[Tensor]  # (rows,) each, logsumexps of the negatives' logits
-    of_sums: Sequence[Tensor]  # (rows,) each
+    positive: Tensor  # (rows,), similarity of the positives
+    of_positive: Tensor  # (rows,), size of its gradient
+    of_sums: Tensor  # (k, rows), gradients of the logsumexps of the negatives' logits
 
-
-def row_gradients(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[RowGradients]:
-    """Of this process's anchors; ``z`` are the embeddings (n, dim) that the loss takes."""
-    with torch.autocast(device_type=z[0].device.type, enabled=False):
-        with torch.no_grad():
-            groups = loss.pairs(loss.prepare(*z))
-            sums = [loss.logsumexps(pairs) for pairs in groups]
-        with torch.enable_grad():
-            leaves, losses = [], []
-            for pairs, of_group in zip(groups, sums, strict=True):
-                s, *x = (t.detach().requires_grad_() for t in (positive_similarity(*pairs[:2]), *of_group))
-                positive = loss.temperature.positive_logit(s, loss.tau(s))
-                negatives = loss.temperature.negatives_logsumexp(x, positive, pairs.negative_count)
-                leaves.append([s, *x])
-                losses.append(loss.row_loss(positive, negatives, s))
-            inputs = [leaf for group in leaves for leaf in group]
-            mean = torch.cat(losses).mean()
-            found = iter(torch.autograd.grad(mean, inputs, allow_unused=True, materialize_grads=True))
-    rows = []
-    for pairs, group in zip(groups, leaves, strict=True):
-        (s, *x), (of_s, *of_x) = [leaf.detach() for leaf in group], [next(found) for _ in group]
-        rows.append(RowGradients(pairs, s, of_s, x, of_x))
-    return rows
-
-
-def negative_gradients(loss: ContrastiveLoss, group: RowGradients, rows: slice) -> tuple[Tensor, Tensor]:
-    """Similarities of some rows, and the sizes ``|dL / ds|``, 0 for pairs that are no negatives; (some, columns)."""
-    pairs = group.pairs
-    similarity = (pairs.anchors[rows] @ pairs.candidates.T).detach().requires_grad_()
-    with torch.enable_grad():
-        logits = loss.temperature.logits(similarity, loss.tau(similarity))
-    used = []
-    for k, (logit, sums, weight) in enumerate(zip(logits, group.sums, group.of_sums, strict=True)):
-        amended = pairs.of_negatives(logit.detach(), rows, bonus=k == 0)
-        if logit.requires_grad:
-            used.append((logit, (amended - sums[rows, None]).exp() * weight[rows, None]))
-    (gradient,) = torch.autograd.grad([x for x, _ in used], similarity, [share for _, share in used])
-    return similarity.detach(), gradient.abs()
+    def some(self, rows: slice) -> _Rows:
+        return _Rows(self.pairs.of_rows(rows), self.positive[rows], self.of_positive[rows], self.of_sums[:, rows])
 
 
 @torch.no_grad()
@@ -91,33 +83,104 @@ def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> P
         z: embeddings (n, dim) that it takes.
         threshold: negatives with a similarity above it form the high-similarity region.
     """
-    groups = row_gradients(loss, z)
-    positive = groups[0].similarity[: len(z[0])]  # (n,), once where both views are anchors
+    groups = _rows_of(loss, z)
+    positive = groups[0].positive[: len(z[0])]  # (n,), once where both views are anchors
     found = PairSums(*(positive.new_zeros(shape) for shape in (3, 2, 3, 2, (3, BINS))))
     counts, means, taus, gradients, histograms = found
     counts[0], means[0], taus[0] = len(positive), positive.sum(), loss.tau(positive).sum()
     _add(histograms[0], positive, torch.ones_like(positive))
-    for group, rows in _row_blocks(groups):
-        similarity, size = negative_gradients(loss, group, rows)
-        one = torch.ones_like(similarity).scatter_(1, group.pairs.left_out[rows], 0)  # 1 for a negative
-        tau, high = loss.tau(similarity), similarity > threshold
-        counts[1] += one.sum()
-        counts[2] += (one * high).sum()
-        means[1] += (one * similarity).sum()
-        taus[1] += (one * tau).sum()
-        taus[2] += (size * tau).sum()
-        gradients[0] += size.sum()
-        gradients[1] += (size * high).sum()
-        _add(histograms[1], similarity, one)
-        _add(histograms[2], similarity, size)
+    for group in groups:
+        step = max(1, BLOCK_ENTRIES // len(group.pairs.candidates))
+        for start in range(0, len(group.positive), step):
+            rows = group.some(slice(start, start + step))
+            similarity, size = _of_negatives(loss, rows)
+            one = torch.ones_like(similarity).scatter_(1, rows.pairs.left_out, 0)  # 1 for a negative
+            tau, high = loss.tau(similarity), similarity > threshold
+            counts[1] += one.sum()
+            counts[2] += (one * high).sum()
+            means[1] += (one * similarity).sum()
+            taus[1] += (one * tau).sum()
+            taus[2] += (size * tau).sum()
+            gradients[0] += size.sum()
+            gradients[1] += (size * high).sum()
+            _add(histograms[1], similarity, one)
+            _add(histograms[2], similarity, size)
     return found
 
 
-def _row_blocks(groups: Sequence[RowGradients]) -> Iterator[tuple[RowGradients, slice]]:
+@torch.no_grad()
+def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> Comparison:
+    """Compare a rule with the constants, on the negatives of this process's first :data:`MOST_ANCHORS` anchors.
+
+    Under a constant, DCL is compared with DCL and any other objective with InfoNCE of the same pairs: the gradient of a
+    negative is then its probability over tau, without or with the positive among the candidates.
+
+    Args:
+        loss: the objective.
+        z: embeddings (n, dim) that it takes.
+    """
+    groups = _rows_of(loss, z)
+    logits, sizes, bins, pulls = [], [], [], []
     for group in groups:
-        step = max(1, BLOCK_ENTRIES // len(group.pairs.candidates))
-        for start in range(0, len(group.pairs.anchors), step):
-            yield group, slice(start, start + step)
+        most = min(MOST_ANCHORS, MOST_PAIRS // len(group.pairs.candidates)) // len(groups)
+        rows = group.some(slice(0, max(1, most)))
+        similarity, size = _of_negatives(loss, rows)
+        bias = rows.pairs.keep_negatives_(torch.zeros_like(similarity), bonus=True)
+        of_positive = torch.full_like(rows.positive, -torch.inf if isinstance(loss, DCLLoss) else 0.0)
+        # (rows, 1 + columns), the positive first
+        logits.append((torch.column_stack([rows.positive, similarity]), torch.column_stack([of_positive, bias])))
+        sizes.append(size.flatten())
+        bins.append(_bins_of(similarity).flatten())
+        pulls.append(rows.of_positive.sum())
+    size, place = torch.cat(sizes), torch.cat(bins)  # (pairs,)
+    rule = size / size.sum()
+    moved, histograms = [], []
+    for taus in torch.split(constants().to(size), max(1, _AT_ONCE // len(size))):
+        each = [(s / taus[:, None, None] + bias).log_softmax(2)[:, :, 1:].flatten(1) for s, bias in logits]
+        shares = torch.cat(each, dim=1).softmax(dim=1)  # (t, pairs), c / C
+        moved.append((shares - rule).abs().sum(dim=1) / 2)
+        histograms.append(shares.new_zeros(len(taus), BINS).scatter_add_(1, place.expand_as(shares), shares))
+    of_rule = rule.new_zeros(BINS).scatter_add_(0, place, rule)
+    pull = torch.stack(pulls).sum() / size.sum()
+    found = Comparison(torch.ones_like(pull), pull, torch.cat(moved), of_rule, torch.cat(histograms))
+    whole = torch.stack([each.isfinite().all() for each in found]).all()
+    return Comparison(*(torch.where(whole, each, 0) for each in found))
+
+
+def _rows_of(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[_Rows]:
+    """This process's anchors, in the groups of the objective."""
+    with torch.autocast(device_type=z[0].device.type, enabled=False):
+        groups = loss.pairs(loss.prepare(*z))
+        leaves, losses = [], []
+        for pairs in groups:
+            found = positive_similarity(pairs.anchors, pairs.positives), *loss.logsumexps(pairs)
+            with torch.enable_grad():
+                s, *sums = (x.detach().requires_grad_() for x in found)
+                positive = loss.temperature.positive_logit(s, loss.tau(s))
+                negatives = loss.temperature.negatives_logsumexp(sums, positive, pairs.negative_count)
+                losses.append(loss.row_loss(positive, negatives, s))
+            leaves.append([s, *sums])
+        with torch.enable_grad():
+            mean = torch.cat(losses).mean()
+        gradients = [torch.autograd.grad(mean, each, retain_graph=True, materialize_grads=True) for each in leaves]
+    return [
+        _Rows(pairs, s.detach(), of_s.abs(), torch.stack(of_sums))
+        for pairs, (s, *_), (of_s, *of_sums) in zip(groups, leaves, gradients, strict=True)
+    ]
+
+
+def _of_negatives(loss: ContrastiveLoss, rows: _Rows) -> tuple[Tensor, Tensor]:
+    """Similarities with all candidates, and the sizes ``|dL / ds|``, 0 where no negative is; (rows, columns)."""
+    similarity = (rows.pairs.anchors @ rows.pairs.candidates.T).detach().requires_grad_()
+    with torch.enable_grad():
+        sums = torch.stack(loss.logsumexps_of(similarity, rows.pairs))
+    (gradient,) = torch.autograd.grad(sums, similarity, rows.of_sums)
+    return similarity.detach(), gradient.abs()
+
+
+def constants() -> Tensor:
+    """The temperatures that a rule is compared with, (CONSTANTS,), fp64."""
+    return torch.logspace(-2, 0, CONSTANTS, dtype=torch.float64)
 
 
 def local_temperature(temperature: Temperature, similarity: Tensor, detach: bool) -> Tensor | None:
@@ -142,10 +205,10 @@ def local_temperature(temperature: Temperature, similarity: Tensor, detach: bool
     return torch.where(slope > 0, slope.reciprocal(), torch.nan)
 
 
-def bins_of(similarity: Tensor) -> Tensor:
+def _bins_of(similarity: Tensor) -> Tensor:
     """The bin of each similarity, int64 of the same shape."""
     return ((similarity + 1) * (BINS / 2)).long().clamp_(0, BINS - 1)
 
 
 def _add(histogram: Tensor, similarity: Tensor, amounts: Tensor) -> None:
-    histogram.scatter_add_(0, bins_of(similarity).flatten(), amounts.flatten())
+    histogram.scatter_add_(0, _bins_of(similarity).flatten(), amounts.flatten())

@@ -34,9 +34,9 @@ from torch import Tensor, nn
 from dystress_text.core.blockwise import blockwise_logsumexps, blockwise_pays
 from dystress_text.core.gather import Gather, LocalGather
 from dystress_text.core.pairs import Pairs, both_view_pairs, first_view_pairs
-from dystress_text.core.registry import Temperature
+from dystress_text.core.registry import Temperature, check_number
 from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature
-from dystress_text.core.temperature import constant_if_number
+from dystress_text.core.temperature import as_temperature
 from dystress_text.core.vectors import positive_similarity, unit_vectors
 
 
@@ -82,9 +82,12 @@ class ContrastiveLoss(nn.Module):
         """The logsumexp of each row's negative logits, (rows,); a few of them for rules of other papers."""
         if blockwise_pays(pairs) if self.blockwise is None else self.blockwise:
             return blockwise_logsumexps(pairs, self.temperature, self.detach_temperature)
-        similarity = pairs.anchors @ pairs.candidates.T  # (rows, columns)
+        return self.logsumexps_of(pairs.anchors @ pairs.candidates.T, pairs)
+
+    def logsumexps_of(self, similarity: Tensor, pairs: Pairs) -> list[Tensor]:
+        """The same from the matrix of similarities, (rows, columns)."""
         logits = self.temperature.logits(similarity, self.tau(similarity))  # (rows, columns), s / tau
-        return [pairs.of_negatives(x, bonus=k == 0).logsumexp(dim=1) for k, x in enumerate(logits)]
+        return [pairs.keep_negatives_(x.clone(), bonus=k == 0).logsumexp(dim=1) for k, x in enumerate(logits)]
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         """The loss of each anchor, (rows,): -log P, P the softmax probability of the positive among all candidates.
@@ -105,10 +108,7 @@ class ContrastiveLoss(nn.Module):
         hard_negative_weight: float = 0.0,
     ) -> None:
         super().__init__()
-        temperature = constant_if_number(temperature)
-        if not isinstance(temperature, Temperature):
-            raise TypeError(f"temperature must be a Temperature or a number, got {type(temperature).__name__}")
-        self.temperature = temperature
+        self.temperature = as_temperature(temperature)
         self.detach_temperature = detach_temperature
         self.gather: Gather = gather or LocalGather()
         self.blockwise = blockwise
@@ -206,8 +206,7 @@ class DCLWLoss(DCLLoss):
 
     def __init__(self, temperature: Temperature | float, sigma: float = 0.5, **options: Any) -> None:
         super().__init__(temperature, **options)
-        if isinstance(sigma, bool) or not sigma > 0:  # True was probably meant for detach_temperature
-            raise ValueError(f"sigma must be a positive number, got {sigma}")
+        check_number("sigma", sigma, "(0, inf)")  # True was probably meant for detach_temperature
         self.sigma = sigma
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:

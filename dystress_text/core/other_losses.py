@@ -1,18 +1,76 @@
-"""Objectives that are rules of their own: RINCE, a function of InfoNCE's rows, and SigLIP, a loss of single pairs."""
+"""Objectives beside the paper's: MoCo's queue; RINCE, a function of InfoNCE's rows; SigLIP, a loss of single pairs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dystress_text.core.gather import Gather
 from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss
-from dystress_text.core.registry import Temperature
+from dystress_text.core.pairs import Pairs
+from dystress_text.core.registry import Temperature, check_number
+from dystress_text.core.vectors import unit_vectors
 
 _LINEAR = 40  # above it, softplus is the identity in fp64 too
+
+
+class QueueInfoNCELoss(ContrastiveLoss):
+    """InfoNCE against a queue of past keys (MoCo, He et al., CVPR 2020): find each query's key among key and queue.
+
+    The keys come from a momentum encoder and carry no gradient. In training mode the batch's keys of all
+    processes enter the queue after the loss and push out the oldest keys. A batch of 1 is valid.
+
+    Args:
+        temperature: any temperature, or a number for a constant one.
+        queue_size: keys in the queue; MoCo uses 65,536 on ImageNet, 4,096 is usual on CIFAR.
+        dim: dimension of the embeddings.
+        detach_temperature: whether the similarity is detached before the temperature is computed of it.
+        gather: the other processes; None for one process.
+
+    Examples:
+        >>> loss = QueueInfoNCELoss(0.2, queue_size=64, dim=16)
+        >>> queries, keys = torch.randn(8, 16), torch.randn(8, 16)
+        >>> loss(queries, keys).shape
+        torch.Size([])
+    """
+
+    negatives_from_batch = False
+    queue: Tensor
+
+    def __init__(
+        self,
+        temperature: Temperature | float,
+        queue_size: int = 4096,
+        dim: int = 128,
+        detach_temperature: bool = True,
+        gather: Gather | None = None,
+    ) -> None:
+        super().__init__(temperature, detach_temperature, gather)
+        check_number("queue_size", queue_size, "[1, inf)")
+        check_number("dim", dim, "[1, inf)")
+        generator = torch.Generator().manual_seed(0)  # the same first keys in every process
+        self.register_buffer("queue", unit_vectors(torch.randn(queue_size, dim, generator=generator)))  # oldest first
+
+    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:  # type: ignore[override]  # the queue has the negatives
+        """Mean loss over the queries; both (batch, dim), key i belongs to query i."""
+        keys = keys.detach()
+        loss = super().forward(queries, keys)
+        if self.training:
+            new = unit_vectors(self.gather(keys)).to(self.queue.dtype)
+            self.queue = torch.cat([self.queue, new])[-len(self.queue) :]
+        return loss
+
+    def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
+        query, key = z
+        if query.shape[1] != self.queue.shape[1]:
+            raise ValueError(f"dim of the queue's keys is {self.queue.shape[1]}, got {query.shape[1]}")
+        nothing = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
+        return [Pairs(query, key, self.queue.to(query.dtype), nothing)]
 
 
 class RINCELoss(InfoNCELoss):
@@ -33,10 +91,8 @@ class RINCELoss(InfoNCELoss):
         self, temperature: Temperature | float = 0.1, q: float = 0.1, lam: float = 0.01, **options: Any
     ) -> None:
         super().__init__(temperature, **options)
-        if isinstance(q, bool) or not 0 < q <= 1:
-            raise ValueError(f"q must lie in (0, 1], got {q}; for 0 use InfoNCELoss")
-        if isinstance(lam, bool) or not 0 < lam < math.inf:
-            raise ValueError(f"lam must be a positive number, got {lam}")
+        check_number("q", q, "(0, 1]")
+        check_number("lam", lam, "(0, inf)")
         self.q, self.lam = q, lam
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
@@ -56,10 +112,8 @@ class SigmoidRule(Temperature):
 
     def __init__(self, logit_scale: float = 10.0, logit_bias: float = -10.0) -> None:
         super().__init__()
-        if isinstance(logit_scale, bool) or not 0 < logit_scale < math.inf:
-            raise ValueError(f"logit_scale must be a positive number, got {logit_scale}")
-        if not math.isfinite(logit_bias):
-            raise ValueError(f"logit_bias must be a finite number, got {logit_bias}")
+        check_number("logit_scale", logit_scale, "(0, inf)")
+        check_number("logit_bias", logit_bias, "(-inf, inf)")
         self.log_scale = nn.Parameter(torch.tensor(math.log(logit_scale)))
         self.bias = nn.Parameter(torch.tensor(float(logit_bias)))
 

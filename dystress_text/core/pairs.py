@@ -33,15 +33,28 @@ class Pairs(NamedTuple):
         """The number of negatives in each row."""
         return len(self.candidates) - self.left_out.shape[1]
 
-    def of_negatives(self, logits: Tensor, rows: slice = slice(None), bonus: bool = True) -> Tensor:
-        """Logits (rows, columns), -inf where a pair is no negative, with the bonus of an anchor's own hard negatives.
+    def of_rows(self, rows: slice) -> Pairs:
+        """The pairs of some anchors."""
+        own = None if self.own is None else self.own[rows]
+        return self._replace(
+            anchors=self.anchors[rows], positives=self.positives[rows], left_out=self.left_out[rows], own=own
+        )
 
-        Only the first logit of a rule has the bonus: a second one is there to normalise weights.
+    def keep_negatives_(self, logits: Tensor, bonus: bool, first_column: int = 0) -> Tensor:
+        """Set logits to -inf in place where a pair is no negative, and add the bonus of an anchor's own hard negatives.
+
+        Args:
+            logits: (rows, some columns).
+            bonus: whether to add it. Only the first logit of a rule has it: a second one is there to normalise weights.
+            first_column: of ``logits`` among the candidates.
         """
-        if bonus and self.own is not None:
-            own = self.own[rows]
-            logits = logits.scatter_add(1, own, torch.full_like(own, self.bonus, dtype=logits.dtype))
-        return logits.scatter(1, self.left_out[rows], -torch.inf)
+        for columns, amount in ((self.left_out, -torch.inf), (self.own if bonus else None, self.bonus)):
+            if columns is not None:
+                place = columns - first_column
+                inside = place.clamp(0, logits.shape[1] - 1)
+                amounts = torch.full_like(place, amount, dtype=logits.dtype).where(place == inside, 0)
+                logits.scatter_add_(1, inside, amounts)
+        return logits
 
 
 def own_columns(rows: int, gather: Gather, device: torch.device) -> Tensor:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import NoneType
-from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from torch import Tensor, nn
 
@@ -73,22 +73,22 @@ T = TypeVar("T", bound=Temperature)
 
 
 def register_temperature(name: str) -> Callable[[type[T]], type[T]]:
-    """Class decorator that makes a temperature known by ``name`` to :func:`make_temperature` and ``--temperature``.
-
-    A class of the same module and qualified name replaces the earlier one, as when a notebook's cell runs again; any
-    other is refused with a ValueError.
-    """
+    """Class decorator that makes a temperature known by ``name`` to :func:`make_temperature` and ``--temperature``."""
 
     def register(cls: type[T]) -> type[T]:
-        holder = TEMPERATURES.get(name, cls)
-        if (holder.__module__, holder.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise ValueError(
-                f"temperature {name!r} is registered already, by {holder.__module__}.{holder.__qualname__}"
-            )
         TEMPERATURES[name] = cls
         return cls
 
     return register
+
+
+def check_number(name: str, value: float, interval: str) -> None:
+    """Refuse a parameter outside an interval such as ``[0, 1)``, and NaN; True was probably meant for another one."""
+    low, high = map(float, interval[1:-1].split(","))
+    above = low <= value if interval[0] == "[" else low < value
+    below = value <= high if interval[-1] == "]" else value < high
+    if isinstance(value, bool) or not (above and below):
+        raise ValueError(f"{name} must lie in {interval}, got {value}")
 
 
 def temperature_parameters(name: str) -> dict[str, inspect.Parameter]:
@@ -108,39 +108,46 @@ def make_temperature(name: str, **parameters: Any) -> Temperature:
     return TEMPERATURES[name](**parameters)
 
 
-class ConstructorOption(NamedTuple):
+@dataclass
+class ConstructorOption:
     """A number or text that constructors take."""
 
     kind: type  # float, int, bool or str
-    help: str  # from the docstrings, with the names of the classes that it is about
-    defaults: Mapping[str, Any]  # of each class that takes it, by the name of the class
+    defaults: dict[str, Any]  # of each class that takes it, by the name of the class
+    described: dict[str, str]  # what the docstring of each of them says about it
+
+    @property
+    def help(self) -> str:
+        """The descriptions, each after the names of the classes that it is of."""
+        names: dict[str, list[str]] = {}
+        for name, text in self.described.items():
+            names.setdefault(text, []).append(name)
+        return " ".join(f"{', '.join(some)}: {text}" for text, some in names.items())
 
 
 def constructor_options(classes: Mapping[str, type]) -> dict[str, ConstructorOption]:
     """The options of classes, given by name: the numbers and texts among their constructors' parameters.
 
-    The help is what the docstrings' ``Args`` say, those of base classes too. ``constructor_options(TEMPERATURES)`` has
-    the options of all temperatures.
+    ``constructor_options(TEMPERATURES)`` has the options of all temperatures.
     """
     found: dict[str, ConstructorOption] = {}
     for name, cls in classes.items():
-        hints, about = get_type_hints(cls.__init__), _arguments(cls)  # type: ignore[misc]  # of the constructor
+        hints, described = get_type_hints(cls.__init__), _arguments(cls)  # type: ignore[misc]  # of the constructor
         for key, parameter in inspect.signature(cls).parameters.items():
             kinds = [kind for kind in get_args(hints.get(key)) or (hints.get(key),) if kind is not NoneType]
             if len(kinds) == 1 and kinds[0] in (float, int, bool, str):
-                _, text, defaults = found.get(key, ("", "", {}))
-                said = f": {about[key]}"
-                text = f"{text.removesuffix(said)}{', ' if text.endswith(said) else ' '}{name}{said}".lstrip()
-                found[key] = ConstructorOption(kinds[0], text, {**defaults, name: parameter.default})
+                option = found.setdefault(key, ConstructorOption(kinds[0], {}, {}))
+                option.defaults[name] = parameter.default
+                option.described[name] = described.get(key, "")
     return found
 
 
 def _arguments(cls: type) -> dict[str, str]:
-    """What the docstring of a class and of its bases says about each argument."""
-    found: dict[str, str] = defaultdict(str)
-    for base in cls.__mro__:
+    """What the ``Args`` of a class's docstring, or else of its bases', say about each argument."""
+    found: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
         _, _, args = inspect.cleandoc(base.__doc__ or "").partition("Args:\n")
         section = re.split(r"\n\S", args)[0]
         for key, text in re.findall(r"^ {4}(\w+): (.*?)(?=^ {4}\w|\Z)", section, flags=re.S | re.M):
-            found[key] = found[key] or " ".join(text.split())
+            found[key] = " ".join(text.split())
     return found

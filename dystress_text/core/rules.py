@@ -8,15 +8,14 @@ constant temperature. A rule with two logits returns to the objective what their
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dystress_text.core.registry import Temperature
-from dystress_text.core.temperature import constant_if_number
+from dystress_text.core.registry import Temperature, check_number
+from dystress_text.core.temperature import as_temperature
 
 
 class Rule(Temperature):
@@ -28,10 +27,9 @@ class Rule(Temperature):
 
     def __init__(self, temperature: Temperature | float) -> None:
         super().__init__()
-        temperature = constant_if_number(temperature)
-        if not isinstance(temperature, Temperature) or isinstance(temperature, Rule):
-            raise ValueError(f"temperature must be a temperature or a number, got {temperature!r}")
-        self.temperature = temperature
+        self.temperature = as_temperature(temperature)
+        if isinstance(self.temperature, Rule):
+            raise ValueError(f"temperature must be no rule itself, got {temperature!r}")
 
     def forward(self, similarity: Tensor) -> Tensor:
         tau: Tensor = self.temperature(similarity)
@@ -66,15 +64,14 @@ class HardNegativeRule(Rule):
     temperature 0.5. At text's 0.05 a row is soon at the bound, where its negatives get no gradient.
 
     Args:
-        temperature: any temperature, or a number for a constant one.
         beta: concentration of the weights on hard negatives; not negative. With 0 it is the debiased loss.
         tau_plus: probability that a negative is of the anchor's class; in [0, 1).
     """
 
     def __init__(self, temperature: Temperature | float = 0.5, beta: float = 1.0, tau_plus: float = 0.1) -> None:
         super().__init__(temperature)
-        _check("tau_plus", tau_plus, 0, 1, "it is a probability")
-        _check("beta", beta, 0, math.inf, "with 0 all negatives weigh the same")
+        check_number("tau_plus", tau_plus, "[0, 1)")
+        check_number("beta", beta, "[0, inf)")
         self.beta, self.tau_plus = beta, tau_plus
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
@@ -107,15 +104,13 @@ class FocalRule(Rule):
     the temperature 0.05.
 
     Args:
-        temperature: any temperature, or a number for a constant one.
         margin: added to the similarity that multiplies a negative's logit; in [-2, 2).
     """
 
     def __init__(self, temperature: Temperature | float = 0.05, margin: float = 0.3) -> None:
         super().__init__(temperature)
-        _check("margin", margin, -2, 2, "it is added to a cosine similarity")
+        check_number("margin", margin, "[-2, 2)")
         self.margin = margin
-        _warn_if_logit_falls(self)
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
         return (similarity / tau * (similarity + self.margin),)
@@ -132,18 +127,15 @@ class ADNCERule(Rule):
     sigma 1 at the temperature 0.07 (BERT-base).
 
     Args:
-        temperature: any temperature, or a number for a constant one.
         mu: similarity of the largest weight.
         sigma: width of the Gaussian; positive.
     """
 
     def __init__(self, temperature: Temperature | float = 0.07, mu: float = 0.4, sigma: float = 1.0) -> None:
         super().__init__(temperature)
-        _check("mu", mu, -math.inf, math.inf, "it is a similarity")
-        if isinstance(sigma, bool) or not 0 < sigma < math.inf:
-            raise ValueError(f"sigma must be a positive number, got {sigma}")
+        check_number("mu", mu, "(-inf, inf)")
+        check_number("sigma", sigma, "(0, inf)")
         self.mu, self.sigma = mu, sigma
-        _warn_if_logit_falls(self)
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
         log_weight = (similarity.detach() - self.mu).square().mul(-0.5 / self.sigma**2)
@@ -160,13 +152,12 @@ class HardnessRule(Rule):
     the strength 9, and Schechter Vera et al., "EmbeddingGemma" (2025), with 5. Its scale is 20, the temperature 0.05.
 
     Args:
-        temperature: any temperature, or a number for a constant one.
         hardness_strength: a negative's similarity times this is added to its logit, without a gradient; not negative.
     """
 
     def __init__(self, temperature: Temperature | float = 0.05, hardness_strength: float = 9.0) -> None:
         super().__init__(temperature)
-        _check("hardness_strength", hardness_strength, 0, math.inf, "with 0 there is no penalty")
+        check_number("hardness_strength", hardness_strength, "[0, inf)")
         self.hardness_strength = hardness_strength
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
@@ -180,22 +171,3 @@ NEGATIVE_RULES: dict[str, type[Rule]] = {
     "adnce": ADNCERule,
     "hardness": HardnessRule,
 }
-
-
-def _check(name: str, value: float, low: float, high: float, why: str) -> None:
-    if isinstance(value, bool) or not (low <= value < high and math.isfinite(value)):
-        raise ValueError(f"{name} must lie in [{low:g}, {high:g}), got {value}: {why}")
-
-
-@torch.no_grad()
-def _warn_if_logit_falls(rule: Rule) -> None:
-    """Warn where a rule's logit falls while the similarity rises; not for what its temperature says already."""
-    grid = torch.linspace(-1, 1, 4001, dtype=torch.float64)
-    slopes, plain = rule.logits(grid, rule(grid))[0].diff(), (grid / rule(grid)).diff()
-    falling = grid[1:][(slopes < -1e-9) & (plain > 0)]
-    if len(falling) > 0:
-        warnings.warn(
-            f"{rule!r}: a negative's logit falls as s rises, between s = {float(falling[0]):.2f} and "
-            f"{float(falling[-1]):.2f}",
-            stacklevel=4,
-        )

@@ -1,17 +1,18 @@
-"""Temperatures that depend on the run and not on the pair: its progress, or the mean similarity of its positives.
+"""Temperatures that change during a run: with its progress, with the mean similarity of its positives, by training.
 
-They hold that number as a buffer, so that checkpoints save it.
+What changes is a buffer or parameter, so that checkpoints save it.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dystress_text.core.registry import Temperature, register_temperature
-from dystress_text.core.temperature import TemperatureError, check_range, check_tau
+from dystress_text.core.registry import Temperature, check_number, register_temperature
+from dystress_text.core.temperature import ConstantTemperature, ProfileTemperature, TemperatureError, check_range
 
 
 @register_temperature("scheduled")
@@ -35,8 +36,7 @@ class ScheduledTemperature(Temperature):
     ) -> None:
         super().__init__()
         check_range(tau_min, tau_max)
-        if not 0 < half_period < math.inf:
-            raise ValueError(f"half_period must be positive, got {half_period}")
+        check_number("half_period", half_period, "(0, inf)")
         if unit not in ("epoch", "run"):
             raise ValueError(f"unit must be 'epoch' or 'run', got {unit!r}")
         self.tau_min = tau_min
@@ -71,11 +71,9 @@ class AlignmentAdaptiveTemperature(Temperature):
 
     def __init__(self, tau_0: float = 0.05, alpha: float = 2.0, a_0: float = 0.8) -> None:
         super().__init__()
-        check_tau("tau_0", tau_0)
-        if not 0 <= alpha < math.inf:
-            raise ValueError(f"alpha must be at least 0, got {alpha}")
-        if not abs(a_0) <= 1:
-            raise ValueError(f"a_0 is a cosine similarity and must lie in [-1, 1], got {a_0}")
+        check_number("tau_0", tau_0, "(0, inf)")
+        check_number("alpha", alpha, "[0, inf)")
+        check_number("a_0", a_0, "[-1, 1]")
         self.tau_0 = tau_0
         self.alpha = alpha
         self.a_0 = a_0
@@ -99,3 +97,50 @@ class AlignmentAdaptiveTemperature(Temperature):
     def forward(self, similarity: Tensor) -> Tensor:
         tau = self.tau_0 * (1 + self.alpha * (self.mean_positive - self.a_0))
         return tau.to(similarity).expand_as(similarity)
+
+
+class LearnableTemperature(Temperature):
+    """A constant, or a profile's two end points, as parameters that stay within bounds.
+
+    With a logistic function l and free numbers a and b, ``tau_min = low + (high - low) l(a)`` and ``tau_max = tau_min +
+    (high - tau_min) l(b)``, so that ``low < tau_min < tau_max < high``; a constant has only the first. The gradient is
+    that of the objective, also with ``detach_temperature``, which detaches the similarities but not the parameters. The
+    shape is the start's: that of the even ODE keeps the ``tau_min`` it began with.
+
+    Nothing in a contrastive loss stops the fall of a temperature: a lower one lowers the loss of all pairs in order.
+
+    Args:
+        temperature: the start, a constant or a profile with ``tau_min < tau_max``; strictly between the bounds.
+        low: the lower bound.
+        high: the upper bound.
+    """
+
+    def __init__(self, temperature: Temperature, low: float = 0.01, high: float = 1.0) -> None:
+        super().__init__()
+        if not isinstance(temperature, (ConstantTemperature, ProfileTemperature)):
+            raise ValueError(f"temperature {temperature!r} has nothing to learn; a constant or profile has")
+        self.ends = [name for name in ("tau", "tau_min", "tau_max") if hasattr(temperature, name)]
+        starts: list[float] = [getattr(temperature, name) for name in self.ends]
+        floors = [low, *starts[:-1]]
+        if not low > 0 or not all(a < b < high < math.inf for a, b in zip(floors, starts, strict=True)):
+            ends = " < ".join(map(str, starts))
+            raise ValueError(f"low < {ends} < high must hold for the bounds, 0 < low < high, got {low} and {high}")
+        self.temperature, self.low, self.high = temperature, low, high
+        free = [math.log((start - floor) / (high - start)) for start, floor in zip(starts, floors, strict=True)]
+        self.free = nn.Parameter(torch.tensor(free))  # (1,) or (2,)
+
+    def forward(self, similarity: Tensor) -> Tensor:
+        low, *highest = self._end_points(self.free.to(similarity.dtype))
+        if not isinstance(self.temperature, ProfileTemperature):
+            return low.expand_as(similarity)
+        return low + (highest[0] - low) * self.temperature.shape(similarity)
+
+    def _end_points(self, free: Tensor) -> list[Tensor]:
+        ends = [self.low + (self.high - self.low) * torch.sigmoid(free[0])]
+        return ends + [ends[0] + (self.high - ends[0]) * torch.sigmoid(share) for share in free[1:]]
+
+    def values(self) -> dict[str, Any]:
+        ends = [round(float(end), 6) for end in self._end_points(self.free.detach().double())]
+        learned = dict(zip(self.ends, ends, strict=True))
+        start = {"start": type(self.temperature).__name__, **self.temperature.values()}
+        return {**start, **learned, "low": self.low, "high": self.high}

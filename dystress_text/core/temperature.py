@@ -12,14 +12,12 @@ from __future__ import annotations
 import math
 import warnings
 from abc import abstractmethod
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from dystress_text.core.registry import Temperature, register_temperature
+from dystress_text.core.registry import Temperature, check_number, register_temperature
 
-T = TypeVar("T")
 _GRID = torch.linspace(-1, 1, 4001, dtype=torch.float64)
 
 
@@ -35,18 +33,10 @@ class TemperatureError(ValueError):
         self.options = options
 
 
-def check_tau(name: str, tau: float) -> None:
-    """Refuse a temperature that is not positive and finite."""
-    if isinstance(tau, bool) or not 0 < tau < math.inf:
-        raise ValueError(
-            f"{name} must be a positive, finite number, got {tau}: similarities are divided by the temperature"
-        )
-
-
 def check_range(tau_min: float, tau_max: float) -> None:
     """Refuse a range that is empty or not positive."""
-    check_tau("tau_min", tau_min)
-    check_tau("tau_max", tau_max)
+    check_number("tau_min", tau_min, "(0, inf)")
+    check_number("tau_max", tau_max, "(0, inf)")
     if tau_min > tau_max:
         raise ValueError(f"tau_min must not exceed tau_max, got tau_min={tau_min} > tau_max={tau_max}")
 
@@ -61,27 +51,28 @@ class ConstantTemperature(Temperature):
 
     def __init__(self, tau: float = 0.05) -> None:
         super().__init__()
-        check_tau("tau", tau)
+        check_number("tau", tau, "(0, inf)")
         self.tau = tau
 
     def forward(self, similarity: Tensor) -> Tensor:
         return torch.full((), self.tau, dtype=similarity.dtype, device=similarity.device).expand_as(similarity)
 
 
-def constant_if_number(temperature: T | float) -> T | ConstantTemperature:
-    """A number as a constant temperature; anything else as it is."""
+def as_temperature(temperature: Temperature | float) -> Temperature:
+    """A temperature as it is, a number as a constant one."""
     if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
         return ConstantTemperature(float(temperature))
-    return temperature  # type: ignore[return-value]
+    if not isinstance(temperature, Temperature):
+        raise TypeError(f"temperature must be a Temperature or a number, got {type(temperature).__name__}")
+    return temperature
 
 
 class ProfileTemperature(Temperature):
     """A similarity-dependent temperature: ``tau_min + (tau_max - tau_min) * shape(similarity)``.
 
     The base of the named profiles, and of your own, which sets what its shape needs before it calls the constructor
-    here. At construction the profile is evaluated on a grid. It must be
-    positive. If the logit ``s / tau(s)`` falls somewhere while the similarity rises, a warning says so: a pair that
-    gets closer is then treated as if it moved apart.
+    here. The temperature must be positive. If the logit ``s / tau(s)`` falls somewhere while the similarity rises, a
+    warning says so: a pair that gets closer is then treated as if it moved apart.
 
     Args:
         tau_min: lowest temperature; positive.
@@ -95,7 +86,7 @@ class ProfileTemperature(Temperature):
         self.tau_max = tau_max
         if not bool((self(_GRID) > 0).all()):
             raise ValueError(f"shape of {self!r} gives temperatures that are not positive")
-        self._warn_if_logit_falls()
+        self._warn_where_the_logit_falls()
 
     @abstractmethod
     def shape(self, similarity: Tensor) -> Tensor:
@@ -104,36 +95,21 @@ class ProfileTemperature(Temperature):
     def forward(self, similarity: Tensor) -> Tensor:
         return self.tau_min + (self.tau_max - self.tau_min) * self.shape(similarity)
 
-    def _warn_if_logit_falls(self) -> None:
-        fall = falling_logit(self)
-        if fall is not None:
-            low, high, critical = fall
+    def _warn_where_the_logit_falls(self) -> None:
+        """The logit s / tau rises where tau - s tau' > 0, which is D (s g' - g) < tau_min for tau = tau_min + D g(s).
+
+        So the largest ratio tau_max / tau_min for which it rises everywhere is 1 + 1 / max(s g' - g).
+        """
+        slope = (self.shape(_GRID + 1e-6) - self.shape(_GRID - 1e-6)) / 2e-6  # kinks average their two sides
+        steepness = _GRID * slope - self.shape(_GRID)  # (4001,), s g' - g
+        falling = _GRID[(self.tau_max - self.tau_min) * steepness > self.tau_min * (1 + 1e-9)]
+        if len(falling) > 0:
             warnings.warn(
-                f"{self!r}: the logit s / tau(s) falls as s rises, between s = {low:.2f} and {high:.2f}; for this "
-                f"profile it rises everywhere while tau_max / tau_min < {critical:.3f} (here "
-                f"{self.tau_max / self.tau_min:.3f})",
+                f"{self!r}: the logit s / tau(s) falls as s rises, between s = {float(falling[0]):.2f} and "
+                f"{float(falling[-1]):.2f}; for this profile it rises everywhere while tau_max / tau_min < "
+                f"{1 + 1 / float(steepness.max()):.3f} (here {self.tau_max / self.tau_min:.3f})",
                 stacklevel=4,
             )
-
-
-def falling_logit(temperature: ProfileTemperature) -> tuple[float, float, float] | None:
-    """The interval where the logit ``s / tau(s)`` falls while the similarity rises, if there is one.
-
-    The logit rises where ``tau - s tau' > 0``. With ``tau = tau_min + D g(s)`` that is
-    ``D (s g' - g) < tau_min``, so the largest ratio ``tau_max / tau_min`` for which it rises everywhere is
-    ``1 + 1 / max(s g' - g)``.
-
-    Returns:
-        ``(low, high, critical_ratio)``, the hull of the falling region and that largest ratio; None if the logit rises
-        everywhere.
-    """
-    slope = (temperature.shape(_GRID + 1e-6) - temperature.shape(_GRID - 1e-6)) / 2e-6  # kinks average their two sides
-    steepness = _GRID * slope - temperature.shape(_GRID)  # (4001,), s g' - g
-    span = temperature.tau_max - temperature.tau_min
-    falling = _GRID[span * steepness > temperature.tau_min * (1 + 1e-9)]
-    if len(falling) == 0:
-        return None
-    return float(falling[0]), float(falling[-1]), 1 + 1 / float(steepness.max())
 
 
 @register_temperature("cosine")
@@ -165,13 +141,10 @@ class ShiftedCosineTemperature(ProfileTemperature):
     def __init__(
         self, tau_min: float = 0.05, tau_max: float = 0.07, shift: float = -0.4, scale: float | None = None
     ) -> None:
-        if not abs(shift) <= 1:
-            raise ValueError(f"shift must lie in [-1, 1], got {shift}: the plateau starts at s = -shift")
-        if scale is None:
-            scale = (1 + abs(shift)) / 2
-        if not 0 < scale < math.inf:
-            raise ValueError(f"scale must be positive, got {scale}: it is half the width of the dip")
-        self.shift, self.scale = shift, scale
+        check_number("shift", shift, "[-1, 1]")
+        self.shift = shift
+        self.scale = (1 + abs(shift)) / 2 if scale is None else scale
+        check_number("scale", self.scale, "(0, inf)")
         super().__init__(tau_min, tau_max)
 
     def shape(self, similarity: Tensor) -> Tensor:
@@ -191,8 +164,7 @@ class OneSidedCosineTemperature(ProfileTemperature):
     """
 
     def __init__(self, tau_min: float = 0.07, tau_max: float = 0.2, shift: float = 0.2) -> None:
-        if not -1 <= shift < 1:
-            raise ValueError(f"shift must lie in [-1, 1), got {shift}: the plateau starts at s = -shift")
+        check_number("shift", shift, "[-1, 1)")
         self.shift = shift
         super().__init__(tau_min, tau_max)
 
@@ -217,8 +189,7 @@ class ExponentialTemperature(ProfileTemperature):
     """
 
     def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2, sharpness: float = 3.5) -> None:
-        if not 0 < sharpness < math.inf:
-            raise ValueError(f"sharpness must be positive, got {sharpness}; for no sharpness use the linear profile")
+        check_number("sharpness", sharpness, "(0, inf)")
         self.sharpness = sharpness
         super().__init__(tau_min, tau_max)
 
@@ -265,9 +236,8 @@ class TeMoTemperature(ProfileTemperature):
     """
 
     def __init__(self, tau_0: float = 0.01, alpha: float = 0.04) -> None:
-        check_tau("tau_0", tau_0)
-        if isinstance(alpha, bool) or not 0 <= alpha < math.inf:
-            raise ValueError(f"alpha must be at least 0, got {alpha}")
+        check_number("tau_0", tau_0, "(0, inf)")
+        check_number("alpha", alpha, "[0, inf)")
         self.tau_0, self.alpha = tau_0, alpha
         super().__init__(tau_0, tau_0 + alpha)
 

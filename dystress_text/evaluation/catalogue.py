@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
+import numpy as np
+
 from dystress_text.errors import DataError, ParameterError, UserError
 from dystress_text.evaluation.readers import (
     Labelled,
     StsPairs,
-    concatenate,
     read_mrpc,
     read_sick,
     read_sst,
@@ -27,7 +28,7 @@ from dystress_text.evaluation.readers import (
 )
 from dystress_text.files.hub import published_file
 from dystress_text.files.places import EMBEDDED, cache_root, data_root
-from dystress_text.files.whole import whole_file
+from dystress_text.files.whole import write_bytes
 
 STSB_DEV = Path("STS") / "STSBenchmark" / "sts-dev.csv"
 
@@ -84,7 +85,13 @@ class StsTask(_Task[StsPairs]):
 
     def pairs(self, folder: Path) -> StsPairs:
         """The pairs of all subsets as one set, however many there are."""
-        return concatenate(self.title, list(self.load(folder).values()))
+        subsets = list(self.load(folder).values())
+        return StsPairs(
+            tuple(sentence for pairs in subsets for sentence in pairs.first),
+            tuple(sentence for pairs in subsets for sentence in pairs.second),
+            np.concatenate([pairs.scores for pairs in subsets]),
+            self.title,
+        )
 
 
 @dataclass(frozen=True)
@@ -248,7 +255,6 @@ def _stsb_dev_of(archive: str) -> Path:
         for member in tar:
             if Path(member.name).parts[-3:] == STSB_DEV.parts and (content := tar.extractfile(member)):
                 (folder / STSB_DEV).parent.mkdir(parents=True, exist_ok=True)
-                with whole_file(folder / STSB_DEV, "wb") as copy:
-                    copy.write(content.read())
+                write_bytes(folder / STSB_DEV, content.read())
                 return folder
     raise UserError(f"{archive} does not hold {STSB_DEV}")

@@ -6,15 +6,22 @@ import hashlib
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dystress_text.encoders.encoder import build_encoder, length_limit, pooler_encoder, position_limit
+from dystress_text.encoders.encoder import length_limit, position_limit
+from dystress_text.encoders.loading import (
+    build_encoder,
+    load_pretrained,
+    load_sentence_transformer,
+    pooler_encoder,
+    readable,
+)
 from dystress_text.encoders.pooling import POOLERS
-from dystress_text.encoders.pretrained import load_pretrained, load_sentence_transformer, readable
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.sts import Embed
 
@@ -70,7 +77,8 @@ def load_model(
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     forward = DTYPES[dtype], batch_size, progress, device
-    with torch.random.fork_rng(devices=[]):  # weights missing from a file are drawn at random
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # weights missing from a file are drawn at random
         if pooler_type is None:
             embed, module, limit = _load_sentence_transformer(model, *forward)
         else:
@@ -87,23 +95,18 @@ def load_model(
 def _load_encoder(
     model: str, pooler_type: str, dtype: torch.dtype, batch_size: int, progress: bool, device: str
 ) -> tuple[Embed, nn.Module, int]:
-    if pooler_type not in EVALUATED:
-        raise ParameterError("pooler_type", f"unknown pooler {pooler_type!r}; known are {', '.join(EVALUATED)}")
     found = load_pretrained(model)
     if pooler_type == OWN_POOLER:
         encoder = pooler_encoder(found)
     else:
         encoder = build_encoder(found, pooler_type, mlp_head=False)
-        if found.pooler == "mlp":
+        if found.simcse:
             warnings.warn(
                 f"{model!r} is a SimCSE checkpoint; the pooler {pooler_type} leaves out its MLP, {OWN_POOLER} does not",
                 stacklevel=3,
             )
     encoder.to(device)
-
-    def embed(sentences: Sequence[str]) -> Tensor:
-        return encoder.encode(sentences, found.tokenizer, batch_size, progress=progress, dtype=dtype)
-
+    embed = partial(encoder.encode, tokenizer=found.tokenizer, batch_size=batch_size, progress=progress, dtype=dtype)
     return embed, encoder, length_limit(found.tokenizer, encoder.transformer)
 
 
@@ -115,7 +118,7 @@ def _load_sentence_transformer(
             "model",
             f"{model!r} is not a sentence-transformers folder; for a Hugging Face folder or name give a pooler_type",
         )
-    with readable(model, kind=""):
+    with readable(model):
         encoder = load_sentence_transformer(model, device=device)
         limit = int(encoder.max_seq_length or 0)
         transformer = getattr(encoder[0], "model", None) or getattr(encoder[0], "auto_model", None)

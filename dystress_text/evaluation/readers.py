@@ -124,22 +124,12 @@ def read_sick(path: Path) -> StsPairs:
 
 
 def read_sts_subset(inputs: Path, golds: Path) -> StsPairs:
-    """Read a subset of STS12 to STS16: two sentences and a tab, and the scores; a pair with an empty one is dropped."""
+    """Read a subset of STS12 to STS16: two columns of sentences, and the scores; a pair without one is dropped."""
     pairs, scores = read_rows(inputs, 2), read_rows(golds)
     if len(pairs) != len(scores):
         raise DataError(f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be equally long")
     together = ((where, *pair[:2], gold[0]) for (_, pair), (where, gold) in zip(pairs, scores, strict=True))
     return _scored(row for row in together if row[3].strip())
-
-
-def concatenate(name: str, sets: Sequence[StsPairs]) -> StsPairs:
-    """All pairs of several sets as one set."""
-    return StsPairs(
-        tuple(sentence for pairs in sets for sentence in pairs.first),
-        tuple(sentence for pairs in sets for sentence in pairs.second),
-        np.concatenate([pairs.scores for pairs in sets]),
-        name,
-    )
 
 
 def _scored(rows: Iterable[tuple[str, ...]]) -> StsPairs:

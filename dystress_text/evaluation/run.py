@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dystress_text.cli.options import check_options, option
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import (
+    SENTEVAL_NAMES,
     STS_SETS,
     SUITES,
     Row,
@@ -23,15 +30,16 @@ from dystress_text.evaluation.catalogue import (
     figure_of,
     suite_folder,
 )
-from dystress_text.evaluation.classifier import RECIPES
+from dystress_text.evaluation.classifier import RECIPES, SEED
 from dystress_text.evaluation.embedder import DTYPES, EVALUATED, EncodedOnce, load_model, refusing_useless
-from dystress_text.evaluation.original import import_senteval, run_original
 from dystress_text.evaluation.sts import Embed, evaluate_sts, evaluate_sts_task
 from dystress_text.evaluation.transfer import evaluate_transfer
+from dystress_text.files.places import PACKAGE
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import sha256_of, versions, write_json
 from dystress_text.training.run_folder import evaluation_file, read_json
 
+_PACKAGES_NAMES = {ours: theirs for theirs, ours in SENTEVAL_NAMES.items()}  # where they differ
 Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group and label
 _SAME = (  # results of the same of all these stand beside each other in a file
     "suite", "mode", "engine", "data", "data_variant", "pooler_type", "max_seq_length", "dtype", "weights"
@@ -216,6 +224,7 @@ def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: 
 
 
 def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path, embed: Embed) -> None:
+    results.left_out.pop("geometry", None)
     try:
         pairs = STS_SETS["mini_sts" if settings.suite == "mini" else f"stsb_{settings.geometry}"].pairs(folder)
     except DataError as error:
@@ -228,3 +237,49 @@ def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path
         f"\n{pairs.name}, {len(pairs.sentences):,} distinct sentences: alignment {measured.alignment:.4f} (pairs "
         f"scored above 4), uniformity {measured.uniformity:.4f}, Spearman {measured.spearman:.2f}"
     )
+
+
+# ---- the senteval package, if it is installed and runs (SimCSE's copy is the one to install) -------------------------
+
+
+def import_senteval() -> ModuleType:
+    """The installed package, not one of our programs of that name, whose folders are taken from the path."""
+    ours = (PACKAGE, PACKAGE.parent / "eval")
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() not in ours]
+    try:
+        return importlib.import_module("senteval")
+    except ImportError as error:
+        raise ParameterError("engine", f"the package senteval is not importable here: {error}") from error
+
+
+def run_original(task: Task, folder: Path, embed: Embed, mode: str) -> float:
+    """A task's figure in the published tables, by the package; its files were checked."""
+    task.read(folder)
+    senteval = import_senteval()
+    recipe = RECIPES[mode]
+    classifier = {
+        "nhid": 0, "optim": recipe.optimizer, "batch_size": recipe.batch_size, "tenacity": recipe.patience,
+        "epoch_size": recipe.check_every,
+    }  # fmt: skip
+
+    def batcher(_: Any, batch: list[list[str]]) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = embed([" ".join(words) for words in batch]).numpy()
+        return vectors
+
+    with tempfile.TemporaryDirectory() as root:
+        (Path(root) / "downstream").symlink_to(folder.resolve())
+        parameters = {"task_path": root, "usepytorch": True, "kfold": recipe.folds, "seed": SEED}
+        try:
+            engine = senteval.engine.SE({**parameters, "classifier": classifier}, batcher)
+            return _figure(task.name, engine.eval(_PACKAGES_NAMES.get(task.name, task.name)))
+        except Exception as error:  # an unmaintained package may raise anything
+            raise ParameterError("engine", f"senteval failed on {task.name}: {error!r}") from error
+
+
+def _figure(task: str, result: dict[str, Any]) -> float:
+    if task in _PACKAGES_NAMES:
+        spearman = result["test"]["spearman"]
+        return round(100 * float(getattr(spearman, "correlation", spearman)), 2)
+    if task.startswith("STS"):
+        return round(100 * float(result["all"]["spearman"]["all"]), 2)
+    return round(float(result["acc"]), 2)

@@ -61,11 +61,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         DataError: the record is damaged.
     """
     try:
-        manifest = Manifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
-        for field_name in ("variant", "folder"):
-            if not isinstance(getattr(manifest, field_name), str | None):
-                raise TypeError(f"{field_name} is not a text")
-        return manifest
+        return Manifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, RecursionError) as error:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 MODEL_STAGING = ".model-writing"
 
@@ -40,24 +40,15 @@ def write_json(file: Path, value: Any) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a text file, completely or not at all."""
-    with whole_file(file) as stream:
-        stream.write(text)
+    """Write a text file in UTF-8, completely or not at all."""
+    write_bytes(file, text.encode())
 
 
-@contextmanager
-def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a stream to a staging file, which is renamed to ``file`` at the end; after an error ``file`` is unchanged.
-
-    Args:
-        file: the file to write; its folder must exist.
-        mode: ``w`` for UTF-8 text with line feeds, ``wb`` for bytes.
-    """
+def write_bytes(file: Path, content: bytes) -> None:
+    """Write a file, completely or not at all; its folder must exist."""
     staging = _staging(file)
-    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     try:
-        with staging.open(mode, **text) as stream:
-            yield stream
+        staging.write_bytes(content)
         staging.replace(file)
     finally:
         staging.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """What a temperature rule amounted to, from the lines of a similarity log: the nearest constant, and how near it is.
 
-The distance is that of :mod:`dystress_text.core.comparison`: the share of the negatives' gradient that must be moved.
+The distance is that of :mod:`dystress_text.core.diagnosis`: the share of the negatives' gradient that must be moved.
 All steps count the same.
 """
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from torch import nn
 
 from dystress_text.core.gather import Gather
-from dystress_text.core.learnable import LearnableTemperature
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.other_losses import SigmoidRule
 from dystress_text.core.registry import TEMPERATURES, Temperature, make_temperature, temperature_parameters
 from dystress_text.core.rules import NEGATIVE_RULES
+from dystress_text.core.run_temperatures import LearnableTemperature
 from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import ParameterError
 from dystress_text.training.settings import OBJECTIVES, OWNERS, TEMPERATURE_OPTIONS, LossSettings

@@ -17,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,10 +83,8 @@ def make_loss(objective: str, name: str, form: str) -> Loss:
     blockwise = form == "blockwise"
     if name in ("RINCE", "SigLIP"):
         return RINCELoss(0.1, blockwise=blockwise) if name == "RINCE" else SigLIPLoss(blockwise=blockwise).to(DEVICE)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Focal's logit falls
-        loss: Loss = OBJECTIVES[objective]((TEMPERATURES | RULES)[name](), blockwise=blockwise)
-        return loss
+    loss: Loss = OBJECTIVES[objective]((TEMPERATURES | RULES)[name](), blockwise=blockwise)
+    return loss
 
 
 def make_views(size: int, dim: int) -> list[Tensor]:

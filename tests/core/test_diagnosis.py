@@ -19,11 +19,9 @@ from dystress_text.core import (
     QueueInfoNCELoss,
     RINCELoss,
     SigLIPLoss,
-    comparison,
     diagnosis,
 )
-from dystress_text.core.comparison import Comparison, compare, constants
-from dystress_text.core.diagnosis import BINS, local_temperature, pair_sums
+from dystress_text.core.diagnosis import BINS, Comparison, compare, constants, local_temperature, pair_sums
 
 THRESHOLD = 0.1
 
@@ -149,11 +147,11 @@ def test_rules_and_objectives_that_are_rules_are_compared_with_infonce():
 def test_of_a_large_batch_the_first_anchors_count(monkeypatch):
     (module, tau), z = TEMPERATURES["shifted"], views(9, 4)
     rows = spec.simcse_rows(*lists(z))[:5]
-    monkeypatch.setattr(comparison, "MOST_ANCHORS", 5)
-    monkeypatch.setattr(comparison, "_AT_ONCE", 200)  # four constants at a time
+    monkeypatch.setattr(diagnosis, "MOST_ANCHORS", 5)
+    monkeypatch.setattr(diagnosis, "_AT_ONCE", 200)  # four constants at a time
     pairs = by_hand(rows, tau, True, spec.info_nce)
     check_comparison(compare(InfoNCELoss(module), z), pairs, rows, spec.info_nce)
-    monkeypatch.setattr(comparison, "MOST_PAIRS", 9 * 3)
+    monkeypatch.setattr(diagnosis, "MOST_PAIRS", 9 * 3)
     check_comparison(compare(InfoNCELoss(module), z), pairs[: 3 * 8], rows[:3], spec.info_nce)
 
 

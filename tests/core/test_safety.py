@@ -135,5 +135,5 @@ def test_what_does_not_fit_is_refused(name):
     for temperature in ("0.05", True, CosineTemperature, torch.tensor(0.05)):
         with pytest.raises(TypeError, match=r"^temperature must be"):
             build(temperature)
-    with pytest.raises(ValueError, match=r"^tau must be"):
+    with pytest.raises(ValueError, match=r"^tau must lie"):
         build(-0.05)

@@ -246,7 +246,9 @@ def test_a_temperature_of_ones_own_brings_its_options(monkeypatch):
 
     assert make_temperature("power", tau_min=0.2)(torch.tensor(0.8)).item() == pytest.approx(0.296)
     options = constructor_options({"power": PowerTemperature, "cosine": CosineTemperature, "temo": TeMoTemperature})
-    assert options["power"] == (float, "power: of the size of s; positive, on two lines.", {"power": None})
+    power = options["power"]
+    assert (power.kind, power.defaults) == (float, {"power": None})
+    assert power.help == "power: of the size of s; positive, on two lines."
     assert options["tau_max"].defaults == {"power": 0.35, "cosine": 0.2}
     assert options["tau_max"].help == "power, cosine: highest temperature; not below tau_min."
     with pytest.raises(ValueError, match=r"shape of Negative\(.*\) gives temperatures that are not positive"):

@@ -5,9 +5,10 @@ import torch
 from conftest import make_sentences
 from sentence_transformers import SentenceTransformer
 
-from dystress_text.encoders.encoder import load_encoder
+from dystress_text.encoders.loading import load_encoder
 from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import EncodedOnce, load_model, refusing_useless
+from dystress_text.files.places import EMBEDDED
 
 
 @pytest.fixture
@@ -59,3 +60,10 @@ def test_a_model_that_cuts_sentences_is_said(saved):
     model.save(str(saved))
     with pytest.warns(UserWarning, match="cuts sentences at 8 tokens, its encoder reads 40"):
         assert load_model(str(saved), None)[1]["max_seq_length"] == 8
+
+
+def test_the_checksum_of_weights_is_the_models(tiny_bert):
+    """The embedded model's file has no pooler, whose weights are drawn."""
+    models = [EMBEDDED / "bert-mini-wiki", EMBEDDED / "bert-mini-wiki", tiny_bert]
+    one, same, other = (load_model(str(model), "avg")[1]["weights"] for model in models)
+    assert one == same != other

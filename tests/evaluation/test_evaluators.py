@@ -1,6 +1,5 @@
 """What a run is evaluated on: several evaluators beside each other, and a run that takes no notice of them."""
 
-import csv
 import json
 from pathlib import Path
 
@@ -23,15 +22,10 @@ MINI_TASKS = ["--eval_transfer", "MiniQuestions", "MiniParaphrase"]
 @pytest.fixture
 def own(tmp_path):
     """A file of 30 scored pairs."""
-    sentences = make_sentences(60, seed=5)
+    sentences = iter(make_sentences(60, seed=5))
+    rows = [f"{a},{b},{7 * i % 11 - 3.5}\n" for i, (a, b) in enumerate(zip(sentences, sentences, strict=True))]
     file = tmp_path / "My Pairs.csv"
-    with file.open("w", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(["sentence1", "sentence2", "score"])
-        writer.writerows(
-            [a, b, round(7 * i % 11 - 3.5, 1)]
-            for i, (a, b) in enumerate(zip(sentences[::2], sentences[1::2], strict=True))
-        )
+    file.write_text("".join(["sentence1,sentence2,score\n", *rows]))
     return file
 
 
@@ -64,10 +58,7 @@ def test_a_run_takes_no_notice_of_further_evaluators(flags, own, tmp_path, capsy
     found = [beside["trained"][f"{s}_spearman"] for s in sets]
     assert beside["trained"]["avg_spearman"] == pytest.approx(sum(found) / 3)
 
-    printed = capsys.readouterr().out
-    for name in ("mini_sts", "my_pairs"):
-        assert f"{beside['trained'][f'{name}_spearman']:8.2f}" in printed
-    assert f"avg_spearman{'':29} {sum(found) / 3:8.2f}" in printed
+    assert f"avg_spearman{'':29} {sum(found) / 3:8.2f}" in capsys.readouterr().out
     page = (tmp_path / "beside" / "report.html").read_text()
     assert all(f"<th>{title}, Spearman x 100" in page for title in ("STS-B dev", "mini-STS", "my pairs"))
 

@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.scored_pairs import read_scored_pairs, slug_of
+from dystress_text.evaluation.evaluators import read_scored_pairs, slug_of
 from dystress_text.evaluation.sts import evaluate_sts
 
 ROWS = [
@@ -70,7 +70,7 @@ def test_the_score_is_sentence_transformers(tmp_path, tiny_bert):
 
 @pytest.mark.parametrize(
     ("scores", "limits", "above"),
-    [((0, 5, 4), None, 4.0), ((0, 1, 1), None, 0.8), ((1, 2, 3), (0, 5), 4.0), ((-1e308, 0, 1e308), None, 6e307)],
+    [((0, 5, 4), None, 4.0), ((0, 1, 1), None, 0.8), ((1, 2, 3), (0, 5), 4.0)],
 )
 def test_alignment_is_of_the_top_fifth(tmp_path, scores, limits, above):
     rows = [(*row[:2], score) for row, score in zip(ROWS, scores, strict=False)]
@@ -106,14 +106,12 @@ def test_a_wrong_row_is_named(tmp_path, rows, said):
         ("mine.csv", b"a cat,a dog,1.5\nx,y,2\n", "no header: its first row has the score '1.5'"),
         ("mine.csv", b'a,b,c\nx,y,2\n"x,z,1\n', "cannot read"),
         ("mine.parquet", b"PAR1", "cannot read"),
-        ("mine.txt", b"a\n", "neither a table .*csv"),
+        ("mine.txt", b"a\n", "no table"),
         ("!!.csv", b"a,b,c\nx,y,2\nx,z,1\n", "no letter or digit"),
-        ("none.csv", None, "neither a table"),
     ],
 )
 def test_a_wrong_file_is_one_line(tmp_path, name, content, said):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=said) as caught:
         read_scored_pairs(str(tmp_path / name))
     assert "\n" not in str(caught.value)

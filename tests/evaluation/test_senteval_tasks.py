@@ -1,12 +1,10 @@
 """Task files: orders, encodings and counts; tests/fuzz has the damaged ones."""
 
-import numpy as np
 import pytest
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import SUITES, average, choose
 from dystress_text.evaluation.readers import read_mrpc, read_trec, read_two_classes
-from dystress_text.files.places import EMBEDDED
 from dystress_text.simcse.paper import PUBLISHED
 
 TASKS = {task.name: task for groups in SUITES.values() for tasks in groups.values() for task in tasks}
@@ -37,19 +35,6 @@ def test_tasks_are_chosen_by_name_and_group():
     assert list(choose("senteval", ["STS-B"])) == ["sts"]
     with pytest.raises(UserError, match="tasks: no 'STS17' in suite 'senteval'; known are all, sts, transfer, STS12"):
         choose("senteval", ["STS17"])
-
-
-@pytest.mark.parametrize("name", names_of("mini"))
-def test_the_mini_suite_is_whole_and_large_enough(name):
-    task = TASKS[name]
-    splits = task.read(EMBEDDED / "senteval")
-    assert sum(len(split) for split in splits.values()) >= 200
-    if name != "MiniSTS":
-        counts = np.bincount(np.concatenate([split.labels for split in splits.values()]))
-        assert len(counts) == task.classes
-        assert counts.min() >= 0.7 * counts.mean()
-        texts = [text for split in splits.values() for text in zip(*split.columns, strict=True)]
-        assert len(set(texts)) == len(texts)
 
 
 def write(folder, name, content):

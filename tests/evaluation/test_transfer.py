@@ -12,6 +12,7 @@ from transfer_cases import MINI, TASKS, bag_of_words
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.classifier import L2_VALUES, RECIPES, Subset, fit
 from dystress_text.evaluation.evaluators import transfer_evaluator
+from dystress_text.evaluation.readers import Labelled
 from dystress_text.evaluation.transfer import dev_accuracy, evaluate_transfer, features
 
 
@@ -66,34 +67,22 @@ def test_tasks_equal_the_literal_loop(name, floor):
     assert set(asked) == seen  # nothing of the test split
 
 
-@pytest.fixture
-def sst(tmp_path):
-    """A folder with a small task of SST2's layout."""
-    folder = tmp_path / "SST" / "binary"
-    folder.mkdir(parents=True)
-    draw = np.random.default_rng(0)
-    words = [f"w{i}" for i in range(40)]
+def test_the_dev_scheme_equals_the_literal_loop(tmp_path):
+    draw, splits = np.random.default_rng(0), {}
     for split, count in (("train", 120), ("dev", 40), ("test", 60)):
-        lines = []
-        for _ in range(count):
-            label = draw.integers(2)
-            text = " ".join(draw.choice(words[20 * label // 2 :][:25], size=draw.integers(3, 7)))
-            lines.append(f"{text}\t{label}\n")
-        (folder / f"sentiment-{split}").write_text("".join(lines))
-    return tmp_path
-
-
-def test_the_dev_scheme_equals_the_literal_loop(sst):
-    counts = {"train": 120, "dev": 40, "test": 60}
-    task = replace(TASKS["SST2"], parts={part: (n, f"SST/binary/sentiment-{part}") for part, n in counts.items()})
-    splits, recipe = task.read(sst), RECIPES["test"]
+        labels = draw.integers(2, size=count)
+        texts = (" ".join(f"w{word}" for word in draw.integers(10 * label, 10 * label + 25, 5)) for label in labels)
+        splits[split] = Labelled((tuple(texts),), labels)
+    parts = {split: (len(rows), split) for split, rows in splits.items()}
+    task = replace(TASKS["SST2"], parts=parts, reader=lambda file: splits[file.name])
+    recipe = RECIPES["test"]
     x = {name: features(split, bag_of_words) for name, split in splits.items()}
     both_x = torch.cat([x["train"], x["dev"]])
     both_y = np.concatenate([splits["train"].labels, splits["dev"].labels])
     fits = [fit_one(both_x, both_y, 2, np.arange(120), np.arange(120, 160), l2, recipe) for l2 in L2_VALUES]
     best = int(np.argmax([round(100 * fit.accuracy[0, 0], 2) for fit in fits]))
     expected = round(100 * (fits[best].predict(x["test"], 0).numpy() == splits["test"].labels).mean(), 2)
-    result = evaluate_transfer(task, sst, bag_of_words)
+    result = evaluate_transfer(task, tmp_path, bag_of_words)
     assert (result["accuracy"], result["l2"]) == (expected, [L2_VALUES[best]])
     assert result["dev_accuracy"] == round(100 * fits[best].accuracy[0, 0], 2)
     assert dev_accuracy(task, splits, bag_of_words, "test") == result["dev_accuracy"]

@@ -280,17 +280,3 @@ def test_content_that_is_not_what_the_hub_says_is_refused_and_forgotten(hub, roo
     hub[2].pop("swap")
     assert main(arguments) == 0
     assert wiki1m(root).read_bytes() == TEXT
-
-
-# ---- real files -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow(20)
-def test_real_copies_are_prepared_and_marked(shared, root, capsys):
-    local = [f"--from={shared / 'data'}", f"--data_dir={root}"]
-    assert main(["senteval", "cifar10", *local]) == 0
-    assert main(["wiki1m", "--variant=sample", *local]) == 0
-    assert read_manifest(root / "cifar10").variant == "JPEG copy"
-    assert read_manifest(root / "wiki1m").counts == {"lines": 1_000_000}
-    assert main(["verify", "senteval", "wiki1m", "cifar10", f"--data_dir={root}"]) == 1  # some tasks are not there
-    assert "STS13" in capsys.readouterr().out

@@ -13,14 +13,14 @@ from dystress_text.core import (
     LinearTemperature,
     NTXentLoss,
     ShiftedCosineTemperature,
-    comparison,
+    diagnosis,
 )
 from dystress_text.core.diagnosis import BINS
 from dystress_text.errors import UserError
 from dystress_text.report.audit import Audit, Window, in_words, nearest_constant, windows_of
 from dystress_text.training.run_folder import TEXT_PROGRAM
 
-TAUS = comparison.constants().numpy()
+TAUS = diagnosis.constants().numpy()
 
 
 def batches(count=6, clusters=6):
@@ -35,7 +35,7 @@ def batches(count=6, clusters=6):
 
 
 def moved(loss):
-    curves = [comparison.compare(loss, z).mean().moved.numpy() for z in batches()]
+    curves = [diagnosis.compare(loss, z).mean().moved.numpy() for z in batches()]
     return np.mean(curves, axis=0)
 
 
@@ -50,8 +50,8 @@ def test_of_another_rule_it_is_what_a_fine_grid_finds(monkeypatch):
     loss = InfoNCELoss(LinearTemperature(0.05, 0.07))
     found, share = nearest_constant(TAUS, moved(loss))
     fine = torch.logspace(-1.5, -0.5, 401, dtype=torch.float64)
-    monkeypatch.setattr(comparison, "CONSTANTS", 401)
-    monkeypatch.setattr(comparison, "constants", lambda: fine)
+    monkeypatch.setattr(diagnosis, "CONSTANTS", 401)
+    monkeypatch.setattr(diagnosis, "constants", lambda: fine)
     curve = moved(loss)
     assert share == pytest.approx(curve.min(), abs=0.003)
     assert share > 0.01

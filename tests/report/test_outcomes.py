@@ -16,11 +16,10 @@ from dystress_text.report.plots import style
 from dystress_text.training.build_loss import build_objective
 from vision.data.loading import Splits
 from vision.data.shapes import make_shapes
-from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.geometry import Geometry, draw_geometry
-from vision.evaluation.run import Results
+from vision.evaluation.knn import Accuracy
 from vision.evaluation.settings import EvaluationSettings
-from vision.pretraining.loss_defaults import VISION
+from vision.pretraining.presets import VISION
 from vision.train import parse
 
 COSINE = ("--temperature=cosine", "--tau_min=0.07", "--tau_max=0.2")
@@ -65,9 +64,8 @@ def image_run(tmp_path, about):
             "linear": asdict(Accuracy(top1 + 7, 99.0)),
             "geometry": asdict(Geometry(0.5, uniformity, -0.7, tolerance, (-1, 0, 1), (1, 2), (3, 4), (5, 6))),
         }
-        results = Results({"settings": asdict(told), "data": about}, folder / "vision-shapes.json")
-        results.encoders = {"untrained": {}, str(folder): {task: found[task] for task in tasks}}
-        results.write()
+        results = {"untrained": {}, str(folder): {task: found[task] for task in tasks}}
+        write_json(folder / "vision-shapes.json", {"settings": asdict(told), "data": about, "results": results})
         return folder
 
     return make

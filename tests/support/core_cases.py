@@ -8,7 +8,6 @@ import torch
 from spec_formulas import Row, Vectors
 
 from dystress_text import core
-from dystress_text.core.comparison import compare as compared  # noqa: F401  # for other tests
 
 PROFILES = [  # all that take tau_min and tau_max
     core.CosineTemperature,

@@ -69,7 +69,7 @@ def test_every_name_builds_and_its_constructors_options_are_settings():
         ({"beta": 1.0}, "beta: only hcl takes it"),
         ({"temp": 0.1, "temperature": "cosine"}, "temp: temperature 'cosine' takes tau_min, tau_max only"),
         ({"tau_min": 0.3, "tau_max": 0.2}, "temperature: tau_min must not exceed tau_max"),
-        ({"temp": -1.0}, "temperature: tau must be a positive"),
+        ({"temp": -1.0}, "temperature: tau must lie"),
         ({"rule": "adnce", "objective": "dclw", "sigma": 1.0}, "rule: adnce does not go with objective dclw"),
         ({"objective": "siglip", "temp": 0.1}, "temp: objective 'siglip' has a learned scale and bias of its own"),
         ({"temperature": "nonsense"}, "temperature: .*nonsense"),
