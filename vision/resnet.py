@@ -217,11 +217,7 @@ def _processor(image_input: ImageInput) -> dict[str, Any]:
 
 
 def load_encoder(folder: str | Path) -> ImageEncoder:
-    """The encoder that :func:`save_encoder` wrote, in fp32.
-
-    Raises:
-        UserError: a file is missing, damaged, or does not belong to the others.
-    """
+    """The encoder that :func:`save_encoder` wrote, in fp32."""
     place = Path(folder)
     file = place / DESCRIPTION
     try:

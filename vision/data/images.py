@@ -102,11 +102,7 @@ class ImageSet:
         return resized(decode(self.encoded.content(row), self.encoded.origin(row)), self.size)
 
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
-        """The images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU; threads decode pictures.
-
-        Raises:
-            DataError: a picture is damaged.
-        """
+        """The images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU; threads decode pictures."""
         if self.images is not None:
             return self.images[torch.from_numpy(rows)]
         return torch.stack(list(_decoders().map(self.image, rows.tolist())))
@@ -120,9 +116,6 @@ class ImageSet:
             rows: b of them.
             kinds: size and scale of crops, and how many of them; a picture is decoded once for all.
             key: seeds the draws, together with the row: the same key gives the same crops, in any batch and process.
-
-        Raises:
-            DataError: a picture is damaged.
         """
         pictures = self.encoded
 

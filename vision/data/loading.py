@@ -53,11 +53,6 @@ def load_images(
         size: side of the images, or of the middle squares of pictures; None for what is said above.
         skip_corrupt: count damaged images and leave them out, with one warning; this decodes every picture once.
         view: side of the encoder's input, used if ``size`` is None; None for :func:`usual_view`.
-
-    Raises:
-        ParameterError: an unknown name, or data that have not been prepared.
-        NoSuchSplitError: the data do not have the split.
-        DataError: a folder or image is damaged.
     """
     if name_or_path == SHAPES:
         return make_shapes(split)
@@ -188,12 +183,7 @@ def load_splits(
     seed: int = 0,
     skip_corrupt: bool = False,
 ) -> Splits:
-    """Read the two splits; see :func:`load_images`. ``limit`` images are drawn from each with the seed.
-
-    Raises:
-        ParameterError: the data do not exist, have no labels, or are of one class.
-        DataError: the data are damaged.
-    """
+    """Read the two splits; see :func:`load_images`. ``limit`` images are drawn from each with the seed."""
     train = load_images(name, "train", data_dir, None, skip_corrupt, view)
     test = load_images(name, "test", data_dir, train.size, skip_corrupt)
     view = view or usual_view(train.size)

@@ -76,9 +76,6 @@ def read_parquet(files: Sequence[Path]) -> tuple[Pictures, Tensor | None, tuple[
     Args:
         files: of one split, with a column ``image`` or ``img``, whose field ``bytes`` holds image files, and perhaps
             one of classes, ``label`` or ``fine_label``.
-
-    Raises:
-        DataError: a file is damaged or lacks a column, or a row has no image or class.
     """
     import datasets  # slow to import
 

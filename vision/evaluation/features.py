@@ -52,15 +52,7 @@ def image_features(
 ) -> Tensor:
     """Features of all images, in evaluation mode: (n, feature_dim) in fp32, on the encoder's device.
 
-    Args:
-        encoder: on the device that computes.
-        images: n of them.
-        transform: of a batch; see :func:`vision.data.augment.evaluation_transform`. Only it may draw random numbers.
-        batch_size: images at a time.
-        dtype: of the products, by autocast.
-
-    Raises:
-        ParameterError: a feature is not finite.
+    ``dtype`` is that of the products, by autocast. Features that are not finite are refused.
     """
     batches = images.batches(batch_size, next(encoder.parameters()).device)
     return torch.cat(_features(encoder, map(transform, batches), dtype))

@@ -86,10 +86,6 @@ def fine_tune(
 
     Returns:
         The classifier and its mean training loss in the last epoch.
-
-    Raises:
-        ParameterError: a weight of a class that is not there.
-        TrainingError: the loss is not finite.
     """
     recipe, train = recipe or FineTuningRecipe(), views.images
     weights = weights_of(class_weights or {}, train.classes)

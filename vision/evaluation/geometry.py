@@ -114,14 +114,10 @@ def draw_geometry(found: Mapping[str, Geometry], title: str) -> Figure:
             f"uniformity {geometry.uniformity:.2f}, inter-class {geometry.interclass_uniformity:.2f}"
         )
         dress(axes, "", "")
-        axes.set_title(f"{_short(Path(name).name or name)}\n{figures}", fontsize=7)
+        # the end of a long name, in which matplotlib reads no formula
+        axes.set_title(f"{(Path(name).name or name)[-30:]}\n{figures}".replace("$", r"\$"), fontsize=7)
     row[0][0].set_ylabel(f"share of pairs (% a bin of {2 / (len(edges) - 1):.2g})")
     legend_below(figure, row[0][0], columns=3 if len(found) > 1 else 1)
     figure.suptitle(title, fontsize=8)
     figure.draw_without_rendering()  # lays it out in the current style
     return figure
-
-
-def _short(name: str, most: int = 30) -> str:
-    """A name that fits above its panel and that matplotlib does not read as a formula."""
-    return (name if len(name) <= most else f"...{name[3 - most :]}").replace("$", r"\$")

@@ -117,13 +117,7 @@ def online_knn(
 ) -> dict[str, float]:
     """The paper's kNN accuracy of an encoder while it trains, by its name, such as ``knn200``.
 
-    Args:
-        encoder: on the device that computes.
-        bank: labelled training images, which vote.
-        queries: labelled test images.
-        transform: of uint8 images to what the encoder takes.
-        k: neighbours.
-        dtype: of the encoder's products.
+    The labelled training images of the bank vote on the queries. ``dtype`` is that of the encoder's products.
     """
     assert bank.labels is not None
     assert queries.labels is not None

@@ -33,7 +33,7 @@ def linear_probe(
     batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> Tensor:
-    """Scores of a linear classifier on fixed features, trained by SGD with momentum, cosine schedule and no decay.
+    """Scores (m, classes) of a linear classifier on fixed features by SGD with momentum, cosine schedule and no decay.
 
     Features are first shifted by their mean and divided by one number, so that their entries have a mean square of 1
     over the training images. This does not change what a linear classifier can express, but one learning rate then
@@ -47,9 +47,6 @@ def linear_probe(
         epochs: of training.
         batch_size: features a step; the learning rate is 0.1 times this over 256.
         seed: of the order. The caller's random state does not change.
-
-    Returns:
-        (m, classes) logits.
     """
     mean = train.mean(0)
     x, y = train - mean, labels.to(train.device)
@@ -77,21 +74,12 @@ def augmented_probe(
     batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> Tensor:
-    """Scores of a linear classifier that is trained on random views, as in the linear evaluation of SimCLR.
+    """Scores (m, classes) of a linear classifier trained on random views, as in the linear evaluation of SimCLR.
 
     The schedule is that of :func:`linear_probe`. The encoder is frozen and in evaluation mode. Features enter as they
     are, and images that do not fill the last batch of an epoch are left out of it.
-
-    Args:
-        encoder: on the device that computes.
-        views: of n labelled images, one view of each.
-        queries: (m, feature_dim) features to score.
-        epochs: of training.
-        batch_size: images a step; the learning rate is 0.1 times this over 256.
-        seed: of the order. What the views draw on the device comes from the caller's random state.
-
-    Returns:
-        (m, classes) logits.
+    Arguments are those of :func:`linear_probe`, with one view of each labelled image in place of features. What the
+    views draw on the device comes from the caller's random state.
     """
     labels, device = views.images.labels, queries.device
     assert labels is not None

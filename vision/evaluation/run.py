@@ -31,11 +31,7 @@ PACKAGES = ("scikit-learn", "numpy", "pillow", "kornia")
 
 
 def run(settings: EvaluationSettings) -> None:
-    """Evaluate: write the result file after each measure, and print a table.
-
-    Raises:
-        UserError: no model, no data, or options that do not fit them.
-    """
+    """Evaluate: write the result file after each measure, and print a table."""
     encoders = load_encoders(settings)
     dataset, data_dir = images_of(settings)
     splits = load_splits(dataset, data_dir, view_of(encoders), settings.limit, settings.seed, settings.skip_corrupt)
