@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from core_cases import OBJECTIVES, views
+from core_cases import OBJECTIVES, assert_same, value_and_gradients, views
 
 from dystress_text.core import (
     CosineTemperature,
@@ -28,30 +28,17 @@ class OwnTemperature(Temperature):
 
     def __init__(self):
         super().__init__()
-        self.base = torch.nn.Parameter(torch.tensor(0.15, dtype=torch.float64))
-        self.slope = torch.nn.Parameter(torch.tensor([0.02, -0.03], dtype=torch.float64))
+        self.base = torch.nn.Parameter(torch.tensor([0.15, 0.02, -0.03], dtype=torch.float64))
         self.unused = torch.nn.Parameter(torch.zeros(3))
 
-    def forward(self, similarity):
-        base, slope = self.base.to(similarity.dtype), self.slope.to(similarity.dtype)
-        return base + slope[0] * similarity + slope[1] * similarity.square()
+    def forward(self, s):
+        a, b, c = self.base.to(s.dtype)
+        return a + b * s + c * s.square()
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr(blockwise, "CPU_BLOCK", 4)
-
-
-def value_and_gradients(loss, z):
-    value = loss(*z)
-    inputs = [*z, *loss.parameters()]
-    return value, *torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
-
-
-def assert_equal(found, expected, limit=1e-10):
-    for x, y in zip(found, expected, strict=True):
-        assert x.dtype == y.dtype
-        assert (x - y).norm().item() <= limit * y.norm().item()
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -60,11 +47,14 @@ def assert_equal(found, expected, limit=1e-10):
 def test_blockwise_is_plain_with_parameters_at_any_block(name, detach, count, monkeypatch):
     z = views(9, 6, count)
     options = {"detach_temperature": detach, "hard_negative_weight": 0.7}
-    plain = value_and_gradients(OBJECTIVES[name].build(OwnTemperature(), blockwise=False, **options), z)
-    for block in (1, 2, 4, 5, 18, 100):  # sizes below, at and above the rows' number, and no multiples of it
+    plain = OBJECTIVES[name].build(OwnTemperature(), blockwise=False, **options)
+    expected = value_and_gradients(plain(*z), [*z, *plain.parameters()])
+    for block in (1, 5, 9, 100):  # sizes below, at and above the rows' number, and no multiples of it
         monkeypatch.setattr(blockwise, "CPU_BLOCK", block)
         loss = OBJECTIVES[name].build(OwnTemperature(), blockwise=True, **options)
-        assert_equal(value_and_gradients(loss, z), plain)
+        found = value_and_gradients(loss(*z), [*z, *loss.parameters()])
+        assert [x.dtype for x in found] == [x.dtype for x in expected]
+        assert_same(found, expected)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -72,16 +62,14 @@ def test_in_fp32_and_at_low_temperatures(name):
     z = views(11, 3)
     single = [x.detach().float().requires_grad_() for x in z]
     for tau in (0.002, 0.01, 0.3):  # logits of 500 and 100 are beyond fp32's exponent
-        value, *gradients = value_and_gradients(OBJECTIVES[name].build(tau, blockwise=True), single)
-        expected, *exact = value_and_gradients(OBJECTIVES[name].build(tau, blockwise=False), z)
-        assert value.item() == pytest.approx(expected.item(), rel=1e-4)
-        for gradient, right in zip(gradients, exact, strict=True):
-            assert float((gradient - right).norm() / right.norm()) < 1e-3  # fp32's share of such logits
+        found = value_and_gradients(OBJECTIVES[name].build(tau, blockwise=True)(*single), single)
+        expected = value_and_gradients(OBJECTIVES[name].build(tau, blockwise=False)(*z), z)
+        assert_same(found, expected, 1e-3)  # fp32's share of such logits
 
 
 @pytest.mark.parametrize(
     ("gib", "itemsize", "expected"),
-    [(140, 4, 8_192), (80, 8, 4_096), (24, 4, 4_096), (8, 4, 2_048), (2, 4, 2_048), (288, 4, 16_384), (999, 4, 16_384)],
+    [(140, 4, 8_192), (80, 8, 4_096), (8, 4, 2_048), (2, 4, 2_048), (999, 4, 16_384)],
 )
 def test_blocks_of_a_gpu_follow_its_memory(gib, itemsize, expected, monkeypatch):
     properties = SimpleNamespace(total_memory=gib * 2**30)
@@ -106,7 +94,7 @@ def test_backward_uses_the_state_of_the_forward(both_views, detach):
         scheduled.temperature.advance(150, 0.75)
         learned.temperature.base.data = learned.temperature.base * (2 if form else 1)  # a new tensor for both forms
         gradients.append([g for value in values for _ in range(2) for g in torch.autograd.grad(value, z, None, True)])
-    assert_equal(gradients[1], gradients[0])  # twice from one graph
+    assert_same(gradients[1], gradients[0])  # twice from one graph
 
 
 @DETACH
