@@ -8,22 +8,14 @@ import pytest
 import torch
 from core_cases import OBJECTIVES, assert_same, value_and_gradients, views
 
-from dystress_text.core import (
-    CosineTemperature,
-    InfoNCELoss,
-    MACLLoss,
-    NTXentLoss,
-    ScheduledTemperature,
-    Temperature,
-    blockwise,
-    objectives,
-)
+from dystress_text import core
+from dystress_text.core import blockwise, objectives
 from dystress_text.core.vectors import unit_vectors
 
 DETACH = pytest.mark.parametrize("detach", [True, False], ids=["detached", "in the graph"])
 
 
-class OwnTemperature(Temperature):
+class OwnTemperature(core.Temperature):
     """A user's, with parameters: one that takes part in the temperature and one that does not."""
 
     def __init__(self):
@@ -87,8 +79,10 @@ def test_backward_uses_the_state_of_the_forward(both_views, detach):
     z, others = views(9, 6), views(13, 3)
     gradients = []
     for form in (False, True):
-        loss = MACLLoss(0.1, 0.8, 0.6, both_views=both_views, detach_temperature=detach, blockwise=form)
-        scheduled, learned = (NTXentLoss(tau, blockwise=form) for tau in (ScheduledTemperature(), OwnTemperature()))
+        loss = core.MACLLoss(0.1, 0.8, 0.6, both_views=both_views, detach_temperature=detach, blockwise=form)
+        scheduled, learned = (
+            core.NTXentLoss(tau, blockwise=form) for tau in (core.ScheduledTemperature(), OwnTemperature())
+        )
         values = [loss(*z), scheduled(*z), learned(*z)]
         loss(*others)
         scheduled.temperature.advance(150, 0.75)
@@ -100,7 +94,7 @@ def test_backward_uses_the_state_of_the_forward(both_views, detach):
 @DETACH
 def test_autocast_does_not_reach_the_backward(detach):
     z = [x.detach().float().requires_grad_() for x in views(9, 6)]
-    loss = NTXentLoss(CosineTemperature(0.1, 0.2), detach_temperature=detach, blockwise=True)
+    loss = core.NTXentLoss(core.CosineTemperature(0.1, 0.2), detach_temperature=detach, blockwise=True)
     expected = torch.autograd.grad(loss(*z), z)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         gradients = torch.autograd.grad(loss(*z), z)
@@ -110,9 +104,9 @@ def test_autocast_does_not_reach_the_backward(detach):
 def test_second_derivatives_are_refused_with_the_way_out_and_the_plain_form_has_them():
     z = views(3, 2)
     with pytest.raises(RuntimeError, match="blockwise=False"):
-        torch.autograd.grad(InfoNCELoss(0.1, blockwise=True)(*z), z, create_graph=True)
+        torch.autograd.grad(core.InfoNCELoss(0.1, blockwise=True)(*z), z, create_graph=True)
     assert torch.autograd.gradgradcheck(unit_vectors, views(3, 4)[:1])
-    assert torch.autograd.gradgradcheck(NTXentLoss(CosineTemperature(0.1, 0.2), False, blockwise=False), z)
+    assert torch.autograd.gradgradcheck(core.NTXentLoss(core.CosineTemperature(0.1, 0.2), False, blockwise=False), z)
 
 
 @pytest.mark.parametrize(("name", "count", "entries"), [("InfoNCE", 2, 25), ("NT-Xent", 2, 100), ("InfoNCE", 4, 75)])

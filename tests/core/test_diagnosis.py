@@ -11,17 +11,8 @@ from core_cases import OBJECTIVES, TEMPERATURES, views
 from gather_cases import own
 from processes import in_threads
 
-from dystress_text.core import (
-    ADNCERule,
-    AlignmentAdaptiveTemperature,
-    HardNegativeRule,
-    InfoNCELoss,
-    NTXentLoss,
-    QueueInfoNCELoss,
-    RINCELoss,
-    SigLIPLoss,
-    diagnosis,
-)
+from dystress_text import core
+from dystress_text.core import diagnosis
 from dystress_text.core.diagnosis import BINS, Comparison, compare, constants, local_temperature, pair_sums
 
 THRESHOLD = 0.1
@@ -87,7 +78,7 @@ def test_sums_and_comparison_equal_loops_over_pairs(name, temperature, detach, h
 
 def test_of_a_queue_the_negatives_are_the_keys_before_the_step():
     module, tau = TEMPERATURES["shifted"]
-    loss = QueueInfoNCELoss(module, queue_size=6, dim=4).double()
+    loss = core.QueueInfoNCELoss(module, queue_size=6, dim=4).double()
     z, keys = views(3, 4), loss.queue.clone()
     rows = [(spec.similarity(x, y), [spec.similarity(x, key) for key in keys]) for x, y in zip(*z, strict=True)]
     check_sums(pair_sums(loss, z, THRESHOLD), rows, tau, partial(INFO_NCE, tau=tau), 3)
@@ -98,9 +89,9 @@ def test_of_a_queue_the_negatives_are_the_keys_before_the_step():
 @pytest.mark.parametrize(
     ("loss", "row_loss"),
     [
-        (RINCELoss(0.2, q=0.5, lam=0.3), partial(spec.rince, tau=0.2, q=0.5, lam=0.3)),
-        (SigLIPLoss(5.0, -3.0).double(), partial(spec.siglip, scale=5.0, bias=-3.0)),
-        (InfoNCELoss(HardNegativeRule(0.2, 1.0, 0.0)), partial(spec.hcl, tau=0.2, tau_plus=0.0, beta=1.0)),
+        (core.RINCELoss(0.2, q=0.5, lam=0.3), partial(spec.rince, tau=0.2, q=0.5, lam=0.3)),
+        (core.SigLIPLoss(5.0, -3.0).double(), partial(spec.siglip, scale=5.0, bias=-3.0)),
+        (core.InfoNCELoss(core.HardNegativeRule(0.2, 1.0, 0.0)), partial(spec.hcl, tau=0.2, tau_plus=0.0, beta=1.0)),
     ],
 )
 def test_rules_and_objectives_that_are_rules_are_compared_with_infonce(loss, row_loss):
@@ -113,16 +104,16 @@ def test_of_a_large_batch_the_first_anchors_count(monkeypatch):
     rows, loss_of = spec.simcse_rows(*z), partial(INFO_NCE, tau=tau)
     monkeypatch.setattr(diagnosis, "MOST_ANCHORS", 5)
     monkeypatch.setattr(diagnosis, "_AT_ONCE", 200)  # four constants at a time
-    check_comparison(compare(InfoNCELoss(module), z), rows[:5], loss_of)
+    check_comparison(compare(core.InfoNCELoss(module), z), rows[:5], loss_of)
     monkeypatch.setattr(diagnosis, "MOST_PAIRS", 9 * 3)
-    check_comparison(compare(InfoNCELoss(module), z), rows[:3], loss_of)
+    check_comparison(compare(core.InfoNCELoss(module), z), rows[:3], loss_of)
 
 
 def test_processes_compare_their_own_anchors_with_the_candidates_of_all():
     (module, tau), z = TEMPERATURES["cosine"], views(6, 4)
 
     def work(gather):
-        return compare(NTXentLoss(module, gather=gather), [own(x, gather.rank, 2) for x in z])
+        return compare(core.NTXentLoss(module, gather=gather), [own(x, gather.rank, 2) for x in z])
 
     rows = spec.simclr_rows(*z)
     for rank, found in enumerate(in_threads(2, work)):
@@ -131,7 +122,7 @@ def test_processes_compare_their_own_anchors_with_the_candidates_of_all():
 
 
 def test_batches_add_and_one_without_a_gradient_does_not_count():
-    loss = InfoNCELoss(TEMPERATURES["shifted"][0])
+    loss = core.InfoNCELoss(TEMPERATURES["shifted"][0])
     first, second = (compare(loss, views(n, 4)) for n in (4, 7))
     nothing = compare(loss, [x * math.nan for x in views(4, 4)])
     mean = Comparison(*(sum(each) for each in zip(first, second, nothing, strict=True))).mean()
@@ -142,14 +133,14 @@ def test_batches_add_and_one_without_a_gradient_does_not_count():
 
 def test_in_fp32_a_large_lead_of_all_positives_still_has_shares():
     z = [torch.eye(6) - 0.9 * (k == 0) * torch.ones(6, 6) / 6 for k in range(2)]  # at 0.01 a lead of 100 and more
-    found = compare(InfoNCELoss(0.1), z)
+    found = compare(core.InfoNCELoss(0.1), z)
     assert float(found.batches) == 1
     assert bool(found.moved.isfinite().all())
 
 
 def test_watching_leaves_no_trace_but_the_mean_similarity_that_the_loss_observes_too():
     z = views(5, 4)
-    loss, alone = (NTXentLoss(AlignmentAdaptiveTemperature(0.1, 0.5, 0.8)) for _ in range(2))
+    loss, alone = (core.NTXentLoss(core.AlignmentAdaptiveTemperature(0.1, 0.5, 0.8)) for _ in range(2))
     pair_sums(loss, z, THRESHOLD)
     compare(loss, z)
     found, expected = (torch.autograd.grad(each(*z), z) for each in (loss, alone))
@@ -165,4 +156,4 @@ def test_the_local_temperature_is_that_of_the_gradient():
     middle = 0.5 * (found[1:].reciprocal() + found[:-1].reciprocal())
     torch.testing.assert_close(middle[5:-5], slope[5:-5], rtol=2e-2, atol=0)
     assert torch.allclose(local_temperature(TEMPERATURES["constant"][0], s, False), torch.full_like(s, 0.1))
-    assert local_temperature(ADNCERule(), s, True) is None
+    assert local_temperature(core.ADNCERule(), s, True) is None

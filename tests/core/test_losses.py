@@ -6,14 +6,8 @@ import torch
 from core_cases import OBJECTIVES, PROFILES, TEMPERATURES, assert_same, value_and_gradients, views
 from gather_cases import losses_of_ranks
 
-from dystress_text.core import (
-    AlignmentAdaptiveTemperature,
-    ConstantTemperature,
-    InfoNCELoss,
-    MACLLoss,
-    NTXentLoss,
-    blockwise,
-)
+from dystress_text import core
+from dystress_text.core import blockwise
 
 EVERY = pytest.mark.parametrize("name", OBJECTIVES)
 DETACH = pytest.mark.parametrize("detach", [True, False], ids=["detached", "in the graph"])
@@ -48,7 +42,7 @@ def test_gradcheck(temperature):
 @pytest.mark.parametrize("form", [False, True])
 def test_the_mean_over_processes_is_the_single_process(name, form):
     """Simulated processes: threads that meet at every gather, so that autograd sees the rows of all of them."""
-    build, adaptive = OBJECTIVES[name].build, AlignmentAdaptiveTemperature(0.1, 0.8, 0.6)
+    build, adaptive = OBJECTIVES[name].build, core.AlignmentAdaptiveTemperature(0.1, 0.8, 0.6)
     for world_size, rows, count, temperature in ((3, 2, 4, TEMPERATURES["shifted"][0]), (2, 3, 2, adaptive)):
         z = views(world_size * rows, 4, count)
         single = build(temperature, hard_negative_weight=0.7, blockwise=False)(*z)
@@ -61,7 +55,7 @@ def test_the_mean_over_processes_is_the_single_process(name, form):
 @pytest.mark.parametrize("name", ["MACL", "MACL, both views"])
 @DETACH
 def test_macl_takes_its_temperature_from_the_batch_without_a_gradient(name, detach):
-    loss = MACLLoss(0.1, 0.8, 0.6, both_views="both" in name, detach_temperature=detach)
+    loss = core.MACLLoss(0.1, 0.8, 0.6, both_views="both" in name, detach_temperature=detach)
     case = OBJECTIVES[name]
     for seed in (0, 1, 0):  # each batch has its own; nothing lingers
         z = views(4, 3, seed=seed)
@@ -80,14 +74,14 @@ def test_info_nce_is_sentence_transformers_multiple_negatives_ranking_loss(count
     for bidirectional, how in ((False, {}), (True, both)):
         theirs = MultipleNegativesRankingLoss(model=None, scale=20.0, **how)
         expected = float(theirs.compute_loss_from_embeddings(z, labels=None))
-        assert float(InfoNCELoss(0.05, bidirectional=bidirectional)(*z)) == pytest.approx(expected, rel=1e-6)
+        assert float(core.InfoNCELoss(0.05, bidirectional=bidirectional)(*z)) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_equal_ends_are_exactly_the_constant_temperature_and_a_number(profile):
     z = [x.detach().float().requires_grad_() for x in views(6, 5)]
     first, *others = (
-        value_and_gradients(NTXentLoss(temperature)(*z), z)
-        for temperature in (profile(0.07, 0.07), ConstantTemperature(0.07), 0.07)
+        value_and_gradients(core.NTXentLoss(temperature)(*z), z)
+        for temperature in (profile(0.07, 0.07), core.ConstantTemperature(0.07), 0.07)
     )
     assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
