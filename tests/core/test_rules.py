@@ -105,9 +105,13 @@ def test_low_temperatures_in_fp32(name, form):
 
 @pytest.mark.parametrize(
     "build",
-    [lambda t: core.HardNegativeRule(t, 1.0, 0.01), lambda t: core.FocalRule(t, 0.3), lambda t: core.ADNCERule(t, 0.4, 0.5),
-     lambda t: core.HardnessRule(t, 3.0)],
-)  # fmt: skip
+    [
+        lambda t: core.HardNegativeRule(t, 1.0, 0.01),
+        lambda t: core.FocalRule(t, 0.3),
+        lambda t: core.ADNCERule(t, 0.4, 0.5),
+        lambda t: core.HardnessRule(t, 3.0),
+    ],
+)
 def test_a_rule_wraps_any_temperature(build):
     """A learned one gets its gradient through the rule, in both forms; a rule knows what its temperature needs."""
     z, gradients = views(6, 3), []
