@@ -135,7 +135,7 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> Comparison:
     size, place = torch.cat(sizes), torch.cat(bins)  # (pairs,)
     rule = size / size.sum()
     moved, histograms = [], []
-    for taus in constants().to(size).split(max(1, _AT_ONCE // len(size))):
+    for taus in torch.split(constants().to(size), max(1, _AT_ONCE // len(size))):
         each = [(s / taus[:, None, None] + bias).log_softmax(2)[:, :, 1:].flatten(1) for s, bias in logits]
         shares = torch.cat(each, dim=1).softmax(dim=1)  # (t, pairs), c / C
         moved.append((shares - rule).abs().sum(dim=1) / 2)
