@@ -17,7 +17,7 @@ from dystress_text import __version__
 from dystress_text.cli.command_line import exit_code
 from dystress_text.errors import UserError
 
-COMMANDS = {  # module with ``main`` and ``make_parser``, loaded when it is called, and what it does
+COMMANDS = {  # module with ``main``, loaded when it is called, and what it does
     "train": ("dystress_text.train", "fine-tune an encoder, unsupervised or on pairs"),
     "senteval": ("dystress_text.senteval", "evaluate a model on the STS and transfer tasks"),
     "prepare": ("dystress_text.preparation.__main__", "get data sets ready"),
@@ -26,7 +26,6 @@ COMMANDS = {  # module with ``main`` and ``make_parser``, loaded when it is call
     "sweep": ("dystress_text.sweep", "train and evaluate many configurations with several seeds"),
     "report": ("dystress_text.report.__main__", "tables and pages of runs, with tests against constant temperatures"),
     "figures": ("dystress_text.figures", "the paper's figures, and curves of runs"),
-    "presets": ("dystress_text.presets", "settings by name: one for each row of the paper"),
 }
 
 

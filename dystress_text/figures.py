@@ -17,7 +17,8 @@ from dystress_text.cli.extras import require
 from dystress_text.errors import ParameterError, UserError, reason_of
 
 ENDINGS = (".png", ".svg", ".pdf")
-OF_PAPER = {
+NEED_NO_RUN = {
+    "default": "the default temperature and its logit beside others, as in the README",
     "profiles": "every temperature function over the similarity",
     "ranges": "the cosine and the shifted profile at several ranges",
     "shifts": "shifted and one-sided profiles",
@@ -25,7 +26,7 @@ OF_PAPER = {
     "logit": "s / tau(s) and its slope, with the temperature in and out of the gradient",
 }
 OUTCOMES = "accuracy-geometry"
-FIGURES = OF_PAPER | {OUTCOMES: "accuracy against uniformity and tolerance of evaluated runs of images"}
+FIGURES = NEED_NO_RUN | {OUTCOMES: "accuracy against uniformity and tolerance of evaluated runs of images"}
 
 
 def make_parser() -> OneLineParser:
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return True
         files = {str(options.name): options.output or Path(f"{options.name}.png")}
         if options.name == "all":
-            files = {name: (options.output or Path("figures")) / f"{name}.png" for name in OF_PAPER}
+            files = {name: (options.output or Path("figures")) / f"{name}.png" for name in NEED_NO_RUN}
         for name, file in files.items():
             draw(name, file, options.runs, options.accuracy)
             print(file)

@@ -97,7 +97,11 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
         """The loss, a scalar, of the tokenised columns: anchors, positives and hard negatives."""
         columns = list(sentence_features)
-        self._check_columns(len(columns))
+        if len(columns) < 2:
+            raise ValueError(
+                f"{type(self.objective).__name__} takes the text columns (anchor, positive) and any number of "
+                f"negatives behind them, got {len(columns)}; labels are not used"
+            )
         temperature = self.objective.temperature
         if temperature.needs_progress and self.model.training and not self._knows_progress:
             raise ValueError(
@@ -146,13 +150,6 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
     def citation(self) -> str:
         """The paper's BibTeX entry, for the model card."""
         return CITATION
-
-    def _check_columns(self, count: int) -> None:
-        if count < 2:
-            raise ValueError(
-                f"{type(self.objective).__name__} takes the text columns (anchor, positive) and any number of "
-                f"negatives behind them, got {count}; labels are not used"
-            )
 
     def _loss_of(self, embeddings: list[Tensor]) -> Tensor:
         """The objective of the columns' embeddings, each (rows, dim)."""

@@ -25,8 +25,7 @@ from dystress_text.cli.command_line import exit_code
 from dystress_text.cli.options import SettingsParser
 from dystress_text.errors import UserError
 from dystress_text.evaluation.run import SentEvalSettings, run
-from dystress_text.report.page import leave_report
-from dystress_text.report.text_page import write_text_report
+from dystress_text.report.text_page import leave_text_report
 from dystress_text.simcse.paper import PUBLISHED
 from dystress_text.training.run_folder import REPORT
 
@@ -60,10 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             if option in SIMCSE_OPTIONS:
                 raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
         settings = SentEvalSettings(**vars(make_parser().parse_args(words)))
-        results = run(settings, PUBLISHED)
+        complete = run(settings, PUBLISHED)
         if (Path(settings.model) / REPORT).is_file():  # the page of a run shows results
-            print(leave_report(Path(settings.model), write=write_text_report))
-        return not results.missing
+            print(leave_text_report(Path(settings.model)))
+        return complete
 
     return exit_code("dystress senteval", work, "interrupted; the result file holds what was finished")
 

@@ -33,7 +33,7 @@ def make_parser() -> OneLineParser:
         choices=TABLES,
         help="sts: the rows of the paper's table; controls: constants; rules: of other papers",
     )
-    add("--presets", nargs="+", default=[], metavar="NAME", help="presets by name: dystress presets")
+    add("--presets", nargs="+", default=[], metavar="NAME", help="presets by name: dystress train --list_presets")
     add("--temperature", help="of a grid; its values are the next options, all combinations of them")
     for name in GRID:
         add(f"--{name}", nargs="+", default=[], type=float, metavar="VALUE", help="of the grid")

@@ -15,24 +15,21 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import transformers
-from accelerate import Accelerator
 
 from dystress_text.cli.command_line import exit_code
-from dystress_text.cli.options import SettingsParser
-from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.export.card import describe_base, write_card
-from dystress_text.report.page import leave_report
-from dystress_text.report.text_page import write_text_report
-from dystress_text.simcse import arguments
-from dystress_text.simcse.run import TextRun, model_path
+from dystress_text.report.text_page import leave_text_report
+from dystress_text.simcse.arguments import parse
+from dystress_text.simcse.run import TextRun
 from dystress_text.simcse.settings import RunSettings
-from dystress_text.training.run import run
+from dystress_text.simcse.start import model_path
 from dystress_text.training.run_folder import write_record
+from dystress_text.training.trainer import run
 
 
 def train(settings: RunSettings) -> dict[str, Any]:
@@ -42,24 +39,14 @@ def train(settings: RunSettings) -> dict[str, Any]:
         UserError: the settings or the data are wrong, or the run cannot be resumed.
     """
 
-    def publish(output: Path, record: Mapping[str, Any], objective: ContrastiveLoss) -> str:
+    def publish(output: Path, record: dict[str, Any]) -> None:
+        record["base_model"] = describe_base(model_path(record["settings"]["model_name_or_path"]))
         write_record(output, record)
         write_card(output, record)
-        page = leave_report(output, objective.temperature, write_text_report)
-        return f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}"
+        page = leave_text_report(output)
+        print(f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}", flush=True)
 
-    def build(accelerator: Accelerator) -> TextRun:
-        built = TextRun(settings, accelerator, publish)
-        if accelerator.is_main_process:
-            built.record["base_model"] = describe_base(model_path(settings.text.model_name_or_path))
-        return built
-
-    return run(settings.engine, build)
-
-
-def make_parser() -> SettingsParser:
-    """The program's options; a preset's defaults are not among them."""
-    return arguments.make_parser(__doc__)
+    return run(settings.engine, lambda accelerator: TextRun(settings, accelerator, publish))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
 
     def work() -> bool:
-        train(arguments.parse(sys.argv[1:] if argv is None else argv, __doc__))
+        train(parse(sys.argv[1:] if argv is None else argv, __doc__))
         return True
 
     return exit_code("dystress train", work)

@@ -1,7 +1,6 @@
 """Small models and texts that the tests share. Nothing is downloaded."""
 
 import gc
-import importlib.util
 import json
 import os
 import signal
@@ -11,9 +10,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if "PYTEST_XDIST_WORKER" in os.environ:  # a process on each core: one thread each, and in the programs they start
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +19,7 @@ from hypothesis import settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
-from dystress_text.simcse.corpus import TextFile, TokenizedCorpus, load_corpus
+from dystress_text.simcse.corpus import TextFile, load_corpus
 
 # The background jobs of a script ignore Ctrl-C, and every program that they start does.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -30,8 +27,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # a machine may be busy; a test with a budget of its own names it
 settings.register_profile("tests", max_examples=50, deadline=None)
 settings.load_profile("tests")
-
-LIMIT, SLOW_LIMIT = 300, 900  # seconds of a test; the machine may be busy
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -57,13 +52,13 @@ FAMILIES = {
 }
 
 
-def build_transformer(family: str) -> torch.nn.Module:
+def build_transformer(family):
     """A random encoder of a family, with position tables for 40 tokens."""
     torch.manual_seed(0)
     return AutoModel.from_config(AutoConfig.for_model(family, **SIZES, **FAMILIES[family]))
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer():
     vocabulary = {word: i for i, word in enumerate(["[CLS]", "[PAD]", "[SEP]", "[UNK]", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
@@ -72,19 +67,15 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 2)]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        cls_token="[CLS]",
-        pad_token="[PAD]",
-        sep_token="[SEP]",
-        unk_token="[UNK]",
+        tokenizer_object=tokenizer, cls_token="[CLS]", pad_token="[PAD]", sep_token="[SEP]", unk_token="[UNK]",
         model_input_names=["input_ids", "attention_mask"],
-    )
+    )  # fmt: skip
 
 
-def make_sentences(n: int, seed: int = 0) -> list[str]:
+def make_sentences(n, seed=0):
     """Distinct word sequences of 3 to 12 words."""
     generator = torch.Generator().manual_seed(seed)
-    found: dict[str, None] = {}
+    found = {}
     while len(found) < n:
         length = int(torch.randint(3, 13, (1,), generator=generator))
         found[" ".join(WORDS[int(i)] for i in torch.randint(len(WORDS), (length,), generator=generator))] = None
@@ -92,12 +83,12 @@ def make_sentences(n: int, seed: int = 0) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer():
     return build_tokenizer()
 
 
 @pytest.fixture(scope="session")
-def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_bert(tmp_path_factory):
     """A folder with a random BERT and its tokenizer."""
     folder = tmp_path_factory.mktemp("tiny-bert")
     build_transformer("bert").save_pretrained(folder)
@@ -106,7 +97,7 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def text_file(tmp_path_factory):
     """200 sentences, one a line."""
     file = tmp_path_factory.mktemp("text") / "sentences.txt"
     file.write_text("".join(f"{sentence}\n" for sentence in make_sentences(200)))
@@ -114,13 +105,13 @@ def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def corpus(text_file: Path, tokenizer: PreTrainedTokenizerFast) -> TokenizedCorpus:
+def corpus(text_file, tokenizer):
     """The sentences of ``text_file``, of 16 tokens at most."""
-    return load_corpus(TextFile(text_file), tokenizer, 16, progress=False)
+    return load_corpus(TextFile(text_file), tokenizer, 16)
 
 
 @pytest.fixture(scope="session")
-def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data_dir(tmp_path_factory):
     """A data folder with a small STS-B dev file, scored by shared words."""
     data = tmp_path_factory.mktemp("data")
     folder = data / "senteval" / "STS" / "STSBenchmark"
@@ -150,72 +141,53 @@ def flags(tiny_run, tmp_path):
     return [*tiny_run, f"--output_dir={tmp_path / 'out'}"]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every test has an end. Slow ones come first, the longest at the head: ``slow(40)`` says how long."""
-    seconds = {}
-    for item in items:
-        slow = item.get_closest_marker("slow")
-        seconds[item] = 0 if slow is None else (slow.args or (10,))[0]
-        if config.pluginmanager.hasplugin("timeout") and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(SLOW_LIMIT if slow else LIMIT))
+def pytest_collection_modifyitems(items):
+    """Slow tests come first, the longest at the head: ``slow(40)`` says how long."""
+    marks = {item: item.get_closest_marker("slow") for item in items}
+    longest = sorted((item for item in items if marks[item]), key=lambda item: -(marks[item].args or (10,))[0])
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    longest = sorted((item for item in items if seconds[item]), key=lambda item: -seconds[item])
     shares = [item for first in range(processes) for item in longest[first::processes]]  # worksteal cuts the list so
-    items[:] = [*shares, *(item for item in items if not seconds[item])]
+    items[:] = [*shares, *(item for item in items if not marks[item])]
     gc.collect()
     gc.freeze()  # what was imported stays: collecting garbage, as each run does twice, need not walk over it
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _own_cache(tmp_path_factory: pytest.TempPathFactory):
-    patch = pytest.MonkeyPatch()
-    patch.setenv("DYSTRESS_CACHE", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def galleries() -> Iterator[Callable[..., Any] | None]:
-    """What draws the pictures of a run's page, which takes longer than the tests' runs: pages are left without."""
-    if importlib.util.find_spec("matplotlib") is None:
-        yield None
-        return
+def galleries(tmp_path_factory):
+    """A cache of the tests' own; and pages without their pictures, which take longer than the tests' runs."""
     from dystress_text.report import page_drawings
 
     whole = page_drawings.galleries
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DYSTRESS_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setattr(page_drawings, "galleries", lambda runs: [])
         yield whole
 
 
 @pytest.fixture
-def with_pictures(galleries: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def with_pictures(galleries, monkeypatch):
     """The pages of a test have their pictures."""
     monkeypatch.setattr("dystress_text.report.page_drawings.galleries", galleries)
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
+def shared():
     """The folder of real data beside the checkout."""
     if not (SHARED / "data").is_dir():
         pytest.skip("no real data: the folder shared/ is not beside the checkout")
     return SHARED
 
 
-def reset_accelerator() -> None:
+@pytest.fixture(scope="session")
+def paper_tables(shared):
+    """The paper's tables, from beside the checkout."""
+    return json.loads((shared / "paper_tables.json").read_text())
+
+
+def reset_accelerator():
     """Accelerate keeps its state for the life of the process; tests want one each."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
-
-
-@pytest.fixture(scope="session")
-def paper_tables() -> dict[str, Any]:
-    """The paper's tables, from beside the checkout."""
-    file = SHARED / "paper_tables.json"
-    if not file.is_file():
-        pytest.skip("no ../shared/paper_tables.json")
-    tables: dict[str, Any] = json.loads(file.read_text())
-    return tables
 
 
 @pytest.fixture(autouse=True)

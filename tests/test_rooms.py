@@ -39,7 +39,7 @@ def test_what_is_loaded_at_the_start():
     assert "training" in of_rooms
     assert of_rooms.isdisjoint(rooms.NOT_FOR_VISION)
     programs = [module for module in TREE if rooms.room_of(module) == "programs" and not module.startswith("data.")]
-    found = rooms.loaded(TREE, *programs, "vision.pretraining.presets")
+    found = rooms.loaded(TREE, *programs)
     assert "torch" in found
     assert found.isdisjoint(EXTRAS | EXTRAS_OF_VISION)
 

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
+from pathlib import Path
 
 import transformers
 
 from dystress_text.cli.command_line import exit_code
-from dystress_text.report.page import leave_report, write_report
+from dystress_text.core.registry import Temperature
+from dystress_text.report.page import leave_report, render_page
+from dystress_text.report.runs import read_finished
 from dystress_text.training.arguments import parse_settings
-from dystress_text.training.run import run
+from dystress_text.training.trainer import run
 from vision.evaluation.table import page_tables
 from vision.pretraining.presets import PRESETS
 from vision.pretraining.run import build_vision_run
@@ -46,6 +48,16 @@ def parse(argv: Sequence[str]) -> PretrainSettings:
     return PretrainSettings(vision, loss, engine, preset)
 
 
+def publish(folder: Path, temperature: Temperature | None) -> str:
+    """Leave the page of a finished run, and return a line about it."""
+
+    def page() -> str:
+        (finished,), _ = read_finished([folder])
+        return render_page([(finished, temperature)], page_tables(finished.record))
+
+    return leave_report(folder, page)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     transformers.utils.logging.set_verbosity_error()
@@ -53,7 +65,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> bool:
         settings = parse(sys.argv[1:] if argv is None else argv)
-        publish = partial(leave_report, write=partial(write_report, tables=page_tables))
         run(settings.engine, lambda accelerator: build_vision_run(settings, accelerator, publish))
         return True
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import signal
 import sys
 import warnings
 from collections.abc import Callable
 from typing import NoReturn
 
-from dystress_text.cli.access_tokens import without_tokens
 from dystress_text.errors import Interrupted, ParameterError, UserError
+
+_TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
+_SHORTEST = 8  # a shorter value is not a token, and replacing it would hide ordinary words
 
 
 class OneLineErrors:
@@ -33,6 +36,15 @@ class OneLineParser(OneLineErrors, argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+
+
+def without_tokens(text: str) -> str:
+    """The text with stars in place of each access token of the hub: the environment's, and what has the form of one."""
+    for variable in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        token = os.environ.get(variable, "").strip()
+        if len(token) >= _SHORTEST:
+            text = text.replace(token, "***")
+    return _TOKEN.sub("***", text)
 
 
 def one_line(message: str) -> str:

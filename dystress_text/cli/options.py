@@ -12,7 +12,6 @@ class Settings:
 from __future__ import annotations
 
 import copy
-import math
 import re
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -24,8 +23,6 @@ from transformers import HfArgumentParser
 
 from dystress_text.cli.command_line import OneLineErrors
 from dystress_text.errors import ParameterError
-
-_INTERVAL, _NEEDS = "interval", "needs"  # keys of a field's metadata that argparse does not know
 
 
 def option(
@@ -47,10 +44,9 @@ def option(
         choices: the valid words.
         **more: further arguments of argparse's ``add_argument``.
     """
-    metadata: dict[str, Any] = {"help": help, **more}
-    for key, value in ((_INTERVAL, interval), (_NEEDS, needs), ("choices", choices and list(choices))):
-        if value is not None:
-            metadata[key] = value
+    metadata = {"help": help, "interval": interval, "needs": needs, **more}
+    if choices is not None:
+        metadata["choices"] = list(choices)
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -67,10 +63,11 @@ def reworded(settings: type, name: str, help: str, default: Any = MISSING) -> An
 def check_options(settings: Any) -> None:
     """Check that each option of a dataclass lies in its interval and has the option that it needs."""
     for entry in fields(settings):
-        value, interval, needs = getattr(settings, entry.name), *map(entry.metadata.get, (_INTERVAL, _NEEDS))
-        if interval is not None and value is not None and not lies_in(value, interval):
-            raise ParameterError(entry.name, f"must {_in_words(interval)}, got {value}")
-        if needs is not None and value != default_of(entry) and getattr(settings, needs) in (None, False):
+        value = getattr(settings, entry.name)
+        interval, needs = entry.metadata.get("interval"), entry.metadata.get("needs")
+        if interval and value is not None and not lies_in(value, interval):
+            raise ParameterError(entry.name, f"must lie in {interval}, got {value}")
+        if needs and value != default_of(entry) and getattr(settings, needs) in (None, False):
             raise ParameterError(entry.name, f"has no effect without {needs}")
 
 
@@ -83,21 +80,9 @@ def lies_in(value: object, interval: str) -> bool:
     """Whether a number lies in an interval such as ``[0, 1)``; NaN lies in none, nor does what is not a number."""
     if not isinstance(value, int | float):  # argparse makes a list of ``--option=--``
         return False
-    low, high = (_number(end) for end in interval[1:-1].split(","))
+    low, high = map(float, interval[1:-1].split(","))
     above = low <= value if interval[0] == "[" else low < value
     return above and (value <= high if interval[-1] == "]" else value < high)
-
-
-def _number(text: str) -> float:
-    base, _, exponent = text.strip().partition("^")
-    return math.pow(float(base), float(exponent or 1))
-
-
-def _in_words(interval: str) -> str:
-    low, high = (end.strip() for end in interval[1:-1].split(","))
-    if high != "inf":
-        return f"lie in {interval}"
-    return f"be at least {low}" if interval[0] == "[" else "be positive" if low == "0" else f"be above {low}"
 
 
 class SettingsParser(OneLineErrors, HfArgumentParser):
@@ -110,5 +95,6 @@ class SettingsParser(OneLineErrors, HfArgumentParser):
     @staticmethod
     def _parse_dataclass_field(parser: ArgumentParser, field: Field[Any]) -> None:
         known = copy.copy(field)
-        known.metadata = MappingProxyType({k: v for k, v in field.metadata.items() if k not in (_INTERVAL, _NEEDS)})
+        metadata = {key: value for key, value in field.metadata.items() if key not in ("interval", "needs")}
+        known.metadata = MappingProxyType(metadata)
         HfArgumentParser._parse_dataclass_field(parser, known)

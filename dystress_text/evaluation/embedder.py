@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dystress_text.encoders.encoder import build_encoder, length_limit, pooler_encoder, position_limit
 from dystress_text.encoders.pooling import POOLERS
@@ -31,18 +33,14 @@ class EncodedOnce:
 
     def __init__(self, encode: Embed) -> None:
         self.encode = encode
-        self._rows: dict[str, int] = {}  # of each sentence in the vectors
-        self._vectors: Tensor | None = None  # (distinct sentences, dim)
+        self._vectors: dict[str, Tensor] = {}
 
     def __call__(self, sentences: Sequence[str]) -> Tensor:
         """Vectors of sentences: (n, dim), fp32, on the device of the encoder's vectors."""
-        new = [sentence for sentence in dict.fromkeys(sentences) if sentence not in self._rows]
+        new = [sentence for sentence in dict.fromkeys(sentences) if sentence not in self._vectors]
         if new:
-            vectors = self.encode(new).float()
-            self._vectors = vectors if self._vectors is None else torch.cat([self._vectors, vectors])
-            self._rows.update(zip(new, range(len(self._rows), len(self._vectors)), strict=True))
-        assert self._vectors is not None
-        return self._vectors[torch.tensor([self._rows[s] for s in sentences], device=self._vectors.device)]
+            self._vectors.update(zip(new, self.encode(new).float(), strict=True))
+        return torch.stack([self._vectors[sentence] for sentence in sentences])
 
 
 def refusing_useless(encode: Embed) -> Embed:
@@ -72,19 +70,25 @@ def load_model(
         progress: show a progress bar.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    with torch.random.fork_rng(devices=[]):  # weights missing from a file are drawn at random
-        load = _load_sentence_transformer if pooler_type is None else _load_encoder
-        embed, limit = load(model, pooler_type or "", dtype, batch_size, progress, device)
+    forward = DTYPES[dtype], batch_size, progress, device
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # weights missing from a file are drawn at random
+        if pooler_type is None:
+            embed, module, limit = _load_sentence_transformer(model, *forward)
+        else:
+            embed, module, limit = _load_encoder(model, pooler_type, *forward)
+    digest = hashlib.sha256()
+    for tensor in module.state_dict().values():
+        digest.update(tensor.cpu().flatten().view(torch.uint8).numpy())
     return embed, {
-        "model": model, "pooler_type": pooler_type, "max_seq_length": limit, "dtype": dtype, "device": device
+        "model": model, "pooler_type": pooler_type, "max_seq_length": limit, "dtype": dtype, "device": device,
+        "weights": digest.hexdigest(),
     }  # fmt: skip
 
 
 def _load_encoder(
-    model: str, pooler_type: str, dtype: str, batch_size: int, progress: bool, device: str
-) -> tuple[Embed, int]:
-    if pooler_type not in EVALUATED:
-        raise ParameterError("pooler_type", f"unknown pooler {pooler_type!r}; known are {', '.join(EVALUATED)}")
+    model: str, pooler_type: str, dtype: torch.dtype, batch_size: int, progress: bool, device: str
+) -> tuple[Embed, nn.Module, int]:
     found = load_pretrained(model)
     if pooler_type == OWN_POOLER:
         encoder = pooler_encoder(found)
@@ -96,16 +100,13 @@ def _load_encoder(
                 stacklevel=3,
             )
     encoder.to(device)
-
-    def embed(sentences: Sequence[str]) -> Tensor:
-        return encoder.encode(sentences, found.tokenizer, batch_size, progress=progress, dtype=DTYPES[dtype])
-
-    return embed, length_limit(found.tokenizer, encoder.transformer)
+    embed = partial(encoder.encode, tokenizer=found.tokenizer, batch_size=batch_size, progress=progress, dtype=dtype)
+    return embed, encoder, length_limit(found.tokenizer, encoder.transformer)
 
 
 def _load_sentence_transformer(
-    model: str, _: str, dtype: str, batch_size: int, progress: bool, device: str
-) -> tuple[Embed, int]:
+    model: str, dtype: torch.dtype, batch_size: int, progress: bool, device: str
+) -> tuple[Embed, nn.Module, int]:
     if not (Path(model) / "modules.json").is_file():
         raise ParameterError(
             "model",
@@ -126,7 +127,7 @@ def _load_sentence_transformer(
         )
 
     def embed(sentences: Sequence[str]) -> Tensor:
-        with torch.autocast(device, DTYPES[dtype], enabled=dtype != "fp32"):
+        with torch.autocast(device, dtype, enabled=dtype != torch.float32):
             return encoder.encode(
                 list(sentences),
                 batch_size=batch_size,
@@ -134,4 +135,4 @@ def _load_sentence_transformer(
                 show_progress_bar=progress and sys.stderr.isatty(),  # its bar would fill a log file
             )
 
-    return embed, limit
+    return embed, encoder, limit

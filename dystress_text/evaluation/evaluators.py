@@ -7,28 +7,35 @@ without evaluation.
 from __future__ import annotations
 
 import hashlib
-import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.evaluation.catalogue import TransferTask, choose_transfer, eval_pairs
+from dystress_text.evaluation.catalogue import (
+    MINI_TRANSFER_TASKS,
+    TASKS,
+    TRANSFER_TASKS,
+    TransferTask,
+    eval_pairs,
+    suite_folder,
+)
 from dystress_text.evaluation.embedder import EncodedOnce
 from dystress_text.evaluation.readers import Labelled, StsPairs
 from dystress_text.evaluation.scored_pairs import read_scored_pairs
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.evaluation.sts import Embed, StsResult, evaluate_sts
+from dystress_text.evaluation.sts import Embed, score_vectors
 
-AVERAGE, TRANSFER_AVERAGE = "avg_spearman", "avg_transfer_dev"
+AVERAGE, TRANSFER_AVERAGE, STSB_DEV = "avg_spearman", "avg_transfer_dev", "sts_b_dev_spearman"
+KINDS = ("spearman", "alignment", "uniformity")  # of metrics of scored pairs
 _OTHER_NAMES = {  # of metrics: short ones and SimCSE's
-    "avg": AVERAGE, "avg_sts": AVERAGE, "avg_transfer": TRANSFER_AVERAGE, "stsb_spearman": "sts_b_dev_spearman",
+    "avg": AVERAGE, "avg_sts": AVERAGE, "avg_transfer": TRANSFER_AVERAGE, "stsb_spearman": STSB_DEV,
     "sickr_spearman": "sick_r_dev_spearman",
 }  # fmt: skip
 
@@ -55,10 +62,10 @@ class StsEvaluator:
 
     @property
     def best_metrics(self) -> Sequence[str]:
-        return (f"{self.pairs.slug}_spearman",)
+        return [self.pairs.metric("spearman")]
 
     def __call__(self, embed: Embed) -> dict[str, float]:
-        return sts_metrics(self.pairs, evaluate_sts(self.pairs, embed))
+        return sts_metrics(self.pairs, embed(self.pairs.sentences))
 
 
 @dataclass(frozen=True)
@@ -108,12 +115,13 @@ class Evaluation:
         metrics: dict[str, float] = {}
         embed = EncodedOnce(encode)
         start = time.perf_counter()
-        with random_state_kept():
+        begun = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        with torch.random.fork_rng([torch.cuda.current_device()] if begun else []):
             for evaluator in self.evaluators:
                 metrics |= evaluator(embed)
         self.seconds += time.perf_counter() - start
         if len(self.pairs) > 1:
-            metrics[AVERAGE] = float(np.mean([metrics[f"{pairs.slug}_spearman"] for pairs in self.pairs]))
+            metrics[AVERAGE] = float(np.mean([metrics[pairs.metric("spearman")] for pairs in self.pairs]))
         return metrics
 
     def best_metric(self, name: str | None) -> str | None:
@@ -124,30 +132,22 @@ class Evaluation:
         known = [metric for evaluator in self.evaluators for metric in evaluator.best_metrics]
         if name is None:
             return next(iter(known), None)
-        scored = [f"{pairs.slug}_spearman" for pairs in self.pairs]
+        scored = [pairs.metric("spearman") for pairs in self.pairs]
         known += [AVERAGE] if len(scored) > 1 else []
         plain = name.removeprefix("eval_")  # transformers knows metrics with and without it
-        for candidate in (name, plain, _OTHER_NAMES.get(plain), f"{plain.lower()}_dev_accuracy"):
+        meant = _OTHER_NAMES.get(plain, plain)
+        for candidate in (name, plain, meant, f"{plain.lower()}_dev_accuracy"):
             if candidate in known:
                 return candidate
-        if scored and (plain == "stsb_spearman" or _OTHER_NAMES.get(plain, plain) == AVERAGE):
+        if scored and meant in (AVERAGE, STSB_DEV):
             return scored[0]
         reason = f"known: {', '.join(known)}" if known else "eval_set none evaluates nothing"
         raise ParameterError("metric_for_best_model", f"no {name!r}; {reason}")
 
-
-@contextmanager
-def random_state_kept() -> Iterator[None]:
-    """Restore the random states of Python, NumPy and torch (CPU and the current CUDA device) at the end."""
-    begun = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    devices = [torch.cuda.current_device()] if begun else []
-    of_python, of_numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices):
-            yield
-    finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)
+    def digest(self) -> str:
+        """A checksum of all scored pairs, which decide with the settings which model is the best."""
+        pairs = [(pairs.slug, pairs.first, pairs.second, pairs.scores.tolist()) for pairs in self.pairs]
+        return hashlib.sha256(repr(pairs).encode()).hexdigest()
 
 
 def build_evaluation(settings: EvaluationSettings, data_dir: str | Path | None = None) -> Evaluation:
@@ -157,22 +157,15 @@ def build_evaluation(settings: EvaluationSettings, data_dir: str | Path | None =
         settings: sets, files and tasks to evaluate on.
         data_dir: where prepared data lie; None for the usual place.
     """
-    files, limits = settings.eval_file or [], settings.eval_score_range
-    accepted = None if limits is None else (limits[0], limits[1])
-    sets = [(f"the set {name}", eval_pairs(name, data_dir)) for name in settings.eval_set]
-    sets += [(file, read_scored_pairs(file, settings.eval_columns, accepted)) for file in files]
-    taken = {AVERAGE.removesuffix("_spearman"): "the mean over all sets"}
-    evaluators: list[Evaluator] = []
-    for what, pairs in sets:
-        if pairs is None:  # of the set none
-            continue
-        if pairs.slug in taken:
-            said = (
-                f"{what!r} and {taken[pairs.slug]!r} would both have the metric {pairs.slug}_spearman; rename the file"
-            )
-            raise ParameterError("eval_file", said)
-        taken[pairs.slug] = what
-        evaluators.append(StsEvaluator(pairs))
+    sets = [eval_pairs(name, data_dir) for name in dict.fromkeys(settings.eval_set) if name != "none"]
+    sets += [
+        read_scored_pairs(file, settings.eval_columns, settings.eval_score_range) for file in settings.eval_file or []
+    ]
+    metrics = [AVERAGE, *(pairs.metric("spearman") for pairs in sets)]
+    twice = next((metric for metric in metrics if metrics.count(metric) > 1), None)
+    if twice is not None:
+        raise ParameterError("eval_file", f"two sets would have the metric {twice}; rename the file")
+    evaluators: list[Evaluator] = [StsEvaluator(pairs) for pairs in sets]
     if settings.eval_transfer is not None:
         evaluators.append(transfer_evaluator(settings.eval_transfer, data_dir))
     return Evaluation(evaluators)
@@ -185,37 +178,34 @@ def transfer_evaluator(names: Sequence[str], data_dir: str | Path | None = None)
         names: of tasks, those of the small sets included, or ``all`` for SentEval's seven.
         data_dir: where prepared data lie; None for the usual place.
     """
-    try:
-        return TransferEvaluator([(task, task.read(folder)) for task, folder in choose_transfer(names, data_dir)])
-    except DataError as error:
-        raise ParameterError("eval_transfer", str(error)) from error
+    suites = {"senteval": TRANSFER_TASKS, "mini": MINI_TRANSFER_TASKS}
+    known = {task.name: (task, suite) for suite, tasks in suites.items() for task in tasks}
+    chosen = []
+    for name in dict.fromkeys(TASKS["transfer"] if list(names) == ["all"] else names):
+        if name not in known:
+            raise ParameterError("eval_transfer", f"no task {name!r}; known are all, or some of {', '.join(known)}")
+        task, suite = known[name]
+        try:
+            chosen.append((task, task.read(suite_folder(suite, data_dir))))
+        except DataError as error:
+            reason = f"no {name}: {error}; prepare the data (dystress prepare senteval)"
+            raise ParameterError("eval_transfer", reason) from error
+    return TransferEvaluator(chosen)
 
 
-def digest_of(evaluation: Evaluation) -> str:
-    """A checksum of all scored pairs, which decide with the settings which model is the best."""
-    digest = hashlib.sha256()
-    for pairs in evaluation.pairs:
-        digest.update(repr((pairs.slug, pairs.first, pairs.second, pairs.scores.tolist())).encode())
-    return digest.hexdigest()
-
-
-def sts_metrics(pairs: StsPairs, result: StsResult) -> dict[str, float]:
-    """A result as metrics named after its set."""
-    return {f"{pairs.slug}_{key}": value for key, value in vars(result).items()}
+def sts_metrics(pairs: StsPairs, vectors: Tensor) -> dict[str, float]:
+    """The scores of the vectors of ``pairs.sentences``, as metrics named after the set."""
+    return {pairs.metric(kind): value for kind, value in vars(score_vectors(pairs, vectors)).items()}
 
 
 def sts_line(title: str, pooler: str, pairs: StsPairs, metrics: Mapping[str, float]) -> str:
     """A line of the table at the end of a run: the figures of a pooler on a set."""
-    spearman, alignment, uniformity = (metrics[name] for name in _names(pairs))
+    spearman, alignment, uniformity = (metrics[pairs.metric(kind)] for kind in KINDS)
     return f"{title:24} {pooler:16} {spearman:8.2f} {alignment:9.4f} {uniformity:10.4f}"
 
 
 def further_lines(evaluation: Evaluation, metrics: Mapping[str, float], pooler: str) -> list[str]:
     """Lines of the table at the end of a run for all metrics except those of the first set of scored pairs."""
-    shown = {name for pairs in evaluation.pairs for name in _names(pairs)}
+    shown = {pairs.metric(kind) for pairs in evaluation.pairs for kind in KINDS}
     lines = [sts_line(pairs.name, pooler, pairs, metrics) for pairs in evaluation.pairs[1:]]
     return lines + [f"{name:41} {value:8.2f}" for name, value in metrics.items() if name not in shown]
-
-
-def _names(pairs: StsPairs) -> list[str]:
-    return [f"{pairs.slug}_{key}" for key in ("spearman", "alignment", "uniformity")]

@@ -7,9 +7,10 @@ or damaged is a DataError that names file and line.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,7 @@ from numpy.typing import NDArray
 from dystress_text.errors import DataError
 
 POSITIVE_SCORE = 4.0  # as is usual for SimCSE, alignment is that of the pairs scored above it
-
-STS_SUBSETS = {
-    "STS12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
-    "STS13": ("FNWN", "headlines", "OnWN"),
-    "STS14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
-    "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
-    "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
-}
+BINARY = ("0", "1")
 TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 
 Row = tuple[str, list[str]]  # file and line for errors, and the columns
@@ -35,17 +29,17 @@ class StsPairs:
     """Sentence pairs with gold scores.
 
     Attributes:
-        name: the set's name in tables.
         first: the first sentence of each pair.
         second: the second sentence of each pair.
         scores: (pairs,) gold similarity: 0 to 5 for STS, 1 to 5 for SICK, any finite numbers for a user's file.
+        name: the set's name in tables.
         positive_above: alignment uses the pairs scored above this value.
     """
 
-    name: str
     first: tuple[str, ...]
     second: tuple[str, ...]
     scores: NDArray[np.float64]
+    name: str = "STS"
     positive_above: float = POSITIVE_SCORE
 
     def __len__(self) -> int:
@@ -55,6 +49,10 @@ class StsPairs:
     def slug(self) -> str:
         """The name inside metric names: ``STS-B dev`` becomes ``sts_b_dev``."""
         return self.name.lower().replace("-", "_").replace(" ", "_")
+
+    def metric(self, kind: str) -> str:
+        """The name of a metric of the set, such as ``sts_b_dev_spearman``."""
+        return f"{self.slug}_{kind}"
 
     @property
     def sentences(self) -> list[str]:
@@ -83,20 +81,28 @@ def one_spaced(text: str) -> str:
     return " ".join(text.split())
 
 
+def score_of(cell: Any) -> float:
+    """A finite number; anything else is a ValueError."""
+    try:
+        score = float(cell)
+    except (ValueError, TypeError, OverflowError):
+        score = math.nan
+    if not math.isfinite(score):
+        raise ValueError(f"{cell!r} is not a finite number")
+    return score
+
+
 def read_rows(
     path: Path, columns: int = 1, separator: str = "\t", encoding: str = "utf-8", header: bool = False
 ) -> list[Row]:
     """The lines of a file in columns, at least so many."""
     try:
         with path.open(encoding=encoding, newline="\n") as file:
-            text = file.read()
+            lines = file.read().removesuffix("\n").split("\n")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8: {error.reason} at byte {error.start}") from error
-    if not text:
-        raise DataError(f"{path} is empty")
-    lines = text.removesuffix("\n").split("\n")
     rows = [(f"{path}, line {number}", line.split(separator)) for number, line in enumerate(lines, 1)][header:]
     for where, row in rows:
         if len(row) < columns:
@@ -107,58 +113,36 @@ def read_rows(
 # ---- pairs with scores -----------------------------------------------------------------------------------------------
 
 
-def read_sts_benchmark(path: str | Path, name: str = "STS-B") -> StsPairs:
+def read_sts_benchmark(path: Path) -> StsPairs:
     """Read the STS Benchmark's layout: tabs, no header, no quoting, score in column 5, sentences in 6 and 7."""
-    return _pairs(name, Path(path), ((where, row[5], row[6], row[4]) for where, row in read_rows(Path(path), 7)))
+    return _scored((where, row[5], row[6], row[4]) for where, row in read_rows(path, 7))
 
 
-def read_sick(path: str | Path, name: str = "SICK-R") -> StsPairs:
+def read_sick(path: Path) -> StsPairs:
     """Read a SICK file: tabs, a header, sentences in columns 2 and 3, relatedness in column 4."""
-    rows = read_rows(Path(path), 4, header=True)
-    return _pairs(name, Path(path), ((where, row[1], row[2], row[3]) for where, row in rows))
+    return _scored((where, row[1], row[2], row[3]) for where, row in read_rows(path, 4, header=True))
 
 
-def read_sts_year(folder: str | Path, name: str) -> dict[str, StsPairs]:
-    """Read the subsets of one of STS12 to STS16 from a folder such as ``STS/STS12-en-test``, by name.
-
-    A pair without a score (an empty line) is dropped.
-    """
-    subsets = {}
-    for subset in STS_SUBSETS[name]:
-        inputs, golds = Path(folder) / f"STS.input.{subset}.txt", Path(folder) / f"STS.gs.{subset}.txt"
-        pairs, scores = read_rows(inputs, 2), read_rows(golds)
-        if len(pairs) != len(scores):
-            raise DataError(f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be equally long")
-        together = ((where, *pair[:2], gold[0]) for (_, pair), (where, gold) in zip(pairs, scores, strict=True))
-        subsets[subset] = _pairs(f"{name} {subset}", golds, (row for row in together if row[3].strip()))
-    return subsets
+def read_sts_subset(inputs: Path, golds: Path) -> StsPairs:
+    """Read a subset of STS12 to STS16: two columns of sentences, and the scores; a pair without one is dropped."""
+    pairs, scores = read_rows(inputs, 2), read_rows(golds)
+    if len(pairs) != len(scores):
+        raise DataError(f"{inputs} has {len(pairs)} lines and {golds} has {len(scores)}: they must be equally long")
+    together = ((where, *pair[:2], gold[0]) for (_, pair), (where, gold) in zip(pairs, scores, strict=True))
+    return _scored(row for row in together if row[3].strip())
 
 
-def concatenate(name: str, sets: Sequence[StsPairs]) -> StsPairs:
-    """All pairs of several sets as one set, for the "all" score."""
-    return StsPairs(
-        name,
-        tuple(sentence for pairs in sets for sentence in pairs.first),
-        tuple(sentence for pairs in sets for sentence in pairs.second),
-        np.concatenate([pairs.scores for pairs in sets]),
-    )
-
-
-def _pairs(name: str, path: Path, rows: Iterable[tuple[str, ...]]) -> StsPairs:
+def _scored(rows: Iterable[tuple[str, ...]]) -> StsPairs:
     """Pairs from rows of (place, first, second, score)."""
     first, second, scores = [], [], []
     for where, a, b, score in rows:
         try:
-            scores.append(float(score))
+            scores.append(score_of(score))
         except ValueError as error:
-            raise DataError(f"{where}: {score!r} is not a score") from error
-        if not math.isfinite(scores[-1]):
-            raise DataError(f"{where}: the score {score!r} is not finite")
+            raise DataError(f"{where}: {error}") from error
         first.append(one_spaced(a))
         second.append(one_spaced(b))
-    if not scores:
-        raise DataError(f"{path}: no pair with a score")
-    return StsPairs(name, tuple(first), tuple(second), np.array(scores))
+    return StsPairs(tuple(first), tuple(second), np.array(scores))
 
 
 # ---- texts with classes ----------------------------------------------------------------------------------------------
@@ -166,49 +150,37 @@ def _pairs(name: str, path: Path, rows: Iterable[tuple[str, ...]]) -> StsPairs:
 
 def read_two_classes(positive: Path, negative: Path) -> Labelled:
     """Read one file for each class, a text a line, Latin-1; the positive class is 1."""
-    rows = [[row[0] for _, row in read_rows(file, 1, "\n", "latin-1")] for file in (positive, negative)]
-    return _ordered([[*rows[0], *rows[1]]], [1] * len(rows[0]) + [0] * len(rows[1]))
+    files = ((positive, "1"), (negative, "0"))
+    return _labelled(((where, row, label) for file, label in files for where, row in _latin_1(file)), BINARY)
 
 
 def read_sst(path: Path) -> Labelled:
     """Read lines of text, tab, 0 or 1."""
-    return _labelled(read_rows(path, 2), (0,), ("0", "1"), lambda row: row[1])
+    return _labelled(((where, row[:1], row[1]) for where, row in read_rows(path, 2)), BINARY)
 
 
 def read_trec(path: Path) -> Labelled:
     """Read lines of ``COARSE:fine text``, Latin-1."""
-    rows = [(where, line.partition(" ")) for where, (line,) in read_rows(path, 1, "\n", "latin-1")]
-    return _labelled(rows, (2,), TREC_CLASSES, lambda row: row[0].partition(":")[0])
+    rows = ((where, line.partition(" ")) for where, (line,) in _latin_1(path))
+    return _labelled(((where, [text], label.partition(":")[0]) for where, (label, _, text) in rows), TREC_CLASSES)
 
 
 def read_mrpc(path: Path) -> Labelled:
     """Read tabs and a header: label in column 1, texts in columns 4 and 5."""
-    return _labelled(read_rows(path, 5, header=True), (3, 4), ("0", "1"), lambda row: row[0])
+    return _labelled(((where, row[3:5], row[0]) for where, row in read_rows(path, 5, header=True)), BINARY)
 
 
-def _labelled(
-    rows: Sequence[tuple[str, Sequence[str]]],
-    columns: Sequence[int],
-    classes: Sequence[str],
-    label_of: Callable[[Sequence[str]], str],
-) -> Labelled:
-    labels = []
-    for where, row in rows:
-        label = label_of(row).strip()
-        if label not in classes:
+def _latin_1(path: Path) -> list[Row]:
+    return read_rows(path, 1, "\n", "latin-1")
+
+
+def _labelled(rows: Iterable[tuple[str, list[str], str]], classes: Sequence[str]) -> Labelled:
+    """Texts from rows of (place, texts, label), sorted by (token counts, label); equal ones keep the file's order."""
+    found = []
+    for where, texts, label in rows:
+        if label.strip() not in classes:
             raise DataError(f"{where}: {label!r} is none of the classes {', '.join(classes)}")
-        labels.append(classes.index(label))
-    return _ordered([[row[column] for _, row in rows] for column in columns], labels)
-
-
-def _ordered(columns: Sequence[Sequence[str]], labels: Sequence[int]) -> Labelled:
-    """Sort by (token counts, label); equal texts keep the order of the file."""
-    columns = [[one_spaced(text) for text in column] for column in columns]
-
-    def key(i: int) -> tuple[int, ...]:
-        return (*(len(column[i].split()) for column in columns), labels[i])
-
-    order = sorted(range(len(labels)), key=key)
-    return Labelled(
-        tuple(tuple(column[i] for i in order) for column in columns), np.array([labels[i] for i in order], np.int64)
-    )
+        found.append(([one_spaced(text) for text in texts], classes.index(label.strip())))
+    found.sort(key=lambda row: (*(len(text.split()) for text in row[0]), row[1]))
+    columns = tuple(zip(*(texts for texts, _ in found), strict=True))
+    return Labelled(columns, np.array([label for _, label in found], np.int64))

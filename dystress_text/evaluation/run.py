@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dystress_text.cli.options import check_options, option
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import (
+    SENTEVAL_NAMES,
     STS_SETS,
     SUITES,
     Row,
@@ -20,21 +27,23 @@ from dystress_text.evaluation.catalogue import (
     Task,
     average,
     choose,
-    own_names,
+    figure_of,
     suite_folder,
 )
-from dystress_text.evaluation.classifier import RECIPES
+from dystress_text.evaluation.classifier import RECIPES, SEED
 from dystress_text.evaluation.embedder import DTYPES, EVALUATED, EncodedOnce, load_model, refusing_useless
-from dystress_text.evaluation.original import OriginalResult, import_senteval, run_original
-from dystress_text.evaluation.sts import Embed, StsTaskResult, evaluate_sts, evaluate_sts_task
-from dystress_text.evaluation.transfer import TransferResult, evaluate_transfer
+from dystress_text.evaluation.sts import Embed, evaluate_sts, evaluate_sts_task
+from dystress_text.evaluation.transfer import evaluate_transfer
+from dystress_text.files.places import PACKAGE
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import sha256_of, versions, write_json
-from dystress_text.training.run_folder import evaluation_file
+from dystress_text.training.run_folder import evaluation_file, read_json
 
-Result = StsTaskResult | TransferResult | OriginalResult
+_PACKAGES_NAMES = {ours: theirs for theirs, ours in SENTEVAL_NAMES.items()}  # where they differ
 Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group and label
-ENGINES = ("batched", "original")
+_SAME = (  # results of the same of all these stand beside each other in a file
+    "suite", "mode", "engine", "data", "data_variant", "pooler_type", "max_seq_length", "dtype", "weights"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,9 @@ class SentEvalSettings:
     data_dir: str | None = option(None, "where prepared data lie; default: where dystress prepare puts them")
     dtype: str = option("fp32", "of the encoder's forward pass", choices=tuple(DTYPES))
     batch_size: int = option(64, "sentences at a time", interval="[1, inf)")
-    engine: str = option("batched", "ours, or original: everything by the senteval package", choices=ENGINES)
+    engine: str = option(
+        "batched", "ours, or original: everything by the senteval package", choices=("batched", "original")
+    )
     compare: bool = option(False, "add the rows of the published tables (BERT-base)")
     geometry: str = option("dev", "STS-B split for alignment and uniformity", choices=("dev", "test", "none"))
     output: Path | None = option(
@@ -68,73 +79,56 @@ class SentEvalSettings:
     def __post_init__(self) -> None:
         check_options(self)
 
-    def result_file(self) -> Path:
-        """The file of the results."""
-        folder = Path(self.model)
-        return self.output or evaluation_file(folder if folder.is_dir() else Path(), self.suite, self.mode)
-
 
 @dataclass
 class Results:
-    """The results so far; they grow task by task.
+    """The results of a model on a suite; they grow task by task.
 
     Attributes:
         about: the model, the suite and the settings.
-        groups: names of the chosen tasks by group, in table order.
-        tasks: results by task.
+        tasks: by name, the entries of :func:`evaluate_task`.
         left_out: why a task has no result, by task.
-        seconds: by task, with reading and embedding.
-        checksums: sha256 of each file read, by task.
         geometry: alignment and uniformity, with the name of their set.
     """
 
     about: Mapping[str, Any]
-    groups: Mapping[str, Sequence[str]]
-    tasks: dict[str, Result] = field(default_factory=dict)
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    checksums: dict[str, dict[str, str]] = field(default_factory=dict)
     geometry: dict[str, Any] | None = None
 
-    @property
-    def missing(self) -> list[str]:
-        """The chosen tasks that gave no result."""
-        return [name for names in self.groups.values() for name in names if name not in self.tasks]
+    def row(self, names: Iterable[str]) -> Row:
+        """The figures of tasks, None for a task without a result."""
+        return {name: figure_of(self.tasks[name]) if name in self.tasks else None for name in names}
 
-    def row(self, group: str) -> Row:
-        """The figures of a group's chosen tasks, None for a task without a result."""
-        return {name: self.tasks[name].figure if name in self.tasks else None for name in self.groups[group]}
-
-    def table(self, group: str, more: Mapping[str, Row]) -> str:
-        """The group's figures and their average, with further rows below, such as published ones."""
-        names, of_suite = self.groups[group], SUITES[self.about["suite"]][group]
-        rows = {self.about["model"]: self.row(group)}
-        years = {
-            name: result
-            for name, result in self.tasks.items()
-            if name in names and isinstance(result, StsTaskResult) and len(result.subsets) > 1
-        }
+    def table(self, names: Sequence[str], mean: str, more: Mapping[str, Row]) -> str:
+        """The figures of tasks and their average, with further rows below, such as published ones."""
+        rows = {self.about["model"]: self.row(names)}
+        years = [name for name in names if len(self.tasks.get(name, {}).get("subsets", ())) > 1]
         if years:  # the other aggregations; tasks without subsets repeat their figure
-            rows["  mean of subsets"] = self.row(group) | {name: result.mean for name, result in years.items()}
-            rows["  weighted mean"] = self.row(group) | {name: result.weighted_mean for name, result in years.items()}
-        lines = [["", *names, "avg" if len(names) == len(of_suite) else f"avg of {len(names)}"]]
+            for label, key in (("  mean of subsets", "mean"), ("  weighted mean", "weighted_mean")):
+                rows[label] = self.row(names) | {name: self.tasks[name][key] for name in years}
+        lines = [["", *names, mean]]
         for label, row in {**rows, **more}.items():
             figures = {name: row[name] for name in names}
             cells = ["missing" if figure is None else f"{figure:.2f}" for figure in figures.values()]
-            mean = average(figures)
-            lines.append([label, *cells, "-" if mean is None else f"{mean:.2f}"])
+            of_row = average(figures)
+            lines.append([label, *cells, "-" if of_row is None else f"{of_row:.2f}"])
         return lay_out(lines)
+
+    def keep(self, file: Path) -> None:
+        """Take up what the file holds of the same model, data and settings."""
+        if file.is_file() and all((found := read_json(file)).get(name) == self.about[name] for name in _SAME):
+            self.tasks, self.left_out, self.geometry = found["tasks"], found["left_out"], found["geometry"]
 
     def write(self, file: Path) -> None:
         """Write all results as JSON."""
+        rows = {group: self.row(task.name for task in tasks) for group, tasks in SUITES[self.about["suite"]].items()}
+        in_order = [name for row in rows.values() for name in row if name in self.tasks]
         content = {
             **self.about,
-            "complete": not self.missing,
-            "averages": {group: average(self.row(group)) for group in self.groups},
-            "tasks": {
-                name: {**asdict(result), "seconds": self.seconds[name], "sha256": self.checksums[name]}
-                for name, result in self.tasks.items()
-            },
+            "complete": not any(None in row.values() for row in rows.values()),
+            "averages": {group: average(row) for group, row in rows.items()},
+            "tasks": {name: self.tasks[name] for name in in_order},
             "left_out": self.left_out,
             "geometry": self.geometry,
             "versions": versions("sentence-transformers", "tokenizers", "scipy", "scikit-learn"),
@@ -146,21 +140,38 @@ class Results:
             raise ParameterError("output", f"cannot write {str(file)!r}: {error.strerror}") from error
 
 
-def evaluate_task(task: Task, folder: Path, embed: Embed, mode: str = "test", engine: str = "batched") -> Result:
-    """Evaluate on a task of either kind; for mode and engine see :class:`SentEvalSettings`."""
+def evaluate_task(
+    task: Task, folder: Path, embed: Embed, mode: str = "test", engine: str = "batched"
+) -> dict[str, Any]:
+    """Evaluate on a task of either kind; returns its entry in the result file.
+
+    Args:
+        task: from :mod:`dystress_text.evaluation.catalogue`.
+        folder: SentEval's ``downstream`` folder.
+        embed: sentences to vectors (n, dim).
+        mode: see :class:`SentEvalSettings`, as for ``engine``.
+        engine: ``batched`` or ``original``.
+    """
+    start = time.perf_counter()
     if engine == "original":
-        return run_original(task, folder, embed, mode)
-    if isinstance(task, StsTask):
-        return evaluate_sts_task(task, folder, embed)
-    return evaluate_transfer(task, folder, embed, mode)
+        found: dict[str, Any] = {"figure": run_original(task, folder, embed, mode)}
+    elif isinstance(task, StsTask):
+        found = evaluate_sts_task(task, folder, embed)
+    else:
+        found = evaluate_transfer(task, folder, embed, mode)
+    seconds = round(time.perf_counter() - start, 2)
+    return {**found, "seconds": seconds, "sha256": {name: sha256_of(folder / name) for name in task.files}}
 
 
-def run(settings: SentEvalSettings, published: Published | None = None) -> Results:
-    """Evaluate a model: print the tables, write the result file after each task, and return the results.
+def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
+    """Evaluate a model: print the tables, and replace its entries in the result file task by task.
 
     Args:
         settings: the program's options.
         published: rows of published tables, for ``compare``.
+
+    Returns:
+        Whether every chosen task gave a result.
     """
     chosen = choose(settings.suite, settings.tasks)
     folder = suite_folder(settings.suite, settings.data_dir)
@@ -177,39 +188,43 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> Resul
     encode, model = load_model(settings.model, settings.pooler_type, settings.dtype, settings.batch_size, progress=True)
     embed = EncodedOnce(refusing_useless(encode))
     about = {name: getattr(settings, name) for name in ("suite", "mode", "engine", "batch_size")}
-    about |= {"asked": list(own_names(settings.tasks)), "data": str(folder), "data_variant": variant, **model}
-    results = Results(about, {group: [task.name for task in tasks] for group, tasks in chosen.items()})
-    file = settings.result_file()
-    results.write(file)  # a place that cannot be written is found now, not after the last task
+    results = Results({**about, "data": str(folder), "data_variant": variant, **model})
+    of_model = Path(settings.model) if Path(settings.model).is_dir() else Path()
+    file = settings.output or evaluation_file(of_model, settings.suite, settings.mode)
+    results.keep(file)
+    if not file.exists():  # a place that cannot be written is found now, not after the first task
+        results.write(file)
     for group, tasks in chosen.items():
         for task in tasks:
             _run_task(settings, results, task, folder, embed)
             results.write(file)
+        names = [task.name for task in tasks]
+        mean = "avg" if len(tasks) == len(SUITES[settings.suite][group]) else f"avg of {len(tasks)}"
         more = (published or {}).get(group, {}) if settings.compare and settings.suite == "senteval" else {}
-        print(f"\n{results.table(group, more)}", flush=True)
+        print(f"\n{results.table(names, mean, more)}", flush=True)
     if "sts" in chosen and settings.geometry != "none":
         _measure_geometry(settings, results, folder, embed)
-    results.write(file)
-    missing = ", ".join(results.missing)
+        results.write(file)
+    missing = ", ".join(task.name for tasks in chosen.values() for task in tasks if task.name not in results.tasks)
     print(f"\n{file}: {f'results except {missing}' if missing else 'all results'}")
-    return results
+    return not missing
 
 
 def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: Path, embed: Embed) -> None:
-    start = time.perf_counter()
+    results.left_out.pop(task.name, None)
     try:
-        result = evaluate_task(task, folder, embed, settings.mode, settings.engine)
+        found = evaluate_task(task, folder, embed, settings.mode, settings.engine)
     except DataError as error:
+        results.tasks.pop(task.name, None)
         results.left_out[task.name] = str(error)
         print(f"{task.name} left out: {error}", file=sys.stderr, flush=True)
         return
-    seconds = round(time.perf_counter() - start, 2)
-    results.tasks[task.name], results.seconds[task.name] = result, seconds
-    results.checksums[task.name] = {name: sha256_of(folder / name) for name in task.files}
-    print(f"{task.name}: {result.figure:.2f} ({seconds:.1f} s)", file=sys.stderr, flush=True)
+    results.tasks[task.name] = found
+    print(f"{task.name}: {figure_of(found):.2f} ({found['seconds']:.1f} s)", file=sys.stderr, flush=True)
 
 
 def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path, embed: Embed) -> None:
+    results.left_out.pop("geometry", None)
     try:
         pairs = STS_SETS["mini_sts" if settings.suite == "mini" else f"stsb_{settings.geometry}"].pairs(folder)
     except DataError as error:
@@ -222,3 +237,49 @@ def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path
         f"\n{pairs.name}, {len(pairs.sentences):,} distinct sentences: alignment {measured.alignment:.4f} (pairs "
         f"scored above 4), uniformity {measured.uniformity:.4f}, Spearman {measured.spearman:.2f}"
     )
+
+
+# ---- the senteval package, if it is installed and runs (SimCSE's copy is the one to install) -------------------------
+
+
+def import_senteval() -> ModuleType:
+    """The installed package, not one of our programs of that name, whose folders are taken from the path."""
+    ours = (PACKAGE, PACKAGE.parent / "eval")
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() not in ours]
+    try:
+        return importlib.import_module("senteval")
+    except ImportError as error:
+        raise ParameterError("engine", f"the package senteval is not importable here: {error}") from error
+
+
+def run_original(task: Task, folder: Path, embed: Embed, mode: str) -> float:
+    """A task's figure in the published tables, by the package; its files were checked."""
+    task.read(folder)
+    senteval = import_senteval()
+    recipe = RECIPES[mode]
+    classifier = {
+        "nhid": 0, "optim": recipe.optimizer, "batch_size": recipe.batch_size, "tenacity": recipe.patience,
+        "epoch_size": recipe.check_every,
+    }  # fmt: skip
+
+    def batcher(_: Any, batch: list[list[str]]) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = embed([" ".join(words) for words in batch]).numpy()
+        return vectors
+
+    with tempfile.TemporaryDirectory() as root:
+        (Path(root) / "downstream").symlink_to(folder.resolve())
+        parameters = {"task_path": root, "usepytorch": True, "kfold": recipe.folds, "seed": SEED}
+        try:
+            engine = senteval.engine.SE({**parameters, "classifier": classifier}, batcher)
+            return _figure(task.name, engine.eval(_PACKAGES_NAMES.get(task.name, task.name)))
+        except Exception as error:  # an unmaintained package may raise anything
+            raise ParameterError("engine", f"senteval failed on {task.name}: {error!r}") from error
+
+
+def _figure(task: str, result: dict[str, Any]) -> float:
+    if task in _PACKAGES_NAMES:
+        spearman = result["test"]["spearman"]
+        return round(100 * float(getattr(spearman, "correlation", spearman)), 2)
+    if task.startswith("STS"):
+        return round(100 * float(result["all"]["spearman"]["all"]), 2)
+    return round(float(result["acc"]), 2)

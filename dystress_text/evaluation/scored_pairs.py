@@ -6,19 +6,17 @@ Every row is checked; an error names the row, counted from 1 below the header.
 from __future__ import annotations
 
 import csv
-import math
 import re
 import reprlib
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from dystress_text.errors import ParameterError, UserError, reason_of
-from dystress_text.evaluation.readers import StsPairs, one_spaced
-from dystress_text.files.tables import LOADERS, is_hub_name, load_table
+from dystress_text.evaluation.readers import StsPairs, one_spaced, score_of
+from dystress_text.files.tables import is_hub_name, is_table, load_table
 
 COLUMNS = ("sentence1", "sentence2", "score")  # as sentence-transformers' data sets name them
 HUB_SPLIT = "validation"
@@ -26,7 +24,7 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def read_scored_pairs(
-    source: str, columns: Sequence[str] | None = None, score_range: tuple[float, float] | None = None
+    source: str, columns: Sequence[str] | None = None, score_range: Sequence[float] | None = None
 ) -> StsPairs:
     """Read pairs with scores; each run of white space within a sentence becomes one space.
 
@@ -45,33 +43,31 @@ def read_scored_pairs(
     """
     known, rows = _read(source)
     names = _chosen(source, known, columns)
-    texts: tuple[list[str], list[str]] = ([], [])
+    first: list[str] = []
+    second: list[str] = []
     scores: list[float] = []
     for number, row in enumerate(rows, 1):
+        where = f"row {number} of {source!r}"
         try:
-            for column, name in zip(texts, names, strict=False):
-                column.append(_text(row[name]))
-            scores.append(_number(row[names[2]]))
+            first.append(_text(row[names[0]]))
+            second.append(_text(row[names[1]]))
+            scores.append(score_of(row[names[2]]))
         except ValueError as error:
-            raise ParameterError("eval_file", f"row {number} of {source!r} {error}") from error
+            raise ParameterError("eval_file", f"{where}: {error}") from error
         if score_range is not None and not score_range[0] <= scores[-1] <= score_range[1]:
             low, high = score_range
-            said = f"row {number} of {source!r} has the score {scores[-1]:g}, outside {low:g} to {high:g}"
-            raise ParameterError("eval_score_range", said)
-    first, second = (tuple(column) for column in texts)
-    # the similarity of a sentence to itself is 1, whatever the sentence is
-    if len({frozenset(pair) if pair[0] != pair[1] else None for pair in zip(first, second, strict=True)}) < 2:
-        raise ParameterError("eval_file", f"{source!r} has no two pairs of different sentences to compare")
-    low, high = min(scores), max(scores)
-    if low == high:
-        raise ParameterError("eval_file", f"all {len(scores)} pairs of {source!r} have the score {low:g}")
-    low, high = score_range or (low, high)
-    return StsPairs(slug_of(source), first, second, np.array(scores), positive_above=0.8 * high + 0.2 * low)
+            raise ParameterError(
+                "eval_score_range", f"{where} has the score {scores[-1]:g}, outside {low:g} to {high:g}"
+            )
+    if len(set(scores)) < 2:
+        raise ParameterError("eval_file", f"the {len(scores)} pairs of {source!r} have no two different scores")
+    low, high = score_range or (min(scores), max(scores))
+    return StsPairs(tuple(first), tuple(second), np.array(scores), slug_of(source), 0.8 * high + 0.2 * low)
 
 
 def slug_of(source: str) -> str:
     """A file's or data set's name in metrics: its stem in lower case, with ``_`` for all but letters and digits."""
-    stem = source.partition(":")[0].split("/")[1] if _is_hub_set(source) else Path(source).stem
+    stem = Path(source.partition(":")[0] if _is_hub_set(source) else source).stem
     slug = re.sub(r"\W+", "_", stem.lower()).strip("_")
     if not slug:
         raise ParameterError("eval_file", f"the name of {source!r} has no letter or digit to name its metrics by")
@@ -82,31 +78,26 @@ def _is_hub_set(source: str) -> bool:
     return is_hub_name(source.partition(":")[0]) and not Path(source).exists()
 
 
-def _read(source: str) -> tuple[list[str], Iterable[dict[str, Any]]]:
+def _read(source: str) -> tuple[Sequence[str], Iterable[dict[str, Any]]]:
     """The names of a table's columns, and its rows."""
-    name, _, split = source.partition(":") if _is_hub_set(source) else (source, "", "train")
-    ending = Path(name).suffix.lower()
-    if name == source and not is_hub_name(name):
-        if ending not in LOADERS:
-            known = ", ".join(LOADERS)
-            raise ParameterError("eval_file", f"{source!r} is neither a table ({known}) nor a data set on the hub")
-        if not Path(source).is_file():
-            raise ParameterError("eval_file", f"no file {source!r}")
-        if ending in _DELIMITERS:
-            return _read_csv(source, _DELIMITERS[ending])
+    name, _, split = source.partition(":") if _is_hub_set(source) else (source, "", "")
+    if not is_table(name) or not (_is_hub_set(source) or Path(source).is_file()):
+        raise ParameterError("eval_file", f"no table {source!r} (.csv, .tsv, .jsonl, .parquet) and no such data set")
+    if delimiter := _DELIMITERS.get(Path(name).suffix.lower()):
+        return _read_csv(source, delimiter)
     try:
         table = load_table(name, split=split or HUB_SPLIT)
     except UserError as error:
         raise ParameterError("eval_file", str(error)) from error
-    return list(table.column_names), cast(Iterable[dict[str, Any]], table)
+    return table.column_names, cast(Iterable[dict[str, Any]], table)
 
 
-def _read_csv(source: str, delimiter: str) -> tuple[list[str], list[dict[str, Any]]]:
+def _read_csv(source: str, delimiter: str) -> tuple[Sequence[str], list[dict[str, Any]]]:
     # datasets would guess a type for each column, and says of no row that it is too short
     try:
         with open(source, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, delimiter=delimiter, strict=True)
-            names, rows = list(reader.fieldnames or ()), list(reader)
+            names, rows = reader.fieldnames or (), list(reader)
     except (OSError, ValueError, csv.Error) as error:
         raise ParameterError("eval_file", f"cannot read {source!r}: {reason_of(error)}") from error
     for number, row in enumerate(rows, 1):
@@ -117,15 +108,13 @@ def _read_csv(source: str, delimiter: str) -> tuple[list[str], list[dict[str, An
 
 def _chosen(source: str, known: Sequence[str], columns: Sequence[str] | None) -> Sequence[str]:
     """The columns of the two sentences and the score."""
-    if len(set(known)) < len(known):
-        raise ParameterError("eval_file", f"{source!r} has two columns of the same name: {', '.join(known)}")
     if columns is None and set(COLUMNS) <= set(known):
         return COLUMNS
     if columns is None and len(known) == 3:
         if re.fullmatch(r"[-+.\d\s]+", known[2]):
             raise ParameterError("eval_file", f"{source!r} has no header: its first row has the score {known[2]!r}")
         return known
-    if columns is None or not set(columns) <= set(known):
+    if columns is None or len(columns) != 3 or not set(columns) <= set(known):
         asked = "" if columns is None else f", not {', '.join(columns)}"
         raise ParameterError(
             "eval_columns",
@@ -135,25 +124,8 @@ def _chosen(source: str, known: Sequence[str], columns: Sequence[str] | None) ->
     return columns
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("has an empty cell" if value is None else f"holds {reprlib.repr(value)}, which is not a text")
-    text = one_spaced(value)
-    if not text:
-        raise ValueError("has an empty cell")
-    text.encode()  # half of a surrogate pair is a ValueError too
-    if "\0" in text:
-        raise ValueError(f"holds {reprlib.repr(value)}, which has a NUL character")
-    return text
-
-
-def _number(value: Any) -> float:
-    if value is None or value == "":
-        raise ValueError("has an empty cell")
-    try:
-        score = math.nan if isinstance(value, bool) else float(value)
-    except (ValueError, TypeError, OverflowError):
-        score = math.nan
-    if not math.isfinite(score) or not isinstance(value, str | int | float | Decimal):
-        raise ValueError(f"holds {reprlib.repr(value)}, which is not a finite number")
-    return score
+def _text(cell: Any) -> str:
+    if not isinstance(cell, str) or not cell.strip():
+        raise ValueError(f"{reprlib.repr(cell)} is not a text")
+    cell.encode()  # half of a surrogate pair is a ValueError too
+    return one_spaced(cell)

@@ -42,12 +42,6 @@ class EvaluationSettings:
         given: Any = self.eval_set  # a preset's or a record's is one text
         object.__setattr__(self, "eval_set", " ".join([given] if isinstance(given, str) else given).split())
         check_options(self)
-        if len(set(self.eval_set)) < max(len(self.eval_set), 1) or ("none" in self.eval_set and len(self.eval_set) > 1):
-            found = " ".join(self.eval_set) or "nothing"
-            raise ParameterError("eval_set", f"one or more sets, each once, or none alone; got {found}")
-        if self.eval_columns is not None and (len(self.eval_columns) != 3 or len(set(self.eval_columns)) != 3):
-            found = ", ".join(self.eval_columns)
-            raise ParameterError("eval_columns", f"three names are needed, of two sentences and the score; got {found}")
         limits = self.eval_score_range
         if limits is not None and not (len(limits) == 2 and -math.inf < limits[0] < limits[1] < math.inf):
             found = " ".join(f"{limit:g}" for limit in limits)

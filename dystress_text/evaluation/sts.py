@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,34 +42,8 @@ class StsResult:
     uniformity: float
 
 
-@dataclass(frozen=True)
-class StsTaskResult:
-    """Scores of an encoder on a task: Spearman's correlation of cosine and gold score, x 100.
-
-    Attributes:
-        spearman: over the pairs of all subsets together ("all"), the published figure.
-        mean: of the subsets' figures.
-        weighted_mean: of the subsets' figures, weighted by their numbers of pairs.
-        subsets: the figure of each subset.
-        counts: pairs by subset.
-    """
-
-    spearman: float
-    mean: float
-    weighted_mean: float
-    subsets: dict[str, float]
-    counts: dict[str, int]
-
-    @property
-    def figure(self) -> float:
-        """What tables show."""
-        return self.spearman
-
-
 def spearman(x: NDArray[np.floating], y: NDArray[np.floating]) -> float:
     """Spearman's rank correlation of two vectors, x 100; NaN where one of them is constant or holds a NaN."""
-    if np.isnan(x).any() or np.isnan(y).any() or x.min() == x.max() or y.min() == y.max():
-        return float("nan")  # SciPy's answer too, but for a warning
     return 100 * float(stats.spearmanr(x, y).statistic)
 
 
@@ -107,21 +82,27 @@ def similarity_histograms(pairs: StsPairs, vectors: Tensor) -> dict[str, list[in
     return {kind: np.histogram(values.clip(-1, 1), BINS, (-1, 1))[0].tolist() for kind, values in kinds.items()}
 
 
-def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed) -> StsTaskResult:
-    """Score an encoder on a task, with cosines in fp64."""
+def evaluate_sts_task(task: StsTask, folder: Path, embed: Embed) -> dict[str, Any]:
+    """Score an encoder on a task, with cosines in fp64: Spearman's correlation of cosine and gold score, x 100.
+
+    Returns:
+        ``spearman`` over the pairs of all subsets together ("all"), the published figure. ``mean`` and
+        ``weighted_mean`` of the subsets' figures, by their numbers of pairs. ``subsets``: the figure of each.
+        ``counts``: pairs by subset.
+    """
     subsets = {}
     for name, pairs in task.read(folder).items():
         first, second = (unit_vectors(embed(texts).double()) for texts in (pairs.first, pairs.second))  # (pairs, dim)
         subsets[name] = np.stack([positive_similarity(first, second).cpu().numpy(), pairs.scores])  # (2, pairs)
     scores = {name: spearman(*both) for name, both in subsets.items()}
     counts = {name: both.shape[1] for name, both in subsets.items()}
-    return StsTaskResult(
-        spearman=round(spearman(*np.concatenate(list(subsets.values()), axis=1)), 2),
-        mean=round(float(np.mean(list(scores.values()))), 2),
-        weighted_mean=round(float(np.average(list(scores.values()), weights=list(counts.values()))), 2),
-        subsets={name: round(score, 2) for name, score in scores.items()},
-        counts=counts,
-    )
+    return {
+        "spearman": round(spearman(*np.concatenate(list(subsets.values()), axis=1)), 2),
+        "mean": round(float(np.mean(list(scores.values()))), 2),
+        "weighted_mean": round(float(np.average(list(scores.values()), weights=list(counts.values()))), 2),
+        "subsets": {name: round(score, 2) for name, score in scores.items()},
+        "counts": counts,
+    }
 
 
 def _vectors_of_pairs(pairs: StsPairs, vectors: Tensor) -> tuple[Tensor, Tensor]:

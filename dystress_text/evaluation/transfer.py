@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,32 +26,6 @@ from dystress_text.evaluation.sts import Embed
 
 
 @dataclass(frozen=True)
-class TransferResult:
-    """Scores of an encoder on a task.
-
-    Attributes:
-        accuracy: x 100: the mean over the outer folds, or the accuracy on the test split.
-        dev_accuracy: x 100, of the chosen l2 on the rows that chose it; the mean over the outer folds.
-        l2: the chosen values, one for each outer fold.
-        folds: x 100, the accuracy of each outer fold; empty where there is a test split.
-        f1: x 100, on the test split of a pair task; None for other tasks.
-        counts: texts by split.
-    """
-
-    accuracy: float
-    dev_accuracy: float
-    l2: tuple[float, ...]
-    folds: tuple[float, ...]
-    f1: float | None
-    counts: dict[str, int]
-
-    @property
-    def figure(self) -> float:
-        """What tables show."""
-        return self.accuracy
-
-
-@dataclass(frozen=True)
 class _Choice:
     """A classifier that is tested, and the fits that choose its l2."""
 
@@ -59,7 +34,7 @@ class _Choice:
     test: Rows
 
 
-def evaluate_transfer(task: TransferTask, folder: Path, embed: Embed, mode: str = "test") -> TransferResult:
+def evaluate_transfer(task: TransferTask, folder: Path, embed: Embed, mode: str = "test") -> dict[str, Any]:
     """Run a task; its classifiers are trained on the device of the vectors.
 
     Args:
@@ -67,32 +42,38 @@ def evaluate_transfer(task: TransferTask, folder: Path, embed: Embed, mode: str 
         folder: SentEval's ``downstream`` folder.
         embed: sentences to vectors (n, dim).
         mode: ``test`` (the published figures) or ``fast``.
+
+    Returns:
+        ``accuracy`` x 100: the mean over the outer folds, or the accuracy on the test split. ``dev_accuracy`` x 100: of
+        the chosen l2 on the rows that chose it, the mean over the outer folds. ``l2``: the chosen values, one for each
+        outer fold. ``folds``: the accuracy of each outer fold; empty where there is a test split. ``f1`` x 100: on the
+        test split of a pair task; None for other tasks. ``counts``: texts by split.
     """
     splits, recipe = task.read(folder), RECIPES[mode]
     x, y, choices = _prepared(task, splits, embed, recipe)
     scores = _inner_scores(x, y, task.classes, choices, recipe)
-    l2 = tuple(L2_VALUES[int(np.argmax(score))] for score in scores)  # the smallest on ties
+    l2 = [L2_VALUES[int(np.argmax(score))] for score in scores]  # the smallest on ties
     fits = fit(x, y, task.classes, [choice.final for choice in choices], np.array(l2)[:, None], recipe)
     predicted = [fits.predict(x[choice.test], i) for i, choice in enumerate(choices)]
-    reached = tuple(
+    reached = [
         round(100 * float((classes == y[choice.test]).double().mean()), 2)
         for classes, choice in zip(predicted, choices, strict=True)
-    )
+    ]
     f1 = None
     if "test" in splits and len(splits["test"].columns) == 2:
         f1 = round(100 * float(f1_score(splits["test"].labels, predicted[0].cpu().numpy())), 2)
-    return TransferResult(
-        accuracy=round(float(np.mean(reached)), 2),
-        dev_accuracy=_mean_of_best(scores),
-        l2=l2,
-        folds=reached if task.scheme == "folds" else (),
-        f1=f1,
-        counts={name: len(split) for name, split in splits.items()},
-    )
+    return {
+        "accuracy": round(float(np.mean(reached)), 2),
+        "dev_accuracy": _mean_of_best(scores),
+        "l2": l2,
+        "folds": reached if task.scheme == "folds" else [],
+        "f1": f1,
+        "counts": {name: len(split) for name, split in splits.items()},
+    }
 
 
 def dev_accuracy(task: TransferTask, splits: Mapping[str, Labelled], embed: Embed, mode: str = "fast") -> float:
-    """A task's :attr:`TransferResult.dev_accuracy` alone; the test split is not used.
+    """A task's ``dev_accuracy`` alone; the test split is not used.
 
     Args:
         task: from :mod:`dystress_text.evaluation.catalogue`.

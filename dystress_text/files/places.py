@@ -9,7 +9,7 @@ from dystress_text.errors import UserError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parent if (PACKAGE.parent / "pyproject.toml").is_file() else None  # None: installed from a wheel
-EMBEDDED = PACKAGE / "embedded"
+EMBEDDED = PACKAGE / "embedded"  # the small model and the small evaluation sets
 
 
 def data_root(data_dir: str | Path | None = None) -> Path:
@@ -22,17 +22,6 @@ def data_root(data_dir: str | Path | None = None) -> Path:
     if CHECKOUT is not None:
         return CHECKOUT / "data" / "prepared"
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dystress-text"
-
-
-def embedded(path: str) -> Path:
-    """A file or folder that comes with the package: the small model and the small evaluation sets.
-
-    Raises:
-        UserError: it is not there.
-    """
-    if not (EMBEDDED / path).exists():
-        raise UserError(f"{EMBEDDED / path} does not exist, although it is part of the package: install it again")
-    return EMBEDDED / path
 
 
 def cache_root() -> Path:

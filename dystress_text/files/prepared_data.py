@@ -1,4 +1,4 @@
-"""The record in a folder of prepared data: its source, its content, and which parts are ready."""
+"""Folders of prepared data: the record of their source, content and ready parts, and how images lie in them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dystress_text.errors import DataError
 from dystress_text.files.whole import write_json
 
 MANIFEST = "prepared.json"
+CLASSES = "classes.txt"  # of a choice of classes: folder names, one a line
+_IMAGES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,22 @@ def read_manifest(folder: Path) -> Manifest | None:
         DataError: the record is damaged.
     """
     try:
-        manifest = Manifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
-        for field_name in ("variant", "folder"):
-            if not isinstance(getattr(manifest, field_name), str | None):
-                raise TypeError(f"{field_name} is not a text")
-        return manifest
+        return Manifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{folder / MANIFEST} is damaged ({error}); prepare the data again") from error
+
+
+def image_and_other_names(folder: Path) -> tuple[list[str], list[str]]:
+    """Names of the images in a class's folder, and of the other files that are not hidden, sorted.
+
+    An image's index in its data set depends on this order.
+    """
+    images, others = [], []
+    for path in folder.iterdir():
+        if path.suffix.lower() in _IMAGES:
+            images.append(path.name)
+        elif not path.name.startswith(".") and not path.is_dir():
+            others.append(path.name)
+    return sorted(images), sorted(others)

@@ -74,14 +74,18 @@ def read_sentences(
         line = line.removesuffix(b"\n")
         if report.lines == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
-        sentence = line.removesuffix(b"\r").decode("utf-8", "replace")
         if len(line) > MAX_LINE_BYTES:
             report.over_long += 1
-        elif "\0" in sentence:
+            continue
+        if b"\0" in line:
             report.nul += 1
-        elif "\ufffd" in sentence and not _is_utf8(line):
+            continue
+        try:
+            sentence = line.removesuffix(b"\r").decode()
+        except UnicodeDecodeError:
             report.invalid_utf8 += 1
-        elif not sentence.strip():
+            continue
+        if not sentence.strip():
             report.empty += 1
         else:
             report.sentences += 1
@@ -90,14 +94,6 @@ def read_sentences(
             if report.sentences == max_sentences:
                 break
     report.duplicates = len(hashes) - len(np.unique(np.frombuffer(hashes, dtype=np.int64)))
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _bounded(stream: BinaryIO) -> Iterator[bytes]:

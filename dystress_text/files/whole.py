@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 MODEL_STAGING = ".model-writing"
 
@@ -40,24 +40,15 @@ def write_json(file: Path, value: Any) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a text file, completely or not at all."""
-    with whole_file(file) as stream:
-        stream.write(text)
+    """Write a text file in UTF-8, completely or not at all."""
+    write_bytes(file, text.encode())
 
 
-@contextmanager
-def whole_file(file: Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a stream to a staging file, which is renamed to ``file`` at the end; after an error ``file`` is unchanged.
-
-    Args:
-        file: the file to write; its folder must exist.
-        mode: ``w`` for UTF-8 text with line feeds, ``wb`` for bytes.
-    """
+def write_bytes(file: Path, content: bytes) -> None:
+    """Write a file, completely or not at all; its folder must exist."""
     staging = _staging(file)
-    text: dict[str, Any] = {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
     try:
-        with staging.open(mode, **text) as stream:
-            yield stream
+        staging.write_bytes(content)
         staging.replace(file)
     finally:
         staging.unlink(missing_ok=True)
@@ -74,24 +65,19 @@ def whole_folder(final: Path) -> Iterator[Path]:
     staging.mkdir(parents=True)
     try:
         yield staging
-        swap(staging, final)
+        aside = _aside(final)
+        shutil.rmtree(aside, ignore_errors=True)
+        if final.is_dir():
+            final.rename(aside)
+        staging.rename(final)
+        shutil.rmtree(aside, ignore_errors=True)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def swap(staging: Path, final: Path) -> None:
-    """Rename a folder to ``final``. An old folder of that name is first renamed, and removed at the end."""
-    aside = final.with_name(f".{final.name}.replaced")
-    shutil.rmtree(aside, ignore_errors=True)
-    if final.is_dir():
-        final.rename(aside)
-    staging.rename(final)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
 def recover(final: Path) -> None:
-    """Put back the old folder if a :func:`swap` was killed between its two renames."""
-    aside = final.with_name(f".{final.name}.replaced")
+    """Put back the old folder if :func:`whole_folder` was killed between its two renames."""
+    aside = _aside(final)
     if aside.is_dir() and not final.exists():
         aside.rename(final)
 
@@ -108,7 +94,7 @@ def replaced_files(folder: str | Path) -> Iterator[Path]:
     staging.mkdir(parents=True)
     try:
         yield staging
-        mode = _usual_mode(staging)
+        mode = staging.stat().st_mode & 0o666  # a new file's under the user's umask
         for file in sorted(path for path in staging.rglob("*") if path.is_file()):
             place = target / file.relative_to(staging)
             place.parent.mkdir(exist_ok=True, parents=True)
@@ -141,10 +127,5 @@ def _staging(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.writing")
 
 
-def _usual_mode(folder: Path) -> int:
-    """The mode of a new file under the user's umask."""
-    probe = folder / ".mode"
-    probe.touch()
-    mode = probe.stat().st_mode
-    probe.unlink()
-    return mode
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.replaced")

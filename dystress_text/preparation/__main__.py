@@ -3,7 +3,6 @@
     dystress prepare list                                   # what there is, and what is ready
     dystress prepare wiki1m senteval                        # from the hub
     dystress prepare senteval wiki1m cifar10 --from FOLDER  # from copies on this machine
-    dystress prepare mhist --from FOLDER                    # labelled images, from the unpacked download
     dystress prepare verify wiki1m                          # compare with the checksums of the preparation
 
 Data go to ``data/prepared`` of a checkout, else to ``~/.local/share/dystress-text``; DYSTRESS_DATA or --data_dir moves
@@ -39,10 +38,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--variant", help="what the data are, if they are knowingly not the published ones; every result then says so")
     add("--again", action="store_true", help="prepare what is ready once more")
     add("--data_dir", help="where prepared data lie; default $DYSTRESS_DATA, else see above")
-    add = parser.add_argument_group("images").add_argument
     add("--classes", type=Path, help="imagenet100: a file with one class (folder name) a line")
-    add("--ratio", type=float, default=0.01, help="long-tailed sets: smallest to largest class (default 0.01)")
-    add("--seed", type=int, default=0, help="long-tailed sets: of the choice (default 0)")
     return parser
 
 
@@ -92,8 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an orderly end, which leaves nothing half-ready
-    interrupted = "interrupted; what was not finished has left nothing behind"
-    return exit_code("dystress prepare", lambda: run(make_parser().parse_args(argv)), interrupted)
+    return exit_code("dystress prepare", lambda: run(make_parser().parse_args(argv)))
 
 
 if __name__ == "__main__":

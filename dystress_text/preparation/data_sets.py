@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dystress_text.errors import DataError
@@ -16,8 +16,6 @@ class Request:
     source: Path | None = None
     variant: str | None = None
     classes: Path | None = None
-    ratio: float = 0.01
-    seed: int = 0
     again: bool = False
 
     def compare(self, name: str, source: object, found: str, expected: str) -> None:
@@ -39,6 +37,10 @@ class DataSet:
         terms: under which it may be used.
         repository: on the hub; None for data that only the user can have.
         files: glob patterns of the files in the repository.
+        classes: of an image set, their number.
+        counts: its images by split, by the splits' names on disk.
+        columns: of its parquet files: images and labels.
+        encoding: of its images, as Pillow names it.
     """
 
     name: str
@@ -46,42 +48,34 @@ class DataSet:
     terms: str
     repository: str | None = None
     files: tuple[str, ...] = ()
+    classes: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    columns: tuple[str, str] = ("", "")
+    encoding: str = ""
 
 
-SIMCSE = "princeton-nlp/datasets-for-simcse"
+_SIMCSE = "princeton-nlp/datasets-for-simcse"
+_CIFAR = {"train": 50_000, "test": 10_000}
+_TINY = {"train": 100_000, "test": 10_000}
 _IMAGENET = "ImageNet's terms: non-commercial research"
 _LIST = (
     DataSet("wiki1m", "one million sentences of English Wikipedia, one a line: SimCSE's training text",
-            "text CC BY-SA 3.0 (Wikipedia)", SIMCSE, ("wiki1m_for_simcse.txt",)),
+            "text CC BY-SA 3.0 (Wikipedia)", _SIMCSE, ("wiki1m_for_simcse.txt",)),
     DataSet("senteval", "the test sets of the 7 STS and 7 transfer tasks, in SentEval's downstream layout",
             "each task has its own: STS-B CC BY-SA 4.0, SICK CC BY-NC-SA 3.0, MRPC Microsoft Research terms, the "
-            "others for research", SIMCSE, ("senteval.tar",)),
-    DataSet("cifar10", "60,000 images of 32 x 32 in 10 classes",
-            "no licence stated; cite Krizhevsky 2009", "uoft-cs/cifar10",
-            ("plain_text/train-*.parquet", "plain_text/test-*.parquet")),
-    DataSet("cifar100", "60,000 images of 32 x 32 in 100 classes",
-            "no licence stated; cite Krizhevsky 2009", "uoft-cs/cifar100",
-            ("cifar100/train-*.parquet", "cifar100/test-*.parquet")),
-    DataSet("cifar10-lt", "long-tailed choice of CIFAR-10's training images (12,406), as an index file",
-            "as cifar10"),
-    DataSet("cifar100-lt", "long-tailed choice of CIFAR-100's training images (10,847), as an index file",
-            "as cifar100"),
-    DataSet("tiny-imagenet", "110,000 images of 64 x 64 in 200 classes",
-            _IMAGENET, "zh-plus/tiny-imagenet", ("data/train-*.parquet", "data/valid-*.parquet")),
+            "others for research", _SIMCSE, ("senteval.tar",)),
+    DataSet("cifar10", "60,000 images of 32 x 32 in 10 classes", "no licence stated; cite Krizhevsky 2009",
+            "uoft-cs/cifar10", ("plain_text/train-*.parquet", "plain_text/test-*.parquet"),
+            10, _CIFAR, ("img", "label"), "PNG"),
+    DataSet("cifar100", "60,000 images of 32 x 32 in 100 classes", "no licence stated; cite Krizhevsky 2009",
+            "uoft-cs/cifar100", ("cifar100/train-*.parquet", "cifar100/test-*.parquet"),
+            100, _CIFAR, ("img", "fine_label"), "PNG"),
+    DataSet("tiny-imagenet", "110,000 images of 64 x 64 in 200 classes", _IMAGENET,
+            "zh-plus/tiny-imagenet", ("data/train-*.parquet", "data/valid-*.parquet"),
+            200, _TINY, ("image", "label"), "JPEG"),
     DataSet("imagenet1k", "ImageNet's 1,281,167 + 50,000 images in 1,000 classes, from a folder that the user has "
-            "(--from)", _IMAGENET),
+            "(--from)", _IMAGENET, classes=1000, counts={"train": 1_281_167, "val": 50_000}),
     DataSet("imagenet100", "100 of ImageNet's classes, named by a list (--classes FILE; the paper uses CMC's)",
-            _IMAGENET),
-    DataSet("imagenet100-lt", "long-tailed choice of ImageNet100's training images, as an index file",
-            _IMAGENET),
-    DataSet("mura", "40,005 radiographs in 2 classes, from the unpacked download (--from)",
-            "Stanford's research use agreement, a form before the download"),
-    DataSet("chaoyang", "6,160 patches of colon slides in 4 classes, from the unpacked download (--from)",
-            "non-commercial, not to be passed on; cite Zhu et al. 2021"),
-    DataSet("isic2016", "1,279 dermoscopic images in 2 classes, from the unpacked download (--from)", "CC0"),
-    DataSet("mhist", "3,152 images of colorectal polyps in 2 classes, from the unpacked download (--from)",
-            "its research use agreement, a form before the download"),
-    DataSet("flowers102", "8,189 images of flowers in 102 classes, from the unpacked download (--from)",
-            "none stated; cite Nilsback and Zisserman 2008"),
+            _IMAGENET, classes=100),
 )  # fmt: skip
 CATALOG = {entry.name: entry for entry in _LIST}

@@ -15,11 +15,9 @@ from huggingface_hub import snapshot_download
 
 from dystress_text.errors import DataError, reason_of
 from dystress_text.files.hub import hub_reachable
-from dystress_text.files.image_sets import IMAGE_SETS
 from dystress_text.files.prepared_data import Manifest, read_manifest, write_manifest
 from dystress_text.files.whole import recover, sha256_of, whole_folder
 from dystress_text.preparation import images, texts
-from dystress_text.preparation.class_folders import LABELLED_SETS, class_folders
 from dystress_text.preparation.data_sets import CATALOG, DataSet, Request
 
 
@@ -65,19 +63,14 @@ def verify(name: str, root: Path) -> list[str]:
 
 
 def _build(entry: DataSet, request: Request, staging: Path) -> Manifest:
-    spec = IMAGE_SETS.get(entry.name)
-    if entry.name in LABELLED_SETS:
-        return class_folders(entry.name, request, staging)
-    if spec is not None and spec.long_tailed:
-        return images.long_tail(spec, request, staging)
-    if spec is not None and spec.chosen_from is not None:
-        return images.class_list(spec, request, staging)
-    if spec is not None and entry.repository is None:
-        return images.image_folder(spec, request)
+    if entry.name == "imagenet1k":
+        return images.image_folder(entry, request)
+    if entry.name == "imagenet100":
+        return images.class_list(entry, request, staging)
     paths = _from_hub(entry) if request.source is None else _from_local(entry, request.source)
     source = str(request.source or entry.repository)
-    if spec is not None:
-        return images.parquet(spec, paths, source, request, staging)
+    if entry.classes:
+        return images.parquet(entry, paths, source, request, staging)
     return (texts.wiki1m if entry.name == "wiki1m" else texts.senteval)(paths[0], source, request, staging)
 
 

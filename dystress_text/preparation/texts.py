@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import shutil
+import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from dystress_text.errors import DataError
+from dystress_text.errors import DataError, reason_of
 from dystress_text.evaluation.catalogue import STSB_DEV, SUITES, Task
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.files.prepared_data import Manifest
 from dystress_text.files.text_lines import UNPACK_ERRORS, open_text
 from dystress_text.preparation.data_sets import Request
-from dystress_text.preparation.unpack import unpack
-from dystress_text.simcse.training_text import WIKI1M
+from dystress_text.simcse.corpus import WIKI1M
 
+MOST_MEMBERS = 500_000  # of an archive
+MOST_BYTES = 32 << 30
+MOST_RATIO = 100  # bytes unpacked by bytes of the archive; a small archive may always unpack to a megabyte
 STSB_DEV_PAIRS = 1500
 # further files that are copied where the source has them
 _EXTRA = {
@@ -75,3 +79,33 @@ def _copy_task(task: Task, place: Path, staging: Path) -> str | None:
             (staging / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(place / name, staging / name)
     return None
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a tar archive that is not trusted, plain or compressed, into a folder, which an error leaves half-full.
+
+    Raises:
+        DataError: damaged, too large, or hostile: a name that leads out of the folder, a link, a device.
+    """
+    try:
+        most = min(MOST_BYTES, max(1 << 20, MOST_RATIO * archive.stat().st_size))
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, _bounded(tar, most), filter="data")
+            while tar.fileobj is not None and tar.fileobj.read(1 << 20):  # to the checksum of compressed data
+                pass
+    except Exception as error:  # tarfile and the decoders raise many kinds
+        if isinstance(error, OSError) and error.errno is not None:  # of this machine, such as a full disk
+            raise
+        raise DataError(f"{archive} is no archive, is damaged, or is not safe to unpack: {reason_of(error)}") from error
+
+
+def _bounded(tar: tarfile.TarFile, most: int) -> Iterator[tarfile.TarInfo]:
+    """The files and folders of an archive, as long as they are few and small enough."""
+    total = 0
+    for number, member in enumerate(tar, 1):
+        total += member.size
+        if number > MOST_MEMBERS or total > most:
+            raise ValueError(f"more than {MOST_MEMBERS:,} members, or {most:,} bytes")
+        if not (member.isreg() or member.isdir()):  # links are how the filter of older Pythons is led astray
+            raise ValueError(f"{member.name!r} is neither a file nor a folder")
+        yield member

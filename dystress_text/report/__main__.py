@@ -18,14 +18,13 @@ from pathlib import Path
 
 from dystress_text.cli import text_table
 from dystress_text.cli.command_line import OneLineParser, exit_code
-from dystress_text.errors import UserError
-from dystress_text.report.runs import read_text_runs
 from dystress_text.report.tables import Comparisons, render
-from dystress_text.report.text_page import page_of
+from dystress_text.report.text_page import text_page
+from dystress_text.report.text_runs import read_text_runs
 
 STYLES: dict[str, Callable[[Comparisons], str]] = {
     "jsonl": lambda compared: "\n".join(run.line() for run in compared.runs),
-    "html": page_of,
+    "html": text_page,
 }
 
 
@@ -45,10 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> bool:
         options = make_parser().parse_args(argv)
-        runs, unfinished = read_text_runs(options.folders)
-        if not runs:
-            raise UserError(f"no finished run: {', '.join(unfinished)}")
-        compared, style = Comparisons(runs, unfinished, options.baseline), options.format
+        compared, style = Comparisons(*read_text_runs(options.folders), options.baseline), options.format
         text = STYLES[style](compared) if style in STYLES else render(compared, style)
         print(text, flush=True)
         return True

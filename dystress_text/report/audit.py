@@ -21,7 +21,6 @@ EQUIVALENT_MOVED = 0.10
 """A rule is expected to train like its nearest constant if less of the negatives' gradient is moved than this."""
 EQUIVALENT_PULL = 0.10
 """And if the gradient of the positives differs from that of the negatives by less than this share of it."""
-FEWEST_NEGATIVES = 200  # below them, an audit says nothing
 END = 0.1  # the share of the steps that are the first, or the last ones
 
 Floats = NDArray[np.float64]
@@ -93,31 +92,24 @@ def windows_of(lines: Sequence[Line], log: object) -> tuple[dict[str, Window], i
         lines: of the log.
         log: its name, for messages.
     """
-    compared = [line for line in lines if "comparison" in line]
-    if not compared:
-        raise UserError(f"{log} holds no comparison with constants: train with --log_similarity")
     try:
-        negatives = round(sum(sum(line["histograms"]["negatives"]) for line in compared))
-        if negatives < FEWEST_NEGATIVES:
-            raise UserError(f"{log}: an audit needs {FEWEST_NEGATIVES} negatives, and it has {negatives}")
+        compared = [line for line in lines if "comparison" in line]
         firsts = [1, *(line["step"] + 1 for line in compared)]  # a comparison is of the steps since the one before
-        parts = list(zip(firsts, compared, strict=False))
-        total = compared[-1]["step"]
-        chosen = {"all": parts}
-        if len(parts) > 1:
-            first = [(start, line) for start, line in parts if line["step"] <= END * total] or parts[:1]
-            last = [(start, line) for start, line in parts if start > (1 - END) * total] or parts[-1:]
-            chosen = {"first": first, "all": parts, "last": last}
-        seen = {name: some for name, some in chosen.items() if any(line["comparison"]["batches"] for _, line in some)}
-        if not seen:
-            raise UserError(f"{log}: in no batch had the negatives a gradient")
-        return {name: _window(some, lines) for name, some in seen.items()}, negatives
+        parts = [part for part in zip(firsts, compared, strict=False) if part[1]["comparison"]["batches"]]
+        if not parts:
+            raise UserError(f"{log} compares no gradient of negatives with constants: train with --log_similarity")
+        total = parts[-1][1]["step"]
+        first = [(start, line) for start, line in parts if line["step"] <= END * total] or parts[:1]
+        last = [(start, line) for start, line in parts if start > (1 - END) * total] or parts[-1:]
+        chosen = {"first": first, "all": parts, "last": last} if len(parts) > 1 else {"all": parts}
+        negatives = round(sum(sum(line["histograms"]["negatives"]) for line in compared))
+        return {name: _window(some, lines) for name, some in chosen.items()}, negatives
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"{log} is damaged: {type(error).__name__} {error}") from error
 
 
 def _window(parts: Sequence[tuple[int, Line]], lines: Sequence[Line]) -> Window:
-    compared = [line["comparison"] for _, line in parts if line["comparison"]["batches"]]
+    compared = [line["comparison"] for _, line in parts]
     weights = [comparison["batches"] for comparison in compared]
 
     def mean(values: Sequence[Any]) -> Floats:
@@ -165,15 +157,13 @@ def nearest_constant(taus: Floats, moved: Floats) -> tuple[float, float]:
 
 def in_words(audit: Audit) -> list[str]:
     """The audit in a few lines; the first one says what the rule amounts to."""
-    window, name = audit.windows["all"], tau_in_words(audit.windows["all"])
-    moved, expected = f"{100 * window.moved:.1f} % of the gradient", "expected to train like it"
+    window = audit.windows["all"]
+    name, moved = tau_in_words(window), f"{100 * window.moved:.1f} % of the gradient"
+    found = f"is no constant: the nearest is {name}, and {moved} must be moved"
     if window.moved < EQUIVALENT_MOVED:
-        found = (
-            f"this rule is the constant {name} to within {moved}; it is {'' if window.equivalent else 'not '}{expected}"
-        )
-    else:
-        found = f"this rule is no constant: the nearest is {name}, and {moved} must be moved; it is not {expected}"
-    lines = [f"On these {audit.data} {found}."]
+        found = f"is the constant {name} to within {moved}"
+    expected = f"it is {'' if window.equivalent else 'not '}expected to train like it"
+    lines = [f"On these {audit.data} this rule {found}; {expected}."]
     if abs(window.pull - 1) >= EQUIVALENT_PULL:
         times = f"{window.pull:.2f} times that of its negatives"
         lines.append(f"The gradient of its positives is {times}; that of InfoNCE is 1.00 times.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -14,7 +15,7 @@ from torch import Tensor
 from dystress_text.core.diagnosis import BINS, local_temperature
 from dystress_text.core.registry import Temperature
 from dystress_text.report.audit import Audit, Window, tau_in_words
-from dystress_text.report.plots import GREY, STYLES, WIDTH, dress, legend_below, stacked, style
+from dystress_text.report.plots import GREY, STYLES, WIDTH, dress, legend_below, style
 
 (_BLUE, _SOLID), (_RED, _DASHED), *_ = STYLES
 _RULE = "this rule"
@@ -34,15 +35,17 @@ def draw_audit(audit: Audit, rule: Temperature | None, detach: bool = True) -> F
     s = torch.linspace(-1, 1, 4001, dtype=torch.float64)
     local = None if rule is None else local_temperature(rule, s, detach)
     with style():
-        figure, grid = stacked(1 if local is None else 2, WIDTH, 2.8 if local is None else 4.3)
-        _gradients(grid[0], window)
+        rows = 1 if local is None else 2
+        figure, grid = plt.subplots(rows, sharex=True, squeeze=False, figsize=(WIDTH, 1.3 + 1.5 * rows))
+        top, bottom = grid[0, 0], grid[-1, 0]
+        _gradients(top, window)
         if rule is not None and local is not None:
-            _temperatures(grid[1], s, local.numpy(), rule(s).detach().numpy(), window)
-            grid[0].label_outer()
-        grid[-1].set_xticks(np.arange(-1, 1.01, 0.2).round(1))
+            _temperatures(bottom, s, local.numpy(), rule(s).detach().numpy(), window)
+            top.label_outer()
+        bottom.set_xticks(np.arange(-10, 11, 2) / 10)
         bins = np.flatnonzero(np.maximum(window.rule, window.constant) >= _LITTLE)  # where some of the gradient lies
-        grid[-1].set_xlim(_EDGES[bins[0]], _EDGES[bins[-1] + 1])
-        legend_below(figure, grid[-1], columns=3)
+        bottom.set_xlim(_EDGES[bins[0]], _EDGES[bins[-1] + 1])
+        legend_below(figure, bottom, columns=3)
         figure.suptitle(f"{audit.rule}\non {audit.negatives:,} negatives", fontsize=7)
     return figure
 

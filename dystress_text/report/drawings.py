@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import torch
@@ -23,20 +23,11 @@ from dystress_text.core.temperature import (
     LinearTemperature,
     MonotonicCosineTemperature,
     OneSidedCosineTemperature,
+    ProfileTemperature,
     ShiftedCosineTemperature,
     ode_temperature,
 )
-from dystress_text.report.plots import (
-    GREY,
-    MORE_STYLES,
-    SIMILARITIES,
-    STYLES,
-    WIDTH,
-    dress,
-    legend_below,
-    stacked,
-    style,
-)
+from dystress_text.report.plots import GREY, SIMILARITIES, STYLES, WIDTH, dress, legend_below, style
 
 Named = Mapping[str, Temperature]
 ODE_TAU_MAX = 0.2  # at the ends that the constants of the ODE's figure are chosen to meet
@@ -83,17 +74,13 @@ def draw_shifts() -> Figure:
 def _one_a_panel(named: Named, behind: Named, note: str) -> Figure:
     """Temperatures, one in each panel, three panels in a row; others behind each in grey."""
     rows = -(-len(named) // 3)
-    figure, grid = plt.subplots(
-        rows, 3, figsize=(WIDTH, 0.45 + 1.25 * rows), sharex=True, sharey=True, layout="constrained"
-    )
+    figure, grid = plt.subplots(rows, 3, figsize=(WIDTH, 0.45 + 1.25 * rows), sharex=True, sharey=True)
     for axes, (name, temperature) in zip(grid.flat, named.items(), strict=False):
         for other in behind.values():
             axes.plot(SIMILARITIES, other(SIMILARITIES), color=GREY, linewidth=0.8, alpha=0.7)
         axes.plot(SIMILARITIES, temperature(SIMILARITIES), color=STYLES[0][0], linewidth=2)
         dress(axes, "", name)
-        axes.set_yticks([0.1, 0.15, 0.2])
-        axes.set_ylim(0.09, 0.21)
-        axes.set_xlabel("")
+        axes.set(xlabel="", yticks=[0.1, 0.15, 0.2], ylim=(0.09, 0.21))
     for axes in grid.flat[len(named) :]:
         axes.axis("off")
     figure.supylabel(_TAU, fontsize=7.5)
@@ -101,22 +88,47 @@ def _one_a_panel(named: Named, behind: Named, note: str) -> Figure:
     return figure
 
 
+def _plot(axes: Axes, curves: Mapping[str, torch.Tensor], s: torch.Tensor = SIMILARITIES) -> None:
+    """Curves over the similarity, by their labels, each in a style of its own."""
+    for (label, values), (colour, line) in zip(curves.items(), STYLES, strict=False):
+        axes.plot(s, values, linestyle=line, color=colour, label=label)
+
+
+def draw_default() -> Figure:
+    """The temperature of text runs and its logit beside others: the README's picture."""
+    named: Named = {
+        "shifted cosine, -0.4 (default)": ShiftedCosineTemperature(0.05, 0.07, shift=-0.4),
+        "cosine": CosineTemperature(0.05, 0.07),
+        "linear": LinearTemperature(0.05, 0.07),
+        "constant (SimCSE)": ConstantTemperature(0.05),
+    }
+    taus = {name: temperature(SIMILARITIES) for name, temperature in named.items()}
+    figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.4))
+    _plot(left, taus)
+    _plot(right, {name: SIMILARITIES / tau for name, tau in taus.items()})
+    dress(left, _TAU, "temperature of a pair")
+    dress(right, "logit $s/\\tau(s)$", "its logit in the softmax")
+    legend_below(figure, left, columns=2)
+    return figure
+
+
 def draw_ranges() -> Figure:
     """The temperature ranges of the ImageNet100 ablation and of the text table."""
-    images = [(0.07, 0.1), (0.07, 0.5), (0.07, 0.2), (0.1, 0.2)]
-    text = [(0.03, 0.05), (0.02, 0.05), (0.05, 0.07), (0.04, 0.05)]
-    panels: dict[str, list[Temperature]] = {
-        "images: cosine": [CosineTemperature(*ends) for ends in images],
-        "text: shifted cosine, $\\Delta s$ = -0.4": [ShiftedCosineTemperature(*ends, shift=-0.4) for ends in text],
+    images = [CosineTemperature(*ends) for ends in ((0.07, 0.1), (0.07, 0.5), (0.07, 0.2), (0.1, 0.2))]
+    text = [
+        ShiftedCosineTemperature(*ends, shift=-0.4) for ends in ((0.03, 0.05), (0.02, 0.05), (0.05, 0.07), (0.04, 0.05))
+    ]
+    panels: dict[str, Sequence[ProfileTemperature]] = {
+        "images: cosine": images,
+        "text: shifted cosine, $\\Delta s$ = -0.4": text,
     }
-    figure, grid = stacked(2, WIDTH, 4.3)
-    for axes, (title, temperatures), ends in zip(grid, panels.items(), (images, text), strict=True):
-        for temperature, (low, high), (colour, line) in zip(temperatures, ends, STYLES, strict=True):
-            axes.plot(SIMILARITIES, temperature(SIMILARITIES), line, color=colour, label=f"{low} to {high}")
+    figure, grid = plt.subplots(2, figsize=(WIDTH, 4.3), sharex=True)
+    for axes, (title, temperatures) in zip(grid, panels.items(), strict=True):
+        _plot(axes, {f"{t.tau_min} to {t.tau_max}": t(SIMILARITIES) for t in temperatures})
         dress(axes, _TAU, title)
         axes.set_ylim(bottom=0)
         axes.label_outer()
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
@@ -141,16 +153,13 @@ def draw_ode() -> Figure:
     """Solutions of the paper's ODE: a panel for each delta and K, a curve for each constant."""
     s = torch.linspace(-1, 1, 20001, dtype=torch.float64)
     s = s[s != 0]  # 0 / log is 0 there for all but one constant, which belongs to no branch
-    figure, panels = plt.subplots(1, len(ODE_PRODUCTS), figsize=(WIDTH, 3.2), sharey=True, layout="constrained")
+    figure, panels = plt.subplots(1, len(ODE_PRODUCTS), figsize=(WIDTH, 3.2), sharey=True)
     for axes, (delta, k) in zip(panels, ODE_PRODUCTS, strict=True):
         axes.axhline(ODE_TAU_MAX, color=GREY, linewidth=0.8)
-        for (name, tau), (colour, line) in zip(ode_solutions(delta, k, s).items(), MORE_STYLES, strict=False):
-            axes.plot(s, tau.where(tau < 2, torch.nan), linestyle=line, color=colour, label=name)
+        _plot(axes, {name: tau.where(tau < 2, torch.nan) for name, tau in ode_solutions(delta, k, s).items()}, s)
         axes.plot([-1, 1], [ODE_TAU_MAX] * 2, "o", color="black", markersize=3.5, clip_on=False, zorder=5)
         dress(axes, _TAU, f"$\\delta$ = {delta:g}, K = {k:g}\n$\\delta K$ = {delta * k:g}")
-        axes.set_xticks([-1, 0, 1])
-        axes.set_ylim(0, 0.6)
-        axes.set_xlim(-1.06, 1.06)  # some solutions exist only close to s = -1
+        axes.set(xticks=[-1, 0, 1], ylim=(0, 0.6), xlim=(-1.06, 1.06))  # some solutions exist only close to s = -1
         axes.label_outer()
     panels[0].text(-0.95, 0.205, "$\\tau_{max}$", fontsize=7.5, va="bottom")
     legend_below(figure, panels[0], columns=2)
@@ -173,34 +182,33 @@ def draw_logit() -> Figure:
         "images, widest\ncosine 0.07 to 0.5": CosineTemperature(0.07, 0.5),
     }
     s = SIMILARITIES
-    figure, grid = plt.subplots(2, len(named), figsize=(WIDTH, 3.9), sharex=True, layout="constrained")
-    for column, (title, temperature) in enumerate(named.items()):
-        above, below = grid[:, column]
+    figure, grid = plt.subplots(2, len(named), figsize=(WIDTH, 3.9), sharex=True)
+    for (above, below), (title, temperature) in zip(grid.T, named.items(), strict=True):
         full = slope(temperature, s, detached=False)
         above.plot(s, s / temperature(s), color=STYLES[0][0])
         below.axhline(0, color="black", linewidth=0.6)
-        _plot_slope(below, full, 0, "through $\\tau(s)$: $d(s/\\tau)/ds$")
-        _plot_slope(
-            below, slope(temperature, s, detached=True), 1, "$\\tau$ detached, as in the paper's code: $1/\\tau$"
-        )
-        dress(above, "logit $s/\\tau(s)$" * (column == 0), title)
-        dress(below, "gradient factor" * (column == 0), "")
+        slopes = {
+            "through $\\tau(s)$: $d(s/\\tau)/ds$": full,
+            "$\\tau$ detached, as in the paper's code: $1/\\tau$": slope(temperature, s, detached=True),
+        }
+        _plot(below, slopes)
+        dress(above, "", title)
+        dress(below, "", "")
+        above.set_xlabel("")
         for axes in (above, below):
             axes.set_xticks([-1, 0, 1])
             axes.fill_between(
                 s, 0, 1, where=(full < 0).numpy(), transform=axes.get_xaxis_transform(), color=STYLES[1][0],
                 alpha=0.16, linewidth=0, label="the logit falls as s rises",
             )  # fmt: skip
-        above.set_xlabel("")
+    grid[0, 0].set_ylabel("logit $s/\\tau(s)$")
+    grid[1, 0].set_ylabel("gradient factor")
     legend_below(figure, grid[1, 0], columns=2)
     return figure
 
 
-def _plot_slope(axes: Axes, values: torch.Tensor, place: int, label: str) -> None:
-    axes.plot(SIMILARITIES, values, STYLES[place][1], color=STYLES[place][0], label=label)
-
-
 DRAWINGS: dict[str, Callable[[], Figure]] = {
+    "default": draw_default,
     "profiles": draw_profiles,
     "ranges": draw_ranges,
     "shifts": draw_shifts,

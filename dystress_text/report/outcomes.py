@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ from matplotlib.figure import Figure
 
 from dystress_text.errors import UserError
 from dystress_text.report.comparison import spread
-from dystress_text.report.plots import GREY, STYLES, WIDTH, dress_plain, style
-from dystress_text.report.runs import FinishedRun, check_configurations, read_finished
+from dystress_text.report.plots import GREY, STYLES, WIDTH, style
+from dystress_text.report.runs import FinishedRun, by_configuration, read_finished
 from dystress_text.training.run_folder import IMAGE_PROGRAM, read_json, vision_file
 
 MEASURES = {
@@ -33,35 +32,33 @@ def draw_outcomes(folders: Sequence[Path], accuracy: str = "knn") -> Figure:
         UserError: no finished run, or runs that were not evaluated, or not alike.
     """
     runs, _ = read_finished(folders, (IMAGE_PROGRAM,))
-    if not runs:
-        raise UserError(f"no finished run: {', '.join(map(str, folders))}")
-    check_configurations(runs)
-    evaluated = [_evaluation(run, accuracy) for run in runs]
-    about = evaluated[0][1]
-    groups: dict[tuple[float, str], list[dict[str, float]]] = {}  # figures by constant temperature and name
-    for run, (figures, setup) in zip(runs, evaluated, strict=True):
-        if setup != about:
-            differs = ", ".join(name for name in about if setup[name] != about[name])
-            raise UserError(f"not evaluated alike, in {differs}: {runs[0].folder} and {run.folder}")
-        constant = run.temperature[1]["tau"] if run.temperature[0] == "ConstantTemperature" else math.inf
-        groups.setdefault((constant, run.configuration), []).append(figures)
+    evaluated = {run.folder: _evaluation(run, accuracy) for run in runs}
+    first, (_, about) = next(iter(evaluated.items()))
+    for folder, (_, setup) in evaluated.items():
+        if differs := [name for name in about if setup[name] != about[name]]:
+            raise UserError(f"not evaluated alike, in {', '.join(differs)}: {first} and {folder}")
+    configurations = by_configuration(runs)
     what = "linear" if accuracy == "linear" else f"{about['k']}-NN"
     with style():
-        figure, grid = plt.subplots(len(MEASURES), 1, figsize=(WIDTH, 5.4), layout="constrained")
+        figure, grid = plt.subplots(len(MEASURES), figsize=(WIDTH, 5.4))
         for axes, (measure, words) in zip(grid, MEASURES.items(), strict=True):
-            line = []
-            for (constant, name), members in sorted(groups.items(), key=lambda group: group[0]):
-                x, y = (spread([figures[column] for figures in members]) for column in (measure, "accuracy"))
-                (colour, _), marker = (STYLES[1], "s") if math.isinf(constant) else (STYLES[0], "o")
+            constants: dict[float, tuple[float, float]] = {}
+            for name, members in configurations.items():
+                figures = [evaluated[run.folder][0] for run in members]
+                x, y = (spread([figure[column] for figure in figures]) for column in (measure, "accuracy"))
+                kind, values = members[0].temperature
+                colour, marker = STYLES[1][0], "s"
+                if kind == "ConstantTemperature":
+                    colour, marker = STYLES[0][0], "o"
+                    constants[values["tau"]] = x.mean, y.mean
                 axes.errorbar(
                     x.mean, y.mean, y.deviation, x.deviation, fmt=marker, color=colour, markersize=4.5, capsize=2
                 )
                 place = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 7, "color": colour}
                 axes.annotate(name, (x.mean, y.mean), **place)
-                line += [(x.mean, y.mean)] * math.isfinite(constant)
+            line = [constants[tau] for tau in sorted(constants)]
             axes.plot([x for x, _ in line], [y for _, y in line], color=GREY, linewidth=0.8, zorder=1)
-            dress_plain(axes, f"{what} top-1 accuracy (%)", "")
-            axes.set_xlabel(words)
+            axes.set(xlabel=words, ylabel=f"{what} top-1 accuracy (%)")
             axes.margins(0.16)
         images = f"{about['name']}, {about['train_images']:,} training and {about['test_images']:,} test images"
         variant = f" (a variant: {about['variant']})" if about["variant"] else ""

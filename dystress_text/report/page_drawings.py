@@ -5,28 +5,21 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from math import nan
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from dystress_text.core.registry import Temperature
-from dystress_text.report.history import Curves, RunHistory, metrics_of
-from dystress_text.report.plots import (
-    SIMILARITIES,
-    STYLES,
-    dress,
-    legend_below,
-    plot_histogram,
-    plot_metric,
-    stacked,
-    style,
-)
+from dystress_text.report.plots import SIMILARITIES, STYLES, dress, legend_below, style
+from dystress_text.report.runs import MEASURES, FinishedRun, Line, metric_title
 
 WIDTH = 9 / 2.54  # inches
-Histograms = Mapping[str, Sequence[float]]  # counts over [-1, 1] by kind of pair
+Curves = Mapping[str, tuple[list[int], list[float]]]  # steps and values by what was measured
 Pictures = list[tuple[str, str, str]]  # what is to be seen, a caption or "", and the picture
-_SCORED = {  # of pairs of a development set by their score; 4 is the usual bound on STS
+_NOT_DRAWN = {"step", "learning_rate", "samples_per_second"}
+_SCORED = {  # of pairs of a development set by their score
     "random": ("random pairs", STYLES[3]),
     "others": ("pairs scored {:g} or less", STYLES[1]),
     "alike": ("pairs scored above {:g}", STYLES[0]),
@@ -37,60 +30,73 @@ _BATCHES = {
     "positives": ("positives", STYLES[0]),
 }
 _FIGURES = {
-    "tau_effective": "effective temperature (each negative as heavy as its gradient)",
-    "high_gradient": "share of the negatives' gradient on the high-similarity region",
-    "high_share": "share of the negatives in the high-similarity region",
+    "tau_effective": "effective temperature\n(each negative as heavy as its gradient)",
+    "high_gradient": "share of the negatives' gradient\non the high-similarity region",
+    "high_share": "share of the negatives\nin the high-similarity region",
     "positive": "mean similarity of positives",
     "negative": "mean similarity of negatives",
 }
 
 
-def galleries(runs: Sequence[tuple[RunHistory, Temperature | None]]) -> list[tuple[str, Pictures]]:
+def galleries(runs: Sequence[tuple[FinishedRun, Temperature | None]]) -> list[tuple[str, Pictures]]:
     """The pictures of a page by heading; a gallery may be empty."""
-    curves = {run.name: run.curves for run, _ in runs}
-    drawn = [m for m in metrics_of(list(curves.values())) if any(len(c.get(m, [[]])[0]) > 1 for c in curves.values())]
-    logged = {run.name: _similarity_curves(run) for run, _ in runs if run.similarity_steps}
-    pairs = [(seen, run.name * (len(runs) > 1), drawn) for run, tau in runs for seen, drawn in _similarities(run, tau)]
+    curves = {run.folder.name: _curves(run.metrics()) for run, _ in runs}
+    logs = {run.folder.name: run.similarities() for run, _ in runs}
+    logged = {name: _curves(lines) for name, lines in logs.items() if lines}
+    metrics = {name for run in curves.values() for name, (steps, _) in run.items() if len(steps) > 1} - _NOT_DRAWN
+    known = [name for kind in MEASURES for name in sorted(metrics) if name.rpartition("_")[2] == kind]
+    titles = {name: metric_title(name) for name in [*known, *sorted(metrics - {*known})]}
+    pairs = [
+        (seen, run.folder.name * (len(runs) > 1), drawn)
+        for run, temperature in runs
+        for seen, drawn in _similarities(run, logs[run.folder.name], temperature)
+    ]
     return [
-        ("Over training", _over_steps(curves, drawn)),
+        ("Over training", _over_steps(curves, titles)),
         ("Similarities and temperature", pairs),
-        ("What the temperature did to the pairs of each step", _over_steps(logged, _FIGURES if logged else ())),
+        ("What the temperature did to the pairs of each step", _over_steps(logged, _FIGURES if logged else {})),
     ]
 
 
-def _similarity_curves(run: RunHistory) -> Curves:
-    """The figures of ``similarity.jsonl`` over the steps."""
-    lines = run.similarity_steps
-    steps = [float(line["step"]) for line in lines]
-    return {name: (steps, [nan if line[name] is None else line[name] for line in lines]) for name in _FIGURES}
+def _curves(lines: Iterable[Line]) -> Curves:
+    found: dict[str, tuple[list[int], list[float]]] = {}
+    for line in lines:
+        for name, value in line.items():
+            steps, values = found.setdefault(name, ([], []))
+            steps.append(line["step"])
+            values.append(value)  # None, which is drawn as a gap, where it was not finite
+    return found
 
 
-def _over_steps(runs: Mapping[str, Curves], metrics: Iterable[str]) -> Pictures:
+def _over_steps(runs: Mapping[str, Curves], titles: Mapping[str, str]) -> Pictures:
     """A picture for each metric, with a line for each run."""
     pictures: Pictures = []
-    for metric in metrics:
+    for metric, title in titles.items():
         with style():
-            figure, axes = plt.subplots(figsize=(WIDTH, 2.1), layout="constrained")
-            plot_metric(axes, runs, metric)
-            if metric in _FIGURES:
-                axes.set_title(_FIGURES[metric].replace(" (", "\n("), fontsize=8)
+            figure, axes = plt.subplots(figsize=(WIDTH, 2.1))
+            for place, (name, curves) in enumerate(runs.items()):
+                colour, line = STYLES[place % len(STYLES)]
+                steps, values = curves.get(metric, ([], []))
+                label = "./" * name.startswith("_") + name.replace("$", r"\$")  # no name is hidden or a formula
+                axes.plot(steps, values, color=colour, ls=line, marker="o" if len(steps) < 2 else "", label=label)
+            axes.set(title=title, xlabel="optimiser steps")
+            axes.set_xlim(left=0)
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
             if len(runs) > 1:
                 legend_below(figure, axes)
             pictures.append((f"{metric} over the steps", "", picture(figure)))
     return pictures
 
 
-def _similarities(run: RunHistory, temperature: Temperature | None) -> list[tuple[str, str]]:
+def _similarities(run: FinishedRun, log: Sequence[Line], temperature: Temperature | None) -> list[tuple[str, str]]:
     """Histograms of the development set's pairs, and of the batches' where they were logged."""
-    if temperature is not None and (temperature.needs_progress or temperature.needs_mean_positive):
-        temperature = None  # it has no curve
     pictures, scored = [], run.record.get("similarities", {})
     if scored:
-        above = scored.get("positive_above", 4.0)
+        above = scored.get("positive_above", 4.0)  # the usual bound on STS
         kinds = {name: (label.format(above), look) for name, (label, look) in _SCORED.items()}
         panels = {f"{scored['set']}, {w} training": scored[w] for w in ("before", "after") if w in scored}
         pictures.append(("Similarities of scored pairs before and after training", _draw(panels, kinds, temperature)))
-    histograms = [line["histograms"] for line in run.similarity_steps if "histograms" in line]
+    histograms = [line["histograms"] for line in log if "histograms" in line]
     if histograms:
         panels = {"first training batches": histograms[0], "last training batches": histograms[-1]}
         seen = "Similarities of the pairs of the first and the last training batches"
@@ -99,24 +105,31 @@ def _similarities(run: RunHistory, temperature: Temperature | None) -> list[tupl
 
 
 def _draw(
-    panels: Mapping[str, Histograms], kinds: Mapping[str, tuple[str, tuple[str, str]]], temperature: Temperature | None
+    panels: Mapping[str, Mapping[str, Sequence[float]]],
+    kinds: Mapping[str, tuple[str, tuple[str, object]]],
+    temperature: Temperature | None,
 ) -> str:
-    """Histograms, a panel for each title, above the temperature at the same similarities."""
+    """Histograms over [-1, 1], a panel for each title, above the temperature at the same similarities."""
+    if temperature is not None and (temperature.needs_progress or temperature.needs_mean_positive):
+        temperature = None  # it has no curve
     with style():
         rows = len(panels) + (temperature is not None)
-        figure, grid = stacked(rows, WIDTH, 0.5 + 1.25 * rows)
-        for axes, (title, histograms) in zip(grid, panels.items(), strict=False):
+        figure, grid = plt.subplots(rows, sharex=True, squeeze=False, figsize=(WIDTH, 0.5 + 1.25 * rows))
+        for axes, (title, histograms) in zip(grid.flat, panels.items(), strict=False):
             for name, (label, (colour, line)) in kinds.items():
-                plot_histogram(axes, histograms[name], colour, line, label)
+                counts = np.array(histograms[name])
+                density = counts * len(counts) / (2 * max(counts.sum(), 1e-12))
+                edges = np.linspace(-1, 1, len(counts) + 1)
+                axes.stairs(density, edges, color=colour, linestyle=line, linewidth=1.4, label=label)
             dress(axes, "density", title)
         if temperature is not None:
             tau = temperature(SIMILARITIES).detach().expand_as(SIMILARITIES)
-            grid[-1].plot(SIMILARITIES, tau, color=STYLES[2][0])
-            grid[-1].margins(y=0.2)
-            dress(grid[-1], "$\\tau(s)$", "temperature at that similarity")
-        for axes in grid:
+            grid[-1, 0].plot(SIMILARITIES, tau, color=STYLES[2][0])
+            grid[-1, 0].margins(y=0.2)
+            dress(grid[-1, 0], "$\\tau(s)$", "temperature at that similarity")
+        for axes in grid.flat:
             axes.label_outer()
-        legend_below(figure, grid[0])
+        legend_below(figure, grid[0, 0])
         return picture(figure)
 
 

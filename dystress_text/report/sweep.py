@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import shlex
 import signal
@@ -18,14 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import Interrupted, ParameterError, UserError
-from dystress_text.evaluation.catalogue import choose, own_names
+from dystress_text.evaluation.catalogue import choose
 from dystress_text.files.places import PACKAGE
 from dystress_text.report.runs import FREE
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.objective import objective_of
-from dystress_text.simcse.presets import PRESETS, TABLES
-from dystress_text.training.presets import find_preset
-from dystress_text.training.run_folder import RECORD, evaluation_file, read_json, read_record
+from dystress_text.simcse.presets import TABLES
+from dystress_text.simcse.settings import TEXT
+from dystress_text.training.build_loss import build_objective
+from dystress_text.training.run_folder import evaluation_file, read_json, read_record
 from dystress_text.training.settings import TEMPERATURE_OPTIONS
 
 GRID = tuple(option for option in TEMPERATURE_OPTIONS if option != "unit")  # the numbers
@@ -52,64 +53,50 @@ class PlannedRun:
     suite: str
     data_dir: str | None
 
-    def commands(self) -> Iterator[tuple[str, Command]]:
-        """What is left to do, each step asked for when those before it are done: a word and a command.
+    def commands(self) -> Iterator[Command]:
+        """What is left to do, each step asked for when those before it are done.
 
         Raises:
             UserError: the folder holds a finished run with other settings.
         """
-        state = self.state()
-        if state != "trained":
-            resume = ["--resume_from_checkpoint"] if state == "begun" else []
-            yield state, [sys.executable, str(TRAIN), *self.options, f"--output_dir={self.folder}", *resume]
-        asked = self._evaluated()
-        if not set(self.tasks) <= asked and "all" not in asked:
+        if not self.is_trained():
+            yield [
+                sys.executable, str(TRAIN), *self.options, f"--output_dir={self.folder}",
+                "--resume_from_checkpoint=auto",
+            ]  # fmt: skip
+        file = evaluation_file(self.folder, self.suite, "test")
+        evaluated = read_json(file)["tasks"] if file.is_file() else {}
+        if tasks := [task for task in self.tasks if task not in evaluated]:
             data = [] if self.data_dir is None else ["--data_dir", self.data_dir]
             command = [sys.executable, str(EVALUATE), "--model", str(self.folder), "--suite", self.suite, *data]
-            yield "trained", [*command, "--tasks", *sorted(asked | set(self.tasks))]
+            yield [*command, "--tasks", *tasks]
 
-    def state(self) -> str:
-        """``missing``, ``begun`` or ``trained``."""
-        if not self.folder.is_dir() or not any(self.folder.iterdir()):
-            return "missing"
+    def is_trained(self) -> bool:
+        """Whether the folder holds this run, finished."""
         record = read_record(self.folder)
         if "trained" not in record:
-            return "begun"
-        now, then = json.loads(json.dumps(parse(self.options).options())), record.get("settings", {})
+            return False
+        now, then = json.loads(json.dumps(parse(self.options).options())), record["settings"]
         changed = [f"{n} was {then.get(n)}, is {now[n]}" for n in now if n not in FREE and then.get(n) != now[n]]
         if changed:
             raise UserError(
                 f"{self.folder} holds a finished run with other settings ({'; '.join(changed)}): another --output_dir"
             )
-        return "trained"
-
-    def _evaluated(self) -> set[str]:
-        """The tasks asked for in a complete evaluation of the run as it is."""
-        file = evaluation_file(self.folder, self.suite, "test")
-        try:
-            if file.stat().st_mtime < (self.folder / RECORD).stat().st_mtime:  # of an older run
-                return set()
-            result = read_json(file)
-            return set(result["asked"]) if result["complete"] else set()
-        except (OSError, UserError, KeyError, TypeError):
-            return set()
+        return True
 
 
 def configurations(options: Any) -> dict[str, list[str]]:
     """Options of the training program by the name of the configuration."""
     names = [*itertools.chain.from_iterable(TABLES[table] for table in options.table), *options.presets]
-    for name in names:
-        find_preset(name, PRESETS)
     found = {name: [f"--preset={name}"] for name in names}
+    kind = {} if options.temperature is None else {"temperature": options.temperature}
     axes = {name: list(dict.fromkeys(values)) for name in GRID if (values := getattr(options, name))}
-    if axes or options.temperature:
-        kind = [] if options.temperature is None else [options.temperature]
+    if axes or kind:
         for values in itertools.product(*axes.values()):
             point = dict(zip(axes, values, strict=True))
-            if point.get("tau_min", 0) <= point.get("tau_max", float("inf")):
-                name = "grid-" + "-".join([*kind, *(f"{option}={value:g}" for option, value in point.items())])
-                flags = {**({"temperature": kind[0]} if kind else {}), **point}
-                found[name] = [f"--{option}={value}" for option, value in flags.items()]
+            if point.get("tau_min", 0) <= point.get("tau_max", math.inf):
+                name = "-".join(["grid", *kind.values(), *(f"{option}={value:g}" for option, value in point.items())])
+                found[name] = [f"--{option}={value}" for option, value in (kind | point).items()]
     if not found:
         raise UserError("nothing to run: name a --table, --presets, or a --temperature with its values")
     return found
@@ -123,9 +110,8 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
         raise UserError(f"{taken[0]}: not behind --, the sweep sets it")
     if options.jobs < 1:
         raise ParameterError("jobs", f"must be at least 1, got {options.jobs}")
-    tasks = tuple(own_names([task for task in options.tasks if task != "none"]))
-    if tasks:
-        choose(options.suite, tasks)  # an unknown one is refused before hours of training
+    chosen = choose(options.suite, [task for task in options.tasks if task != "none"])
+    tasks = tuple(task.name for group in chosen.values() for task in group)
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
     runs = []
     for seed in dict.fromkeys(options.seeds):
@@ -133,7 +119,8 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
             run_options = (*extra, *words, *data, f"--seed={seed}")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
-                objective_of(parse(run_options))
+                settings = parse(run_options)
+                build_objective(settings.loss, TEXT, bidirectional=settings.text.bidirectional)
             folder = options.output_dir / f"{name}-seed-{seed}"
             runs.append(PlannedRun(folder, run_options, tasks, options.suite, options.data_dir))
     return runs
@@ -148,17 +135,16 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     """
     runs = plan(options, extra)
     if options.dry_run:
-        print("\n".join(map(_listed, runs)))
+        for run in runs:
+            print(f"{run.folder.name}: {shlex.join(next(run.commands(), ['done']))}")
         return True
     try:
         (options.output_dir / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ParameterError("output_dir", f"cannot write to {str(options.output_dir)!r}: {error.strerror}") from error
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    environment = {"OMP_NUM_THREADS": str(max(1, cores // options.jobs)), **os.environ}
     print(f"{len(runs)} run{'s' * (len(runs) > 1)}, {options.jobs} at once, in {options.output_dir}", flush=True)
     jobs = {run.folder.name: run.commands for run in runs}
-    failures = run_jobs(jobs, options.output_dir / "logs", options.jobs, environment)
+    failures = run_jobs(jobs, options.output_dir / "logs", options.jobs)
     for name, reason in failures.items():
         print(f"failed: {name}: {reason}", file=sys.stderr)
     done = len(runs) - len(failures)
@@ -167,66 +153,52 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     return not failures
 
 
-def _listed(run: PlannedRun) -> str:
-    try:
-        state, command = next(run.commands(), ("done", []))
-    except UserError as error:
-        return f"{run.folder.name}: refused: {error}"
-    return f"{run.folder.name}: {state}" + (f"\n    {shlex.join(command)}" if command else "")
-
-
-def run_jobs(
-    jobs: Mapping[str, Callable[[], Iterator[tuple[str, Command]]]], logs: Path, at_once: int, env: Mapping[str, str]
-) -> dict[str, str]:
+def run_jobs(jobs: Mapping[str, Callable[[], Iterator[Command]]], logs: Path, at_once: int) -> dict[str, str]:
     """Run the commands of all jobs, so many jobs at once, and return why some failed, by name.
 
-    The first SIGINT, SIGTERM or SIGHUP is passed on to the processes as SIGTERM, and they are waited for; a second one
-    kills them.
+    SIGTERM and Ctrl-C reach the processes, which save what they have and are waited for.
 
     Args:
         jobs: what gives the commands of each, one after another.
         logs: the folder of what they print.
         at_once: the most processes at one time.
-        env: the environment of the processes.
     """
-    failures, signals, alive = dict[str, str](), list[int](), list[subprocess.Popen[bytes]]()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    signals: list[int] = []
+    environment = {"OMP_NUM_THREADS": str(max(1, cores // at_once)), **os.environ}
 
-    def work(name: str) -> None:
+    def work(name: str) -> str | None:
+        """Why the job failed."""
         with (logs / f"{name}.log").open("a", encoding="utf-8") as log:
             try:
-                for _, command in jobs[name]():
+                for command in jobs[name]():
                     if signals:
-                        return
+                        break
                     print(f"{name}: {Path(command[1]).stem}", flush=True)
                     print(f"$ {shlex.join(command)}", file=log, flush=True)
-                    process = subprocess.Popen(  # in a session of its own: Ctrl-C comes from here, once
-                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, start_new_session=True
+                    process = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
                     )
-                    alive.append(process)
-                    if signals:  # it came between the look and the start
-                        process.terminate()
-                    code = process.wait()
-                    alive.remove(process)
-                    if code and not signals:
-                        raise UserError(f"exit code {code}; log: {log.name}")
+                    if wait(process) and not signals:
+                        return f"exit code {process.returncode}; log: {log.name}"
             except UserError as error:
-                failures[name] = str(error)
+                return str(error)
+        return None
 
-    def stop(number: int, _: object) -> None:
-        print(f"stopping {len(alive)} at work, which save what they have; once more kills them", flush=True)
-        for process in list(alive):
-            with suppress(ProcessLookupError):  # it has just ended
-                os.killpg(process.pid, signal.SIGKILL if signals else signal.SIGTERM)
-        signals.append(number)
+    def wait(process: subprocess.Popen[bytes]) -> int:
+        while not signals:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(timeout=1)
+        process.terminate()
+        return process.wait()
 
-    stops = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in stops}
+    before = {n: signal.signal(n, lambda number, _: signals.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         with ThreadPoolExecutor(at_once) as threads:
-            list(threads.map(work, jobs))
+            reasons = list(threads.map(work, jobs))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     if signals:
         raise Interrupted(signals[0], f"stopped by {signal.Signals(signals[0]).name}; the same line goes on from there")
-    return failures
+    return {name: reason for name, reason in zip(jobs, reasons, strict=True) if reason}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
@@ -13,12 +13,16 @@ from dystress_text.cli import text_table
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import GROUPS, TASKS, Row, average
-from dystress_text.report.comparison import Difference, paired, spread
-from dystress_text.report.runs import OF_THE_LOSS, TextRun, differing
+from dystress_text.report.comparison import paired, spread
+from dystress_text.report.page import Table
+from dystress_text.report.runs import FinishedRun, by_configuration, differing
+from dystress_text.report.text_runs import TextRun
+from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.paper import ROWS, PaperRow
 from dystress_text.simcse.presets import PRESETS
+from dystress_text.training.settings import LossSettings
 
-Table = list[list[str]]  # cells as text, the header first
+OF_THE_LOSS = {entry.name for entry in fields(LossSettings)}
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,11 @@ class Group:
         """The run's figures, None where there is none."""
         return self._averaged(run.figures.get(self.key, {}))
 
-    def paper(self, run: TextRun) -> Row | None:
-        """The paper's figures for the run's objective and temperature, averaged over the same tasks."""
+    def paper(self, run: TextRun) -> tuple[str, Row] | None:
+        """The paper's row for the run's objective and temperature: its name, and figures over the same tasks."""
         suite, _, kind = self.key.partition("/")
-        published = paper_row(run) if suite == "senteval" else None
-        return None if published is None else self._averaged(published.figures(kind))
+        row = paper_row(run) if suite == "senteval" else None
+        return None if row is None else (row.name, self._averaged(row.figures(kind)))
 
     def _averaged(self, figures: Row) -> Row:
         row: Row = {column: figures.get(column) for column in self.columns}
@@ -100,17 +104,19 @@ class Comparisons:
 
     @cached_property
     def configurations(self) -> dict[str, list[TextRun]]:
-        """The runs by configuration, the paper's rows in its order first."""
-        order = list(PRESETS)
-        names = sorted({run.configuration for run in self.runs})
-        names.sort(key=lambda name: order.index(name) if name in order else len(order))
-        return {name: [run for run in self.runs if run.configuration == name] for name in names}
+        """The runs by configuration, the paper's rows in its order first; runs that do not go together are refused."""
+        order = {name: place for place, name in enumerate(PRESETS)}
+        found = by_configuration(self.runs)
+        return {name: found[name] for name in sorted(found, key=lambda name: (order.get(name, len(order)), name))}
+
+    def __post_init__(self) -> None:
+        known = self.configurations  # runs that do not go together are refused here
+        for baseline in self.baselines:
+            if baseline not in known:
+                raise ParameterError("baseline", f"no {baseline!r}; there are {', '.join(known)}")
 
     def baselines_of(self, name: str) -> list[str]:
         """The configurations that one is compared with: the user's, else constants that are SimCSE's or its own end."""
-        for baseline in self.baselines:
-            if baseline not in self.configurations:
-                raise ParameterError("baseline", f"no {baseline!r}; there are {', '.join(self.configurations)}")
         if self.baselines:
             return [baseline for baseline in self.baselines if baseline != name]
         one = self.configurations[name][0]
@@ -124,14 +130,6 @@ class Comparisons:
         """A configuration's figures in a column."""
         found = {run.seed: group.row(run)[column] for run in self.configurations[name]}
         return {seed: figure for seed, figure in found.items() if figure is not None}
-
-    def differences(self, group: Group, column: str) -> Iterator[tuple[str, str, Difference]]:
-        """Each configuration against each of its baselines that it shares a seed with."""
-        for name in self.configurations:
-            for baseline in self.baselines_of(name):
-                found = paired(self.by_seed(name, group, column), self.by_seed(baseline, group, column))
-                if found is not None:
-                    yield name, baseline, found
 
 
 def sections(compared: Comparisons, but: str | None = None) -> list[tuple[str, Table]]:
@@ -156,20 +154,26 @@ def _means(compared: Comparisons, group: Group) -> Table:
             for of in columns
         ]
         lines.append([f"{name}, {len(runs)} seed{'s' * (len(runs) > 1)}", *cells])
-        published, row = group.paper(runs[0]), paper_row(runs[0])
-        if published is not None and row is not None:
-            theirs = [published[column] for column in group.columns]
+        if published := group.paper(runs[0]):
+            row, figures = published
+            theirs = [figures[column] for column in group.columns]
             gaps = [
                 spread(of).mean - f if of and f is not None else None for of, f in zip(columns, theirs, strict=True)
             ]
-            lines.append([f"  paper: {row.name}", *("-" if f is None else f"{f:.2f}" for f in theirs)])
+            lines.append([f"  paper: {row}", *("-" if f is None else f"{f:.2f}" for f in theirs)])
             lines.append(["  ours - paper", *("-" if gap is None else f"{gap:+.2f}" for gap in gaps)])
     return lines
 
 
 def _differences(compared: Comparisons, group: Group) -> Table:
     """Each configuration against its baselines in the group's headline, over seeds."""
-    found = list(compared.differences(group, group.headline))
+    found = []
+    for name in compared.configurations:
+        ours = compared.by_seed(name, group, group.headline)
+        for baseline in compared.baselines_of(name):
+            difference = paired(ours, compared.by_seed(baseline, group, group.headline))
+            if difference is not None:
+                found.append((name, baseline, difference))
     tested = [d.p for _, _, d in found if d.p is not None]
     adjusted = iter(stats.false_discovery_control(tested) if tested else [])
     lines = [["", "baseline", "common seeds", group.headline, "95 % over seeds", "p", "p, all rows"]]
@@ -228,10 +232,7 @@ def _setup(run: TextRun) -> str:
 
 def not_the_papers(runs: Sequence[TextRun]) -> list[str]:
     """The settings, apart from the temperature's, that are not those of the paper's text runs."""
-    paper = {**PRESETS["paper"].settings, "max_steps": -1, "max_train_samples": None, "train_file": None}
-    paper |= dict.fromkeys(("supervised", "bidirectional", "do_mlm"), False) | {"lora_rank": None}
-    for name in ("eval_steps", "objective", "mixed_precision"):  # the setup's line has what was used
-        del paper[name]
-    options = [run.settings for run in runs]
-    away = [name for name, value in paper.items() if any((of.get(name) or None) != (value or None) for of in options)]
-    return away + ["mlp_only_train"] * any(of.get("mlp_only_train") is False for of in options)
+    paper = FinishedRun(Path(), {"settings": parse(["--preset=paper"]).options()})
+    as_used = {"eval_steps", "mixed_precision", "mlp_only_train"}  # the setup's line has the precision that was used
+    away = differing([paper, *runs], OF_THE_LOSS | as_used)
+    return away + ["mlp_only_train"] * any(run.settings.get("mlp_only_train") is False for run in runs)

@@ -8,28 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dystress_text.cli.options import SettingsParser
 from dystress_text.errors import UserError
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import RunSettings, TextSettings
-from dystress_text.training.arguments import parse_settings, settings_parser
+from dystress_text.training.arguments import parse_settings
 from dystress_text.training.settings import EngineSettings, LossSettings
 
 GROUPS = (TextSettings, EvaluationSettings, LossSettings, EngineSettings)
-_PRESET = "paper"  # where the command line names none
-_PROGRAM = "dystress train"
-
-
-def make_parser(description: str | None = None) -> SettingsParser:
-    """The text program's options, without the defaults of a preset."""
-    return settings_parser(GROUPS, PRESETS, _PRESET, _PROGRAM, description)
 
 
 def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
     """Settings from the command line."""
     words = translate(argv)
-    (text, evaluation, loss, engine), preset = parse_settings(words, GROUPS, PRESETS, _PRESET, _PROGRAM, description)
+    settings, preset = parse_settings(words, GROUPS, PRESETS, "paper", "dystress train", description)
+    text, evaluation, loss, engine = settings
     named = (word.removeprefix("--").split("=")[0] for word in words if word.startswith("--"))
     given = frozenset(name.replace("-", "_") for name in named)
     return RunSettings(text, evaluation, loss, engine, preset, given)

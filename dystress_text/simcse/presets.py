@@ -1,13 +1,10 @@
-"""The presets of text runs: the paper's rows, controls, SimCSE's models, and small runs.
-
-dystress presets    # lists them, in a checkout also those for images
-"""
+"""The presets of text runs: the paper's rows, controls, SimCSE's models, and small runs."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dystress_text.simcse.paper import ROWS
+from dystress_text.simcse.paper import BEST, ROWS
 from dystress_text.training.presets import Preset
 from dystress_text.training.settings import AUTO_FP16
 
@@ -39,18 +36,6 @@ _PAPER: dict[str, Any] = {
     "mixed_precision": AUTO_FP16,
 }
 
-# sts-PROFILE-TAU_MIN-TAU_MAX; the profile's name includes the shift
-STS_ROWS = {
-    "sts-constant-0.05": "SimCSE (repro.)",
-    "sts-macl": "MACL (repro.)",
-    "sts-cosine-0.03-0.05": "DySTreSS 0.03/0.05",
-    "sts-shifted-0.2-0.03-0.05": "DySTreSS+ 0.03/0.05",
-    "sts-shifted-0.4-0.03-0.05": "DySTreSS* 0.03/0.05",
-    "sts-shifted-0.6-0.03-0.05": "DySTreSS** 0.03/0.05",
-    "sts-shifted-0.4-0.02-0.05": "DySTreSS* 0.02/0.05",
-    "sts-shifted-0.4-0.05-0.07": "DySTreSS* 0.05/0.07",
-    "sts-shifted-0.4-0.04-0.05": "DySTreSS* 0.04/0.05",
-}
 # above s = -shift a shifted profile is the constant tau_max, so that constant is its control
 CONTROLS = {f"sts-constant-{tau}": tau for tau in (0.03, 0.04, 0.06, 0.07)}
 
@@ -75,15 +60,13 @@ def _constant(tau: float, **more: Any) -> dict[str, Any]:
 def _simcse(name: str) -> Preset:
     """The recipe of one of SimCSE's models: the paper's with a constant temperature."""
     encoder, batch, rate, average = SIMCSE_MODELS[name]
-    supervised = name.startswith("supervised")
     settings = {**_PAPER, **_constant(0.05, model_name_or_path=encoder, train_batch_size=batch, learning_rate=rate)}
-    if supervised:
+    data = "Wiki1M"
+    if name.startswith("supervised"):
         # SimCSE's script has four processes: the mean of what they send is a quarter of the gradient, clipped at 1
         settings |= {"supervised": True, "num_train_epochs": 3, "max_grad_norm": 4.0}
-    data = "three epochs of NLI, --train_file nli_for_simcse.csv" if supervised else "Wiki1M"
-    clip = ", clipped as by four processes" if supervised else ""
-    kind = "supervised" if supervised else "unsupervised"
-    return Preset(f"SimCSE's {kind} {encoder} on {data}{clip}; published STS average {average:.2f}", settings)
+        data = "three epochs of NLI, --train_file nli_for_simcse.csv, clipped as by four processes"
+    return Preset(f"SimCSE's {name} on {data}; published STS average {average:.2f}", settings)
 
 
 # other papers' rules at their published settings; those of images where none are published for text
@@ -105,18 +88,12 @@ RULE_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 TABLES: dict[str, tuple[str, ...]] = {  # what a sweep runs together
-    "sts": tuple(STS_ROWS), "controls": tuple(CONTROLS), "rules": tuple(RULE_PRESETS),
+    "sts": tuple(row.preset for row in ROWS), "controls": tuple(CONTROLS), "rules": tuple(RULE_PRESETS),
 }  # fmt: skip
 
-_BY_NAME = {row.name: row for row in ROWS}
-_DEFAULT = _BY_NAME[STS_ROWS["sts-shifted-0.4-0.05-0.07"]]
-
 PRESETS: dict[str, Preset] = {
-    "paper": Preset(f"BERT-base on Wiki1M as in the paper, the default: {_DEFAULT.about()}", _PAPER, (_DEFAULT.title,)),
-    **{
-        name: Preset(_BY_NAME[row].about(), {**_PAPER, **_BY_NAME[row].loss}, (_BY_NAME[row].title,))
-        for name, row in STS_ROWS.items()
-    },
+    "paper": Preset(f"BERT-base on Wiki1M as in the paper, the default: {BEST.about()}", _PAPER, (BEST.title,)),
+    **{row.preset: Preset(row.about(), {**_PAPER, **row.loss}, (row.title,)) for row in ROWS},
     **{
         name: Preset("a constant temperature as a control; not a row of the paper", {**_PAPER, **_constant(tau)})
         for name, tau in CONTROLS.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -14,45 +13,33 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.registry import Temperature
-from dystress_text.encoders.encoder import check_length, check_views
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
 from dystress_text.encoders.saved_model import load_saved
 from dystress_text.errors import ParameterError
-from dystress_text.evaluation.catalogue import PREPARED_SETS, suite_folder
-from dystress_text.evaluation.evaluators import build_evaluation, digest_of, further_lines, sts_line, sts_metrics
+from dystress_text.evaluation.catalogue import suite_folder
+from dystress_text.evaluation.evaluators import build_evaluation, further_lines, sts_line, sts_metrics
 from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs, random_pairs_rows
-from dystress_text.evaluation.readers import POSITIVE_SCORE
-from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.evaluation.sts import score_vectors, similarity_histograms
-from dystress_text.files.places import EMBEDDED
+from dystress_text.evaluation.readers import StsPairs
+from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import versions
-from dystress_text.simcse.corpus import load_corpus, tokenizer_id
-from dystress_text.simcse.objective import TEXT, objective_of
+from dystress_text.simcse.corpus import TrainingText, load_corpus, training_text
 from dystress_text.simcse.presets import PRESETS
-from dystress_text.simcse.settings import RunSettings, TextSettings
+from dystress_text.simcse.settings import TEXT, RunSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.training_text import TrainingText, training_text
 from dystress_text.training.accelerator import (
     describe,
     evaluation_dtype,
     gather_of,
-    global_batch_size,
     keep_few_kernels,
 )
-from dystress_text.training.build_loss import build_temperature, learned_group
-from dystress_text.training.presets import entry_of, settings_of, trained_with
+from dystress_text.training.build_loss import build_objective, build_rule, learned_group
+from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import TEXT_PROGRAM
-from dystress_text.training.settings import EngineSettings, LossSettings
-from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.task import Run
-
-Publish = Callable[[Path, Mapping[str, Any], ContrastiveLoss], str | None]
 
 
 class TextRun(Run):
@@ -61,16 +48,20 @@ class TextRun(Run):
     Args:
         settings: as parsed.
         accelerator: of the run.
-        publish: writes card and page into the folder, and returns a line about them.
+        publish: writes record, card and page into the folder, and says so.
     """
 
     task: SimcseTask
 
-    def __init__(self, settings: RunSettings, accelerator: Accelerator, publish: Publish) -> None:
+    def __init__(
+        self, settings: RunSettings, accelerator: Accelerator, publish: Callable[[Path, dict[str, Any]], None]
+    ) -> None:
         keep_few_kernels()
         text, engine = settings.text, settings.engine
         self.settings, self.accelerator, self.publish = settings, accelerator, publish
-        objective = objective_of(settings, gather_of(accelerator)).to(accelerator.device)
+        objective = build_objective(
+            settings.loss, TEXT, gather_of(accelerator), text.hard_negative_weight, text.bidirectional
+        ).to(accelerator.device)
         with accelerator.local_main_process_first():
             self.text = training_text(text)
         if self.text.columns < 3 and text.hard_negative_weight != 0:
@@ -79,26 +70,20 @@ class TextRun(Run):
         self.best_metric = self.evaluation.best_metric(engine.metric_for_best_model)
         self.dev = next(iter(self.evaluation.pairs), None)  # the set that table and page show
         set_seed(engine.seed)
-        self.start = start = load_start(model_path(text.model_name_or_path), text, settings.given)
+        self.start = start = load_start(text, settings.given)
         start.model.to(accelerator.device)
-        check_length(text.max_seq_length, start.tokenizer, start.model)
-        if text.dropout != 0 and not text.supervised:  # --dropout 0 is on purpose
-            check_views(start.model, start.tokenizer)
         masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed) if text.do_mlm else None
         with accelerator.local_main_process_first():
-            show = accelerator.is_main_process
-            read = load_corpus(self.text, start.tokenizer, text.max_seq_length, text.max_train_samples, progress=show)
+            read = load_corpus(self.text, start.tokenizer, text.max_seq_length, text.max_train_samples)
         corpus = read.distinct() if text.drop_duplicates else read
         self.samples = len(corpus)
         self.task = SimcseTask(
             start.model, start.tokenizer, corpus, objective, self.evaluation, text.packing, masking, text.mlm_weight,
             evaluation_dtype(accelerator),
         )  # fmt: skip
-        self.similarity_log = similarity_log_of(engine, objective)
         self.learned_temperature = learned_group(objective, settings.loss)
-        self.data_id = f"{corpus.report.sha256}, tokenizer {tokenizer_id(start.tokenizer, text.max_seq_length)}"
-        if settings.evaluation.eval_file is not None:
-            self.data_id += f", --eval_file {digest_of(self.evaluation)}"
+        of_pairs = "" if settings.evaluation.eval_file is None else f", --eval_file {self.evaluation.digest()}"
+        self.data_id = corpus.identity + of_pairs
         self.options = settings.options() | {
             "pooler_type": start.model.pooler_type, "metric_for_best_model": self.best_metric,
         }  # fmt: skip
@@ -110,42 +95,48 @@ class TextRun(Run):
             "temperature_parameters": objective.temperature.values(),
             "corpus": {**asdict(corpus.report), "dropped": len(read) - len(corpus)},
             "versions": versions("sentence-transformers", "tokenizers"),
-            "data_variants": _variants(settings, self.text),
-            **paper_row(settings, objective.temperature, accelerator.num_processes),
+            **paper_row(
+                PRESETS[settings.preset], settings, accelerator.num_processes, lambda loss: build_rule(loss, TEXT)
+            ),
             **start.about,
         }
 
     def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
         task, corpus = self.task, self.task.corpus
-        for line in (*self.start.notes, f"{corpus.report.summary()} ({self.text.name})"):
-            _say(line)
+        lines = [*self.start.notes, f"{corpus.report.summary()} ({self.text.name})"]
         if self.settings.text.drop_duplicates:
-            _say(f"{self.record['corpus']['dropped']:,} samples with the tokens of an earlier one are dropped")
-        for option, variant in self.record["data_variants"].items():
-            if variant is not None:
-                _say(f"--{option}: not the published data but a variant: {variant}")
-        _say(f"{type(task.objective).__name__} with {task.objective.temperature}")
+            lines.append(f"{self.record['corpus']['dropped']:,} samples with the tokens of an earlier one are dropped")
+        self.record["data_variants"] = variants = self._variants()
+        lines += [
+            f"--{name}: not the published data but a variant: {found}" for name, found in variants.items() if found
+        ]
+        lines.append(f"{type(task.objective).__name__} with {task.objective.temperature}")
         samples = "sentences" if corpus.columns == 1 else f"rows of {corpus.columns} sentences"
-        _say(f"{steps:,} steps of {batch_size} {samples} on {describe(self.accelerator)}")
+        lines.append(f"{steps:,} steps of {batch_size} {samples} on {describe(self.accelerator)}")
+        print(*lines, sep="\n", flush=True)
         self._measured = some_sentences(self.text, corpus.report.sentences)  # now: a text may be gone at the end
-        self._measure_untrained()
+        self.record["untrained"] = {} if self.dev is None else self._measure_untrained(self.dev)
 
-    def _measure_untrained(self) -> None:
-        dev, model = self.dev, self.task.model
-        self.record["untrained"] = {}
-        if dev is None:
-            return
-        tokenizer = self.task.tokenizer
+    def _variants(self) -> dict[str, str | None]:
+        """The variants of prepared data, by option; None for published data."""
+        variants = {"train_file": variant_of(Path(self.text.name))}
+        if set(self.settings.evaluation.eval_set) - {"mini_sts", "none"}:
+            variants["eval_set"] = variant_of(suite_folder("senteval", self.settings.text.data_dir))
+        return variants
+
+    def _measure_untrained(self, dev: StsPairs) -> dict[str, dict[str, float]]:
+        """The figures of each pooler before training, the best one first."""
+        model, tokenizer = self.task.model, self.task.tokenizer
         vectors = model.encode_by_pooler(dev.sentences, tokenizer, POOLERS)  # (distinct sentences, dim) each
-        if self.start.has_head:
+        if model.keep_head and self.record["head"]["starts"] != "new":  # a trained head is part of the model
             vectors[model.pooler_type] = model.encode(dev.sentences, tokenizer)
-        results = {name: sts_metrics(dev, score_vectors(dev, vectors[name])) for name in POOLERS}
-        best_first = sorted(results, key=lambda name: -results[name][f"{dev.slug}_spearman"])
-        self.record["untrained"] = {name: results[name] for name in best_first}
-        before = similarity_histograms(dev, vectors[model.pooler_type])
-        self.record["similarities"] = {"set": dev.name, "before": before}
-        if dev.positive_above != POSITIVE_SCORE:
-            self.record["similarities"]["positive_above"] = dev.positive_above
+        self.record["similarities"] = {
+            "set": dev.name,
+            "positive_above": dev.positive_above,
+            "before": similarity_histograms(dev, vectors[model.pooler_type]),
+        }
+        results = {name: sts_metrics(dev, vectors[name]) for name in POOLERS}
+        return dict(sorted(results.items(), key=lambda result: -result[1][f"{dev.slug}_spearman"]))
 
     def finish(self, samples_per_second: float, output: Path) -> None:
         task, dev = self.task, self.dev
@@ -160,9 +151,8 @@ class TextRun(Run):
         if dev is not None:
             self.record["similarities"]["after"] = similarity_histograms(dev, encode(dev.sentences))
         self.record["random_pairs"] = random_pairs(encode(self._measured).numpy())
-        published = self.publish(output, self.record, task.objective)
-        for line in (*self._results(), *([] if published is None else [published])):
-            _say(line)
+        print(*self._results(), sep="\n", flush=True)
+        self.publish(output, self.record)
 
     def _results(self) -> list[str]:
         """Speed, what was learned, and the table of the set before and after training."""
@@ -194,38 +184,3 @@ def some_sentences(text: TrainingText, sentences: int, most: int = MOST_SENTENCE
     rows = np.random.default_rng(0).permutation(sentences // text.columns)[:most] * text.columns
     wanted, read = set(rows.tolist()), text.sentences(CorpusReport(), int(rows.max()) + 1)
     return list(dict.fromkeys(sentence for row, sentence in enumerate(read) if row in wanted))
-
-
-def paper_row(settings: RunSettings, temperature: Temperature, processes: int) -> dict[str, Any]:
-    """The record's entry about the row of the paper that the preset stands for; empty where there is none."""
-    preset = PRESETS[settings.preset]
-    text, evaluation = settings_of(preset, TextSettings), settings_of(preset, EvaluationSettings)
-    loss, engine = settings_of(preset, LossSettings), settings_of(preset, EngineSettings)
-    row = RunSettings(text, evaluation, loss, engine, settings.preset)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a falling logit is said about the run's own temperature
-        of_row = build_temperature(row.loss, TEXT)
-    batch = global_batch_size(settings.engine, processes)
-    return entry_of(
-        preset,
-        trained_with(settings.options(), temperature, batch),
-        trained_with(row.options(), of_row, row.engine.train_batch_size),
-    )
-
-
-def model_path(name: str) -> str:
-    """A model's path. The embedded model is found from any working directory, and by its name in older records."""
-    folder, _, inner = name.rpartition("embedded/")
-    return str(EMBEDDED / inner) if folder in ("dystress_text/", "data/") and not Path(name).exists() else name
-
-
-def _variants(settings: RunSettings, text: TrainingText) -> dict[str, str | None]:
-    """The variants of prepared data, by option; None for published data."""
-    variants = {"train_file": variant_of(Path(text.name))}
-    if set(settings.evaluation.eval_set) & set(PREPARED_SETS):
-        variants["eval_set"] = variant_of(suite_folder("senteval", settings.text.data_dir))
-    return variants
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

@@ -1,14 +1,25 @@
-"""The options of a text run, as dataclasses."""
+"""The options of a text run, as dataclasses, and the temperature that a run's record describes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dystress_text.cli.options import check_options, option
+from dystress_text.core.registry import Temperature
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import EvaluationSettings
+from dystress_text.training.build_loss import LossDefaults, build_rule
 from dystress_text.training.settings import EngineSettings, LossSettings
+
+TEXT = LossDefaults(
+    "shifted_cosine",
+    {"tau_min": 0.05, "tau_max": 0.07},  # the paper's best STS row
+    {"unit": "run", "half_period": 0.1},  # five swings a run: fine-tuning has one epoch, not hundreds
+    {},
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +90,9 @@ class TextSettings:
     text_columns: list[str] | None = option(
         None, "supervised: the columns in that order; default all columns of the table.", needs="supervised"
     )
-    hard_negative_weight: float = option(0.0, "Added to the logits of a row's own hard negatives, after 1 / tau.")
+    hard_negative_weight: float = option(
+        0.0, "Added to the logits of a row's own hard negatives, after 1 / tau.", interval="(-1e9, 1e9)"
+    )
     bidirectional: bool = option(
         False, "infonce: each positive has to find its anchor too; the loss is the mean of both directions."
     )
@@ -121,3 +134,15 @@ class RunSettings:
         """Every option by its name."""
         evaluation = {**vars(self.evaluation), "eval_set": " ".join(self.evaluation.eval_set)}
         return {"preset": self.preset, **vars(self.text), **evaluation, **vars(self.loss), **vars(self.engine)}
+
+
+def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
+    """The rule of a text run, from its ``run.json``; a learned temperature is a fixed one then."""
+    learned = {"temp" if name == "tau" else name: x for name, x in record.get("learned_temperature", {}).items()}
+    # rounded end points may lie on the bounds, which LearnableTemperature refuses
+    left = ("learn_temperature", "temperature_bounds", "temperature_learning_rate") if learned else ()
+    known = {entry.name for entry in fields(LossSettings)}.difference(left)
+    options = {name: value for name, value in (record["settings"] | learned).items() if name in known}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # training has said that a logit falls
+        return build_rule(LossSettings(**options), TEXT)

@@ -9,13 +9,14 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.encoders.encoder import SentenceEncoder, build_encoder
+from dystress_text.encoders.encoder import SentenceEncoder, build_encoder, check_length, check_views
 from dystress_text.encoders.lora import add_lora
 from dystress_text.encoders.masked_lm import load_lm_head
 from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.pretrained import Pretrained, load_pretrained, pooler_dense
 from dystress_text.encoders.saved_model import SavedModel, find_saved, limit_length, read_head, read_saved
 from dystress_text.errors import ParameterError, UserError
+from dystress_text.files.places import PACKAGE
 from dystress_text.simcse.settings import TextSettings
 
 
@@ -32,23 +33,18 @@ class Start:
 
     model: SentenceEncoder
     tokenizer: PreTrainedTokenizerBase
-    notes: tuple[str, ...]
+    notes: list[str]
     about: dict[str, Any]
 
-    @property
-    def has_head(self) -> bool:
-        """Whether a trained head is part of the model, so that its vectors are those after the head."""
-        return self.model.keep_head and self.about["head"]["starts"] != "new"
 
-
-def load_start(name: str, text: TextSettings, given: Collection[str] = ()) -> Start:
+def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
     """The encoder that a run starts from.
 
     Args:
-        name: folder or hub name.
         text: the options of encoder and data.
         given: the options that the user named; if it has ``pooler_type``, a model with a pooler of its own must agree.
     """
+    name = model_path(text.model_name_or_path)
     try:
         folder = find_saved(name)
         saved = None if folder is None else read_saved(folder)
@@ -68,9 +64,8 @@ def load_start(name: str, text: TextSettings, given: Collection[str] = ()) -> St
     model = build_encoder(pretrained, pooler_type, text.mlp_head if own_head is None else True, keep_head=not drop)
     model.normalize = saved is not None and saved.normalize
     source = _start_head(model, pretrained, text, own_head)
-    notes = [] if saved is None else [_note_on_model(saved, model)]
-    notes += _notes_on_head(model, pretrained, source)
     about: dict[str, Any] = {"head": None if model.head is None else {"starts": source, "kept": model.keep_head}}
+    notes = _notes(model, pretrained, saved, source)
     if text.do_mlm:
         model.lm_head = load_lm_head(name, model.transformer)
     if text.lora_rank is not None:
@@ -81,7 +76,15 @@ def load_start(name: str, text: TextSettings, given: Collection[str] = ()) -> St
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         about["parameters"] = {"trained": trained, "all": sum(p.numel() for p in model.parameters())}
         notes.append("LoRA: {trained:,} of {all:,} parameters train".format(**about["parameters"]))
-    return Start(model, pretrained.tokenizer, tuple(notes), about)
+    check_length(text.max_seq_length, pretrained.tokenizer, model)
+    if text.dropout != 0 and not text.supervised:  # --dropout 0 is on purpose
+        check_views(model, pretrained.tokenizer)
+    return Start(model, pretrained.tokenizer, notes, about)
+
+
+def model_path(name: str) -> str:
+    """A model's path; the embedded model is found from any working directory."""
+    return str(PACKAGE.parent / name) if name.startswith(f"{PACKAGE.name}/embedded/") else name
 
 
 def _pooler_type(text: TextSettings, given: Collection[str], saved: SavedModel | None) -> str:
@@ -99,42 +102,33 @@ def _pooler_type(text: TextSettings, given: Collection[str], saved: SavedModel |
 def _start_head(model: SentenceEncoder, pretrained: Pretrained, text: TextSettings, own: nn.Linear | None) -> str:
     """Give the head its first weights, those of a sentence-transformers model if it has some; says their origin."""
     if model.head is None:
-        if text.mlp_only_train is False or text.mlp_init is not None:
-            name = "mlp_init" if text.mlp_init is not None else "mlp_only_train"
-            raise ParameterError(name, "there is no head; mlp_head adds one")
+        for name in ("mlp_init", "mlp_only_train"):
+            if getattr(text, name) not in (None, True):
+                raise ParameterError(name, "there is no head; mlp_head adds one")
         return "none"
-    dense = pooler_dense(pretrained.transformer)
-    if text.mlp_init == "pooler" and (pretrained.pooler is None or dense is None):
-        raise ParameterError("mlp_init", f"{pretrained.name!r} has no weights of a pooler of dense + tanh")
-    from_mlp = pretrained.pooler == "mlp"
-    if text.mlp_init is None and own is not None:
+    if own is not None and text.mlp_init is None:
         model.start_head(own)
         return "the model's own"
+    dense, from_mlp = pooler_dense(pretrained.transformer), pretrained.pooler == "mlp"
+    if text.mlp_init == "pooler" and (pretrained.pooler is None or dense is None):
+        raise ParameterError("mlp_init", f"{pretrained.name!r} has no weights of a pooler of dense + tanh")
     if dense is not None and (text.mlp_init == "pooler" or (text.mlp_init is None and from_mlp)):
         model.start_head(dense)
         return "SimCSE's MLP" if from_mlp else "the encoder's pooler"
     return "new"
 
 
-def _note_on_model(saved: SavedModel, model: SentenceEncoder) -> str:
-    traits = [
-        f"pooling {model.pooler_type}",
-        "a head" if saved.dense else "",
-        "normalised vectors" if saved.normalize else "",
-        f"at most {saved.max_seq_length} tokens" if saved.max_seq_length else "",
-    ]
-    return f"sentence-transformers model: {', '.join(filter(None, traits))}"
-
-
-def _notes_on_head(model: SentenceEncoder, pretrained: Pretrained, source: str) -> list[str]:
-    """Lines about the origin of the head, whether it is kept, and which weights of a SimCSE folder were loaded."""
+def _notes(model: SentenceEncoder, pretrained: Pretrained, saved: SavedModel | None, source: str) -> list[str]:
+    """Lines about what a checkpoint has brought, where the head comes from, and whether it stays."""
     notes = []
+    if saved is not None:
+        head, unit = ", a head" if saved.dense else "", ", normalised vectors" if saved.normalize else ""
+        limit = f", at most {saved.max_seq_length} tokens" if saved.max_seq_length else ""
+        notes.append(f"sentence-transformers model: pooling {model.pooler_type}{head}{unit}{limit}")
     if pretrained.pooler == "mlp":
-        mlp = source == "SimCSE's MLP"
-        ignored = ", ".join([*([] if mlp else ["mlp"]), *pretrained.left])
-        notes = [f"SimCSE checkpoint: encoder{' and MLP' * mlp} loaded" + (f"; ignored: {ignored}" if ignored else "")]
-    if model.head is not None and source != "new":
-        notes.append(f"the head starts as {source} and is {'kept' if model.keep_head else 'dropped after training'}")
-    elif model.keep_head:
-        notes.append("the head is new and is kept")
+        used = source == "SimCSE's MLP"
+        ignored = ", ".join(pretrained.left if used else ("mlp", *pretrained.left))
+        notes.append(f"SimCSE checkpoint: encoder{' and MLP' * used} loaded; ignored: {ignored or 'nothing'}")
+    if model.head is not None:
+        notes.append(f"head: {source}, {'kept' if model.keep_head else 'dropped after training'}")
     return notes

@@ -22,8 +22,7 @@ from dystress_text.encoders.encoding import TokenizedOnce
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.evaluation.evaluators import Evaluation
 from dystress_text.simcse.corpus import TokenizedCorpus
-from dystress_text.training.batches import Batch
-from dystress_text.training.task import Embeddings
+from dystress_text.training.batches import Batch, Embeddings
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Self
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import DistributedType, broadcast_object_list, set_seed
+from accelerate.utils import DistributedType, broadcast_object_list, parse_flag_from_env, set_seed
 
 from dystress_text.core.gather import ProcessGather
 from dystress_text.errors import ParameterError, TrainingError, UserError, reason_of
 from dystress_text.training.run_folder import TRACKER_FOLDER
 from dystress_text.training.settings import AUTO_FP16, EngineSettings
+
+_ECHO = 1.0  # seconds; launchers pass a Ctrl-C on that the terminal has already sent to this process
 
 
 def make_accelerator(settings: EngineSettings) -> Accelerator:
@@ -43,8 +50,6 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
     set_kernels(settings.deterministic)
     if accelerator.device.type == "cuda" and torch.cuda.is_tf32_supported():
         torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
-    elif settings.tf32:
-        accelerator.print(f"--tf32 has no effect: this device ({accelerator.device.type}) has no TF32")
     return accelerator
 
 
@@ -110,26 +115,18 @@ def resolve_precision(name: str) -> str:
     """
     if name not in ("auto", AUTO_FP16):
         return name
-    requested = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
-    if requested not in ("", "no", "bf16", "fp16"):
-        raise UserError(f"ACCELERATE_MIXED_PRECISION: {requested!r} is not supported here; use no, bf16 or fp16")
-    if requested not in ("", "no"):  # "no" is the launcher's default, so it counts as not set
-        return requested
-    if _on_cuda():
+    of_launcher = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
+    if of_launcher not in ("", "no"):  # "no" is the launcher's default, so it counts as not set
+        return of_launcher
+    if torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU"):
         fast = name == "auto" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if fast else "fp16"
     tiles = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # private functions of torch; without them fp32
     return "bf16" if any(getattr(torch.cpu, name, bool)() for name in tiles) else "no"
 
 
-def _on_cuda() -> bool:
-    """Whether a run goes to a CUDA device."""
-    use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("true", "1", "yes")
-    return torch.cuda.is_available() and not use_cpu
-
-
-def failure_of(error: BaseException, accelerator: Accelerator) -> str | None:
-    """What happened to the device or to another process, if the error says so; None for an error of the program."""
+def failure_of(error: Exception, accelerator: Accelerator) -> str | None:
+    """What happened to a file, the device or another process; None for an error of the program."""
     text = reason_of(error)
     if isinstance(error, torch.OutOfMemoryError):
         return (
@@ -142,7 +139,7 @@ def failure_of(error: BaseException, accelerator: Accelerator) -> str | None:
     lost = isinstance(error, dist.DistError) or "onnection closed by peer" in text or "onnection reset by peer" in text
     if lost and accelerator.num_processes > 1:
         return "another process of this run is gone; its last output says why"
-    return None
+    return None if isinstance(error, RuntimeError) else f"a file cannot be read or written ({text})"
 
 
 def global_batch_size(settings: EngineSettings, world_size: int) -> int:
@@ -205,17 +202,41 @@ def evaluation_dtype(accelerator: Accelerator) -> torch.dtype:
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision, torch.float32)
 
 
-class Agreement:
-    """The largest of a number over all processes, exchanged without the devices: build and call it on all of them."""
+class StopSignals:
+    """SIGTERM and Ctrl-C ask to stop between two steps instead of ending; a context, on all processes of a run.
+
+    A second Ctrl-C ends the process at once, with exit code 130. Without effect outside the main thread.
+    """
 
     def __init__(self, accelerator: Accelerator) -> None:
-        # the devices' backend would wait for the work queued on them
+        self._show = accelerator.is_main_process
+        self._number, self._since = 0, 0.0
+        # a group of its own: the devices' backend would wait for the work queued on them
         self._group = dist.new_group(backend="gloo") if accelerator.num_processes > 1 else None
 
-    def __call__(self, number: int) -> int:
+    def __enter__(self) -> Self:
+        numbers = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+        self._before = {number: signal.signal(number, self._note) for number in numbers}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if not self._number:
+            self._number, self._since = number, now
+            if self._show and number == signal.SIGINT:
+                os.write(2, b"\nsaving a checkpoint; Ctrl-C once more stops at once\n")
+        elif number == signal.SIGINT and now - self._since > _ECHO:
+            os._exit(128 + number)
+
+    def agreed(self) -> int:
+        """The number of the signal that has asked any of the processes to stop, 0 while none has; on all of them."""
         if self._group is None:
-            return number
-        largest = torch.tensor(number)
+            return self._number
+        largest = torch.tensor(self._number)
         dist.all_reduce(largest, dist.ReduceOp.MAX, self._group)
         return int(largest)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dystress_text.cli.access_tokens import holds_token
+from dystress_text.cli.command_line import without_tokens
 from dystress_text.cli.options import SettingsParser
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.core.temperature import ProfileTemperature
@@ -79,8 +78,10 @@ def parse_settings(
         parser.error(f"unknown option {' '.join(unknown)}")
     for group in settings:
         for name, value in vars(group).items():
-            for word in value if isinstance(value, list) else [value]:
-                _check_text(name, str(word))
+            if without_tokens(str(value)) != str(value):  # the run records all options
+                raise ParameterError(
+                    name, "this looks like an access token; put it into the environment variable HF_TOKEN"
+                )
     return settings, preset
 
 
@@ -98,15 +99,3 @@ def _defaults_from(argv: Sequence[str], preset: Mapping[str, Any], own_temperatu
         if named and all(kind is not None and issubclass(kind, ProfileTemperature) for kind in kinds):
             left_out -= {"tau_min", "tau_max"}
     return {name: value for name, value in preset.items() if name not in left_out}
-
-
-def _check_text(name: str, value: str) -> None:
-    """Refuse a text that cannot name a file or that holds an access token: the run records all texts."""
-    try:
-        unusable = b"\0" in os.fsencode(value)
-    except UnicodeEncodeError:
-        unusable = True
-    if unusable:
-        raise ParameterError(name, f"{value!r} has a character that no name can have")
-    if holds_token(value):
-        raise ParameterError(name, "this looks like an access token; put it into the environment variable HF_TOKEN")

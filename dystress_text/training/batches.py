@@ -1,19 +1,24 @@
-"""The samples of each batch, and their loading while the device works."""
+"""A batch: its samples, their loading while the device works, its embeddings, and their gradient chunk by chunk."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TypeVar
+from contextlib import nullcontext
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from dystress_text.errors import ParameterError
+from dystress_text.training.settings import EngineSettings
 
 Batch = dict[str, Tensor]
 T = TypeVar("T")
@@ -52,6 +57,17 @@ class BatchOrder:
         return np.ascontiguousarray(by_rank[:, self.rank])
 
 
+def count_steps(batches: int, settings: EngineSettings) -> tuple[int, int]:
+    """Optimiser steps per epoch, and of the whole run."""
+    accumulation = settings.gradient_accumulation_steps
+    per_epoch = batches // accumulation
+    if per_epoch == 0:
+        raise ParameterError(
+            "gradient_accumulation_steps", f"{accumulation} batches per step, but an epoch has {batches}"
+        )
+    return per_epoch, settings.max_steps if settings.max_steps > 0 else math.ceil(settings.num_train_epochs * per_epoch)
+
+
 def load_ahead(load: Callable[[T], Batch], wanted: Iterable[T], device: torch.device) -> Iterator[Batch]:
     """Batches on ``device``, in order; a thread loads them while earlier ones are in use.
 
@@ -79,3 +95,98 @@ def load_ahead(load: Callable[[T], Batch], wanted: Iterable[T], device: torch.de
 
 def _to(batch: Batch, device: torch.device) -> Batch:
     return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """The views of a batch, one tensor (n, dim) each.
+
+    A subclass adds the other inputs of its loss: tensors (with one entry or one row a sample), or None.
+    """
+
+    views: tuple[Tensor, ...]
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, the views first."""
+        return [*self.views, *(x for x in self._others().values() if x is not None)]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
+        """A copy with other tensors, in the order of :meth:`tensors`."""
+        remaining = iter(tensors)
+        views = tuple(next(remaining) for _ in self.views)
+        others = {name: None if x is None else next(remaining) for name, x in self._others().items()}
+        return replace(self, views=views, **others)
+
+    def _others(self) -> dict[str, Any]:
+        return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "views"}
+
+
+def concatenated(chunks: Sequence[Embeddings]) -> list[Tensor]:
+    """The tensors of a batch, from those of its chunks."""
+    return [torch.cat(pieces) for pieces in zip(*(chunk.tensors() for chunk in chunks), strict=True)]
+
+
+def check_no_batch_statistics(model: nn.Module) -> None:
+    """Refuse a network in which a sample's embedding depends on its chunk."""
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm):
+            raise ParameterError(
+                "grad_cache_chunk",
+                f"{name} ({type(module).__name__}) uses the statistics of its batch, which a chunk does not have; "
+                "leave the option out",
+            )
+
+
+def backward_in_chunks(
+    embed: Callable[[nn.Module, Batch], Embeddings],
+    loss_of: Callable[[Embeddings], Tensor],
+    model: nn.Module,
+    chunks: Sequence[Batch],
+    accelerator: Accelerator,
+) -> Tensor:
+    """Add the gradient of the whole batch's loss to the weights, and return the loss.
+
+    Gradient caching (Gao et al., RepL4NLP 2021): the batch is embedded in chunks without a graph. The loss of all
+    embeddings gives the gradient of each embedding. Each chunk is then embedded again, with the same random numbers, to
+    propagate that gradient to the weights. The memory is that of one chunk and of all embeddings; the cost is a second
+    forward pass.
+
+    Processes exchange gradients once, in the backward pass of the last chunk. Call it within
+    ``accelerator.accumulate(model)``.
+    """
+    device = accelerator.device
+    cache, states = [], []
+    with torch.no_grad():
+        for batch in chunks:
+            states.append(random_states(device))
+            cache.append(embed(model, batch))
+    whole = [tensor.requires_grad_(tensor.is_floating_point()) for tensor in concatenated(cache)]
+    loss = loss_of(cache[0].with_tensors(whole))
+    accelerator.backward(loss)  # to the embeddings, scaled for accumulation and fp16
+    lengths = list(zip(*([len(tensor) for tensor in chunk.tensors()] for chunk in cache), strict=True))
+    gradients = [  # for each tensor with a gradient, one per chunk
+        torch.split(tensor.grad, list(of_chunks))
+        for tensor, of_chunks in zip(whole, lengths, strict=True)
+        if tensor.grad is not None
+    ]
+    for i, (batch, *gradient) in enumerate(zip(chunks, *gradients, strict=True)):
+        restore_random_states(states[i], device)
+        with nullcontext() if i + 1 == len(chunks) else accelerator.no_sync(model):
+            again = [x for x in embed(model, batch).tensors() if x.requires_grad]
+            torch.autograd.backward(again, gradient)
+    return loss.detach()
+
+
+def random_states(device: torch.device) -> list[Tensor]:
+    """The state of the CPU's generator and, for another device, that of its own."""
+    states = [torch.get_rng_state()]
+    if device.type != "cpu":
+        states.append(torch.get_device_module(device).get_rng_state(device))
+    return states
+
+
+def restore_random_states(states: Sequence[Tensor], device: torch.device) -> None:
+    """Set what :func:`random_states` gave."""
+    torch.set_rng_state(states[0])
+    if device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(states[1], device)

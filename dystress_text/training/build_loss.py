@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -47,26 +45,25 @@ def build_temperature(settings: LossSettings, defaults: LossDefaults) -> Tempera
     if name is None:
         default = "alignment_adaptive" if settings.objective == "macl" else defaults.temperature
         name = default if settings.temp is None else "constant"
-    with _options_named("temperature"):
-        known = ["temp" if key == "tau" else key for key in temperature_parameters(name)]
+    parameters = _made("temperature", temperature_parameters, name=name)
+    known = {"temp" if parameter == "tau" else parameter: parameter for parameter in parameters}
     given = _given(settings, TEMPERATURE_OPTIONS)
-    for key in given:
-        if key not in known:
-            raise ParameterError(key, f"temperature {name!r} takes {', '.join(known)} only")
+    for option in given:
+        if option not in known:
+            raise ParameterError(option, f"temperature {name!r} takes {', '.join(known)} only")
     fallback: Mapping[str, Any] = {}
     if issubclass(TEMPERATURES[name], ProfileTemperature):
         fallback = defaults.tau_range
-    elif name == "scheduled" and given.get("unit") in (None, defaults.schedule.get("unit")):
+    elif name == "scheduled":
         fallback = {**defaults.tau_range, **defaults.schedule}
     elif name == "alignment_adaptive":
         fallback = defaults.alignment
-    parameters = {key: value for key, value in fallback.items() if key in known} | given
-    with _options_named("temperature"):
-        temperature = make_temperature(name, **{"tau" if k == "temp" else k: v for k, v in parameters.items()})
+    values = {known[option]: value for option, value in {**fallback, **given}.items() if option in known}
+    temperature = _made("temperature", make_temperature, name=name, **values)
     if not settings.learn_temperature:
         return temperature
-    with _options_named("learn_temperature"):
-        return LearnableTemperature(temperature, *settings.temperature_bounds)
+    low, high = settings.temperature_bounds
+    return _made("learn_temperature", LearnableTemperature, temperature=temperature, low=low, high=high)
 
 
 def build_rule(settings: LossSettings, defaults: LossDefaults) -> Temperature:
@@ -80,9 +77,12 @@ def build_rule(settings: LossSettings, defaults: LossDefaults) -> Temperature:
         for name in ("rule", "temperature", *TEMPERATURE_OPTIONS):
             if getattr(settings, name) is not None:
                 raise ParameterError(name, "objective 'siglip' has a learned scale and bias of its own; leave it out")
-        return _built(SigmoidRule, settings)
+        return _made("objective", SigmoidRule, **_options_of(SigmoidRule, settings))
     temperature = build_temperature(settings, defaults)
-    return temperature if settings.rule is None else _built(NEGATIVE_RULES[settings.rule], settings, temperature)
+    if settings.rule is None:
+        return temperature
+    kind = NEGATIVE_RULES[settings.rule]
+    return _made("rule", kind, temperature=temperature, **_options_of(kind, settings))
 
 
 def build_objective(
@@ -101,25 +101,19 @@ def build_objective(
         hard_negative_weight: added to the logits of an anchor's own hard negatives.
         bidirectional: see :class:`~dystress_text.core.objectives.InfoNCELoss`.
     """
+    kind, rule = OBJECTIVES[settings.objective], build_rule(settings, defaults)
+    more: dict[str, Any] = {"gather": gather, "hard_negative_weight": hard_negative_weight}
+    if settings.objective != "siglip":  # which has its own
+        more |= {"temperature": rule, "detach_temperature": settings.detach_temperature}
     if bidirectional and settings.objective != "infonce":
         raise ParameterError(
             "bidirectional", f"objective {settings.objective!r} has its own directions; infonce takes it"
         )
-    if not math.isfinite(hard_negative_weight):
-        raise ParameterError("hard_negative_weight", f"must be a number, got {hard_negative_weight}")
-    if settings.objective not in OBJECTIVES:
-        raise ParameterError(
-            "objective", f"unknown objective {settings.objective!r}; known are {', '.join(OBJECTIVES)}"
-        )
-    more: dict[str, Any] = {"gather": gather, "hard_negative_weight": hard_negative_weight}
-    rule = build_rule(settings, defaults)
-    if settings.objective != "siglip":  # which has its own
-        more |= {"temperature": rule, "detach_temperature": settings.detach_temperature}
     if bidirectional:
         more["bidirectional"] = True
     if settings.rows == "ntxent":
         more["both_views"] = True
-    return _built(OBJECTIVES[settings.objective], settings, **more)
+    return _made("objective", kind, **_options_of(kind, settings), **more)
 
 
 def learned_group(objective: nn.Module, settings: LossSettings) -> dict[str, Any] | None:
@@ -132,34 +126,26 @@ def learned_group(objective: nn.Module, settings: LossSettings) -> dict[str, Any
     return None
 
 
-def learned_values(state: nn.Module) -> dict[str, float]:
-    """What the objective of a task's state has learned, by name; {} where it learns nothing."""
+def learned_values(objective: nn.Module) -> dict[str, float]:
+    """What an objective has learned, by name; {} where it learns nothing."""
+    if not isinstance(objective, ContrastiveLoss) or not list(objective.parameters()):
+        return {}
     names = ("tau", "tau_min", "tau_max", "logit_scale", "logit_bias")
-    for objective in state.modules():
-        if isinstance(objective, ContrastiveLoss) and list(objective.parameters()):
-            return {name: value for name, value in objective.temperature.values().items() if name in names}
-    return {}
+    return {name: value for name, value in objective.temperature.values().items() if name in names}
 
 
-def _given(settings: LossSettings, names: tuple[str, ...]) -> dict[str, Any]:
+def _given(settings: LossSettings, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in names if getattr(settings, name) is not None}
 
 
-def _built(kind: Callable[..., T], settings: LossSettings, *given: Any, **more: Any) -> T:
-    """Build a rule or an objective with those of its options that are given."""
-    known = inspect.signature(kind).parameters
-    with _options_named("rule"):
-        return kind(*given, **_given(settings, tuple(name for name in OWNERS if name in known)), **more)
+def _options_of(kind: Callable[..., object], settings: LossSettings) -> dict[str, Any]:
+    """Those of the settings that a rule or an objective takes and that are given."""
+    return _given(settings, OWNERS.keys() & inspect.signature(kind).parameters.keys())
 
 
-@contextmanager
-def _options_named(other: str) -> Iterator[None]:
-    """Turn a constructor's error, whose first word is a parameter, into one that names the option; else ``other``."""
+def _made(option: str, make: Callable[..., T], **parameters: Any) -> T:
+    """What is made of the parameters; an error, which names one of them, is one of the option."""
     try:
-        yield
+        return make(**parameters)
     except ValueError as error:
-        first, _, rest = str(error).partition(" ")
-        option = "temp" if first == "tau" else first
-        if option in (*TEMPERATURE_OPTIONS, *OWNERS, "temperature", "hard_negative_weight"):
-            raise ParameterError(option, rest) from error
-        raise ParameterError(other, str(error)) from error
+        raise ParameterError(option, str(error)) from error

@@ -6,11 +6,14 @@ A preset may stand for a row of the paper's tables; a run's record then says in 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
 
+from dystress_text.core.registry import Temperature
 from dystress_text.errors import ParameterError
+from dystress_text.training.accelerator import global_batch_size
 from dystress_text.training.settings import FREE_OPTIONS, TEMPERATURE_OPTIONS
 
 PAPER = "paper"  # the entry of the record
@@ -18,7 +21,6 @@ PAPER = "paper"  # the entry of the record
 # as a whole
 _NOT_OF_A_ROW = {*FREE_OPTIONS, "seed", "grad_cache_chunk", "packing", "skip_corrupt", "sync_batchnorm", "knn_k",
                  "per_device_train_batch_size", *TEMPERATURE_OPTIONS} - {"train_file", "dataset"}  # fmt: skip
-Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True)
@@ -52,40 +54,51 @@ def listing(presets: Mapping[str, Preset]) -> str:
     return "\n".join(f"{name.ljust(width)}  {preset.about}" for name, preset in presets.items())
 
 
-def settings_of(preset: Preset, group: type[Settings]) -> Settings:
-    """The options of a dataclass as a preset has them, without any flags."""
-    names = {entry.name for entry in fields(group)}  # type: ignore[arg-type]  # a dataclass
-    return group(**{name: value for name, value in preset.settings.items() if name in names})
-
-
-def trained_with(options: Mapping[str, Any], temperature: object, batch: int) -> dict[str, Any]:
-    """The options that a row of a table has or could have.
+def paper_row(
+    preset: Preset,
+    settings: Any,
+    processes: int,
+    temperature_of: Callable[[Any], Temperature | None],
+    not_compared: Collection[str] = (),
+) -> dict[str, Any]:
+    """The record's entry about the row that the preset stands for, and in what a run differs; empty without a row.
 
     Args:
-        options: all options by name.
-        temperature: of the run, None where there is none; its text takes the place of its options.
-        batch: samples over all processes.
+        preset: of the run.
+        settings: of the run, a dataclass of groups; ``loss`` and ``engine`` are among them.
+        processes: their number.
+        temperature_of: what a group ``loss`` makes; None where it has no temperature.
+        not_compared: options that no row of these presets has.
     """
-    kept = {name: value for name, value in options.items() if name not in _NOT_OF_A_ROW}
-    return kept | {"temperature": None if temperature is None else repr(temperature), "train_batch_size": batch}
-
-
-def entry_of(preset: Preset, run: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The record's entry about the row, from :func:`trained_with` of the run and of its preset alone."""
     if not preset.rows:
         return {}
-    changed = [f"--{name} {run[name]} (row: {value})" for name, value in row.items() if run[name] != value]
-    return {PAPER: {"rows": list(preset.rows), "differs": ", ".join(changed)}}
+    groups = {name: type(group) for name, group in vars(settings).items() if is_dataclass(group)}
+    of_preset = replace(settings, **{name: _as_in(preset, kind) for name, kind in groups.items()})
+    run, row = settings.options(), of_preset.options()
+    run["train_batch_size"] = global_batch_size(settings.engine, processes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a falling logit is said where the run's own temperature is built
+        run["temperature"], row["temperature"] = (repr(temperature_of(each.loss)) for each in (settings, of_preset))
+    changed = [name for name in row if name not in {*_NOT_OF_A_ROW, *not_compared} and run[name] != row[name]]
+    differs = ", ".join(f"--{name} {run[name]} (row: {row[name]})" for name in changed)
+    return {PAPER: {"rows": list(preset.rows), "differs": differs}}
+
+
+def _as_in(preset: Preset, group: type) -> Any:
+    """The options of a dataclass as a preset has them, without any flags."""
+    names = {entry.name for entry in fields(group)}
+    return group(**{name: value for name, value in preset.settings.items() if name in names})
 
 
 def rows_of(record: Mapping[str, Any]) -> list[str]:
     """The rows that a run's record names."""
-    entry = record.get(PAPER)
-    return [str(row) for row in entry.get("rows", ())] if isinstance(entry, Mapping) else []
+    rows: list[str] = record.get(PAPER, {}).get("rows", [])
+    return rows
 
 
 def said_of(record: Mapping[str, Any]) -> str:
     """The row of a record and in what the run differs from it, in words; empty where there is none."""
-    rows = rows_of(record)
-    differs = record[PAPER].get("differs") if rows else None
-    return f"{rows[0]}; differs from the row in {differs}" if differs else "".join(rows[:1])
+    if not rows_of(record):
+        return ""
+    row, differs = rows_of(record)[0], record[PAPER]["differs"]
+    return f"{row}; differs from the row in {differs}" if differs else row

@@ -11,7 +11,6 @@ The logs hold one JSON object per line with ``step`` in each.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import shutil
@@ -152,10 +151,13 @@ def append(log: Path, step: int, values: Mapping[str, Any]) -> None:
         file.write(to_json({"step": step, **values}) + "\n")
 
 
-def shorten(log: Path, step: int) -> None:
-    """Remove the lines of later steps, and an incomplete line that a killed run has left."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    write_text(log, "".join(line + "\n" for line in lines if (_step_of(line) or math.inf) <= step))
+def shorten_logs(output: Path, step: int) -> None:
+    """Remove the lines of later steps from a run's logs, and an incomplete line that a killed run has left."""
+    for log in (output / LOG, output / SIMILARITY_LOG):
+        if log.is_file():
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+            kept = [line for line in lines if (values := _values_of(line)) is not None and values["step"] <= step]
+            write_text(log, "".join(f"{line}\n" for line in kept))
 
 
 def read_steps(log: Path) -> Iterator[dict[str, Any]]:
@@ -165,14 +167,16 @@ def read_steps(log: Path) -> Iterator[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise UserError(f"{log} cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):
-        if _step_of(line) is None:
+        values = _values_of(line)
+        if values is None:
             raise UserError(f"{log}: line {number} is not the record of a step")
-        yield json.loads(line)
+        yield values
 
 
-def _step_of(line: str) -> int | None:
+def _values_of(line: str) -> dict[str, Any] | None:
+    """What a line of a log holds; None if it is not the line of a step."""
     try:
-        step: int = json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        values: dict[str, Any] = json.loads(line)
+    except (ValueError, RecursionError):
         return None
-    return step if isinstance(step, int) else None
+    return values if isinstance(values, dict) and isinstance(values.get("step"), int) else None

@@ -31,7 +31,6 @@ from torch import Tensor
 
 from dystress_text.core.diagnosis import Comparison, PairSums, compare, constants, pair_sums
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.training.settings import EngineSettings
 
 
 @dataclass
@@ -112,8 +111,3 @@ def _figures(sums: PairSums) -> dict[str, float]:
         "high_gradient": sums.gradients[1] / sums.gradients[0],
     }
     return {name: float(value) for name, value in figures.items()}
-
-
-def similarity_log_of(settings: EngineSettings, objective: ContrastiveLoss) -> SimilarityLog | None:
-    """The log, if ``--log_similarity`` is given."""
-    return SimilarityLog(objective, settings.high_similarity) if settings.log_similarity else None

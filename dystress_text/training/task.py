@@ -1,11 +1,11 @@
-"""What the trainer asks of a task and of a run, and the embeddings that pass between it and the task."""
+"""What the trainer asks of a task and of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,36 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dystress_text.training.batches import Batch
-from dystress_text.training.similarity_log import SimilarityLog
-
-
-@dataclass(frozen=True)
-class Embeddings:
-    """The views of a batch, one tensor (n, dim) each.
-
-    A subclass adds the other inputs of its loss: tensors (with one entry or one row a sample), or None.
-    """
-
-    views: tuple[Tensor, ...]
-
-    def tensors(self) -> list[Tensor]:
-        """All tensors, the views first."""
-        return [*self.views, *(x for x in self._others().values() if x is not None)]
-
-    def with_tensors(self, tensors: Sequence[Tensor]) -> Self:
-        """A copy with other tensors, in the order of :meth:`tensors`."""
-        remaining = iter(tensors)
-        views = tuple(next(remaining) for _ in self.views)
-        others = {name: None if x is None else next(remaining) for name, x in self._others().items()}
-        return replace(self, views=views, **others)
-
-    def _others(self) -> dict[str, Any]:
-        return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "views"}
-
-
-def concatenated(chunks: Sequence[Embeddings]) -> list[Tensor]:
-    """The tensors of a batch, from those of its chunks."""
-    return [torch.cat(pieces) for pieces in zip(*(chunk.tensors() for chunk in chunks), strict=True)]
 
 
 class Task(Protocol):
@@ -51,6 +21,10 @@ class Task(Protocol):
     @property
     def model(self) -> nn.Module:
         """The network; the trainer passes accelerate's prepared form of it to :meth:`embed`."""
+
+    @property
+    def objective(self) -> nn.Module:
+        """The loss; :class:`~dystress_text.core.objectives.ContrastiveLoss` is watched and asked what it learned."""
 
     @property
     def state(self) -> nn.Module:
@@ -87,7 +61,6 @@ class Run:
         record: the content of ``run.json``; grows during the run.
         make_optimizer: builds the optimiser of a network; None is AdamW with the settings' learning rate.
         learned_temperature: the optimiser's parameter group of what the loss itself learns; None without one.
-        similarity_log: for ``--log_similarity``; else None.
         best_metric: of the task's metrics the one that selects the best model; None selects the last model.
     """
 
@@ -98,7 +71,6 @@ class Run:
     record: dict[str, Any] = field(default_factory=dict)
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
     learned_temperature: dict[str, Any] | None = None
-    similarity_log: SimilarityLog | None = None
     best_metric: str | None = None
 
     def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:

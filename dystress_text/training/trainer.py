@@ -1,4 +1,4 @@
-"""The one training loop, on accelerate, for text and vision.
+"""A run from its settings to its published result, and the training loop, on accelerate; text and images share both.
 
 A task defines the embeddings of a batch, their loss, and how the model is evaluated and saved. The trainer does the
 rest: devices and precision, the order of the samples, accumulation, clipping, the learning rate, progress, trackers,
@@ -11,8 +11,7 @@ import gc
 import math
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,27 +23,48 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
+from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
+from transformers import get_scheduler
 
 from dystress_text.cli.progress import progress_bar
+from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.temperature import TemperatureError
-from dystress_text.errors import Interrupted, TrainingError, reason_of
+from dystress_text.errors import Interrupted, TrainingError
 from dystress_text.training.accelerator import (
-    Agreement,
+    StopSignals,
+    describe,
     failure_of,
     global_batch_size,
+    make_accelerator,
     on_main_process,
+    peak_memory,
     seed_process,
 )
-from dystress_text.training.batches import Batch, BatchOrder, load_ahead
+from dystress_text.training.batches import (
+    Batch,
+    BatchOrder,
+    Embeddings,
+    backward_in_chunks,
+    check_no_batch_statistics,
+    count_steps,
+    load_ahead,
+)
 from dystress_text.training.build_loss import learned_values
-from dystress_text.training.checkpoints import Checkpoints, TrainingState, identity_of, remove_old
-from dystress_text.training.gradient_cache import backward_in_chunks, check_no_batch_statistics
-from dystress_text.training.optimizer import adamw, count_steps, schedule
-from dystress_text.training.run_folder import LOG, SIMILARITY_LOG, append, checkpoint_folder, shorten
+from dystress_text.training.checkpoints import Checkpoints, TrainingState
+from dystress_text.training.run_folder import (
+    LOG,
+    SIMILARITY_LOG,
+    append,
+    check_output,
+    prepare_output,
+    read_record,
+    shorten_logs,
+    write_record,
+)
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.stop_signals import StopRequest, stop_signals
-from dystress_text.training.task import Embeddings, Run
+from dystress_text.training.similarity_log import SimilarityLog
+from dystress_text.training.task import Run
 
 
 class Trainer:
@@ -65,18 +85,23 @@ class Trainer:
             check_no_batch_statistics(run.task.model)
         seed_process(settings.seed, rank)
         network = run.task.model
-        optimizer = run.make_optimizer(network) if run.make_optimizer else adamw(network, settings)
+        if run.make_optimizer is None:
+            groups = parameter_groups(network, settings.weight_decay)
+            optimizer: torch.optim.Optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
+        else:
+            optimizer = run.make_optimizer(network)
         if run.learned_temperature is not None:
             optimizer.add_param_group(run.learned_temperature)
         self.model, self.optimizer = accelerator.prepare(network, optimizer)
-        self.scheduler = schedule(self.optimizer, settings, self.total_steps)
+        kind = {"constant": "constant_with_warmup"}.get(settings.lr_scheduler_type, settings.lr_scheduler_type)
+        warmup = math.ceil(settings.warmup_ratio * self.total_steps)
+        self.scheduler: LambdaLR = get_scheduler(kind, self.optimizer, warmup, self.total_steps)
         self.folder = Path(settings.output_dir)
-        identity = identity_of(run.options, accelerator, run.data_id)
-        self._checkpoints = Checkpoints(self.folder, accelerator, self.optimizer, run.task.state, identity)
-        found = self._checkpoints.find(self.total_steps) if settings.resumes else None
-        self._resumed = None if found is None else found[0]
-        self.state = TrainingState() if found is None else found[1]
-        self._agree = Agreement(accelerator)
+        self._checkpoints = Checkpoints(run, settings, accelerator)
+        self._resumed, self.state = self._checkpoints.find()
+        self._similarities: SimilarityLog | None = None
+        if settings.log_similarity and isinstance(run.task.objective, ContrastiveLoss):
+            self._similarities = SimilarityLog(run.task.objective, settings.high_similarity)
         self._fp16 = accelerator.scaler is not None
         self._pending: list[Tensor] = []  # a loss and a gradient's norm, (2,), for each batch since the last reading
 
@@ -92,13 +117,13 @@ class Trainer:
             return self._fit()
         except TemperatureError as error:
             raise TrainingError(f"{', '.join(f'--{name}' for name in error.options)}: {error}") from error
-        except RuntimeError as error:
+        except (OSError, RuntimeError, SafetensorError) as error:
             reason = failure_of(error, self.accelerator)
             if reason is None:
                 raise
             raise TrainingError(
-                f"after step {self.state.step} of {self.total_steps}, batch of {self.order.batch_size}: {reason}. "
-                f"{self._saved_model()}; complete checkpoints stay as they are"
+                f"after step {self.state.step} of {self.total_steps}, batch of {self.order.batch_size}, in "
+                f"{str(self.folder)!r}: {reason}. {self._saved_model()}; complete checkpoints stay as they are"
             ) from error
 
     def close(self) -> None:
@@ -121,7 +146,7 @@ class Trainer:
             self.accelerator.init_trackers("dystress", config=plain)
         self.model.train()
         bar = progress_bar(show=main, total=self.total_steps, initial=state.step, desc="training", unit=" steps")
-        with stop_signals(main) as stop, bar:
+        with StopSignals(self.accelerator) as stop, bar:
             self._mark = time.perf_counter()
             for micro_batches in self._batches(state.step):
                 self._step(micro_batches)
@@ -136,14 +161,7 @@ class Trainer:
         step = self.state.step
         self.scheduler.last_epoch, self.scheduler._step_count = step - 1, step + 1
         self.scheduler.step()
-
-        def shorten_logs() -> None:
-            for log in (self.folder / LOG, self.folder / SIMILARITY_LOG):
-                if log.is_file():
-                    shorten(log, step)
-
-        with self._writing():
-            on_main_process(self.accelerator, shorten_logs)
+        on_main_process(self.accelerator, lambda: shorten_logs(self.folder, step))
 
     # ---- a step ----------------------------------------------------------------------------------------------------
 
@@ -167,7 +185,6 @@ class Trainer:
 
     def _step(self, micro_batches: list[list[Batch]]) -> None:
         accelerator = self.accelerator
-        learned = (self.run.learned_temperature or {"params": []})["params"]
         clip = self.settings.max_grad_norm or (math.inf if self._fp16 else 0)  # fp16 overflows show in the norm
         self.task.begin_step(self.state.step / self.steps_per_epoch, self.state.step / self.total_steps)
         for chunks in micro_batches:
@@ -179,7 +196,7 @@ class Trainer:
                 else:
                     loss = backward_in_chunks(self.task.embed, self._loss, self.model, chunks, accelerator)
                 if accelerator.sync_gradients:
-                    for parameter in learned:  # before the check for overflow, so that all processes find it
+                    for parameter in self.task.objective.parameters():  # here, so that all processes find an overflow
                         parameter.grad = accelerator.reduce(parameter.grad, "mean")
                     if clip > 0:
                         norm = accelerator.clip_grad_norm_(self.model.parameters(), clip)
@@ -187,23 +204,23 @@ class Trainer:
                 self.optimizer.zero_grad()
             loss = loss.detach()
             self._pending.append(torch.stack([loss, loss.new_zeros(()) if norm is None else norm.to(loss)]))
-        if self.run.similarity_log is not None:
-            self.run.similarity_log.end_step()
+        if self._similarities is not None:
+            self._similarities.end_step()
         self.scheduler.step()  # also after an fp16 overflow: the fused optimizer skips the step on the device
 
     def _loss(self, embeddings: Embeddings) -> Tensor:
-        if self.run.similarity_log is not None:  # before the loss, which may change a queue
-            self.run.similarity_log.add(embeddings.views)
+        if self._similarities is not None:  # before the loss, which may change a queue
+            self._similarities.add(embeddings.views)
         return self.task.loss(embeddings)
 
-    def _after_step(self, stop: StopRequest, bar: tqdm[Any]) -> None:
+    def _after_step(self, stop: StopSignals, bar: tqdm[Any]) -> None:
         """Log, evaluate, save and stop, each if it is due."""
         settings, state = self.settings, self.state
         last = state.step == self.total_steps
         every = {"epoch": self.steps_per_epoch, "no": 0}.get(settings.evaluation_strategy or "", settings.eval_steps)
         evaluating = last or (every > 0 and state.step % every == 0)
         logging = evaluating or state.step % settings.logging_steps == 0
-        stopping = 0 if last else self._agree(stop.number)
+        stopping = 0 if last else stop.agreed()
         saving = stopping or (settings.save_steps > 0 and state.step % settings.save_steps == 0 and not last)
         if logging or saving:
             self._read_losses()
@@ -216,9 +233,7 @@ class Trainer:
         if evaluating:
             on_main_process(self.accelerator, self._evaluate)
         if saving:
-            with self._writing():
-                self._checkpoints.write(checkpoint_folder(self.folder, state.step), state)
-            on_main_process(self.accelerator, lambda: remove_old(self.folder, settings.save_total_limit))
+            self._checkpoints.write(state)
         if stopping:
             raise Interrupted(
                 stopping,
@@ -266,17 +281,16 @@ class Trainer:
         return f"loss {loss:.4f}, {rate:,.0f} samples/s"
 
     def _log_similarities(self) -> None:
-        lines = [] if self.run.similarity_log is None else self.run.similarity_log.read(self.accelerator)
+        lines = [] if self._similarities is None else self._similarities.read(self.accelerator)
         for step, line in enumerate(lines, self.state.step - len(lines) + 1):
             self._log(SIMILARITY_LOG, step, line, "similarity/")
 
     def _log(self, file: str, step: int, values: Mapping[str, Any], prefix: str = "") -> None:
         """Write a line to a log and its numbers to the tracker, on the main process."""
         if self.accelerator.is_main_process:
-            with self._writing():
-                numbers = {f"{prefix}{name}": value for name, value in values.items() if isinstance(value, float)}
-                self.accelerator.log(numbers, step=step)
-                append(self.folder / file, step, values)
+            numbers = {f"{prefix}{name}": value for name, value in values.items() if isinstance(value, float)}
+            self.accelerator.log(numbers, step=step)
+            append(self.folder / file, step, values)
 
     # ---- the best model --------------------------------------------------------------------------------------------
 
@@ -291,32 +305,69 @@ class Trainer:
             return
         if value is not None and math.isnan(value):
             raise TrainingError(f"{name} is {value} at step {state.step}: the vectors are all equal or not finite")
-        check_finite(self.task.model, state.step)
-        with self._writing():
-            self.task.save(self.folder)
+        weights = [parameter.detach() for parameter in self.task.model.parameters()]
+        if not get_total_norm(weights, norm_type=math.inf).isfinite():  # the largest weight; NaN if there is one
+            raise TrainingError(f"a weight is not finite at step {state.step}; lower --learning_rate")
+        self.task.save(self.folder)
         state.best_metric, state.best_step, state.metrics = value, state.step, metrics
-        state.learned = learned_values(self.task.state)
+        state.learned = learned_values(self.task.objective)
 
     def _saved_model(self) -> str:
         step = self.state.best_step
         return "This run has saved no model" if step is None else f"The model of step {step} is in {self.folder}"
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Turn an error of writing into a :class:`TrainingError`."""
-        try:
-            yield
-        except (OSError, RuntimeError, SafetensorError) as error:
-            if failure_of(error, self.accelerator) is not None:
-                raise
-            raise TrainingError(
-                f"cannot write to {str(self.folder)!r} after step {self.state.step}: {reason_of(error)}. "
-                f"{self._saved_model()}; complete checkpoints stay as they are"
-            ) from error
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Trainable parameters, those of biases and normalisation layers (one dimension) without weight decay."""
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
+    ]
 
 
-def check_finite(model: nn.Module, step: int) -> None:
-    """Refuse weights that are not finite; reads one number from the device."""
-    weights = [parameter.detach() for parameter in model.parameters()]
-    if not get_total_norm(weights, norm_type=math.inf).isfinite():  # the largest weight; NaN if there is one
-        raise TrainingError(f"a weight is not finite at step {step}; lower --learning_rate")
+def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str, Any]:
+    """Prepare, build, train and publish a run; returns what ``run.json`` holds.
+
+    Args:
+        engine: settings of the loop.
+        build: loads data and network, and makes the task; called on all processes.
+
+    Raises:
+        UserError: the settings or the data are wrong, or the run cannot be resumed.
+    """
+    accelerator = make_accelerator(engine)
+    output = Path(engine.output_dir)
+    check_output(output, engine)
+    global_batch_size(engine, accelerator.num_processes)  # before the data are read
+    built = build(accelerator)
+    trainer = Trainer(built, engine, accelerator)
+    built.record.update(processes=accelerator.num_processes, device=describe(accelerator))
+
+    def begin() -> None:
+        before = read_record(output) if engine.resumes else {}
+        prepare_output(output, engine, built.record)
+        built.begin(trainer.total_steps, trainer.order.batch_size, before)
+        if engine.resumes:
+            step = trainer.state.step
+            print(f"going on after step {step:,}" if step else "no checkpoint yet: from the start", flush=True)
+        write_record(output, built.record)
+
+    accelerator.wait_for_everyone()  # all must have checked the folder before one of them writes to it
+    try:
+        on_main_process(accelerator, begin)
+        state = trainer.fit()
+        built.record.update(
+            trained=state.metrics,
+            best_step=state.best_step,
+            skipped_steps=state.skipped_steps,
+            steps=state.step,
+            train_seconds=round(state.train_seconds, 2),
+            peak_memory_gb=round(peak_memory(accelerator.device) / 1e9, 3),
+        )
+        if state.learned:
+            built.record["learned_temperature"] = state.learned
+        on_main_process(accelerator, lambda: built.finish(trainer.samples_per_second, output))
+    finally:
+        trainer.close()
+    return built.record

@@ -21,8 +21,8 @@ import numpy as np
 from scipy import stats
 
 from dystress_text.report.comparison import Difference, paired, spread
-from dystress_text.report.runs import TRAINING, TextRun, read_text_runs
 from dystress_text.report.tables import Comparisons, sections
+from dystress_text.report.text_runs import TRAINING, TextRun, read_text_runs
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study"
 MARGIN, LEVEL = 0.25, 0.05  # points, equivalent within them; of each test
@@ -153,11 +153,11 @@ def draw(found: Sequence[Outcome], file: Path) -> None:
     """Each rule's difference from its constant with its interval, and the margin, by what was predicted."""
     import matplotlib.pyplot as plt
 
-    from dystress_text.report.plots import STYLES, WIDTH, dress_plain, style
+    from dystress_text.report.plots import STYLES, WIDTH, style
 
     ordered = sorted(found, key=lambda one: (not one.prediction["equivalent"], one.prediction["moved"]), reverse=True)
     with style():
-        figure, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.28 * len(ordered)), layout="constrained")
+        figure, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.28 * len(ordered)))
         axes.axvspan(-MARGIN, MARGIN, color="0.9", linewidth=0, label=f"the margin, {MARGIN:g} points")
         for i, one in enumerate(ordered):
             predicted, d = one.prediction["equivalent"], one.average
@@ -167,14 +167,13 @@ def draw(found: Sequence[Outcome], file: Path) -> None:
             axes.errorbar(d.mean, i, xerr=ends, fmt="o", color=colour, fillstyle=fill, capsize=2, label=words)
         names = [f"{one.name} - {one.prediction['constant']:g}, pull {one.prediction['pull']:.2f}" for one in ordered]
         axes.set_yticks(range(len(ordered)), names)
-        dress_plain(axes, "", "")
         axes.set_xlabel("points of a rule less its nearest constant, 95 % interval over the seeds")
         axes.set_xscale("symlog", linthresh=1, linscale=1.5)  # even up to 1, then by factors
         ticks = (-8, -4, -2, -1, -0.5, 0, 0.5, 1, 2)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.set_xticks([], minor=True)
         handles = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))  # one of each label
-        figure.legend(handles.values(), handles, loc="outside lower center", ncols=2, frameon=False)
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=2)
         figure.savefig(file, dpi=150)
 
 

@@ -132,6 +132,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="turns of each contestant (default 5)")
     parser.add_argument("--dim", type=int, default=768, help="dimensions (default 768)")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="CPU threads")
+    parser.add_argument("--objectives", nargs="+", choices=OBJECTIVES, default=list(OBJECTIVES))
+    parser.add_argument("--temperatures", nargs="+", choices=TEMPERATURES, default=list(TEMPERATURES))
     parser.add_argument("--rules", action="store_true", help="the rules of other papers beside a constant")
     parser.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)  # in a process of its own
     options = parser.parse_args()
@@ -143,9 +145,9 @@ def main() -> None:
     print(f"{about}; fp32, forward + backward\n\n| objective | pairs | temperature | form | ms | of plain | peak MB |")
     print(f"|{'---|' * 7}")
     record = []
-    for objective in OBJECTIVES:
+    for objective in options.objectives:
         own = ["RINCE", "SigLIP"] if objective == "InfoNCE" else []
-        names = ["constant", *RULES, *own] if options.rules else list(TEMPERATURES)
+        names = ["constant", *RULES, *own] if options.rules else options.temperatures
         forms = ["plain", "blockwise"] + ([] if options.rules else ["pseudocode"])
         contestants = {(name, form): make_loss(objective, name, form) for name in names for form in forms}
         for size in options.sizes:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from devices import in_turn
 
-from dystress_text.files.places import PACKAGE, embedded
+from dystress_text.files.places import EMBEDDED, PACKAGE
 
 SENTENCES = [f"sentence number {i} of sixty-four" for i in range(64)]
 THEIRS = """
@@ -44,7 +44,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "sentences.txt"
         text.write_text("\n".join(SENTENCES))
-        model, out = str(embedded("bert-mini-wiki")), str(Path(folder) / "out")
+        model, out = str(EMBEDDED / "bert-mini-wiki"), str(Path(folder) / "out")
         program = str(PACKAGE / "train.py")
         step = ["--model_name_or_path", model, "--train_file", str(text), "--eval_set", "none", "--max_steps", "1"]
         contestants = {

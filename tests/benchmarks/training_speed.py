@@ -37,18 +37,17 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from dystress_text.encoders.encoder import load_encoder
-from dystress_text.files.places import embedded
+from dystress_text.files.places import EMBEDDED
 from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
 from dystress_text.simcse.corpus import TextFile, load_corpus
-from dystress_text.simcse.objective import TEXT
+from dystress_text.simcse.settings import TEXT
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.build_loss import build_objective
-from dystress_text.training.optimizer import parameter_groups
 from dystress_text.training.settings import EngineSettings, LossSettings
 from dystress_text.training.task import Run
-from dystress_text.training.trainer import Trainer
+from dystress_text.training.trainer import Trainer, parameter_groups
 
 RATE, LENGTH = 3e-5, 32
 WARM = 5  # batches of each contestant before the first turn, on an accelerator
@@ -56,7 +55,7 @@ WARM = 5  # batches of each contestant before the first turn, on an accelerator
 
 def random_bert(folder: Path, layers: int = 6, width: int = 384, vocabulary: int | None = None) -> str:
     """A BERT with random weights, heads of 32 dimensions (64 from a width of 768 on), and the embedded tokenizer."""
-    tokenizer = AutoTokenizer.from_pretrained(str(embedded("bert-mini-wiki")))
+    tokenizer = AutoTokenizer.from_pretrained(str(EMBEDDED / "bert-mini-wiki"))
     config = BertConfig(
         vocab_size=vocabulary or len(tokenizer),
         hidden_size=width,
@@ -81,7 +80,7 @@ def ours(model: str, sentences: list[str], batch: int, precision: str) -> float:
             output_dir=folder, train_batch_size=batch, learning_rate=RATE, mixed_precision=precision
         )
         start = time.perf_counter()
-        corpus = load_corpus(TextFile(text), tokenizer, LENGTH, cache_dir=Path(folder) / "cache", progress=False)
+        corpus = load_corpus(TextFile(text), tokenizer, LENGTH, cache_dir=Path(folder) / "cache")
         task = SimcseTask(encoder, tokenizer, corpus, build_objective(LossSettings(), TEXT))
         task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
         trainer = Trainer(Run(task=task, samples=len(corpus)), settings, make_accelerator(settings))

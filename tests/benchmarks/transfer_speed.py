@@ -60,7 +60,7 @@ def choosing_fits(task: TransferTask, y: Tensor) -> list[Subset]:
         return [Subset(t[i], t[j]) for t in outer for i, j in folds.split(t, labels[t])]
     if task.scheme == "test":
         return [Subset(i, j) for i, j in folds.split(labels, labels)]
-    train = task.counts["train"]
+    train = task.parts["train"][0]
     return [Subset(np.arange(train), np.arange(train, len(labels)))]
 
 
@@ -101,7 +101,7 @@ def main() -> None:
     for task in TRANSFER_TASKS:
         if options.tasks and task.name not in options.tasks:
             continue
-        rows = sum(count for split, count in task.counts.items() if split != "test")
+        rows = sum(count for split, (count, *_) in task.parts.items() if split != "test")
         x, y = make_vectors(rows, task.classes, options.dim * (2 if task.name == "MRPC" else 1))
         subsets = choosing_fits(task, y)
         grid = np.tile(np.array(L2_VALUES), (len(subsets), 1))

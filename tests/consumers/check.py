@@ -23,7 +23,7 @@ import torch
 from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
 from dystress_text.encoders.pooling import POOLERS
 from dystress_text.export.copies import PROBES, export
-from dystress_text.files.places import embedded
+from dystress_text.files.places import EMBEDDED
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -45,7 +45,7 @@ RELEASES = {
 def make_models(folder):
     """Save models of all poolers and families and copies for transformers; the vectors that all must give, by name."""
     torch.manual_seed(0)
-    encoders = {f"bert-{name}": load_encoder(str(embedded("bert-mini-wiki")), name, False) for name in POOLERS}
+    encoders = {f"bert-{name}": load_encoder(str(EMBEDDED / "bert-mini-wiki"), name, False) for name in POOLERS}
     for family in ("roberta", "distilbert", "mpnet", "modernbert"):
         for name in ("cls", "avg_first_last"):
             encoders[f"{family}-{name}"] = SentenceEncoder(build_transformer(family), name, False), build_tokenizer()

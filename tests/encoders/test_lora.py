@@ -97,7 +97,7 @@ def test_the_packed_pass_sees_the_adapters(family, pooler, tokenizer):
 
 
 def test_adapters_and_the_head_train_alone(tiny_bert):
-    start = load_start(str(tiny_bert), TextSettings(lora_rank=4))
+    start = load_start(TextSettings(model_name_or_path=str(tiny_bert), lora_rank=4))
     trained = {name: p for name, p in start.model.named_parameters() if p.requires_grad}
     assert all(".lora_" in name or name.startswith("head.") for name in trained)
     count = 3 * 2 * 2 * 4 * 16 + 16 * 16 + 16  # layers, query and value, A and B; the head

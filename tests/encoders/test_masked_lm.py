@@ -42,7 +42,7 @@ def checkpoint(request, tmp_path_factory):
 def task_of(folder, text_file, packing, weight=0.3, probability=0.4):
     encoder, tokenizer = load_encoder(str(folder), "avg", mlp_head=False, dropout=0.0)
     encoder.lm_head = load_lm_head(str(folder), encoder.transformer)
-    corpus = load_corpus(TextFile(text_file), tokenizer, 16, progress=False)
+    corpus = load_corpus(TextFile(text_file), tokenizer, 16)
     masking = TokenMasking(tokenizer, probability, seed=5)
     return SimcseTask(
         encoder.train(), tokenizer, corpus, InfoNCELoss(0.05), None, packing, masking=masking, mlm_weight=weight
@@ -83,7 +83,7 @@ def test_encoder_and_head_learn_from_it_and_share_the_embeddings(checkpoint, tex
 def test_hidden_tokens_are_those_that_the_batch_has_there(text_file, tiny_bert):
     _, tokenizer = load_encoder(str(tiny_bert), "avg")
     tokenizer.mask_token = MASK
-    corpus = load_corpus(TextFile(text_file), tokenizer, 16, progress=False)
+    corpus = load_corpus(TextFile(text_file), tokenizer, 16)
     batch = corpus.batch(np.arange(200))
     masking = TokenMasking(tokenizer, 0.15, seed=1)
     found = masking(batch, np.arange(200))
@@ -107,7 +107,7 @@ def test_hidden_tokens_are_those_that_the_batch_has_there(text_file, tiny_bert):
 def test_processes_share_the_mean_over_all_hidden_tokens(tiny_bert, text_file):
     encoder, tokenizer = load_encoder(str(tiny_bert), "avg")
     tokenizer.mask_token = MASK
-    corpus = load_corpus(TextFile(text_file), tokenizer, 16, progress=False)
+    corpus = load_corpus(TextFile(text_file), tokenizer, 16)
     z = torch.randn(2, 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     totals, counts = torch.tensor([3.0, 5.0], dtype=torch.float64), torch.tensor([2, 9])
 

@@ -1,25 +1,21 @@
 """The program: its figures against SciPy, its files, and every message."""
 
-import csv
+import itertools
 import json
 import sys
-import types
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from conftest import VOCABULARY
-from page_cases import a_run
-from scipy import stats
+from conftest import make_sentences
+from sweep_runs import a_run
 
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.evaluation import classifier
 from dystress_text.evaluation import run as runner
-from dystress_text.evaluation.original import import_senteval
-from dystress_text.evaluation.run import SentEvalSettings, run
+from dystress_text.evaluation.run import Results
 from dystress_text.files.places import EMBEDDED
-from dystress_text.report.text_page import write_text_report
+from dystress_text.report.text_page import leave_text_report
 from dystress_text.senteval import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,12 +31,7 @@ def arguments(tiny_bert, tmp_path):
 def sts_folder(tmp_path):
     """A data folder with a small STS-B and SICK of the right counts, and STS12 without one subset."""
     folder = tmp_path / "data" / "senteval"
-    draw = np.random.default_rng(0)
-    words = VOCABULARY.split()
-
-    def sentence():
-        return " ".join(draw.choice(words, size=draw.integers(3, 9)))
-
+    draw, sentence = np.random.default_rng(0), itertools.cycle(make_sentences(301)).__next__
     (folder / "STS" / "STSBenchmark").mkdir(parents=True)
     for split, count in (("dev", 50), ("test", 1379)):
         lines = [f"m\tx\t1\t{i}\t{draw.random() * 5:.2f}\t{sentence()}\t{sentence()}\n" for i in range(count)]
@@ -51,37 +42,21 @@ def sts_folder(tmp_path):
     return folder
 
 
-def literal_spearman(file, model):
-    encoder, tokenizer = load_encoder(str(model), "avg")
-    with open(file, newline="") as stream:
-        rows = list(csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
-    first, second = (encoder.encode([row[k] for row in rows], tokenizer).double().numpy() for k in (5, 6))
-    cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
-    return 100 * stats.spearmanr(cosines, [float(row[4]) for row in rows]).statistic
-
-
 def test_the_mini_suite_runs_anywhere(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(classifier, "MAX_EPOCHS", 8)  # the slow loop of test_classifier.py has them all
-    states = np.random.get_state()[1].copy(), torch.get_rng_state()
     model = EMBEDDED / "bert-mini-wiki"
     arguments = [f"--model={model}", "--pooler_type=avg", f"--output={tmp_path / 'results.json'}"]
     assert main([*arguments, "--suite=mini", "--mode=fast", "--tasks", *MINI]) == 0
-    assert np.array_equal(np.random.get_state()[1], states[0])
-    assert torch.equal(torch.get_rng_state(), states[1])
     results = json.loads((tmp_path / "results.json").read_text())
     assert tuple(results["tasks"]) == MINI
-    assert results["complete"]
-    assert results["left_out"] == {}
-    spearman = literal_spearman(EMBEDDED / "senteval/STS/MiniSTS/mini-sts.csv", model)
-    assert results["tasks"]["MiniSTS"]["spearman"] == pytest.approx(spearman, abs=0.006)  # two decimals
-    assert results["geometry"]["spearman"] == pytest.approx(spearman, abs=1e-3)
+    assert (results["complete"], results["left_out"]) == (False, {})
+    spearman = results["tasks"]["MiniSTS"]["spearman"]  # test_sts.py has SciPy's
+    assert results["geometry"]["spearman"] == pytest.approx(spearman, abs=0.006)
     assert results["geometry"]["set"] == "mini-STS"
-    accuracies = [results["tasks"][name]["accuracy"] for name in MINI[1:]]
-    assert results["averages"]["transfer"] == pytest.approx(np.mean(accuracies), abs=0.006)
     assert len(results["tasks"]["MiniQuestions"]["sha256"]["MiniQuestions/train.label"]) == 64
     assert set(results["versions"]) >= {"python", "torch", "transformers", "scipy"}
     printed = capsys.readouterr().out
-    assert f"{accuracies[0]:.2f}" in printed
+    assert f"{results['tasks']['MiniQuestions']['accuracy']:.2f}" in printed
 
 
 def test_missing_tasks_are_marked_and_nothing_is_averaged(arguments, sts_folder, tmp_path, capsys):
@@ -106,7 +81,8 @@ def test_the_page_of_a_run_takes_the_results_up(tiny_bert, sts_folder, tmp_path,
     out = a_run(tmp_path, tasks=())
     load = load_encoder(str(tiny_bert), "avg")
     load[0].save(out, load[1])
-    page = write_text_report(out)
+    page = out / "report.html"
+    assert leave_text_report(out) == f"{page} shows the run."
     assert "<th>STS-B</th>" not in page.read_text()
     assert main([f"--model={out}", f"--data_dir={sts_folder.parent}", "--tasks", "STS-B"]) == 0
     assert f"{page} shows the run." in capsys.readouterr().out
@@ -115,28 +91,37 @@ def test_the_page_of_a_run_takes_the_results_up(tiny_bert, sts_folder, tmp_path,
     assert f"<td>{figure:.2f}</td>" in page.read_text()
 
 
-def test_finished_tasks_are_kept_when_a_later_one_fails(arguments, sts_folder, tmp_path, monkeypatch, capsys):
-    whole = runner.evaluate_task
+def test_results_stand_side_by_side_and_are_replaced_task_by_task(arguments, tmp_path, monkeypatch, capsys):
+    """An entry stays until its task is finished again; those of other weights or settings go with the first new one."""
 
-    def interrupted(task, *rest):
-        if task.name == "SICK-R":
-            raise KeyboardInterrupt
-        return whole(task, *rest)
+    def evaluated(seconds, *more, stop_at=None):
+        def stub(task, *rest):
+            if task.name == stop_at:
+                raise KeyboardInterrupt
+            return {"figure": 50.0, "seconds": seconds, "sha256": {}}
 
-    monkeypatch.setattr(runner, "evaluate_task", interrupted)
-    assert main([*arguments, f"--data_dir={sts_folder.parent}", "--tasks", "STS-B", "SICK-R"]) == 130
+        monkeypatch.setattr(runner, "evaluate_task", stub)
+        assert main([*arguments, "--suite=mini", *more]) == (130 if stop_at else 0)
+        content = json.loads((tmp_path / "results.json").read_text())
+        return {name: entry["seconds"] for name, entry in content["tasks"].items()}, content
+
+    assert evaluated(1, "--tasks", "MiniSTS", "MiniQuestions", stop_at="MiniQuestions")[0] == {"MiniSTS": 1}
     assert "interrupted" in capsys.readouterr().err
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert list(results["tasks"]) == ["STS-B"]
-    assert not results["complete"]
+    found, content = evaluated(2, "--tasks", "MiniQuestions")
+    assert found == {"MiniSTS": 1, "MiniQuestions": 2}
+    assert (content["complete"], content["averages"]) == (False, {"sts": 50.0, "transfer": None})
+    found, content = evaluated(3, "--tasks", "transfer")
+    assert set(found.values()) == {1, 3}
+    assert (content["complete"], content["averages"]) == (True, {"sts": 50.0, "transfer": 50.0})
+    before = found, content
+    assert evaluated(4, stop_at="MiniSTS") == evaluated(4, "--pooler_type=cls", stop_at="MiniSTS") == before
+    assert evaluated(5, "--pooler_type=cls", "--tasks", "MiniSTS")[0] == {"MiniSTS": 5}
 
 
 BAD = [
     (["--tasks", "STS99"], ["--tasks", "STS12", "transfer"]),
-    (["--suite", "tiny"], ["--suite", "mini"]),
     (["--suite", "mini", "--model", "/no/such"], ["/no/such"]),
     (["--data_dir", "/no/such"], ["--data_dir", "/no/such", "suite mini"]),
-    (["--batch_size", "0"], ["--batch_size", "at least 1"]),
     (["--suite", "mini", "--output", "/proc/no/results.json"], ["--output", "/proc/no"]),
     (["--suite", "mini", "--engine", "original"], ["--engine", "senteval"]),
     (["--task_set", "full"], ["--tasks"]),
@@ -153,67 +138,48 @@ def test_bad_input_is_one_line(arguments, wrong, words, capsys):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A package senteval laid out like the real one: submodules that import each other by their whole names."""
-    files = {
-        "__init__.py": "from senteval.engine import SE\n",
-        "utils.py": "class dotdict(dict):\n    __getattr__ = dict.get\n",
-        "tools/__init__.py": "",
-        "tools/validation.py": "from senteval import utils\nimport senteval.engine\n",
-        "engine.py": """
-from senteval import utils
-
+    """A package senteval: its engine answers with what it was given."""
+    folder = tmp_path / "packages" / "senteval"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("from senteval.engine import SE\n")
+    (folder / "engine.py").write_text("""
 SPEARMAN = {"STSBenchmark": 0.25, "SICKRelatedness": 0.5}
 
 class SE:
     def __init__(self, params, batcher):
-        self.params, self.batcher = utils.dotdict(params), batcher
+        self.params, self.batcher = params, batcher
 
     def eval(self, name):
-        from senteval.tools.validation import utils as the_same
-        assert the_same is utils
         vectors = self.batcher(self.params, [["one", "two"], ["three"]])
-        return {"acc": 100.0 * vectors.shape[0] + self.params.kfold, "test": {"spearman": SPEARMAN.get(name)}}
-""",
-    }
-    for name, content in files.items():
-        file = tmp_path / "packages" / "senteval" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)
-    for name in [name for name in sys.modules if name.split(".")[0] == "senteval"]:
-        monkeypatch.delitem(sys.modules, name)
+        return {"acc": 100.0 * vectors.shape[0] + self.params["kfold"], "test": {"spearman": SPEARMAN.get(name)}}
+""")
     monkeypatch.syspath_prepend(str(tmp_path / "packages"))
     yield
-    for name in [name for name in sys.modules if name.split(".")[0] == "senteval"]:
+    for name in ("senteval", "senteval.engine"):
         sys.modules.pop(name)
 
 
-def test_the_package_is_imported_once_for_all_tasks(package, arguments, tmp_path, monkeypatch):
-    """A script's folder comes first on the path, and a program named senteval lies in it and may be loaded."""
+def test_our_program_of_the_packages_name_is_not_taken_for_it(package, arguments, tmp_path, monkeypatch):
+    """A script's folder comes first on the path, and a program named senteval lies in it."""
     monkeypatch.syspath_prepend(str(ROOT / "eval"))
-    monkeypatch.setitem(sys.modules, "senteval", types.ModuleType("senteval"))
     tasks = ["--tasks", "MiniQuestions", "MiniParaphrase"]
     assert main([*arguments, "--suite=mini", "--engine=original", *tasks]) == 0
     found = json.loads((tmp_path / "results.json").read_text())["tasks"]
     assert {name: result["figure"] for name, result in found.items()} == dict.fromkeys(tasks[1:], 210.0)
-    assert import_senteval() is import_senteval()
 
 
 def test_the_packages_own_names_reach_it(package, sts_folder, tmp_path, arguments):
     flags = [*arguments, "--engine=original", f"--data_dir={sts_folder.parent}", "--geometry=none"]
     assert main([*flags, "--tasks", "SICKRelatedness", "STSBenchmark", "STS-B"]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
-    assert results["asked"] == ["SICK-R", "STS-B"]
     assert {name: result["figure"] for name, result in results["tasks"].items()} == {"STS-B": 25.0, "SICK-R": 50.0}
 
 
-def test_years_have_rows_for_the_other_aggregations(shared, tiny_bert, tmp_path, capsys):
-    data = shared / "data"
-    if not (data / "senteval" / "STS" / "STS12-en-test").is_dir():
-        pytest.skip("no STS12")
-    settings = SentEvalSettings(
-        str(tiny_bert), "avg", ["STS12"], data_dir=str(data), geometry="none", output=tmp_path / "results.json"
-    )
-    result = run(settings).tasks["STS12"]
-    rows = [line.split() for line in capsys.readouterr().out.strip().split("\n")]
-    assert rows[2] == ["mean", "of", "subsets", f"{result.mean:.2f}", f"{result.mean:.2f}"]
-    assert rows[3] == ["weighted", "mean", f"{result.weighted_mean:.2f}", f"{result.weighted_mean:.2f}"]
+def test_years_have_rows_for_the_other_aggregations():
+    year = {"spearman": 10.0, "mean": 20.0, "weighted_mean": 30.0, "subsets": {"a": 1.0, "b": 2.0}}
+    results = Results({"model": "mine"}, {"STS12": year, "STS-B": {"spearman": 40.0, "subsets": {"test": 40.0}}})
+    rows = [line.split() for line in results.table(["STS12", "STS-B"], "avg of 2", {}).split("\n")]
+    assert rows == [
+        ["STS12", "STS-B", "avg", "of", "2"], ["mine", "10.00", "40.00", "25.00"],
+        ["mean", "of", "subsets", "20.00", "40.00", "30.00"], ["weighted", "mean", "30.00", "40.00", "35.00"],
+    ]  # fmt: skip

@@ -1,13 +1,10 @@
 """Task files: orders, encodings and counts; tests/fuzz has the damaged ones."""
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import SUITES, average, choose
-from dystress_text.files.places import EMBEDDED
+from dystress_text.evaluation.readers import read_mrpc, read_trec, read_two_classes
 from dystress_text.simcse.paper import PUBLISHED
 
 TASKS = {task.name: task for groups in SUITES.values() for tasks in groups.values() for task in tasks}
@@ -40,28 +37,15 @@ def test_tasks_are_chosen_by_name_and_group():
         choose("senteval", ["STS17"])
 
 
-@pytest.mark.parametrize("name", names_of("mini"))
-def test_the_mini_suite_is_whole_and_large_enough(name):
-    task = TASKS[name]
-    splits = task.read(EMBEDDED / "senteval")
-    assert sum(len(split) for split in splits.values()) >= 200
-    if name != "MiniSTS":
-        counts = np.bincount(np.concatenate([split.labels for split in splits.values()]))
-        assert len(counts) == task.classes
-        assert counts.min() >= 0.7 * counts.mean()
-        texts = [text for split in splits.values() for text in zip(*split.columns, strict=True)]
-        assert len(set(texts)) == len(texts)
-
-
 def write(folder, name, content):
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder / name
 
 
 def test_two_classes_are_sorted_by_length_and_label_and_otherwise_stay(tmp_path):
-    write(tmp_path, "MR/rt-polarity.pos", "long and good one\nfine film\ngreat film\n")
-    write(tmp_path, "MR/rt-polarity.neg", b"bad film\ncaf\xe9 \x85 noir\n  a \t b\x00c  d\n")
-    split = replace(TASKS["MR"], counts={"all": 6}).read(tmp_path)["all"]
+    positive = write(tmp_path, "pos", "long and good one\nfine film\ngreat film\n")
+    negative = write(tmp_path, "neg", b"bad film\ncaf\xe9 \x85 noir\n  a \t b\x00c  d\n")
+    split = read_two_classes(positive, negative)
     assert split.columns == (
         ("bad film", "caf\xe9 noir", "fine film", "great film", "a b\x00c d", "long and good one"),
     )
@@ -69,21 +53,16 @@ def test_two_classes_are_sorted_by_length_and_label_and_otherwise_stay(tmp_path)
 
 
 def test_questions_are_classes_and_latin_1(tmp_path):
-    write(tmp_path, "TREC/train_5500.label", "NUM:date When ?\nABBR:exp What is a b ?\n")
-    write(tmp_path, "TREC/TREC_10.label", b"DESC:def What is caf\xe9 ?\n")
-    splits = replace(TASKS["TREC"], counts={"train": 2, "test": 1}).read(tmp_path)
-    assert splits["train"].columns == (("When ?", "What is a b ?"),)
-    assert splits["train"].labels.tolist() == [5, 0]
-    assert splits["test"].columns == (("What is caf\xe9 ?",),)
+    split = read_trec(write(tmp_path, "trec", b"NUM:date When ?\nABBR:exp What is caf\xe9 b ?\n"))
+    assert split.columns == (("When ?", "What is caf\xe9 b ?"),)
+    assert split.labels.tolist() == [5, 0]
 
 
 def test_paraphrases_keep_quotes_and_skip_the_header(tmp_path):
     header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n"
-    write(tmp_path, "MRPC/msr_paraphrase_train.txt", header + '1\t1\t2\ta "b c\td e\r\n0\t3\t4\tx\ty z\r\n')
-    write(tmp_path, "MRPC/msr_paraphrase_test.txt", header + "0\t5\t6\tq\tr\r\n")
-    train = replace(TASKS["MRPC"], counts={"train": 2, "test": 1}).read(tmp_path)["train"]
-    assert train.columns == (("x", 'a "b c'), ("y z", "d e"))
-    assert train.labels.tolist() == [0, 1]
+    split = read_mrpc(write(tmp_path, "mrpc", header + '1\t1\t2\ta "b c\td e\r\n0\t3\t4\tx\ty z\r\n'))
+    assert split.columns == (("x", 'a "b c'), ("y z", "d e"))
+    assert split.labels.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("name", names_of("senteval"))

@@ -6,10 +6,11 @@ import zlib
 import numpy as np
 import pytest
 import torch
+from conftest import make_sentences
 from scipy import stats
 
-from dystress_text.evaluation.catalogue import STS_TASKS
-from dystress_text.evaluation.readers import StsPairs, concatenate, read_sts_benchmark, read_sts_year
+from dystress_text.evaluation.catalogue import STS_SETS, StsTask
+from dystress_text.evaluation.readers import StsPairs, read_sts_benchmark, read_sts_subset
 from dystress_text.evaluation.sts import evaluate_sts, evaluate_sts_task, score_vectors, spearman
 from dystress_text.files.places import EMBEDDED
 
@@ -21,13 +22,15 @@ def arbitrary_vectors(sentences):
 
 
 def test_scores_are_those_of_a_literal_computation():
-    pairs = read_sts_benchmark(EMBEDDED / "senteval/STS/MiniSTS/mini-sts.csv", "mini-STS")
+    pairs = read_sts_benchmark(EMBEDDED / "senteval/STS/MiniSTS/mini-sts.csv")
     result = evaluate_sts(pairs, arbitrary_vectors)
     a, b = arbitrary_vectors(pairs.first).numpy(), arbitrary_vectors(pairs.second).numpy()
     cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
     assert result.spearman == pytest.approx(100 * stats.spearmanr(cosines, pairs.scores).statistic, abs=1e-6)
     positive = pairs.scores > 4
     assert result.alignment == pytest.approx(np.mean(2 - 2 * cosines[positive]), abs=1e-9)
+    task = evaluate_sts_task(STS_SETS["mini_sts"], EMBEDDED / "senteval", arbitrary_vectors)
+    assert task["spearman"] == task["mean"] == round(result.spearman, 2)
     distinct = arbitrary_vectors(pairs.sentences).numpy()
     units = distinct / np.linalg.norm(distinct, axis=1, keepdims=True)
     gram = units @ units.T
@@ -36,7 +39,7 @@ def test_scores_are_those_of_a_literal_computation():
 
 
 def test_every_distinct_sentence_is_embedded_once():
-    pairs = StsPairs("x", ("a b", "c", "a b"), ("c", "d", "e"), np.array([1.0, 2.0, 5.0]))
+    pairs = StsPairs(("a b", "c", "a b"), ("c", "d", "e"), np.array([1.0, 2.0, 5.0]))
     asked = []
     evaluate_sts(pairs, lambda s: asked.extend(s) or arbitrary_vectors(s))
     assert sorted(asked) == ["a b", "c", "d", "e"]
@@ -47,7 +50,7 @@ def test_constant_or_missing_numbers_have_no_correlation():
     assert spearman(x, x) == pytest.approx(100)
     assert math.isnan(spearman(np.ones(3), x))
     assert math.isnan(spearman(np.array([1.0, np.nan, 2.0]), x))
-    pairs = StsPairs("x", ("a", "b", "c"), ("d", "e", "f"), x)
+    pairs = StsPairs(("a", "b", "c"), ("d", "e", "f"), x)
     assert math.isnan(score_vectors(pairs, torch.ones(6, 4)).spearman)
     assert math.isnan(score_vectors(pairs, torch.full((6, 4), torch.nan)).spearman)
 
@@ -61,40 +64,26 @@ def test_lines_of_the_benchmark_are_split_at_line_feeds_and_tabs_alone(tmp_path)
     assert pairs.scores.tolist() == [3.5, 0.0]
 
 
-def test_unscored_pairs_of_a_year_are_dropped(tmp_path):
-    for subset, gold in {"FNWN": "1\n\n3\n", "headlines": "4.5\n2\n1\n", "OnWN": "\n\n0\n"}.items():
-        (tmp_path / f"STS.input.{subset}.txt").write_text("a b\tc\nd\te\nf\tg\n")
-        (tmp_path / f"STS.gs.{subset}.txt").write_text(gold)
-    subsets = read_sts_year(tmp_path, "STS13")
-    assert [len(s) for s in subsets.values()] == [2, 3, 1]
-    whole = concatenate("STS13", list(subsets.values()))
-    assert whole.scores.tolist() == [1, 3, 4.5, 2, 1, 0]
-    assert whole.first == ("a b", "f", "a b", "d", "f", "f")
-
-
-def test_real_sts_equals_scipy(shared):
-    """STS12 by a reader of its own: all subsets together, mean, weighted mean; unscored pairs are left out."""
-    folder = shared / "data" / "senteval"
-    if not (folder / "STS" / "STS12-en-test").is_dir():
-        pytest.skip("no STS12")
-
-    def embed(sentences):
-        letters = np.array([[s.lower().count(chr(97 + k)) + 0.01 * len(s) for k in range(26)] for s in sentences])
-        return torch.from_numpy(letters)
-
-    result = evaluate_sts_task(STS_TASKS[0], folder, embed)
-    every, figures, sizes = [], [], []
-    for file in sorted((folder / "STS" / "STS12-en-test").glob("STS.input.*.txt")):
-        golds = file.with_name(file.name.replace("input", "gs")).read_text().split("\n")
-        pairs = [line.split("\t") for line in file.read_text().split("\n")]
-        rows = [(p, float(g)) for p, g in zip(pairs, golds, strict=False) if g.strip()]
-        u, v = (embed([" ".join(p[k].split()) for p, _ in rows]).numpy() for k in (0, 1))
-        cosines = (u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
-        gold = [g for _, g in rows]
-        every += list(zip(cosines, gold, strict=True))
-        figures.append(100 * stats.spearmanr(cosines, gold).statistic)
-        sizes.append(len(rows))
-    assert sum(sizes) == 3108
-    assert result.spearman == round(100 * stats.spearmanr(*zip(*every, strict=True)).statistic, 2)
-    assert result.mean == round(np.mean(figures), 2)
-    assert result.weighted_mean == round(np.average(figures, weights=sizes), 2)
+def test_a_year_is_scored_over_its_subsets(tmp_path):
+    """All subsets together, mean and weighted mean; pairs without a score are dropped."""
+    sentences, draw = make_sentences(100), np.random.default_rng(0)
+    golds = {"one": [f"{score:.2f}" for score in draw.random(30)], "two": ["", *map(str, draw.random(18)), ""]}
+    cosines, scores, begin = [], [], 0
+    for subset, lines in golds.items():
+        first, second = (sentences[begin + k : begin + 2 * len(lines) : 2] for k in (0, 1))
+        begin += 2 * len(lines)
+        pairs = "".join(f"{a}\t{b}\n" for a, b in zip(first, second, strict=True))
+        (tmp_path / f"input.{subset}").write_text(pairs)
+        (tmp_path / f"gs.{subset}").write_text("\n".join(lines) + "\n")
+        u, v = arbitrary_vectors(first), arbitrary_vectors(second)
+        scored = [i for i, line in enumerate(lines) if line]
+        cosines.append(torch.cosine_similarity(u, v).numpy()[scored])
+        scores.append([float(lines[i]) for i in scored])
+    parts = {name: (count, f"input.{name}", f"gs.{name}") for name, count in (("one", 30), ("two", 18))}
+    result = evaluate_sts_task(StsTask("YEAR", read_sts_subset, parts, "YEAR"), tmp_path, arbitrary_vectors)
+    figures = [100 * stats.spearmanr(*both).statistic for both in zip(cosines, scores, strict=True)]
+    every = 100 * stats.spearmanr(np.concatenate(cosines), np.concatenate(scores)).statistic
+    assert result["spearman"] == round(every, 2)
+    assert result["mean"] == round(np.mean(figures), 2)
+    assert result["weighted_mean"] == round(np.average(figures, weights=[30, 18]), 2)
+    assert result["counts"] == {"one": 30, "two": 18}

@@ -12,6 +12,7 @@ from transfer_cases import MINI, TASKS, bag_of_words
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.classifier import L2_VALUES, RECIPES, Subset, fit
 from dystress_text.evaluation.evaluators import transfer_evaluator
+from dystress_text.evaluation.readers import Labelled
 from dystress_text.evaluation.transfer import dev_accuracy, evaluate_transfer, features
 
 
@@ -57,45 +58,34 @@ def literal_score(task, folder, mode):
 def test_tasks_equal_the_literal_loop(name, floor):
     task, asked = TASKS[name], []
     result = evaluate_transfer(task, MINI, bag_of_words, "fast")
-    assert (result.accuracy, result.f1, result.dev_accuracy) == literal_score(task, MINI, "fast")
-    assert result.accuracy > floor
-    assert set(result.l2) <= set(L2_VALUES)
+    assert (result["accuracy"], result["f1"], result["dev_accuracy"]) == literal_score(task, MINI, "fast")
+    assert result["accuracy"] > floor
+    assert set(result["l2"]) <= set(L2_VALUES)
     splits = task.read(MINI)
-    assert dev_accuracy(task, splits, lambda s: asked.extend(s) or bag_of_words(s)) == result.dev_accuracy
+    assert dev_accuracy(task, splits, lambda s: asked.extend(s) or bag_of_words(s)) == result["dev_accuracy"]
     seen = {text for split in splits if split != "test" for column in splits[split].columns for text in column}
     assert set(asked) == seen  # nothing of the test split
 
 
-@pytest.fixture
-def sst(tmp_path):
-    """A folder with a small task of SST2's layout."""
-    folder = tmp_path / "SST" / "binary"
-    folder.mkdir(parents=True)
-    draw = np.random.default_rng(0)
-    words = [f"w{i}" for i in range(40)]
+def test_the_dev_scheme_equals_the_literal_loop(tmp_path):
+    draw, splits = np.random.default_rng(0), {}
     for split, count in (("train", 120), ("dev", 40), ("test", 60)):
-        lines = []
-        for _ in range(count):
-            label = draw.integers(2)
-            text = " ".join(draw.choice(words[20 * label // 2 :][:25], size=draw.integers(3, 7)))
-            lines.append(f"{text}\t{label}\n")
-        (folder / f"sentiment-{split}").write_text("".join(lines))
-    return tmp_path
-
-
-def test_the_dev_scheme_equals_the_literal_loop(sst):
-    task = replace(TASKS["SST2"], counts={"train": 120, "dev": 40, "test": 60})
-    splits, recipe = task.read(sst), RECIPES["test"]
+        labels = draw.integers(2, size=count)
+        texts = (" ".join(f"w{word}" for word in draw.integers(10 * label, 10 * label + 25, 5)) for label in labels)
+        splits[split] = Labelled((tuple(texts),), labels)
+    parts = {split: (len(rows), split) for split, rows in splits.items()}
+    task = replace(TASKS["SST2"], parts=parts, reader=lambda file: splits[file.name])
+    recipe = RECIPES["test"]
     x = {name: features(split, bag_of_words) for name, split in splits.items()}
     both_x = torch.cat([x["train"], x["dev"]])
     both_y = np.concatenate([splits["train"].labels, splits["dev"].labels])
     fits = [fit_one(both_x, both_y, 2, np.arange(120), np.arange(120, 160), l2, recipe) for l2 in L2_VALUES]
     best = int(np.argmax([round(100 * fit.accuracy[0, 0], 2) for fit in fits]))
     expected = round(100 * (fits[best].predict(x["test"], 0).numpy() == splits["test"].labels).mean(), 2)
-    result = evaluate_transfer(task, sst, bag_of_words)
-    assert (result.accuracy, result.l2) == (expected, (L2_VALUES[best],))
-    assert result.dev_accuracy == round(100 * fits[best].accuracy[0, 0], 2)
-    assert dev_accuracy(task, splits, bag_of_words, "test") == result.dev_accuracy
+    result = evaluate_transfer(task, tmp_path, bag_of_words)
+    assert (result["accuracy"], result["l2"]) == (expected, [L2_VALUES[best]])
+    assert result["dev_accuracy"] == round(100 * fits[best].accuracy[0, 0], 2)
+    assert dev_accuracy(task, splits, bag_of_words, "test") == result["dev_accuracy"]
 
 
 def test_pairs_have_the_features_of_the_protocol():
@@ -117,14 +107,12 @@ def test_several_tasks_have_a_mean_and_one_has_none():
 
 
 def test_missing_and_damaged_files_are_one_line(tmp_path):
-    for names, said in (
-        (["MR", "MiniQuestions"], "no files of MR in .*prepare"),
-        (["all", "MR"], "no task 'all'; known"),
-    ):
-        with pytest.raises(ParameterError, match=f"^eval_transfer: {said}"):
-            transfer_evaluator(names, tmp_path)
+    with pytest.raises(ParameterError, match=r"^eval_transfer: no MR: cannot read .*prepare"):
+        transfer_evaluator(["MR", "MiniQuestions"], tmp_path)
+    with pytest.raises(ParameterError, match=r"^eval_transfer: no task 'all'; known"):
+        transfer_evaluator(["all", "MR"], tmp_path)
+    (tmp_path / "senteval/TREC").mkdir(parents=True)
     for file in TASKS["TREC"].files:
-        (tmp_path / "senteval" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "senteval" / file).write_text("DESC:x what is it\n")
-    with pytest.raises(ParameterError, match=r"^eval_transfer: TREC has 1 texts in 'train', 5,452 expected"):
+    with pytest.raises(ParameterError, match=r"^eval_transfer: no TREC: .* 1 rows in 'train', 5,452 expected"):
         transfer_evaluator(["TREC"], tmp_path)

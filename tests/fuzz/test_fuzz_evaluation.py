@@ -46,9 +46,9 @@ def places(tmp_path_factory):
         for file in task.files:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / file).write_bytes(content_of(task, file))
-        counts = {split: len(rows) for split, rows in task.reader(folder).items()}
-        more = {"count": sum(counts.values())} if isinstance(task, StsTask) else {"counts": counts}
-        found[name] = folder, replace(task, **more)
+        loaded = task.load(folder)
+        parts = {part: (len(loaded[part]), *files) for part, (_, *files) in task.parts.items()}
+        found[name] = folder, replace(task, parts=parts)
     return found
 
 
@@ -61,7 +61,7 @@ def test_files_of_every_task(places, name, data):
     odd = st.sampled_from((b"", b"\n", b"\xff", b"\t\t\t\t\t\t\t", b"\0" * 100, b"\xff\xfea\0"))
     file.write_bytes(data.draw(st.one_of(spoiled(valid), spoiled_lines(valid), st.binary(max_size=80), odd)))
     before = snapshot(folder)
-    for read in (accepted(task.read, folder), accepted(task.reader, folder)):
+    for read in (accepted(task.read, folder), accepted(task.load, folder)):
         for split in (read or {}).values():
             rows = split.scores if isinstance(task, StsTask) else split.labels
             columns = (split.first, split.second) if isinstance(task, StsTask) else split.columns

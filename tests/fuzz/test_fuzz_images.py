@@ -2,7 +2,6 @@
 
 import io
 import json
-import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -47,13 +46,6 @@ def parquet(labels, metadata=None):
     return sink.getvalue()
 
 
-def found(folder, content):
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    (folder / "train-0.parquet").write_bytes(content)
-    return find_images(str(folder), "train")
-
-
 NAMES = {"info": {"features": {"label": {"names": ["a", "b"]}}}}
 SAID = st.one_of(spoiled_value(NAMES).map(json.dumps), st.sampled_from([deep(), "{", "\0", "[]", "null"]))
 
@@ -64,7 +56,10 @@ SAID = st.one_of(spoiled_value(NAMES).map(json.dumps), st.sampled_from([deep(), 
     SAID.map(lambda said: parquet([0, 1, 1], {"huggingface": said})),
 ))  # fmt: skip
 def test_parquet_files(tmp_path_factory, content):
-    source = accepted(found, tmp_path_factory.getbasetemp() / "parquet", content)
+    folder = tmp_path_factory.getbasetemp() / "parquet"
+    folder.mkdir(exist_ok=True)
+    (folder / "train-0.parquet").write_bytes(content)
+    source = accepted(find_images, str(folder), "train")
     assert source is None or source.labels is None or max(source.labels) < len(source.classes)
 
 

@@ -19,8 +19,8 @@ from dystress_text.files.prepared_data import MANIFEST, read_manifest, variant_o
 from dystress_text.preparation.__main__ import main
 from dystress_text.preparation.data_sets import Request
 from dystress_text.preparation.prepare import prepare, verify
-from dystress_text.preparation.unpack import unpack
-from dystress_text.simcse.training_text import wiki1m
+from dystress_text.preparation.texts import unpack
+from dystress_text.simcse.corpus import wiki1m
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = b"YMCA in South Australia\none line\nanother line\n"
@@ -123,7 +123,7 @@ def test_hostile_and_damaged_archives_leave_everything_as_it_was(tmp_path, root,
 
 
 def test_an_archive_of_many_members_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("dystress_text.preparation.unpack.MOST_MEMBERS", 2)
+    monkeypatch.setattr("dystress_text.preparation.texts.MOST_MEMBERS", 2)
     (tmp_path / "a.tar").write_bytes(tar_of(stsb_files()))
     with pytest.raises(DataError, match="more than 2 members"):
         unpack(tmp_path / "a.tar", tmp_path / "out")
@@ -147,17 +147,11 @@ def cifar(folder, magic=b"\x89PNG rest", train=50_000, label="label", classes=10
     )  # fmt: skip
 
 
-def test_images_and_their_long_tail(tmp_path, root, capsys):
+def test_images_and_their_variant(tmp_path, root):
     cifar(tmp_path / "cifar10" / "plain_text")
     assert prepare("cifar10", Request(root, tmp_path)).variant is None
-    assert prepare("cifar10-lt", Request(root)).counts == {"train": 12_406}
     cifar(tmp_path / "cifar100" / "cifar100", b"\xff\xd8\xff\xe0", label="fine_label", classes=100)
     assert prepare("cifar100", Request(root, tmp_path)).variant == "JPEG copy"
-    lt = prepare("cifar100-lt", Request(root, seed=1))
-    assert (lt.counts, lt.variant) == ({"train": 10_847}, "JPEG copy")
-    first = (root / "cifar100-lt" / "train-indices.txt").read_bytes()
-    prepare("cifar100-lt", Request(root, seed=1, again=True))
-    assert (root / "cifar100-lt" / "train-indices.txt").read_bytes() == first
 
 
 @pytest.mark.parametrize(
@@ -190,7 +184,6 @@ def test_imagenet_stays_where_it_is(tmp_path, root):
         prepare("imagenet100", Request(root, classes=tmp_path / "classes.txt"))
     chosen = prepare("imagenet100", Request(root, classes=tmp_path / "classes.txt", variant="toy"))
     assert chosen.counts == {"train": 400, "val": 400}
-    assert prepare("imagenet100-lt", Request(root)).counts == {"train": 200 + 2}
 
 
 # ---- what can go wrong on this machine ------------------------------------------------------------------------------
@@ -204,7 +197,7 @@ def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(tmp_path, root,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("dystress_text.files.whole.swap", interrupted)
+        patch.setattr("dystress_text.preparation.prepare.write_manifest", interrupted)
         assert main(arguments) == 130
     assert left_behind(root) == []
     assert not (root / "wiki1m").exists()
@@ -235,8 +228,7 @@ def test_changes_are_found(tmp_path, root, capsys):
     ("arguments", "code", "words"),
     [(["imagenet"], 2, "no data set 'imagenet'; known are wiki1m"), (["verify"], 2, "name a data set"),
      (["list", "wiki1m"], 2, "takes no"), (["wiki1m", "--form", "x"], 2, "--form"),
-     (["verify", "wiki1m"], 2, "has not been prepared"), (["senteval", "--from=none"], 1, "not in 'none'"),
-     (["cifar10-lt"], 1, "cifar10 must be prepared first")],
+     (["verify", "wiki1m"], 2, "has not been prepared"), (["senteval", "--from=none"], 1, "not in 'none'")],
 )  # fmt: skip
 def test_wrong_commands_are_one_line(arguments, code, words, root, capsys):
     assert main([*arguments, f"--data_dir={root}"]) == code
@@ -288,17 +280,3 @@ def test_content_that_is_not_what_the_hub_says_is_refused_and_forgotten(hub, roo
     hub[2].pop("swap")
     assert main(arguments) == 0
     assert wiki1m(root).read_bytes() == TEXT
-
-
-# ---- real files -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow(20)
-def test_real_copies_are_prepared_and_marked(shared, root, capsys):
-    local = [f"--from={shared / 'data'}", f"--data_dir={root}"]
-    assert main(["senteval", "cifar10", *local]) == 0
-    assert main(["wiki1m", "--variant=sample", *local]) == 0
-    assert read_manifest(root / "cifar10").variant == "JPEG copy"
-    assert read_manifest(root / "wiki1m").counts == {"lines": 1_000_000}
-    assert main(["verify", "senteval", "wiki1m", "cifar10", f"--data_dir={root}"]) == 1  # some tasks are not there
-    assert "STS13" in capsys.readouterr().out

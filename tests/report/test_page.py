@@ -2,22 +2,27 @@
 
 import base64
 import html
-import json
 import re
 
 import pytest
-from page_cases import PRESET, a_run
+from sweep_runs import PRESET, a_run
 
 from dystress_text.core.temperature import CosineTemperature
 from dystress_text.report.__main__ import main
-from dystress_text.report.page import leave_report, write_report
-from dystress_text.report.text_page import write_text_report
+from dystress_text.report.page import render_page
+from dystress_text.report.runs import FinishedRun
+from dystress_text.report.text_page import leave_text_report
 
 
 def pictures(page):
     """What each picture shows, and its SVG."""
     found = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="([^"]+)">', page)
     return {html.unescape(alt): base64.b64decode(source).decode() for source, alt in found}
+
+
+def page_of(run):
+    assert leave_text_report(run) == f"{run / 'report.html'} shows the run."
+    return (run / "report.html").read_text()
 
 
 def cells(page):
@@ -35,7 +40,7 @@ def drawn(galleries):
 def page(tmp_path_factory):
     """The page of a run with all that a page shows, and with names that are not HTML."""
     run = a_run(tmp_path_factory.mktemp("page"), device="1 x <b>cpu</b> & more caf\udce9")
-    return write_text_report(run.rename(run.with_name("<script>alert(1)<script>"))).read_text()
+    return page_of(run.rename(run.with_name("<script>alert(1)<script>")))
 
 
 def test_a_page_holds_settings_tables_curves_and_similarities(page):
@@ -70,7 +75,7 @@ def test_names_and_values_are_escaped(page):
 
 
 def test_without_log_of_similarities_or_development_set_a_page_has_the_rest(tmp_path):
-    page = write_text_report(a_run(tmp_path, watched=False, similarities=False)).read_text()
+    page = page_of(a_run(tmp_path, watched=False, similarities=False))
     assert list(pictures(page)) == ["loss over the steps", "sts_b_dev_spearman over the steps"]
     assert "Similarities and temperature" not in page
 
@@ -79,7 +84,7 @@ def test_a_temperature_that_is_no_function_of_the_similarity_has_no_curve(tmp_pa
     """The picture is lower by a panel."""
     heights = []
     for name in (PRESET, "sts-macl"):
-        svg = pictures(write_text_report(a_run(tmp_path, name=name, watched=False)).read_text())
+        svg = pictures(page_of(a_run(tmp_path, name=name, watched=False)))
         svg = svg["Similarities of scored pairs before and after training"]
         heights.append(float(re.search(r'height="([0-9.]+)pt"', svg).group(1)))
     assert heights[1] == pytest.approx(heights[0] - 1.25 * 72, abs=0.1)
@@ -101,15 +106,13 @@ def test_runs_side_by_side_say_where_they_differ(tmp_path, capsys):
 
 @pytest.mark.parametrize("temperature", [CosineTemperature(0.07, 0.2), None], ids=["contrastive", "no negatives"])
 def test_a_run_of_images_has_a_page_without_the_tables_of_text(tmp_path, temperature):
-    (tmp_path / "run.json").write_text(
-        json.dumps(
-            {"program": "vision/train.py", "settings": {"dataset": "shapes"}, "objective": "NTXentLoss", "steps": 2,
-             "temperature": temperature and repr(temperature), "train_seconds": 1.0, "device": "1 x cpu",
-             "untrained": {"knn20": 50.0}, "trained": {"knn20": 60.0}}
-        )
-    )  # fmt: skip
+    record = {
+        "program": "vision/train.py", "settings": {"dataset": "shapes"}, "objective": "NTXentLoss", "steps": 2,
+        "temperature": temperature and repr(temperature), "train_seconds": 1.0, "device": "1 x cpu",
+        "untrained": {"knn20": 50.0}, "trained": {"knn20": 60.0},
+    }  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
-    page = write_report(tmp_path, temperature).read_text()
+    page = render_page([(FinishedRun(tmp_path, record), temperature)])
     assert ("NTXentLoss with CosineTemperature(" in page) == (temperature is not None)
     assert ("NTXentLoss. 2 steps" in page) == (temperature is None)
     assert cells(page)[:6] == ["", "knn20", "untrained", "50.00", "trained", "60.00"]
@@ -119,9 +122,9 @@ def test_a_run_of_images_has_a_page_without_the_tables_of_text(tmp_path, tempera
     ("file", "content", "message"),
     [
         ("run.json", "{}", "is not the record of a run"),
-        ("run.json", '{"program": "dystress_text/train.py"}', "holds no finished run"),
+        ("run.json", '{"program": "dystress_text/train.py"}', "no finished run: "),
         ("metrics.jsonl", "no log", "metrics.jsonl: line 1 is not the record of a step"),
-        ("metrics.jsonl", None, "it has no metrics.jsonl"),
+        ("metrics.jsonl", None, "metrics.jsonl cannot be read"),
         ("similarity.jsonl", "{", "similarity.jsonl: line 1 is not the record of a step"),
     ],
 )
@@ -131,7 +134,7 @@ def test_a_page_that_cannot_be_made_is_a_line_and_fails_no_run(tmp_path, file, c
         (run / file).unlink()
     else:
         (run / file).write_text(content)
-    line = leave_report(run, write=write_text_report)
+    line = leave_text_report(run)
     assert line.startswith("no report.html: ")
     assert message in line
     assert not (run / "report.html").exists()

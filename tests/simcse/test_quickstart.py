@@ -1,4 +1,4 @@
-"""The corpus of the quickstart; what a quickstart leaves is checked by quickstart_run.py."""
+"""The corpus of the quickstart; what a quickstart leaves is checked by tests/test_wheel.py."""
 
 import pytest
 

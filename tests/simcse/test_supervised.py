@@ -11,9 +11,8 @@ import torch
 from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.encoders.encoder import load_encoder
 from dystress_text.files.text_lines import CorpusReport
-from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.corpus import load_corpus, rows_of_table
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.training_text import rows_of_table
 from dystress_text.train import main
 
 WORDS = zip(("cat", "dog", "bird", "fish", "man", "woman") * 4, ("dog", "bird", "fish") * 8, strict=True)
@@ -36,7 +35,7 @@ def sentences_of(text):
 def test_a_batch_is_anchors_positives_and_hard_negatives_of_its_rows(tiny_bert, tmp_path, columns, packing):
     objective = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, shift=-0.4), hard_negative_weight=0.5)
     encoder, tokenizer = load_encoder(str(tiny_bert), "avg", mlp_head=False, dropout=0.0)
-    corpus = load_corpus(rows_of_table(table(tmp_path, columns), None), tokenizer, 32, progress=False)
+    corpus = load_corpus(rows_of_table(table(tmp_path, columns), None), tokenizer, 32)
     task = SimcseTask(encoder, tokenizer, corpus, objective, None, packing)
     assert len(task.corpus) == len(ROWS)
     rows = np.array([5, 0, 7])
@@ -53,13 +52,13 @@ def test_a_batch_is_anchors_positives_and_hard_negatives_of_its_rows(tiny_bert, 
      (2, ["--objective=macl", "--text_columns", *NAMES[:2]]),
      (3, ["--bidirectional", "--log_similarity", "--drop_duplicates", "--train_batch_size=4"])],
 )  # fmt: skip
-def test_the_program_trains_on_rows(flags, tmp_path, columns, more):
+def test_the_program_trains_on_rows(flags, tmp_path, columns, more, capsys):
     given = [flag for flag in flags if not flag.startswith("--train_file")]
     assert main([*given, "--supervised", f"--train_file={table(tmp_path)}", "--max_train_samples=20", *more]) == 0
     record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert record["corpus"]["sentences"] == 20 * columns
-    assert record["corpus"]["dropped"] == (20 - len(set(ROWS[:20])) if "--drop_duplicates" in more else 0)
-    assert record["steps"] == 6
+    dropped = 20 - len(set(ROWS[:20])) if "--drop_duplicates" in more else 0
+    assert (record["corpus"]["sentences"], record["corpus"]["dropped"], record["steps"]) == (20 * columns, dropped, 6)
+    assert (f"{dropped} samples with the tokens of an earlier" in capsys.readouterr().out) == (dropped > 0)
 
 
 def test_columns_are_taken_in_the_order_that_is_named_and_cells_that_say_none_are_texts(tmp_path):

@@ -5,7 +5,8 @@ import contextlib
 import numpy as np
 import torch
 
-from dystress_text.training.gradient_cache import backward_in_chunks
+from dystress_text.training.batches import backward_in_chunks
+from dystress_text.training.similarity_log import SimilarityLog
 
 META = torch.device("meta")
 
@@ -30,11 +31,12 @@ def to_meta(task):
     task.state.to(META)
 
 
-def step(task, batch_size, make_optimizer, extra_group=None, similarity_log=None, chunk=None):
+def step(task, batch_size, make_optimizer, extra_group=None, watch=False, chunk=None):
     """What the trainer does in a step, on the meta device; returns the loss."""
     optimizer = make_optimizer(task.model)
     if extra_group is not None:
         optimizer.add_param_group(extra_group)
+    similarity_log = SimilarityLog(task.objective, 0.4) if watch else None
     task.begin_step(0.0, 0.0)
     rows = np.arange(batch_size)
     parts = np.split(rows, range(chunk, batch_size, chunk)) if chunk else [rows]

@@ -20,9 +20,10 @@ NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.i
 def executed(file: Path, folder: Path, short: bool = False) -> Any:
     """The notebook with new outputs, or ``short`` with fewer sentences and steps. Its files go into the folder."""
     text = file.read_text(encoding="utf-8")
-    notebook = nbformat.reads(
-        re.sub(r"max_steps \d+", "max_steps 20", text.replace("[::5]", "[::20]")) if short else text, 4
-    )
+    if short:
+        text = re.sub(r"max_steps \d+", "max_steps 2", text.replace("[::5]", "[::20]"))
+        text = text.replace('\\"mini\\"', '\\"mini\\", \\"--mode\\", \\"fast\\"')
+    notebook = nbformat.reads(text, 4)
     where = {"metadata": {"path": str(folder)}}
     return NotebookClient(notebook, timeout=600, coalesce_streams=True, record_timing=False, resources=where).execute()
 

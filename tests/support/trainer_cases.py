@@ -12,7 +12,6 @@ from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
@@ -46,14 +45,22 @@ def make_task(corpus, dropout=0.0, temperature=None, pooler="cls"):
     return task
 
 
-def run(task, corpus, folder, **options):
+def run(task, corpus, folder, learned=None, scaler=None, **options):
+    """Train; returns the final state and the trainer.
+
+    Args:
+        learned: the parameter group of a temperature that is trained.
+        scaler: trains in fp16, which torch's CPU part can do though accelerate refuses to.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     defaults = {"train_batch_size": 8, "learning_rate": 1e-2, "mixed_precision": "no", "max_steps": 6, "eval_steps": 0}
     settings = EngineSettings(output_dir=str(folder), **{**defaults, **options})
-    log = similarity_log_of(settings, task.objective)
+    accelerator = make_accelerator(settings)
+    if scaler is not None:
+        accelerator.native_amp, accelerator.state._mixed_precision, accelerator.scaler = True, "fp16", scaler
     best = settings.metric_for_best_model
-    started = Run(task=task, samples=len(corpus), options=vars(settings), similarity_log=log, best_metric=best)
-    trainer = Trainer(started, settings, make_accelerator(settings))
+    started = Run(task=task, samples=len(corpus), options=vars(settings), learned_temperature=learned, best_metric=best)
+    trainer = Trainer(started, settings, accelerator)
     return trainer.fit(), trainer
 
 

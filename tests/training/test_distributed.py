@@ -29,7 +29,6 @@ from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.training.accelerator import _check_launch, make_accelerator
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 
@@ -82,14 +81,13 @@ def train(folder, text, case, **options):
     if accelerator.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
     accelerator.wait_for_everyone()
-    corpus = load_corpus(TextFile(text), build_tokenizer(), 16, SENTENCES, progress=False)
+    corpus = load_corpus(TextFile(text), build_tokenizer(), 16, SENTENCES)
     task = make_task(corpus, objective, accelerator.num_processes, accelerator.process_index)
     learned = list(task.objective.temperature.parameters())
     beside = {"params": learned, "lr": 0.05, "weight_decay": 0.0} if learned else None
     started = Run(
         task=task,
         samples=len(corpus),
-        similarity_log=similarity_log_of(settings, task.objective),
         learned_temperature=beside,
     )
     trainer = Trainer(started, settings, accelerator)
@@ -175,21 +173,30 @@ def test_configuration_files_are_accelerates():
     assert {file.stem for file in CONFIGURATIONS} == {"one_gpu", "ddp", "two_machines", "cpu"}
 
 
-def test_processes_that_do_not_find_each_other_are_refused(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match=r"started several processes.*ACCELERATE_USE_CPU=true"):
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"WORLD_SIZE": "2"}, r"started several processes.*ACCELERATE_USE_CPU=true"),
+        ({"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}, r"gradient_accumulation_steps.*says 4.*program 1"),
+    ],
+)
+def test_what_a_launcher_asks_for_and_the_loop_does_not_do_is_refused(variables, message, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=message):
         make_accelerator(EngineSettings())
 
 
-def test_shards_are_refused():
-    accelerator = SimpleNamespace(distributed_type=DistributedType.FSDP, num_processes=2, device=torch.device("cpu"))
-    with pytest.raises(UserError, match="FSDP is not supported"):
+@pytest.mark.parametrize(
+    ("kind", "device", "message"),
+    [
+        (DistributedType.FSDP, "cpu", "FSDP is not supported"),
+        (DistributedType.MULTI_GPU, "cuda", "--num_processes: 2 processes on this machine, which shows them 1 GPU"),
+    ],
+)
+def test_shards_and_more_processes_than_gpus_are_refused(kind, device, message, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    accelerator = SimpleNamespace(distributed_type=kind, num_processes=2, device=torch.device(device))
+    with pytest.raises(UserError, match=message):
         _check_launch(accelerator, EngineSettings())
-
-
-def test_another_accumulation_of_the_launcher_is_refused(monkeypatch):
-    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
-    with pytest.raises(UserError, match=r"gradient_accumulation_steps.*says 4.*program 1"):
-        make_accelerator(EngineSettings())
-    reset_accelerator()
-    assert make_accelerator(EngineSettings(gradient_accumulation_steps=4)).gradient_accumulation_steps == 4

@@ -7,9 +7,8 @@ from trainer_cases import log_of, make_task, run, weights
 from dystress_text.core import MACLLoss, NTXentLoss
 from dystress_text.errors import UserError
 from dystress_text.training.accelerator import make_accelerator
-from dystress_text.training.gradient_cache import backward_in_chunks, check_no_batch_statistics
+from dystress_text.training.batches import backward_in_chunks, check_no_batch_statistics, concatenated
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.task import concatenated
 
 
 def train(corpus, folder, chunk, dropout=0.0, objective=None, **options):
@@ -69,14 +68,7 @@ def test_bf16(tmp_path, corpus):
     assert chunked == pytest.approx(curve, rel=0.02)
 
 
-def test_a_chunk_as_large_as_the_batch_is_no_chunk(tmp_path, corpus):
-    expected, _ = train(corpus, tmp_path / "whole", None, dropout=0.1)
-    found, _ = train(corpus, tmp_path / "chunks", 12, dropout=0.1)
-    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
-
-
 def test_batch_statistics_are_refused():
     network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
     with pytest.raises(UserError, match=r"grad_cache_chunk: 1 \(BatchNorm1d\) uses the statistics of its batch"):
         check_no_batch_statistics(network)
-    check_no_batch_statistics(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)))

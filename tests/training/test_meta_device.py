@@ -34,7 +34,8 @@ def take_step(run):
     group = run.learned_temperature
     if group is not None:  # its parameters were moved
         group = {**group, "params": list(run.task.objective.temperature.parameters())}
-    return step(run.task, 8, adamw, group, run.similarity_log, run.settings.engine.grad_cache_chunk)
+    engine = run.settings.engine
+    return step(run.task, 8, adamw, group, engine.log_similarity, engine.grad_cache_chunk)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dystress_text.files.image_sets import IMAGE_SETS, known_images
 from dystress_text.training.batches import Batch, load_ahead
 from vision.data.crops import RandomCrop, draw_boxes
 from vision.data.decoding import Box, decode_crops, decode_square
@@ -178,10 +177,8 @@ def mean_std(images: ImageSet) -> tuple[Triple, Triple]:
     CIFAR, Tiny-ImageNet and ImageNet have :data:`KNOWN_MEAN_STD`; a long-tailed set has the numbers of the full set.
     For other sets they are computed, from at most 1,000 evenly spaced images if these are decoded one by one.
     """
-    known = known_images(images.name)
-    if known is not None and known.long_tailed:
-        known = IMAGE_SETS[str(known.chosen_from)]
-    return _measured(images) if known is None else KNOWN_MEAN_STD.get(known.name) or _measured(images)
+    known = images.name.replace("_", "-").removesuffix("-lt")
+    return KNOWN_MEAN_STD.get(known) or _measured(images)
 
 
 def _measured(images: ImageSet) -> tuple[Triple, Triple]:

@@ -39,9 +39,9 @@ def load_images(
     Args:
         name_or_path: ``cifar10``, ``cifar100``, ``tiny_imagenet``, ``imagenet100``, ``imagenet1k`` as
             ``data/prepare.py`` has prepared them; ``cifar10_lt``, ``cifar100_lt``, ``imagenet100_lt``, their
-            long-tailed forms (the prepared choice, else the same of ratio 0.01 and seed 0); ``shapes``, drawn at run
-            time; a folder of images, in class folders or without labels, divided into ``train`` and ``test`` (or
-            ``val``) or not; or a folder of parquet files in the hub's layout.
+            long-tailed forms of ratio 0.01 and seed 0; ``shapes``, drawn at run time; a folder of
+            images, in class folders or without labels, divided into ``train`` and ``test`` (or ``val``) or not; or a
+            folder of parquet files in the hub's layout.
         split: ``train`` or ``test``.
         data_dir: folder of prepared data; see :func:`dystress_text.files.places.data_root`.
         size: side of the images, or of the middle squares of pictures; None for that of :func:`keeps_side`.

@@ -9,21 +9,15 @@ from pathlib import Path
 import numpy as np
 
 from dystress_text.errors import DataError, UserError
-from dystress_text.files.image_sets import (
-    CLASSES,
-    IMAGE_SETS,
-    TRAIN_INDICES,
-    PublishedImages,
-    image_and_other_names,
-    known_images,
-)
-from dystress_text.files.long_tail import RATIO, long_tail_indices, read_long_tail
 from dystress_text.files.places import data_root
-from dystress_text.files.prepared_data import read_manifest, variant_of
+from dystress_text.files.prepared_data import CLASSES, image_and_other_names, read_manifest, variant_of
+from vision.data.long_tail import long_tail_indices
 from vision.data.parquet import read_parquet
 from vision.data.pictures import PictureFiles, Pictures
 
-SET_NAMES = tuple(name.replace("-", "_") for name in IMAGE_SETS)  # as options have them
+SET_NAMES = (  # as options have them; _lt: a long tail of the training images
+    "cifar10", "cifar100", "tiny_imagenet", "imagenet100", "imagenet1k", "cifar10_lt", "cifar100_lt", "imagenet100_lt",
+)  # fmt: skip
 OPTION = "--dataset"
 
 _SPLITS = {"train": ("train",), "test": ("test", "val", "valid", "validation")}
@@ -67,11 +61,13 @@ def find_images(name_or_path: str, split: str, data_dir: str | None = None) -> S
     """
     if split not in _SPLITS:
         raise UserError(f"--split: unknown split {split!r}; known are {', '.join(_SPLITS)}")
-    if (known := known_images(name_or_path)) is not None:
-        find = _long_tailed if known.long_tailed else _prepared
-        return find(known, split, data_root(data_dir))
+    if (known := name_or_path.replace("-", "_")) in SET_NAMES:
+        source = replace(_prepared(known.removesuffix("_lt"), split, data_root(data_dir)), name=known)
+        if known.endswith("_lt") and split == "train":
+            source = source.subset(long_tail_indices(np.array(source.labels)).tolist())
+        return source
     path = Path(name_or_path)
-    if not path.is_dir():  # the name of a set that data/prepare.py has sorted into class folders?
+    if not path.is_dir():  # the name of a folder of prepared data?
         path = data_root(data_dir) / name_or_path
     if not path.is_dir():
         raise UserError(
@@ -84,8 +80,8 @@ def find_images(name_or_path: str, split: str, data_dir: str | None = None) -> S
     return _from_folder(path, split, name, variant_of(path))
 
 
-def _prepared(known: PublishedImages, split: str, root: Path) -> Source:
-    folder, name = root / known.name, known.name.replace("-", "_")
+def _prepared(name: str, split: str, root: Path) -> Source:
+    folder = root / name.replace("_", "-")
     manifest = read_manifest(folder)
     if manifest is not None and manifest.folder is not None:
         listed = folder / CLASSES
@@ -100,18 +96,6 @@ def _prepared(known: PublishedImages, split: str, root: Path) -> Source:
             f"{folder.name}, or give {OPTION} FOLDER with your own images"
         )
     return _from_parquet(folder, split, name)
-
-
-def _long_tailed(known: PublishedImages, split: str, root: Path) -> Source:
-    assert known.chosen_from is not None
-    balanced = _prepared(IMAGE_SETS[known.chosen_from], split, root)
-    source = replace(balanced, name=known.name.replace("-", "_"))
-    if split != "train":
-        return source
-    labels = np.array(source.labels)
-    saved = root / known.name / TRAIN_INDICES
-    indices = read_long_tail(saved, labels) if saved.is_file() else long_tail_indices(labels, RATIO, seed=0)
-    return source.subset(indices.tolist())
 
 
 def _from_parquet(folder: Path, split: str, name: str) -> Source:

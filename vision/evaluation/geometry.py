@@ -141,9 +141,8 @@ def draw_geometry(found: Mapping[str, Geometry], title: str) -> Figure:
             f"alignment {geometry.alignment:.3f}, tolerance {geometry.tolerance:.3f}\n"
             f"uniformity {geometry.uniformity:.2f}, inter-class {geometry.interclass_uniformity:.2f}"
         )
-        dress(axes, "", f"{_short(Path(name).name or name)}\n{figures}", 7)
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.set_xlim(-1, 1)
+        dress(axes, "", "")
+        axes.set_title(f"{_short(Path(name).name or name)}\n{figures}", fontsize=7)
     row[0][0].set_ylabel(f"share of pairs (% a bin of {2 / (len(edges) - 1):.2g})")
     handles, labels = row[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3 if len(found) > 1 else 1, frameon=False)

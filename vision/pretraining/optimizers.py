@@ -8,8 +8,8 @@ import torch
 from pytorch_optimizer import LARS
 from torch import nn
 
-from dystress_text.training.optimizer import parameter_groups
 from dystress_text.training.settings import EngineSettings
+from dystress_text.training.trainer import parameter_groups
 from vision.pretraining.settings import VisionSettings
 
 

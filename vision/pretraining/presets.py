@@ -5,12 +5,10 @@ A line says in brackets what neither the paper nor, for its figures, lightly's b
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from dystress_text.cli.command_line import exit_code
-from dystress_text.training.presets import Preset, listing
+from dystress_text.training.presets import Preset
 from vision.data.strength import AT_IMAGENET_SCALE
 from vision.evaluation.paper import row_of, told
 from vision.pretraining.loss_defaults import VISION
@@ -358,12 +356,3 @@ PRESETS: dict[str, Preset] = {
          "eval_steps": 0, "knn_k": 20},
     ),
 }  # fmt: skip
-
-
-def _print() -> bool:
-    print("Images, vision/train.py --preset NAME:\n" + listing(PRESETS), flush=True)
-    return True
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code("dystress presets", _print))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,10 +17,9 @@ from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
 from dystress_text.files.whole import versions
 from dystress_text.training.accelerator import describe, evaluation_dtype, global_batch_size
-from dystress_text.training.build_loss import build_temperature, learned_group
-from dystress_text.training.presets import entry_of, settings_of, trained_with
+from dystress_text.training.build_loss import build_rule, learned_group
+from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import IMAGE_PROGRAM, write_record
-from dystress_text.training.similarity_log import similarity_log_of
 from dystress_text.training.task import Run
 from vision.data.augment import SimclrAugment, crop_of
 from vision.data.crops import RandomCrop
@@ -40,8 +38,6 @@ from vision.pretraining.settings import (
     SMALLEST_CROP,
     WITHOUT_TEMPERATURE,
     PretrainSettings,
-    VisionEngineSettings,
-    VisionLossSettings,
     VisionSettings,
     check_metric,
 )
@@ -71,7 +67,6 @@ class VisionRun(Run):
         self.samples, self.options = len(images), settings.options()
         self.best_metric = settings.engine.metric_for_best_model
         if isinstance(objective, ContrastiveLoss):
-            self.similarity_log = similarity_log_of(settings.engine, objective)
             self.learned_temperature = learned_group(objective, settings.loss)
         self.data_id = f"{images.name}, {len(images)} images, {images.checksum()}"
         self.record = {
@@ -89,7 +84,13 @@ class VisionRun(Run):
                 "loaded_size": images.size,
             },
             "versions": versions("kornia", "pytorch_optimizer", "pillow"),
-            **paper_row(settings, self.temperature, self.accelerator.num_processes),
+            **paper_row(
+                PRESETS[settings.preset],
+                settings,
+                self.accelerator.num_processes,
+                lambda loss: None if loss.objective in WITHOUT_TEMPERATURE else build_rule(loss, VISION),
+                not_compared=("eval_steps", "evaluation_strategy"),  # they matter to a best model alone
+            ),
         }
 
     @property
@@ -125,33 +126,6 @@ class VisionRun(Run):
             note = "" if variant is None else f"  ({variant})"
             _say(f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}")
         _say(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
-
-
-def paper_row(settings: PretrainSettings, temperature: Temperature | None, processes: int) -> dict[str, Any]:
-    """The record's entry about the row of the paper that the preset stands for; empty where there is none.
-
-    Args:
-        settings: of the run.
-        temperature: of the run; None where there is none.
-        processes: their number.
-    """
-    preset = PRESETS[settings.preset]
-    vision, engine = settings_of(preset, VisionSettings), settings_of(preset, VisionEngineSettings)
-    row = PretrainSettings(vision, settings_of(preset, VisionLossSettings), engine, settings.preset)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a falling logit is said about the run's own temperature
-        of_row = None if row.loss.objective in WITHOUT_TEMPERATURE else build_temperature(row.loss, VISION)
-    # when to evaluate matters to --metric_for_best_model alone, which a row does not have
-    run, of_preset = (
-        {name: value for name, value in each.options().items() if not name.startswith("eval")}
-        for each in (settings, row)
-    )
-    batch = global_batch_size(settings.engine, processes)
-    return entry_of(
-        preset,
-        trained_with(run, temperature, batch),
-        trained_with(of_preset, of_row, engine.train_batch_size),
-    )
 
 
 def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publish: Publish) -> VisionRun:

@@ -58,7 +58,7 @@ class VisionSettings:
     lr_scaling: str = option(
         "none", "learning_rate as it is, times sqrt(batch), or times batch / 256.", choices=("none", "sqrt", "linear")
     )
-    queue_size: int = option(4096, "queue: number of keys in the queue.", interval="[1, 2^24]")
+    queue_size: int = option(4096, "queue: number of keys in the queue.", interval="[1, 16777216]")
     key_momentum: float = option(
         0.99, "queue, byol, dino: momentum of the encoder that follows; byol and dino raise it to 1.", interval="[0, 1)"
     )

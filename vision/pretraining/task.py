@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.vectors import at_least_fp32
 from dystress_text.errors import TrainingError
-from dystress_text.training.batches import Batch
-from dystress_text.training.task import Embeddings
+from dystress_text.training.batches import Batch, Embeddings
 from vision.data.views import RandomViews
 from vision.resnet import ImageEncoder, save_encoder
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from dystress_text.core.gather import Gather, LocalGather
 from dystress_text.core.vectors import at_least_fp32
-from dystress_text.training.batches import Batch
-from dystress_text.training.task import Embeddings
+from dystress_text.training.batches import Batch, Embeddings
 from vision.pretraining.task import MomentumTask
 from vision.resnet import mlp
 

@@ -8,10 +8,10 @@ import torch
 from vision_cases import write_folder, write_parquet
 
 from dystress_text.errors import DataError, UserError
-from dystress_text.files.long_tail import long_tail_indices
 from dystress_text.files.prepared_data import Manifest, write_manifest
 from vision.data.images import KNOWN_MEAN_STD, ImageSet, mean_std
 from vision.data.loading import load_images
+from vision.data.long_tail import long_tail_indices
 
 
 def test_class_folders(tmp_path):

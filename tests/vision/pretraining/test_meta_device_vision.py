@@ -45,4 +45,4 @@ def sgd(run):
 @pytest.mark.parametrize("objective", ["ntxent", "infonce", "dcl", "dclw", "queue", *WITHOUT_TEMPERATURE])
 def test_a_step(objective, tmp_path):
     run = meta_run(f"--objective={objective}", f"--output_dir={tmp_path / 'out'}", "--blur=true")
-    assert step(run.task, 16, sgd(run), similarity_log=run.similarity_log).device == META
+    assert step(run.task, 16, sgd(run)).device == META

@@ -7,7 +7,7 @@ import torch
 from encoder_cases import as_float, colour_images, tiny_encoder
 from processes import in_threads
 
-from dystress_text.training.task import Embeddings
+from dystress_text.training.batches import Embeddings
 from vision.data.views import RandomViews
 from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask, predictor
 

@@ -1,4 +1,4 @@
-"""Long-tailed subsets: exact counts, a choice that never changes, and index files that are held against the labels."""
+"""Long-tailed subsets: exact counts, and a choice that never changes."""
 
 import hashlib
 import math
@@ -6,12 +6,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fuzz_cases import accepted, inputs, spoiled, spoiled_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dystress_text.errors import DataError, ParameterError
-from dystress_text.files.long_tail import long_tail_counts, long_tail_indices, read_long_tail, write_long_tail
+from vision.data.long_tail import long_tail_counts, long_tail_indices
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(4), 50))
 
@@ -28,7 +27,7 @@ def test_counts_are_the_floor_of_the_formula(n_max, classes, thousandths):
     """In fractions, where floats make 28.999... of 100 * 0.29."""
     ratio = Fraction(thousandths, 1000)
     if n_max * ratio < 1:
-        with pytest.raises(ParameterError, match="no image of the last class"):
+        with pytest.raises(DataError, match="no image of the last class"):
             long_tail_counts(n_max, classes, thousandths / 1000)
         return
     for i, count in enumerate(long_tail_counts(n_max, classes, thousandths / 1000)):
@@ -61,28 +60,3 @@ def test_indices_are_ascending_of_the_right_classes_and_ratios_nest():
     assert not np.array_equal(indices, long_tail_indices(LABELS, 0.1, 4))
     few = np.array([0] * 3 + [1] * 10)
     assert np.bincount(few[long_tail_indices(few, 0.5)]).tolist() == [3, 1]  # the smallest class is the measure
-
-
-def test_a_file_holds_the_subset_of_its_labels(tmp_path):
-    path = tmp_path / "toy.txt"
-    indices = write_long_tail(path, "toy", LABELS, 0.1, 3)
-    checksum = hashlib.sha256(b"".join(int(label).to_bytes(8, "little") for label in LABELS)).hexdigest()
-    lines = path.read_text().splitlines()
-    assert lines[0] == f"# long-tail dataset=toy ratio=0.1 seed=3 labels_sha256={checksum}"
-    assert lines[1:] == [str(i) for i in indices]
-    assert np.array_equal(read_long_tail(path, LABELS.astype(np.int32)), indices)
-    other = LABELS.copy()
-    other[[0, 1]] = (LABELS[0] + 1) % 4, LABELS[1]
-    with pytest.raises(DataError, match="not the choice"):
-        read_long_tail(path, other)
-
-
-@inputs(300)
-@given(st.data())
-def test_a_damaged_file_is_refused(tmp_path_factory, data):
-    path = tmp_path_factory.getbasetemp() / "toy.txt"
-    write_long_tail(path, "toy", LABELS, 0.1, 3)
-    whole = path.read_bytes()
-    path.write_bytes(data.draw(st.one_of(spoiled(whole), spoiled_lines(whole, b" "))))
-    found = accepted(read_long_tail, path, LABELS)
-    assert found is None or np.array_equal(found, long_tail_indices(LABELS, 0.1, 3))  # line ends may differ
