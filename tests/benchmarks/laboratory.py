@@ -167,7 +167,7 @@ def draw(found: Sequence[Outcome], file: Path) -> None:
             axes.errorbar(d.mean, i, xerr=ends, fmt="o", color=colour, fillstyle=fill, capsize=2, label=words)
         names = [f"{one.name} - {one.prediction['constant']:g}, pull {one.prediction['pull']:.2f}" for one in ordered]
         axes.set_yticks(range(len(ordered)), names)
-        axes.set_xlabel("points of a rule less its nearest constant, 95 % interval over the seeds")
+        axes.set_xlabel("points less the nearest constant, 95 % interval")
         axes.set_xscale("symlog", linthresh=1, linscale=1.5)  # even up to 1, then by factors
         ticks = (-8, -4, -2, -1, -0.5, 0, 0.5, 1, 2)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
