@@ -31,7 +31,7 @@ def sizes(rows, loss_of):
 def check_sums(found, rows, tau, loss_of, count):
     s, g, _ = sizes(rows, loss_of)
     positives = torch.stack([p for p, _ in rows[:count]]).detach()
-    taus, of_positives = (np.array([float(tau(x)) for x in torch.tensor(each)]) for each in (s, positives))
+    taus, of_positives = (np.array([float(tau(x)) for x in torch.as_tensor(each)]) for each in (s, positives))
     high = s > THRESHOLD
     expected = {
         "counts": [count, len(s), high.sum()],
