@@ -44,7 +44,7 @@ def make_parser() -> OneLineParser:
     add("--tasks", nargs="+", default=["sts"], help="sts (default), transfer, all, names of tasks, or none")
     add("--suite", choices=("senteval", "mini"), default="senteval", help="of the evaluation (default senteval)")
     add("--data_dir", help="where prepared data lie, for training and evaluation")
-    add("--dry_run", action="store_true", help="list the runs, their states and commands, and do nothing")
+    add("--dry_run", action="store_true", help="list the runs with their next commands, and do nothing")
     return parser
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import transformers
 
 from dystress_text.cli.command_line import exit_code
+from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.export.card import describe_base, write_card
 from dystress_text.report.text_page import leave_text_report
 from dystress_text.simcse.arguments import parse
@@ -39,10 +40,10 @@ def train(settings: RunSettings) -> dict[str, Any]:
         UserError: the settings or the data are wrong, or the run cannot be resumed.
     """
 
-    def publish(output: Path, record: dict[str, Any]) -> None:
+    def publish(output: Path, record: dict[str, Any], model: SentenceEncoder, limit: int) -> None:
         record["base_model"] = describe_base(model_path(record["settings"]["model_name_or_path"]))
         write_record(output, record)
-        write_card(output, record)
+        write_card(output, record, model, limit)
         page = leave_text_report(output)
         print(f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}", flush=True)
 

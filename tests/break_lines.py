@@ -72,11 +72,11 @@ _TABLE = (
     ("corpus-nul", 'if b"\\0" in line:', "if False:", "test_corpus.py"),
     ("archive-hostile", 'filter="data")', 'filter="fully_trusted")', "test_preparation.py"),
     ("token-redacted", 'return _TOKEN.sub("***", text)', "return text", "test_command_line.py"),
-    ("knn-weights", "/ temperature).exp()", ").exp()", "test_knn.py"),
+    ("knn-weights", "/ TEMPERATURE).exp()", ").exp()", "test_knn.py"),
     ("augment-crop-scale", "height * width * (low + (high - low) * torch.rand(",
      "height * width * (low * torch.rand(", "test_augment.py"),
     ("class-weights", "F.cross_entropy(logits, labels, weight=weights)",
-     "F.cross_entropy(logits, labels)", "test_class_weights.py"),
+     "F.cross_entropy(logits, labels)", "test_fine_tuning.py"),
     ("picture-crop-key", "np.random.default_rng([*key, row])", "np.random.default_rng(key[:1])", "test_pictures.py"),
 )  # fmt: skip
 BREAKS = tuple(Break(*row) for row in _TABLE)

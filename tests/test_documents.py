@@ -24,7 +24,6 @@ from dystress_text.simcse.arguments import parse
 from vision import evaluate
 from vision import export as export_images
 from vision import train as pretrain
-from vision.evaluation.settings import add_options
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)  # in the site's order
@@ -112,9 +111,7 @@ def check(command):
     elif command.program in ("train", "vision/train.py"):
         (parse if command.program == "train" else pretrain.parse)(words)
     elif command.program == "vision/evaluate.py":
-        parser = evaluate.OneLineParser("evaluate.py", None)
-        add_options(parser)
-        parser.parse_args(words)
+        evaluate.make_parser().parse_args(words)
     elif command.program == "vision/export.py":
         export_images.make_parser().parse_args(words)
     elif command.program == "sweep":

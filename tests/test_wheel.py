@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from sentence_transformers import SentenceTransformer
 
 from dystress_text.__main__ import COMMANDS
-from dystress_text.encoders.encoder import load_encoder
+from dystress_text.encoders.loading import load_encoder
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.evaluation.sts import evaluate_sts
 from dystress_text.files.places import EMBEDDED

@@ -11,14 +11,27 @@ exp(s / 0.1), as in the paper; the L2 kNN is that of the paper's long-tailed row
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 
 import transformers
 
-from dystress_text.cli.command_line import OneLineParser, exit_code
+from dystress_text.cli.command_line import exit_code
+from dystress_text.cli.options import SettingsParser
 from vision.evaluation.run import run
-from vision.evaluation.settings import EvaluationSettings, add_options
+from vision.evaluation.settings import EvaluationSettings
+
+
+def make_parser() -> SettingsParser:
+    """The program's options."""
+    return SettingsParser(
+        [EvaluationSettings],
+        prog="evaluate.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,9 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     transformers.utils.logging.set_verbosity_error()
 
     def work() -> bool:
-        parser = OneLineParser("evaluate.py", __doc__)
-        add_options(parser)
-        run(EvaluationSettings(**vars(parser.parse_args(argv))))
+        run(EvaluationSettings(**vars(make_parser().parse_args(argv))))
         return True
 
     return exit_code("evaluate.py", work, "interrupted; the result file holds what was finished")

@@ -33,11 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def export(model: Path, output: Path) -> None:
-    """Write the backbone of ``model`` as ``output``.
-
-    Raises:
-        UserError: no encoder loads from there, or the file exists or cannot be written.
-    """
+    """Write the backbone of ``model`` as ``output``."""
     if output.exists():
         raise UserError(f"--output: {str(output)!r} exists; name a new file")
     tensors = {name: tensor.contiguous() for name, tensor in torchvision_names(load_encoder(model)).items()}

@@ -18,26 +18,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetModel
 
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.whole import replaced_files
 
-
-@dataclass(frozen=True)
-class Architecture:
-    """Sizes of a ResNet."""
-
-    layer_type: str
-    depths: tuple[int, ...]
-    hidden_sizes: tuple[int, ...]
-    embedding_size: int = 64
-
-
-ARCHITECTURES = {
-    "resnet10_narrow": Architecture("basic", (1, 1, 1, 1), (32, 64, 128, 256), embedding_size=32),
-    "resnet18": Architecture("basic", (2, 2, 2, 2), (64, 128, 256, 512)),
-    "resnet34": Architecture("basic", (3, 4, 6, 3), (64, 128, 256, 512)),
-    "resnet50": Architecture("bottleneck", (3, 4, 6, 3), (256, 512, 1024, 2048)),
-}
+_BASIC = {"layer_type": "basic", "hidden_sizes": (64, 128, 256, 512)}
+ARCHITECTURES: dict[str, dict[str, Any]] = {  # as ResNetConfig takes them
+    "resnet10_narrow": {
+        "layer_type": "basic", "depths": (1, 1, 1, 1), "hidden_sizes": (32, 64, 128, 256), "embedding_size": 32,
+    },
+    "resnet18": {**_BASIC, "depths": (2, 2, 2, 2)},
+    "resnet34": {**_BASIC, "depths": (3, 4, 6, 3)},
+    "resnet50": {"layer_type": "bottleneck", "depths": (3, 4, 6, 3), "hidden_sizes": (256, 512, 1024, 2048)},
+}  # fmt: skip
 STEMS = ("cifar", "imagenet")
 PROJECTORS = ("cifar", "simclr", "expander", "byol")
 DESCRIPTION, BACKBONE, PROJECTOR = "encoder.json", "model.safetensors", "projector.safetensors"
@@ -69,8 +61,8 @@ class ImageInput:
 
     image_size: int
     crop: float
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
 
 class ImageEncoder(nn.Module):
@@ -91,7 +83,7 @@ class ImageEncoder(nn.Module):
         self.input: ImageInput | None = None
         self.backbone = backbone
         self.projector = projector
-        self.feature_dim = ARCHITECTURES[description.architecture].hidden_sizes[-1]
+        self.feature_dim: int = ARCHITECTURES[description.architecture]["hidden_sizes"][-1]
         self.out_dim = description.out_dim
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch does not declare it
 
@@ -120,27 +112,16 @@ def build_encoder(
             the paper's code, ``simclr`` as many as there are features. ``expander`` (Barlow Twins, VICReg) has three
             layers of ``out_dim`` units and ``byol`` two with 4,096 hidden ones; both end in a linear layer.
         out_dim: width of the projector's output.
-
-    Raises:
-        UserError: an unknown name, or a width out of range.
     """
-    for option, value, known in (
-        ("architecture", architecture, tuple(ARCHITECTURES)),
-        ("stem", stem, STEMS),
-        ("projector", projector, PROJECTORS),
-    ):
-        if value not in known:
-            raise UserError(f"--{option}: unknown {option} {value!r}; known are {', '.join(known)}")
     if not 1 <= out_dim <= LARGEST_OUT_DIM:
-        raise UserError(f"--out_dim: the projector's output must have 1 to {LARGEST_OUT_DIM:,} numbers, got {out_dim}")
-    sizes = ARCHITECTURES[architecture]
-    backbone = ResNetModel(ResNetConfig(**asdict(sizes)))
+        raise ParameterError("out_dim", f"must lie in [1, {LARGEST_OUT_DIM}], got {out_dim}")
+    backbone = ResNetModel(ResNetConfig(**ARCHITECTURES[architecture]))
     if stem == "cifar":
         _replace_stem(backbone)
     for module in backbone.modules():
         if isinstance(module, nn.ReLU):  # as in torchvision; the layer before needs its input only
             module.inplace = True
-    head = _build_projector(projector, sizes.hidden_sizes[-1], out_dim)
+    head = _build_projector(projector, ARCHITECTURES[architecture]["hidden_sizes"][-1], out_dim)
     return ImageEncoder(backbone, head, EncoderDescription(architecture, stem, projector, out_dim))
 
 
@@ -154,12 +135,15 @@ def _replace_stem(backbone: ResNetModel) -> None:
 
 def _build_projector(name: str, features: int, out_dim: int) -> nn.Module:
     match name:
+        case "cifar":
+            return nn.Sequential(*mlp(features, _CIFAR_HIDDEN, out_dim), nn.BatchNorm1d(out_dim))
+        case "simclr":
+            return nn.Sequential(*mlp(features, features, out_dim), nn.BatchNorm1d(out_dim))
         case "expander":
             return mlp(features, out_dim, out_dim, out_dim)
         case "byol":
             return mlp(features, _BYOL_HIDDEN, out_dim)
-    hidden = _CIFAR_HIDDEN if name == "cifar" else features
-    return nn.Sequential(*mlp(features, hidden, out_dim), nn.BatchNorm1d(out_dim))
+    raise ValueError(f"unknown projector {name!r}; known are {', '.join(PROJECTORS)}")
 
 
 def mlp(*widths: int) -> nn.Sequential:
@@ -175,14 +159,7 @@ def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "") -> N
 
     The files are renamed into the folder when all are complete. With the standard stem ``AutoModel.from_pretrained``
     reads the backbone and ``AutoImageProcessor.from_pretrained`` its input; :func:`load_encoder` reads everything.
-
-    Args:
-        encoder: the encoder.
-        folder: made if it does not exist; other files in it remain.
-        card: text before the card's section on loading.
-
-    Raises:
-        UserError: the folder cannot be written.
+    Other files in the folder remain. ``card`` is the text before the card's section on loading.
     """
     try:
         with replaced_files(folder) as staging:
@@ -202,42 +179,37 @@ def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "") -> N
 
 
 def _card(encoder: ImageEncoder, card: str) -> str:
-    made = encoder.description
-    standard = made.stem == "imagenet"
-    loading = (
-        "The backbone loads with `transformers.AutoModel.from_pretrained(FOLDER)`; backbone and projector with"
-        if standard
-        else "The stem is a 3x3 convolution of stride 1 without max-pooling, which transformers does not know: "
-        "`AutoModel.from_pretrained` cannot read this folder. It loads, in a checkout of the project, with"
-    )
+    made, image_input = encoder.description, encoder.input
+    loading = "The backbone loads with `transformers.AutoModel.from_pretrained(FOLDER)`; backbone and projector with"
+    if made.stem == "cifar":
+        loading = (
+            "The stem is a 3x3 convolution of stride 1 without max-pooling, which transformers does not know: "
+            "`AutoModel.from_pretrained` cannot read this folder. It loads, in a checkout of the project, with"
+        )
+    images = "images (n, 3, h, w) of values from 0 to 1, normalised"
+    if image_input is not None:
+        mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (image_input.mean, image_input.std))
+        images = (
+            f"images (n, 3, {image_input.image_size}, {image_input.image_size}) of values from 0 to 1, normalised by "
+            f"the mean ({mean}) and the standard deviation ({std}) of red, green and blue, as encoder.json has them"
+        )
     text = card or f"# {made.architecture}, {made.stem} stem\n\nPre-trained without labels by contrastive learning."
-    images = f"images (n, 3, {(side := encoder.input.image_size)}, {side})" if encoder.input else "images (n, 3, h, w)"
     return (
         f"---\nlibrary_name: transformers\npipeline_tag: image-feature-extraction\n---\n\n{text.rstrip()}\n\n"
         f"## Loading\n\n{loading}\n\n    from vision.resnet import load_encoder\n\n"
         f"    encoder = load_encoder(FOLDER)       # {made.architecture}, {made.projector} projector\n"
         f"    features = encoder.eval().features(images)  # (n, {encoder.feature_dim})\n\n"
-        f"It takes {images} of values from 0 to 1, normalised{_normalisation(encoder.input)}.\n"
+        f"It takes {images}.\n"
     )
-
-
-def _normalisation(image_input: ImageInput | None) -> str:
-    """The normalisation, for the card."""
-    if image_input is None:
-        return ""
-    mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (image_input.mean, image_input.std))
-    return f" by the mean ({mean}) and the standard deviation ({std}) of red, green and blue, as encoder.json has them"
 
 
 def _processor(image_input: ImageInput) -> dict[str, Any]:
     """The settings of ``AutoImageProcessor`` for images of any size."""
-    kind: dict[str, Any]
-    if image_input.crop == 1:
-        kind = {"image_processor_type": "ViTImageProcessor",
-                "size": {"height": image_input.image_size, "width": image_input.image_size}}  # fmt: skip
-    else:  # the shorter side is resized to size / crop_pct, and the middle is cut out
-        kind = {"image_processor_type": "ConvNextImageProcessor", "crop_pct": image_input.crop,
-                "size": {"shortest_edge": image_input.image_size}}  # fmt: skip
+    side = image_input.image_size
+    kind: dict[str, Any] = {"image_processor_type": "ViTImageProcessor", "size": {"height": side, "width": side}}
+    if image_input.crop != 1:  # the shorter side is resized to size / crop_pct, and the middle is cut out
+        crop = {"shortest_edge": side}
+        kind = {"image_processor_type": "ConvNextImageProcessor", "size": crop, "crop_pct": image_input.crop}
     return {
         **kind, "do_resize": True, "resample": 2, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True,
         "image_mean": image_input.mean, "image_std": image_input.std,
@@ -245,11 +217,7 @@ def _processor(image_input: ImageInput) -> dict[str, Any]:
 
 
 def load_encoder(folder: str | Path) -> ImageEncoder:
-    """The encoder that :func:`save_encoder` wrote, in fp32.
-
-    Raises:
-        UserError: a file is missing, damaged, or does not belong to the others.
-    """
+    """The encoder that :func:`save_encoder` wrote, in fp32."""
     place = Path(folder)
     file = place / DESCRIPTION
     try:

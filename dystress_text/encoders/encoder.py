@@ -8,28 +8,32 @@ from __future__ import annotations
 
 import copy
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from dystress_text.cli.extras import require
 from dystress_text.cli.progress import progress_bar
-from dystress_text.encoders.encoding import SENTENCES_A_BATCH, TokenizedOnce, by_sentences, by_tokens
-from dystress_text.encoders.lora import merged, save_adapter
-from dystress_text.encoders.packed import Packing, can_pack, packed_states
+from dystress_text.encoders.packed import MODEL_TYPES, Packing, packed_states
 from dystress_text.encoders.pooling import AVERAGED, POOLERS, mean_layer, mean_token, pool
-from dystress_text.encoders.pretrained import Pretrained, load_pretrained, pooler_dense, readable
-from dystress_text.encoders.saving import write_model
-from dystress_text.errors import ParameterError
+from dystress_text.encoders.saving import write_adapter, write_model
+from dystress_text.errors import ParameterError, reason_of
 from dystress_text.files.whole import replaced_files
 from dystress_text.training.run_folder import ADAPTER
 
 if TYPE_CHECKING:
     from peft import PeftModel
+
+SENTENCES_A_BATCH = 64  # on a CPU
+TOKENS_A_BATCH = 16_384  # on an accelerator, padding included
+_AT_ONCE = 4_096  # sentences; the tokenizer's results take many times the memory of the ids
 
 
 class SentenceEncoder(nn.Module):
@@ -76,18 +80,48 @@ class SentenceEncoder(nn.Module):
         assert self.head is not None
         self.head.load_state_dict(dense.state_dict())
 
-    def adapt(self, adapted: PeftModel, keep: bool = False) -> None:
-        """Tell the encoder that its transformer has adapters (:func:`dystress_text.encoders.lora.add_lora`).
+    def add_lora(
+        self,
+        rank: int,
+        alpha: float | None = None,
+        dropout: float = 0.0,
+        target_modules: Sequence[str] | None = None,
+        keep: bool = False,
+    ) -> None:
+        """Put low-rank adapters (peft) into linear layers of the transformer and freeze all its weights.
 
-        :meth:`save` merges them, and with ``keep`` writes them to a folder of their own as well.
+        Args:
+            rank: of the adapters.
+            alpha: the adapters are scaled by ``alpha / rank``; None is twice the rank.
+            dropout: rate in front of the adapters.
+            target_modules: names of linear layers, or ends of names; None is peft's choice for this kind of encoder.
+            keep: :meth:`save`, which merges the adapters, writes them to a folder of their own as well.
         """
-        self._adapted = (adapted,)
+        require("lora", "lora_rank")
+        from peft import LoraConfig, get_peft_model
+        from peft.tuners.lora import LoraLayer
+
+        targets = None if target_modules is None else list(target_modules)
+        # peft divides by the rank, so any number will do, although its type says int
+        scale = cast(int, 2 * rank if alpha is None else alpha)
+        config = LoraConfig(r=rank, lora_alpha=scale, lora_dropout=dropout, target_modules=targets)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of peft's own calls to transformers
+                self._adapted = (get_peft_model(self.transformer, config),)
+        except ValueError as error:
+            raise ParameterError(
+                "lora_target_modules", f"give the names of linear layers of this encoder: {reason_of(error)}"
+            ) from error
+        for name, module in self.transformer.named_modules():
+            if isinstance(module, LoraLayer) and not isinstance(module.get_base_layer(), nn.Linear):
+                raise ParameterError("lora_target_modules", f"{name} is not a linear layer")
         self._keep_adapter = keep
 
     @property
     def can_pack(self) -> bool:
         """Whether :meth:`forward` can skip padding."""
-        return can_pack(self.transformer)
+        return self.transformer.config.model_type in MODEL_TYPES and not self.transformer.config.is_decoder
 
     def forward(
         self,
@@ -142,7 +176,7 @@ class SentenceEncoder(nn.Module):
         return F.cross_entropy(logits.float(), tokens, reduction="sum").unsqueeze(0)
 
     def _padded_ids(self, token_ids: Tensor, packing: Packing) -> Tensor:
-        return packing.padded_ids(token_ids, self.transformer.config.pad_token_id or 0)
+        return packing.pad(token_ids, self.transformer.config.pad_token_id or 0)
 
     def _hidden_states(self, input_ids: Tensor, attention_mask: Tensor, all_layers: bool = False) -> Sequence[Tensor]:
         all_layers = all_layers or len(AVERAGED.get(self.pooler_type, ())) > 1
@@ -179,7 +213,7 @@ class SentenceEncoder(nn.Module):
         """What :meth:`encode` gives, (n, dim), on the encoder's device, for sentences that are encoded again and again.
 
         On a CPU the vectors are those of :meth:`encode` bit for bit. On an accelerator batches have
-        :data:`~dystress_text.encoders.encoding.TOKENS_A_BATCH` tokens, and nothing is copied from the device.
+        :data:`TOKENS_A_BATCH` tokens, and nothing is copied from the device.
         """
         if next(self.parameters()).device.type == "cpu":
             batches = by_sentences(sentences, SENTENCES_A_BATCH)
@@ -209,17 +243,15 @@ class SentenceEncoder(nn.Module):
         vectors: dict[str, list[Tensor]] = {name: [] for name in poolers or (self.pooler_type,)}
         places: list[int] = []
         self.eval()
-        try:
-            for rows in batches:
-                ids, mask = (tensor.to(device) for tensor in tokenized.padded([sentences[i] for i in rows]))
-                with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-                    states = self._hidden_states(ids, mask, all_layers=poolers is not None)
-                for name, found in vectors.items():
-                    pooled = pool(states, mask, name).float()
-                    found.append(pooled if poolers is not None else self._apply_head(pooled))
-                places.extend(rows)
-        finally:
-            self.train(was_training)
+        for rows in batches:
+            ids, mask = (tensor.to(device) for tensor in tokenized.padded([sentences[i] for i in rows]))
+            with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+                states = self._hidden_states(ids, mask, all_layers=poolers is not None)
+            for name, found in vectors.items():
+                pooled = pool(states, mask, name).float()
+                found.append(pooled if poolers is not None else self._apply_head(pooled))
+            places.extend(rows)
+        self.train(was_training)
         order = torch.tensor(places).argsort().to(device)
         return {name: torch.cat(found)[order] for name, found in vectors.items()}
 
@@ -229,14 +261,60 @@ class SentenceEncoder(nn.Module):
         A head that is not kept is not saved, and the length limit is that of the encoder. Adapters are merged. Old
         files are replaced when all new files are complete.
         """
-        plain = merged(self._adapted[0]) if self._adapted else self.transformer
+        plain: Any = copy.deepcopy(self._adapted[0]).merge_and_unload() if self._adapted else self.transformer
         limited = copy.deepcopy(tokenizer)
         limited.model_max_length = length_limit(tokenizer, self.transformer)
         dense = self.head if self.keep_head else None
         with replaced_files(folder) as complete:
             write_model(complete, plain, limited, self.pooler_type, dense, self.normalize)
             if self._keep_adapter:
-                save_adapter(self._adapted[0], complete / ADAPTER)
+                write_adapter(self._adapted[0], complete / ADAPTER)
+
+
+class TokenizedOnce:
+    """A tokenizer that keeps the ids of each sentence, as every evaluation of a run asks for the same ones.
+
+    Args:
+        tokenizer: of the encoder.
+        limit: the most tokens of a sentence.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, limit: int) -> None:
+        self.tokenizer = tokenizer
+        self.limit = limit
+        self._ids: dict[str, Tensor] = {}
+
+    def __call__(self, sentences: Sequence[str]) -> list[Tensor]:
+        """The ids of each sentence, (tokens,)."""
+        new = list(dict.fromkeys(sentence for sentence in sentences if sentence not in self._ids))
+        for start in range(0, len(new), _AT_ONCE):
+            part = new[start : start + _AT_ONCE]
+            ids = self.tokenizer(part, truncation=True, max_length=self.limit)["input_ids"]
+            self._ids.update(zip(part, map(torch.tensor, ids), strict=True))
+        return [self._ids[sentence] for sentence in sentences]
+
+    def padded(self, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Ids and mask of a batch, both (n, longest)."""
+        ids, side = self(sentences), self.tokenizer.padding_side
+        mask = [torch.ones_like(one) for one in ids]
+        return pad_sequence(ids, True, self.tokenizer.pad_token_id, side), pad_sequence(mask, True, 0, side)
+
+
+def by_sentences(sentences: Sequence[str], size: int) -> list[list[int]]:
+    """Places of sentences in batches of ``size``, in the order of their length in characters."""
+    order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def by_tokens(lengths: Sequence[int], most: int = TOKENS_A_BATCH) -> list[list[int]]:
+    """Places of sentences in batches of at most ``most`` positions, padding included, or of one sentence."""
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batches and (len(batches[-1]) + 1) * lengths[i] <= most:  # the longest one so far
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
 
 
 def length_limit(tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> int:
@@ -270,49 +348,9 @@ def check_views(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> N
     """
     device = next(model.parameters()).device
     batch = tokenizer(["Two views of one sentence."] * 2, return_tensors="pt").to(device)
-    was_training = model.training
-    devices = [device] if device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices):
-        mask = batch["attention_mask"]
+    was_training, mask = model.training, batch["attention_mask"]
+    with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
         first, second = model.train()(batch["input_ids"][mask.bool()], mask)
     model.train(was_training)
     if torch.equal(first, second):
-        message = "this encoder has no dropout, so the two views of a sentence are the same; give a rate, such as 0.1"
-        raise ParameterError("dropout", message)
-
-
-def load_encoder(
-    name_or_path: str, pooler_type: str = "cls", mlp_head: bool | None = None, dropout: float | None = None
-) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
-    """An encoder and its tokenizer from a folder or from the hub, in fp32. Code that comes with a model is never run.
-
-    Args:
-        name_or_path: folder or hub name.
-        pooler_type: one of :data:`POOLERS`.
-        mlp_head: see :class:`SentenceEncoder`.
-        dropout: a rate for every dropout of the encoder, in place of its configuration's.
-    """
-    found = load_pretrained(name_or_path, dropout)
-    return build_encoder(found, pooler_type, mlp_head), found.tokenizer
-
-
-def build_encoder(
-    found: Pretrained, pooler_type: str = "cls", mlp_head: bool | None = None, keep_head: bool = False
-) -> SentenceEncoder:
-    """A sentence encoder from loaded files; it encodes one sentence as a trial."""
-    with readable(found.name):
-        encoder = SentenceEncoder(found.transformer, pooler_type, mlp_head, keep_head)
-        with torch.random.fork_rng(devices=[]):
-            encoder.encode(["A configuration can name what shows itself in the forward pass alone."], found.tokenizer)
-    return encoder
-
-
-def pooler_encoder(found: Pretrained) -> SentenceEncoder:
-    """An encoder whose vectors are transformers' ``pooler_output``: the first token, then the pooler's dense + tanh."""
-    dense = pooler_dense(found.transformer)
-    if found.pooler is None or dense is None:
-        message = f"{found.name!r} has no weights of a pooler (dense + tanh on the first token)"
-        raise ParameterError("pooler_type", message)
-    encoder = build_encoder(found, "cls", mlp_head=True, keep_head=True)
-    encoder.start_head(dense)
-    return encoder
+        raise ParameterError("dropout", "this encoder has none, so two views of a sentence are equal; give a rate")

@@ -20,7 +20,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from dystress_text.errors import ParameterError, reason_of
+from dystress_text.encoders.loading import readable
+from dystress_text.errors import ParameterError
 from dystress_text.files.hub import hub_reachable
 from dystress_text.training.batches import Batch
 
@@ -73,15 +74,12 @@ def load_lm_head(name_or_path: str, transformer: PreTrainedModel) -> nn.Module:
     """
     kind = transformer.config.model_type
     if kind not in HEADS:
-        message = f"no masked-language-model head is known for {kind!r}; known are {', '.join(HEADS)}"
-        raise ParameterError("do_mlm", message)
-    try:
+        raise ParameterError("do_mlm", f"no head is known for {kind!r}; known are {', '.join(HEADS)}")
+    with readable(name_or_path):
         model, found = AutoModelForMaskedLM.from_pretrained(
             name_or_path, dtype=torch.float32, output_loading_info=True, local_files_only=not hub_reachable(),
             trust_remote_code=False,
         )  # fmt: skip
-    except Exception as error:  # damaged files raise errors of many libraries
-        raise ParameterError("do_mlm", f"cannot load the head of {name_or_path!r}: {reason_of(error)}") from error
     prefix = HEADS[kind] + "."
     if any(key.startswith(prefix) and "decoder" not in key for key in found["missing_keys"]):
         warnings.warn(f"{name_or_path!r} has no masked-language-model head: a new one is trained", stacklevel=2)

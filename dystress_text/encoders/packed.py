@@ -20,12 +20,6 @@ MODEL_TYPES = ("bert", "camembert", "roberta", "xlm-roberta")
 _LEVELS = 1 << 16  # of a dropout rate on a CPU
 
 
-def can_pack(transformer: PreTrainedModel) -> bool:
-    """Whether :func:`packed_states` supports this encoder."""
-    config = transformer.config
-    return config.model_type in MODEL_TYPES and not config.is_decoder
-
-
 @dataclass(frozen=True)
 class Packing:
     """The positions of packed tokens in padded rows.
@@ -47,18 +41,13 @@ class Packing:
         position = torch.arange(tokens, device=mask.device) - (lengths.cumsum(0) - lengths)[row]
         return cls(row * mask.shape[1] + position, mask)
 
-    def padded_ids(self, token_ids: Tensor, pad: int) -> Tensor:
-        """Token ids (tokens,) in padded rows (rows, length)."""
-        flat = token_ids.new_full((self.mask.numel(),), pad).index_copy_(0, self.places, token_ids)
-        return flat.view(self.mask.shape)
-
     def pack(self, x: Tensor) -> Tensor:
         """(rows, length, ...) -> (tokens, ...)."""
         return cast(Tensor, _Pack.apply(x.flatten(0, 1), self.places))  # type: ignore[no-untyped-call]
 
-    def pad(self, x: Tensor) -> Tensor:
-        """(tokens, ...) -> (rows, length, ...), zeros at padding."""
-        return _spread(x, self.places, self.mask.numel()).view(*self.mask.shape, *x.shape[1:])
+    def pad(self, x: Tensor, value: int = 0) -> Tensor:
+        """(tokens, ...) -> (rows, length, ...), with ``value`` at padding."""
+        return _spread(x, self.places, self.mask.numel(), value).view(*self.mask.shape, *x.shape[1:])
 
     def first(self, x: Tensor) -> Tensor:
         """Each row's first token, (tokens, ...) -> (rows, ...)."""
@@ -81,8 +70,8 @@ class _Pack(torch.autograd.Function):
         return _spread(grads[0], places, ctx.size), None
 
 
-def _spread(x: Tensor, places: Tensor, size: int) -> Tensor:
-    return x.new_zeros(size, *x.shape[1:]).index_copy_(0, places, x)
+def _spread(x: Tensor, places: Tensor, size: int, value: int = 0) -> Tensor:
+    return x.new_full((size, *x.shape[1:]), value).index_copy_(0, places, x)
 
 
 def packed_states(
@@ -91,7 +80,7 @@ def packed_states(
     """Hidden states of the embedding layer and of each layer after it.
 
     Args:
-        transformer: an encoder for which :func:`can_pack` holds; dropout applies if its ``training`` flag is set.
+        transformer: of a type in :data:`MODEL_TYPES`, no decoder; dropout applies if its ``training`` flag is set.
         token_ids: (tokens,), row after row.
         packing: of the tokens.
         first_only: compute the last layer only for the first token of each row.
@@ -159,7 +148,7 @@ def _dropped(x: Tensor, module: nn.Dropout) -> Tensor:
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """Zeros with probability ``rate``, the rest scaled so that the mean stays; any shape.
+    """Zeros with probability ``rate`` < 1, the rest scaled so that the mean stays; any shape.
 
     On a CPU a 64-bit random number of torch's generator decides four entries (a rate is rounded to 1/65,536): drawing
     one number an entry, as torch does, took a quarter of a training step. Elsewhere this is torch's own dropout.
@@ -169,8 +158,6 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     threshold = round(rate * _LEVELS)
     if threshold == 0:
         return x
-    if threshold == _LEVELS:
-        return torch.zeros_like(x)
     bits = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(1 << 63), None)
     lanes = bits.view(torch.int16)[: x.numel()].view(x.shape)
     kept = lanes.ge_(threshold - _LEVELS // 2)  # in place and as int16: a boolean mask costs more than the numbers

@@ -38,14 +38,11 @@ def mean_token(states: Tensor, attention_mask: Tensor) -> Tensor:
     return (states * mask).sum(1) / mask.sum(1)
 
 
-def layer_weights(pooler_type: str, layers: int) -> Tensor | None:
-    """Weights of the embedding layer and the other layers, (layers + 1,), 1 for averaged ones; None for the last alone.
+def layer_weights(pooler_type: str, layers: int) -> Tensor:
+    """Weights of the embedding layer and the other layers, (layers + 1,): 1 for those that a pooler averages, else 0.
 
     sentence-transformers' WeightedLayerPooling has them.
     """
-    averaged = AVERAGED.get(pooler_type, ())
-    if len(averaged) < 2:
-        return None
     weights = torch.zeros(layers + 1)
-    weights[list(averaged)] = 1.0
+    weights[list(AVERAGED.get(pooler_type, (-1,)))] = 1.0
     return weights

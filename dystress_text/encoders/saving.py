@@ -8,15 +8,18 @@ from __future__ import annotations
 import copy
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from dystress_text.encoders.pooling import AVERAGED, layer_weights
+from dystress_text.files.whole import write_json
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 MODULES = "modules.json"
 TRANSFORMER = "sentence_bert_config.json"
@@ -36,14 +39,13 @@ class _TransformerFiles(nn.Module):
         self.transformer, self.tokenizer, self.several_layers = transformer, tokenizer, several_layers
 
     def save(self, path: str, **_: Any) -> None:
-        logging.disable_progress_bar()  # of the weights
         self.transformer.save_pretrained(path)
         config = copy.deepcopy(self.transformer.config)  # that of the encoder, which may go on training, stays
         config.output_hidden_states = self.several_layers
         config.save_pretrained(path)
         write_tokenizer(self.tokenizer, Path(path))
-        limit = {"max_seq_length": self.tokenizer.model_max_length, "do_lower_case": False}
-        _write_json(Path(path) / TRANSFORMER, limit)
+        limit = self.tokenizer.model_max_length
+        write_json(Path(path) / TRANSFORMER, {"max_seq_length": limit, "do_lower_case": False})
 
 
 def write_model(
@@ -68,11 +70,12 @@ def write_model(
     from sentence_transformers.sentence_transformer import modules as kinds
 
     dim, layers = transformer.config.hidden_size, transformer.config.num_hidden_layers
-    weights = layer_weights(pooler_type, layers)
-    modules: list[nn.Module] = [_TransformerFiles(transformer, tokenizer, weights is not None)]
+    several = len(AVERAGED.get(pooler_type, ())) > 1
+    modules: list[nn.Module] = [_TransformerFiles(transformer, tokenizer, several)]
     with torch.random.fork_rng(devices=[]):
-        if weights is not None:
-            modules.append(kinds.WeightedLayerPooling(dim, layers, 0, nn.Parameter(weights)))
+        if several:
+            weights = nn.Parameter(layer_weights(pooler_type, layers))
+            modules.append(kinds.WeightedLayerPooling(dim, layers, 0, weights))
         modules.append(kinds.Pooling(dim, "mean" if pooler_type in AVERAGED else "cls"))
         if dense is not None:
             modules.append(kinds.Dense(dim, dim, init_weight=dense.weight.detach(), init_bias=dense.bias.detach()))
@@ -83,9 +86,18 @@ def write_model(
     _reword(folder)
 
 
+def write_adapter(adapted: PeftModel, folder: Path) -> None:
+    """Write adapters as ``PeftModel.from_pretrained(base, folder)`` reads them; of a base's path they have the end."""
+    config = adapted.peft_config["default"]
+    base = Path(config.base_model_name_or_path or "")
+    if base.is_dir():
+        config.base_model_name_or_path = base.resolve().name
+    adapted.save_pretrained(str(folder), save_embedding_layers=False)  # only linear layers have adapters
+    (folder / "README.md").unlink(missing_ok=True)  # an empty form
+
+
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write the tokenizer's files, for transformers 4 too: version 5 has a new name for a tokenizer without a class."""
-    tokenizer = copy.deepcopy(tokenizer)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:  # the last call's settings are no part of the model
         backend.no_truncation()
@@ -93,7 +105,7 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     if settings.get("tokenizer_class") == "TokenizersBackend":
-        _write_json(folder / "tokenizer_config.json", settings | {"tokenizer_class": "PreTrainedTokenizerFast"})
+        write_json(folder / "tokenizer_config.json", settings | {"tokenizer_class": "PreTrainedTokenizerFast"})
 
 
 def _reword(folder: Path) -> None:
@@ -108,11 +120,7 @@ def _reword(folder: Path) -> None:
         settings = {_OLD_NAMES.get(name, name): value for name, value in settings.items() if name not in _NEW_NAMES}
         if (mode := settings.pop("pooling_mode", None)) is not None:
             settings |= {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
-        _write_json(place / "config.json", settings)
+        write_json(place / "config.json", settings)
         if (place / WEIGHTS).is_file():
             torch.save(load_file(place / WEIGHTS), place / OLD_WEIGHTS)
-    _write_json(folder / MODULES, modules)
-
-
-def _write_json(file: Path, content: Any) -> None:
-    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(folder / MODULES, modules)

@@ -13,9 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dystress_text.encoders.encoder import build_encoder, length_limit, pooler_encoder, position_limit
+from dystress_text.encoders.encoder import length_limit, position_limit
+from dystress_text.encoders.loading import (
+    build_encoder,
+    load_pretrained,
+    load_sentence_transformer,
+    pooler_encoder,
+    readable,
+)
 from dystress_text.encoders.pooling import POOLERS
-from dystress_text.encoders.pretrained import load_pretrained, load_sentence_transformer, readable
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.sts import Embed
 
@@ -94,7 +100,7 @@ def _load_encoder(
         encoder = pooler_encoder(found)
     else:
         encoder = build_encoder(found, pooler_type, mlp_head=False)
-        if found.pooler == "mlp":
+        if found.simcse:
             warnings.warn(
                 f"{model!r} is a SimCSE checkpoint; the pooler {pooler_type} leaves out its MLP, {OWN_POOLER} does not",
                 stacklevel=3,
@@ -112,7 +118,7 @@ def _load_sentence_transformer(
             "model",
             f"{model!r} is not a sentence-transformers folder; for a Hugging Face folder or name give a pooler_type",
         )
-    with readable(model, kind=""):
+    with readable(model):
         encoder = load_sentence_transformer(model, device=device)
         limit = int(encoder.max_seq_length or 0)
         transformer = getattr(encoder[0], "model", None) or getattr(encoder[0], "auto_model", None)

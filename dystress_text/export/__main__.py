@@ -19,7 +19,6 @@ from pathlib import Path
 import transformers
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
-from dystress_text.errors import UserError
 from dystress_text.export.card import HERE, LAYOUTS
 from dystress_text.export.copies import PROBES, check_push, export, push
 
@@ -43,14 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> bool:
         options = make_parser().parse_args(argv)
-        if options.private and options.push_to_hub is None:
-            raise UserError("--private: goes with --push_to_hub")
         if options.push_to_hub is not None:
-            check_push(options.push_to_hub)
-        done = export(options.model, options.to, options.output, options.push_to_hub or HERE)
-        print(f"{done.folder}: vectors within {done.difference:.1g} of the model's, {len(PROBES)} probes", flush=True)
+            check_push()
+        folder, difference = export(options.model, options.to, options.output, options.push_to_hub or HERE)
+        print(f"{folder}: vectors within {difference:.1g} of the model's, {len(PROBES)} probes", flush=True)
         if options.push_to_hub is not None:
-            print(push(done.folder, options.push_to_hub, options.private), flush=True)
+            print(push(folder, options.push_to_hub, options.private), flush=True)
         return True
 
     return exit_code("dystress export", work)

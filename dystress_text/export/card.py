@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,9 +14,8 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
 
 from dystress_text.cli.command_line import one_line
+from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.pooling import AVERAGED
-from dystress_text.encoders.saved_model import SavedModel, read_saved
-from dystress_text.evaluation.catalogue import STS_SETS
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.export.citation import CITATION
 from dystress_text.files.hub import hub_reachable
@@ -28,7 +27,6 @@ HERE = "path/to/this/folder"
 LAYOUTS = ("native", "hf", "onnx")
 
 _FORM = Path(__file__).with_name("card.md")
-_FIGURES = {"spearman": ".2f", "alignment": ".4f", "uniformity": ".4f"}
 _POOLINGS = {
     "avg": "the mean over the tokens of the last layer",
     "avg_top2": "the mean over the tokens of the mean of the last two layers",
@@ -42,38 +40,20 @@ _SETTINGS = (  # that the recipe repeats where they are set
 
 
 def write_card(
-    folder: Path, record: Mapping[str, Any], model: SavedModel | None = None, layout: str = "native", at: str = HERE
+    folder: Path,
+    record: Mapping[str, Any],
+    encoder: SentenceEncoder,
+    limit: int,
+    layout: str = "native",
+    at: str = HERE,
 ) -> None:
-    """Write a model folder's card, see :func:`model_card`; ``model`` is read from the folder unless it is given."""
-    write_text(folder / CARD, model_card(record, model or read_saved(folder), layout, at))
-
-
-def describe_base(name_or_path: str) -> dict[str, Any]:
-    """An encoder's name, whether the hub has it under that name, and the licence that its card states (else None).
-
-    Of a folder only the name is given, not the path.
-    """
-    folder = Path(name_or_path)
-    local = folder.is_dir()
-    try:
-        file = os.path.join(name_or_path, CARD) if local else None
-        file = file or hf_hub_download(name_or_path, CARD, local_files_only=not hub_reachable())
-        stated = ModelCard.load(file).data.to_dict().get("license")
-    except Exception:  # no card, no network, or a card that is not YAML
-        stated = None
-    return {
-        "name": folder.resolve().name if local else name_or_path,
-        "on_hub": not local,
-        "license": stated if isinstance(stated, str) and stated else None,
-    }
-
-
-def model_card(record: Mapping[str, Any], model: SavedModel, layout: str = "native", at: str = HERE) -> str:
-    """The text of a model folder's README.md.
+    """Write a model folder's card.
 
     Args:
+        folder: of the model.
         record: the content of ``run.json``; the card leaves out what it does not have, and it may be empty.
-        model: its description.
+        encoder: the model.
+        limit: the most tokens that it reads.
         layout: of the folder's files, one of :data:`LAYOUTS`.
         at: the folder or hub name for the code.
     """
@@ -86,33 +66,46 @@ def model_card(record: Mapping[str, Any], model: SavedModel, layout: str = "nati
         _metadata(base, layout, is_published),
         template_str=_FORM.read_text(encoding="utf-8"),
         title=_plain(f"{name} as a sentence encoder" if name else "Sentence encoder"),
-        model=model,
+        encoder=encoder,
+        config=encoder.transformer.config,
+        limit=limit if limit < 10**6 else None,
         layout=layout,
-        location=_quoted(at),
-        transformer=_plain(model.transformer),
+        location=json.dumps(at.replace("`", "'")),
         base_name=_plain(name) if name else None,
-        pooling=_POOLINGS.get(model.pooler_type, "the first token of the last layer"),
-        states=_states(model.pooler_type),
-        adapters=_adapters(settings, record.get("parameters")),
+        pooling=_POOLINGS.get(encoder.pooler_type, "the first token of the last layer"),
+        states=_states(encoder.pooler_type),
         recipe=_recipe(record, settings, data) if settings else None,
-        **_results(record, settings),
+        results=_results(record, settings),
+        chosen=_plain(settings.get("metric_for_best_model") or ""),
         eval_variant=_plain(variants.get("eval_set") or ""),
         similarities=_table(HEADER, rows) if (rows := random_pairs_rows(record)) else None,
         base_license=_plain(base["license"]) if base.get("license") else None,
         data_license=data_license,
         citation=CITATION,
     )
-    return re.sub(r"\n{3,}", "\n\n", str(text)).rstrip() + "\n"
+    write_text(folder / CARD, re.sub(r"\n{3,}", "\n\n", str(text)).rstrip() + "\n")
+
+
+def describe_base(name_or_path: str) -> dict[str, Any]:
+    """An encoder's name, whether the hub has it under that name, and the licence that its card states (else None).
+
+    Of a folder only the name is given, not the path.
+    """
+    folder = Path(name_or_path)
+    local = folder.is_dir()
+    try:
+        file = folder / CARD if local else hf_hub_download(name_or_path, CARD, local_files_only=not hub_reachable())
+        stated = ModelCard.load(file).data.to_dict().get("license")
+    except Exception:  # no card, no network, or a card that is not YAML
+        stated = None
+    name = folder.resolve().name if local else name_or_path
+    return {"name": name, "on_hub": not local, "license": stated if isinstance(stated, str) and stated else None}
 
 
 def _plain(value: Any) -> str:
     """A value on one line, without the characters that end a cell of a table or a code span."""
     text = one_line(" ".join(str(value).replace("`", "'").split()))
     return text.replace("|", "\\|").replace("<", "&lt;")
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ").replace("`", "'") + '"'
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
@@ -148,14 +141,6 @@ def _data(settings: Mapping[str, Any]) -> tuple[str | None, str]:
     return f"{Path(file).name}, the user's own", "the user's own; not recorded"
 
 
-def _adapters(settings: Mapping[str, Any], parameters: Mapping[str, int] | None) -> str:
-    if settings.get("lora_rank") is None:
-        return ""
-    share = f", {parameters['trained']:,} of {parameters['all']:,} parameters," if parameters else ""
-    files = "; the adapters' own files are in `adapter/` of the run's folder" if settings["merge_lora"] is False else ""
-    return f" LoRA adapters of rank {settings['lora_rank']}{share} were trained and are merged into the weights{files}."
-
-
 def _states(pooler_type: str) -> str | None:
     """Code for the layers that a pooler averages before the tokens."""
     # the last layer by its own name: hidden_states[-1] of transformers 4 lacks the last norm of ModernBERT
@@ -185,6 +170,7 @@ def _recipe(record: Mapping[str, Any], settings: Mapping[str, Any], data: str | 
         "batch": batch,
         "hard negative weight": settings.get("hard_negative_weight") or None,
         **{name.replace("_", " "): settings.get(name) for name in _SETTINGS},
+        "parameters": _listed(record.get("parameters", {})),
         "steps": record.get("steps"),
         "step of this model": record.get("best_step"),
         **{name: record.get(name) for name in ("device", "processes")},
@@ -199,39 +185,15 @@ def _listed(values: Mapping[str, Any]) -> str | None:
     return ", ".join(f"{name} {value}" for name, value in values.items()) or None
 
 
-def _results(record: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, str | None]:
-    """Tables of the first set of scored pairs, before and after training, and of all other figures."""
+def _results(record: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
+    """The figures of the model, and of the encoder before training with the best pooling and with the model's."""
     trained, untrained = record.get("trained", {}), record.get("untrained", {})
-    slug = next((key.removesuffix("_spearman") for key in trained if key.endswith("_spearman")), None)
-    figures = [(name, _number(value, ".2f")) for name, value in trained.items() if name not in _of(slug)]
-    further = _table(("metric", "this model"), figures) if figures else None
-    if slug is None:
-        return {"results": None, "further": further}
-    pooler = str(settings.get("pooler_type"))
-    best = next(iter(untrained), pooler)
-    rows = [("untrained, best pooling", best, untrained.get(best)), ("untrained", pooler, untrained.get(pooler))]
-    rows = [*(rows[: 1 if best == pooler else 2]), ("this model", pooler, trained)]
-    table = [
-        (title, name, *(_number(values.get(key), form) for key, form in zip(_of(slug), _FIGURES.values(), strict=True)))
-        for title, name, values in rows
-        if values
-    ]
-    chosen_by = str(settings.get("metric_for_best_model") or f"{slug}_spearman")
-    first = str(settings.get("eval_set")).partition(" ")[0]
-    return {
-        "results": _table(("", "pooling", "Spearman", "alignment", "uniformity"), table),
-        "further": further,
-        "eval_set": _plain(STS_SETS[first].title if first in STS_SETS else slug),
-        "chosen": "which also chose the step"
-        if chosen_by == f"{slug}_spearman"
-        else f"the step chosen by {_plain(chosen_by)}",
-    }
+    pooler = settings.get("pooler_type")
+    before = {name: untrained[name] for name in (next(iter(untrained), None), pooler) if name in untrained}
+    head = ("", *(f"untrained, {name}" for name in before), f"this model, {pooler}")
+    rows = [(name, *(_number(name, of.get(name)) for of in (*before.values(), trained))) for name in trained]
+    return _table(head, rows) if rows else None
 
 
-def _of(slug: str | None) -> list[str]:
-    """The names of the figures of a set of scored pairs."""
-    return [f"{slug}_{figure}" for figure in _FIGURES]
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _number(name: str, value: float | None) -> str:
+    return "-" if value is None else format(value, ".4f" if name.endswith(("alignment", "uniformity")) else ".2f")

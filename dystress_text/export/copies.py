@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
+from huggingface_hub import HfApi, get_token
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.cli.extras import require
-from dystress_text.encoders.encoder import SentenceEncoder, length_limit, load_encoder, pooler_encoder
+from dystress_text.encoders.encoder import SentenceEncoder, length_limit
+from dystress_text.encoders.loading import (
+    load_encoder,
+    load_pretrained,
+    load_saved,
+    load_sentence_transformer,
+    pooler_dense,
+    pooler_encoder,
+)
 from dystress_text.encoders.pooling import AVERAGED
-from dystress_text.encoders.pretrained import load_pretrained, load_sentence_transformer, pooler_dense
-from dystress_text.encoders.saved_model import load_saved, read_saved
 from dystress_text.encoders.saving import write_tokenizer
-from dystress_text.errors import ParameterError, UserError, reason_of
+from dystress_text.errors import ParameterError, reason_of
 from dystress_text.export.card import HERE, LAYOUTS, write_card
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import whole_folder
-from dystress_text.training.run_folder import RECORD
+from dystress_text.training.run_folder import RECORD, read_json
 
 TOLERANCE = 1e-4
 OPSET = 18  # torch's exporter writes this version without conversion
@@ -48,20 +51,7 @@ PROBES = (
 )
 
 
-@dataclass(frozen=True)
-class Exported:
-    """A copy that was written.
-
-    Attributes:
-        folder: of the copy.
-        difference: the largest absolute difference between an entry of its vectors and the model's.
-    """
-
-    folder: Path
-    difference: float
-
-
-def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> Exported:
+def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> tuple[Path, float]:
     """Make a copy of a model folder in another layout; it appears whole and checked, or not at all.
 
     Args:
@@ -69,6 +59,9 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
         to: one of :data:`dystress_text.export.card.LAYOUTS`.
         output: where the copy goes, a folder that is empty or does not exist; default beside the model.
         at: the copy's name in the code on its card.
+
+    Returns:
+        The copy's folder, and the largest absolute difference between an entry of its vectors and the model's.
     """
     if to not in LAYOUTS:
         raise ParameterError("to", f"unknown layout {to!r}; known are {', '.join(LAYOUTS)}")
@@ -77,7 +70,7 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
         raise ParameterError("output", f"{str(output)!r} exists and is not an empty folder; nothing was written")
     if to == "onnx":
         require("onnx", "--to onnx")
-    saved, record = read_saved(model), _read_record(model)
+    record = read_json(model / RECORD) if (model / RECORD).is_file() else {}
     encoder, tokenizer = load_saved(model)
     tokenizer.model_max_length = length_limit(tokenizer, encoder.eval().transformer)
     encoder.transformer.config.output_hidden_states = False  # a saved model's says so where its pooler needs them
@@ -86,7 +79,7 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
         output.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(output) as folder:
             write(encoder, tokenizer, folder)
-            write_card(folder, record, saved, to, at)
+            write_card(folder, record, encoder, tokenizer.model_max_length, to, at)
             for file in folder.rglob("*"):  # some libraries write for the owner's eyes alone
                 if file.is_file():
                     file.chmod((folder / "README.md").stat().st_mode)
@@ -95,17 +88,7 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
                 raise ParameterError("to", f"the {to} copy's vectors differ by {difference:.2g}; nothing was written")
     except OSError as error:
         raise ParameterError("output", f"cannot write to {str(output)!r}: {error.strerror or error}") from error
-    return Exported(output, difference)
-
-
-def _read_record(model: Path) -> dict[str, Any]:
-    """The record of the run that made a model; empty without one."""
-    if not (model / RECORD).is_file():
-        return {}
-    try:
-        return dict(json.loads((model / RECORD).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{str(model / RECORD)!r} is damaged: {reason_of(error)}") from error
+    return output, difference
 
 
 # ---- writing the layouts ---------------------------------------------------------------------------------------------
@@ -153,7 +136,6 @@ def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fo
     mask = torch.ones_like(ids)
     mask[1, 5:] = 0
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in graph.state_dict().values())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
@@ -166,7 +148,7 @@ def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fo
             input_names=["input_ids", "attention_mask"],
             output_names=["sentence_embedding"],
             opset_version=OPSET,
-            external_data=weights > _PROTOBUF_LIMIT,
+            external_data=encoder.transformer.get_memory_footprint() > _PROTOBUF_LIMIT,
             verbose=False,
         )
     encoder.transformer.config.save_pretrained(folder)
@@ -198,8 +180,8 @@ def _embed_onnx(folder: Path, encoder: SentenceEncoder) -> Tensor:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
     session = onnxruntime.InferenceSession(str(folder / ONNX_FILE), providers=["CPUExecutionProvider"])
     vectors = []
-    for start, stop in ((0, 1), (1, 4), (4, 6), (6, 7), (7, len(PROBES))):
-        batch = tokenizer(list(PROBES[start:stop]), padding=True, truncation=True, return_tensors="np")
+    for probes in (PROBES[:1], PROBES[1:6], PROBES[6:]):
+        batch = tokenizer(list(probes), padding=True, truncation=True, return_tensors="np")
         inputs = {name: batch[name].astype("int64") for name in ("input_ids", "attention_mask")}
         vectors.append(torch.from_numpy(session.run(["sentence_embedding"], inputs)[0]))
     return torch.cat(vectors)
@@ -217,12 +199,8 @@ _LAYOUTS: dict[str, tuple[Write, Embed]] = {
 # ---- the hub ---------------------------------------------------------------------------------------------------------
 
 
-def check_push(repository: str) -> None:
+def check_push() -> None:
     """Check that a folder could be uploaded, before it is made."""
-    from huggingface_hub import get_token
-
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", repository, re.ASCII):
-        raise ParameterError("push_to_hub", f"OWNER/NAME is expected, got {repository!r}")
     if get_token() is None:
         raise ParameterError("push_to_hub", "no token: log in with `hf auth login`, or set HF_TOKEN")
     if not hub_reachable():
@@ -232,8 +210,6 @@ def check_push(repository: str) -> None:
 
 def push(folder: Path, repository: str, private: bool = False) -> str:
     """Upload a folder to the hub and return its address; a repository that does not exist is made."""
-    from huggingface_hub import HfApi, get_token
-
     try:
         api = HfApi()
         address = api.create_repo(repository, private=private or None, exist_ok=True)

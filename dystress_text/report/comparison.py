@@ -12,9 +12,8 @@ from scipy import stats
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over seeds: their number, the mean, and the sample's standard deviation (n - 1), None for one seed."""
+    """A figure over seeds: the mean, and the sample's standard deviation (n - 1), None for one seed."""
 
-    seeds: int
     mean: float
     deviation: float | None
 
@@ -52,7 +51,7 @@ class Difference:
 
 def spread(figures: Sequence[float]) -> Spread:
     """Mean and standard deviation of a figure over seeds."""
-    return Spread(len(figures), float(np.mean(figures)), float(np.std(figures, ddof=1)) if len(figures) > 1 else None)
+    return Spread(float(np.mean(figures)), float(np.std(figures, ddof=1)) if len(figures) > 1 else None)
 
 
 def paired(ours: Mapping[int, float], baseline: Mapping[int, float]) -> Difference | None:

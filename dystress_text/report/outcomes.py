@@ -74,7 +74,7 @@ def _evaluation(run: FinishedRun, accuracy: str) -> tuple[dict[str, float], dict
         settings, data = content["settings"], content["data"]
         found = content["results"][settings["model"]]
         result = found["linear"] if accuracy == "linear" else found["knn"][f"{settings['k']}-NN"]
-        setup = {name: settings[name] for name in ("k", "knn_temperature", "limit")} | {"probe": result.get("probe")}
+        setup = {name: settings[name] for name in ("k", "limit")} | {"probe": result.get("probe")}
         setup |= {name: data[name] for name in ("name", "variant", "train_images", "test_images", "image_size")}
         return {"accuracy": float(result["top1"]), **{name: float(found["geometry"][name]) for name in MEASURES}}, setup
     except (KeyError, TypeError, AttributeError, UserError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +31,6 @@ _SETS = {
     "sts_b_dev": "STS-B dev", "sts_b_test": "STS-B test", "sick_r_dev": "SICK-R dev", "sick_r_test": "SICK-R test",
     "mini_sts": "mini-STS",
 }  # fmt: skip
-_NAME = re.compile(r"(?P<name>.+)-seed-(?P<seed>\d+)")
 Line = Mapping[str, Any]  # of a log: step, and values by name
 
 
@@ -56,8 +54,8 @@ class FinishedRun:
     @property
     def configuration(self) -> str:
         """The folder's name without the seed."""
-        name = _NAME.fullmatch(self.folder.name)
-        return name["name"] if name else self.folder.name
+        name, _, seed = self.folder.name.rpartition("-seed-")
+        return name if seed.isdigit() and name else self.folder.name
 
     @property
     def settings(self) -> dict[str, Any]:

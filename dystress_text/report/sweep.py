@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -143,8 +143,7 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     except OSError as error:
         raise ParameterError("output_dir", f"cannot write to {str(options.output_dir)!r}: {error.strerror}") from error
     print(f"{len(runs)} run{'s' * (len(runs) > 1)}, {options.jobs} at once, in {options.output_dir}", flush=True)
-    jobs = {run.folder.name: run.commands for run in runs}
-    failures = run_jobs(jobs, options.output_dir / "logs", options.jobs)
+    failures = run_all(runs, options.output_dir / "logs", options.jobs)
     for name, reason in failures.items():
         print(f"failed: {name}: {reason}", file=sys.stderr)
     done = len(runs) - len(failures)
@@ -153,25 +152,21 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     return not failures
 
 
-def run_jobs(jobs: Mapping[str, Callable[[], Iterator[Command]]], logs: Path, at_once: int) -> dict[str, str]:
-    """Run the commands of all jobs, so many jobs at once, and return why some failed, by name.
+def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> dict[str, str]:
+    """Train and evaluate runs, so many at once, and return why some failed, by name.
 
     SIGTERM and Ctrl-C reach the processes, which save what they have and are waited for.
-
-    Args:
-        jobs: what gives the commands of each, one after another.
-        logs: the folder of what they print.
-        at_once: the most processes at one time.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     signals: list[int] = []
     environment = {"OMP_NUM_THREADS": str(max(1, cores // at_once)), **os.environ}
 
-    def work(name: str) -> str | None:
-        """Why the job failed."""
+    def work(run: PlannedRun) -> str:
+        """Why the run failed; empty where it did not."""
+        name = run.folder.name
         with (logs / f"{name}.log").open("a", encoding="utf-8") as log:
             try:
-                for command in jobs[name]():
+                for command in run.commands():
                     if signals:
                         break
                     print(f"{name}: {Path(command[1]).stem}", flush=True)
@@ -183,22 +178,23 @@ def run_jobs(jobs: Mapping[str, Callable[[], Iterator[Command]]], logs: Path, at
                         return f"exit code {process.returncode}; log: {log.name}"
             except UserError as error:
                 return str(error)
-        return None
+        return ""
 
     def wait(process: subprocess.Popen[bytes]) -> int:
         while not signals:
             with suppress(subprocess.TimeoutExpired):
                 return process.wait(timeout=1)
+        print("stopping a run, which saves what it has", flush=True)
         process.terminate()
         return process.wait()
 
     before = {n: signal.signal(n, lambda number, _: signals.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         with ThreadPoolExecutor(at_once) as threads:
-            reasons = list(threads.map(work, jobs))
+            reasons = list(threads.map(work, runs))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     if signals:
         raise Interrupted(signals[0], f"stopped by {signal.Signals(signals[0]).name}; the same line goes on from there")
-    return {name: reason for name, reason in zip(jobs, reasons, strict=True) if reason}
+    return {run.folder.name: reason for run, reason in zip(runs, reasons, strict=True) if reason}

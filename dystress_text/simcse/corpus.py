@@ -146,6 +146,8 @@ def training_text(text: TextSettings) -> TrainingText:
         return column_of_table(name, text.text_column)
     if text.text_column is not None:
         raise ParameterError("text_column", f"{name!r} is a text file without columns")
+    if not Path(name).is_file():  # said before a model is loaded
+        raise ParameterError("train_file", f"no file {name!r}")
     return TextFile(Path(name))
 
 

@@ -13,9 +13,10 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.loading import load_saved
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import POOLERS
-from dystress_text.encoders.saved_model import load_saved
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import suite_folder
 from dystress_text.evaluation.evaluators import build_evaluation, further_lines, sts_line, sts_metrics
@@ -48,13 +49,17 @@ class TextRun(Run):
     Args:
         settings: as parsed.
         accelerator: of the run.
-        publish: writes record, card and page into the folder, and says so.
+        publish: writes record, card and page into the folder, and says so; it gets the folder, the record, the saved
+            model and the most tokens that the model reads.
     """
 
     task: SimcseTask
 
     def __init__(
-        self, settings: RunSettings, accelerator: Accelerator, publish: Callable[[Path, dict[str, Any]], None]
+        self,
+        settings: RunSettings,
+        accelerator: Accelerator,
+        publish: Callable[[Path, dict[str, Any], SentenceEncoder, int], None],
     ) -> None:
         keep_few_kernels()
         text, engine = settings.text, settings.engine
@@ -144,15 +149,15 @@ class TextRun(Run):
             "sentences_per_second": round(task.corpus.columns * samples_per_second, 1),
             "padding_share": round(task.padding_share, 4),
         }
-        best = load_saved(output)[0].to(self.accelerator.device)
-        encode = partial(best.encode, tokenizer=task.tokenizer)
+        best, tokenizer = load_saved(output)
+        encode = partial(best.to(self.accelerator.device).encode, tokenizer=tokenizer)
         if self.evaluation.evaluators and task.evaluation_dtype != torch.float32:
             self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
         if dev is not None:
             self.record["similarities"]["after"] = similarity_histograms(dev, encode(dev.sentences))
         self.record["random_pairs"] = random_pairs(encode(self._measured).numpy())
         print(*self._results(), sep="\n", flush=True)
-        self.publish(output, self.record)
+        self.publish(output, self.record, best, tokenizer.model_max_length)
 
     def _results(self) -> list[str]:
         """Speed, what was learned, and the table of the set before and after training."""

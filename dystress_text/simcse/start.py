@@ -6,15 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.encoders.encoder import SentenceEncoder, build_encoder, check_length, check_views
-from dystress_text.encoders.lora import add_lora
+from dystress_text.encoders.encoder import SentenceEncoder, check_length, check_views
+from dystress_text.encoders.loading import Pretrained, build_encoder, load_model
 from dystress_text.encoders.masked_lm import load_lm_head
 from dystress_text.encoders.pooling import AVERAGED
-from dystress_text.encoders.pretrained import Pretrained, load_pretrained, pooler_dense
-from dystress_text.encoders.saved_model import SavedModel, find_saved, limit_length, read_head, read_saved
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.places import PACKAGE
 from dystress_text.simcse.settings import TextSettings
@@ -46,33 +43,25 @@ def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
     """
     name = model_path(text.model_name_or_path)
     try:
-        folder = find_saved(name)
-        saved = None if folder is None else read_saved(folder)
-        own_head = read_head(folder, saved) if folder is not None and saved is not None and saved.dense else None
-        pretrained = load_pretrained(name, text.dropout)
+        pretrained = load_model(name, text.dropout)
     except ParameterError:
         raise
     except UserError as error:
         raise ParameterError("model_name_or_path", str(error)) from error
-    pooler_type = _pooler_type(text, given, saved)
-    if saved is not None:
-        limit_length(pretrained.tokenizer, saved)
-    if own_head is not None and text.mlp_head is False:
+    pooler_type, own_head = _pooler_type(text, given, pretrained.pooler_type), pretrained.head is not None
+    if own_head and text.mlp_head is False:
         raise ParameterError("mlp_head", "this model has a head of its own, dense + tanh, which stays part of it")
-    keep = own_head is not None or (text.supervised and pooler_type == "cls")  # SimCSE has a head only with cls
+    keep = own_head or (text.supervised and pooler_type == "cls")  # SimCSE has a head only with cls
     drop = not keep if text.mlp_only_train is None else text.mlp_only_train
-    model = build_encoder(pretrained, pooler_type, text.mlp_head if own_head is None else True, keep_head=not drop)
-    model.normalize = saved is not None and saved.normalize
-    source = _start_head(model, pretrained, text, own_head)
+    model = build_encoder(pretrained, pooler_type, True if own_head else text.mlp_head, keep_head=not drop)
+    source = _start_head(model, pretrained, text)
     about: dict[str, Any] = {"head": None if model.head is None else {"starts": source, "kept": model.keep_head}}
-    notes = _notes(model, pretrained, saved, source)
+    notes = _notes(model, pretrained, source)
     if text.do_mlm:
         model.lm_head = load_lm_head(name, model.transformer)
     if text.lora_rank is not None:
-        adapted = add_lora(
-            model.transformer, text.lora_rank, text.lora_alpha, text.lora_dropout or 0.0, text.lora_target_modules
-        )
-        model.adapt(adapted, keep=text.merge_lora is False)
+        keep = text.merge_lora is False
+        model.add_lora(text.lora_rank, text.lora_alpha, text.lora_dropout or 0.0, text.lora_target_modules, keep)
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         about["parameters"] = {"trained": trained, "all": sum(p.numel() for p in model.parameters())}
         notes.append("LoRA: {trained:,} of {all:,} parameters train".format(**about["parameters"]))
@@ -87,30 +76,29 @@ def model_path(name: str) -> str:
     return str(PACKAGE.parent / name) if name.startswith(f"{PACKAGE.name}/embedded/") else name
 
 
-def _pooler_type(text: TextSettings, given: Collection[str], saved: SavedModel | None) -> str:
-    if saved is None or (saved.pooler_type not in AVERAGED and text.pooler_type not in AVERAGED):
+def _pooler_type(text: TextSettings, given: Collection[str], saved: str | None) -> str:
+    if saved is None or (saved not in AVERAGED and text.pooler_type not in AVERAGED):
         return text.pooler_type  # both cls and cls_before_pooler are saved as the first token
-    if "pooler_type" in given and text.pooler_type != saved.pooler_type:
+    if "pooler_type" in given and text.pooler_type != saved:
         raise ParameterError(
             "pooler_type",
-            f"{text.pooler_type} was given, but this sentence-transformers model has {saved.pooler_type}; leave the "
-            "option out",
+            f"{text.pooler_type} was given, but this sentence-transformers model has {saved}; leave the option out",
         )
-    return saved.pooler_type
+    return saved
 
 
-def _start_head(model: SentenceEncoder, pretrained: Pretrained, text: TextSettings, own: nn.Linear | None) -> str:
+def _start_head(model: SentenceEncoder, pretrained: Pretrained, text: TextSettings) -> str:
     """Give the head its first weights, those of a sentence-transformers model if it has some; says their origin."""
     if model.head is None:
         for name in ("mlp_init", "mlp_only_train"):
             if getattr(text, name) not in (None, True):
                 raise ParameterError(name, "there is no head; mlp_head adds one")
         return "none"
-    if own is not None and text.mlp_init is None:
-        model.start_head(own)
+    if pretrained.head is not None and text.mlp_init is None:
+        model.start_head(pretrained.head)
         return "the model's own"
-    dense, from_mlp = pooler_dense(pretrained.transformer), pretrained.pooler == "mlp"
-    if text.mlp_init == "pooler" and (pretrained.pooler is None or dense is None):
+    dense, from_mlp = pretrained.pooler, pretrained.simcse
+    if text.mlp_init == "pooler" and dense is None:
         raise ParameterError("mlp_init", f"{pretrained.name!r} has no weights of a pooler of dense + tanh")
     if dense is not None and (text.mlp_init == "pooler" or (text.mlp_init is None and from_mlp)):
         model.start_head(dense)
@@ -118,14 +106,14 @@ def _start_head(model: SentenceEncoder, pretrained: Pretrained, text: TextSettin
     return "new"
 
 
-def _notes(model: SentenceEncoder, pretrained: Pretrained, saved: SavedModel | None, source: str) -> list[str]:
+def _notes(model: SentenceEncoder, pretrained: Pretrained, source: str) -> list[str]:
     """Lines about what a checkpoint has brought, where the head comes from, and whether it stays."""
     notes = []
-    if saved is not None:
-        head, unit = ", a head" if saved.dense else "", ", normalised vectors" if saved.normalize else ""
-        limit = f", at most {saved.max_seq_length} tokens" if saved.max_seq_length else ""
+    if pretrained.pooler_type is not None:
+        head, unit = ", a head" * (pretrained.head is not None), ", normalised vectors" * pretrained.normalize
+        limit = f", at most {pretrained.tokenizer.model_max_length} tokens"
         notes.append(f"sentence-transformers model: pooling {model.pooler_type}{head}{unit}{limit}")
-    if pretrained.pooler == "mlp":
+    if pretrained.simcse:
         used = source == "SimCSE's MLP"
         ignored = ", ".join(pretrained.left if used else ("mlp", *pretrained.left))
         notes.append(f"SimCSE checkpoint: encoder{' and MLP' * used} loaded; ignored: {ignored or 'nothing'}")

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.encoders.encoder import SentenceEncoder, length_limit
-from dystress_text.encoders.encoding import TokenizedOnce
+from dystress_text.encoders.encoder import SentenceEncoder, TokenizedOnce, length_limit
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.evaluation.evaluators import Evaluation
 from dystress_text.simcse.corpus import TokenizedCorpus

@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Tensor, nn
 
 from dystress_text.core.diagnosis import Comparison, PairSums, compare, constants, pair_sums
 from dystress_text.core.objectives import ContrastiveLoss
@@ -35,7 +35,7 @@ from dystress_text.core.objectives import ContrastiveLoss
 
 @dataclass
 class SimilarityLog:
-    """Watches an objective's batches; nothing is read from the device before :meth:`read`.
+    """Watches an objective's batches, before a queue takes them in; reads nothing from the device before :meth:`read`.
 
     Attributes:
         objective: the objective to watch.
@@ -48,8 +48,10 @@ class SimilarityLog:
     _steps: list[PairSums] = field(default_factory=list, init=False)
     _compared: Comparison | None = field(default=None, init=False)
 
-    def add(self, views: Sequence[Tensor]) -> None:
-        """Add a batch's embeddings, before a queue's loss takes the batch in; call it on all processes."""
+    def __post_init__(self) -> None:
+        self.objective.register_forward_pre_hook(self._add)
+
+    def _add(self, _: nn.Module, views: Sequence[Tensor]) -> None:
         found, compared = pair_sums(self.objective, views, self.threshold), compare(self.objective, views)
         self._step = found if self._step is None else PairSums(*map(torch.add, self._step, found))
         self._compared = compared if self._compared is None else Comparison(*map(torch.add, self._compared, compared))

@@ -44,7 +44,6 @@ from dystress_text.training.accelerator import (
 from dystress_text.training.batches import (
     Batch,
     BatchOrder,
-    Embeddings,
     backward_in_chunks,
     check_no_batch_statistics,
     count_steps,
@@ -191,10 +190,10 @@ class Trainer:
             norm: Tensor | None = None
             with accelerator.accumulate(self.model):
                 if len(chunks) == 1:
-                    loss = self._loss(self.task.embed(self.model, chunks[0]))
+                    loss = self.task.loss(self.task.embed(self.model, chunks[0]))
                     accelerator.backward(loss)
                 else:
-                    loss = backward_in_chunks(self.task.embed, self._loss, self.model, chunks, accelerator)
+                    loss = backward_in_chunks(self.task.embed, self.task.loss, self.model, chunks, accelerator)
                 if accelerator.sync_gradients:
                     for parameter in self.task.objective.parameters():  # here, so that all processes find an overflow
                         parameter.grad = accelerator.reduce(parameter.grad, "mean")
@@ -207,11 +206,6 @@ class Trainer:
         if self._similarities is not None:
             self._similarities.end_step()
         self.scheduler.step()  # also after an fp16 overflow: the fused optimizer skips the step on the device
-
-    def _loss(self, embeddings: Embeddings) -> Tensor:
-        if self._similarities is not None:  # before the loss, which may change a queue
-            self._similarities.add(embeddings.views)
-        return self.task.loss(embeddings)
 
     def _after_step(self, stop: StopSignals, bar: tqdm[Any]) -> None:
         """Log, evaluate, save and stop, each if it is due."""

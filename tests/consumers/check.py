@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.loading import load_encoder
 from dystress_text.encoders.pooling import POOLERS
 from dystress_text.export.copies import PROBES, export
 from dystress_text.files.places import EMBEDDED

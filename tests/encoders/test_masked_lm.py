@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import BertForMaskedLM, RobertaForMaskedLM
 
 from dystress_text.core import InfoNCELoss
-from dystress_text.encoders.encoder import load_encoder
+from dystress_text.encoders.loading import load_encoder
 from dystress_text.encoders.masked_lm import TokenMasking, load_lm_head
 from dystress_text.errors import ParameterError
 from dystress_text.simcse.corpus import TextFile, load_corpus
@@ -39,20 +39,15 @@ def checkpoint(request, tmp_path_factory):
     return folder, model.eval()
 
 
-def task_of(folder, text_file, packing, weight=0.3, probability=0.4):
-    encoder, tokenizer = load_encoder(str(folder), "avg", mlp_head=False, dropout=0.0)
-    encoder.lm_head = load_lm_head(str(folder), encoder.transformer)
-    corpus = load_corpus(TextFile(text_file), tokenizer, 16)
-    masking = TokenMasking(tokenizer, probability, seed=5)
-    return SimcseTask(
-        encoder.train(), tokenizer, corpus, InfoNCELoss(0.05), None, packing, masking=masking, mlm_weight=weight
-    )
-
-
 @pytest.mark.parametrize("packing", [False, True])
 def test_the_loss_is_that_of_transformers(checkpoint, text_file, packing):
     folder, model = checkpoint
-    task = task_of(folder, text_file, packing)
+    encoder, tokenizer = load_encoder(str(folder), "avg", mlp_head=False, dropout=0.0)
+    encoder.train().lm_head = load_lm_head(str(folder), encoder.transformer)
+    table = encoder.transformer.get_input_embeddings().weight
+    assert any(p is table for p in encoder.lm_head.parameters())  # which learns with the encoder
+    corpus = load_corpus(TextFile(text_file), tokenizer, 16)
+    task = SimcseTask(encoder, tokenizer, corpus, InfoNCELoss(0.05), None, packing, TokenMasking(tokenizer, 0.4), 0.3)
     assert task.packing == packing
     batch = task.load(ROWS, 0)
     mask = batch["attention_mask"]
@@ -65,19 +60,6 @@ def test_the_loss_is_that_of_transformers(checkpoint, text_file, packing):
     embeddings = task.embed(task.model, batch)
     contrast = task.objective(*embeddings.views)
     torch.testing.assert_close(task.loss(embeddings) - contrast, 0.3 * theirs, rtol=1e-4, atol=1e-6)
-
-
-def test_encoder_and_head_learn_from_it_and_share_the_embeddings(checkpoint, text_file):
-    task = task_of(checkpoint[0], text_file, packing=True, weight=1.0)
-    table = task.model.transformer.get_input_embeddings().weight
-    assert any(p is table for p in task.model.lm_head.parameters())
-    batch = task.load(ROWS, 0)
-    embeddings = task.embed(task.model, batch)
-    (embeddings.masked_losses.sum() / embeddings.masked_counts).backward()
-    for name, parameter in task.model.named_parameters():
-        if "pooler" not in name and "token_type" not in name:
-            assert parameter.grad is not None, name
-            assert parameter.grad.abs().sum() > 0, name
 
 
 def test_hidden_tokens_are_those_that_the_batch_has_there(text_file, tiny_bert):
@@ -98,8 +80,6 @@ def test_hidden_tokens_are_those_that_the_batch_has_there(text_file, tiny_bert):
     others = torch.ones_like(ids, dtype=torch.bool)
     others[hidden] = False
     assert torch.equal(became[others], ids[others])
-    masked = (became[hidden] == tokenizer.mask_token_id).float().mean()
-    assert abs(float(masked) - 0.8) < 4 * math.sqrt(0.8 * 0.2 / len(hidden))
     assert torch.equal(masking(batch, np.arange(200))["masked_ids"], found["masked_ids"])  # as after a resumption
     assert not torch.equal(masking(batch, np.arange(1, 201))["masked_ids"], found["masked_ids"])
 
@@ -133,12 +113,8 @@ def test_the_program_trains_with_it_and_the_model_has_no_head(checkpoint, flags,
     assert not any("lm_head" in name for name in load_file(tmp_path / "out" / "model.safetensors"))
 
 
-def test_a_head_that_is_missing_is_new_and_said_to_be(tiny_bert):
-    encoder, _ = load_encoder(str(tiny_bert), "cls")
+def test_a_head_that_is_missing_is_new_and_one_of_another_kind_is_refused(tiny_bert):
     with pytest.warns(UserWarning, match="has no masked-language-model head: a new one is trained"):
-        load_lm_head(str(tiny_bert), encoder.transformer)
-
-
-def test_an_encoder_without_a_known_head_is_refused():
-    with pytest.raises(ParameterError, match="do_mlm: no masked-language-model head is known for 'mpnet'; known are"):
+        load_lm_head(str(tiny_bert), build_transformer("bert"))
+    with pytest.raises(ParameterError, match="do_mlm: no head is known for 'mpnet'; known are"):
         load_lm_head("nowhere", build_transformer("mpnet"))

@@ -5,7 +5,7 @@ import torch
 from conftest import make_sentences
 from sentence_transformers import SentenceTransformer
 
-from dystress_text.encoders.encoder import load_encoder
+from dystress_text.encoders.loading import load_encoder
 from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import EncodedOnce, load_model, refusing_useless
 from dystress_text.files.places import EMBEDDED

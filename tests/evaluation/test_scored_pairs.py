@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.scored_pairs import read_scored_pairs, slug_of
+from dystress_text.evaluation.evaluators import read_scored_pairs, slug_of
 from dystress_text.evaluation.sts import evaluate_sts
 
 ROWS = [

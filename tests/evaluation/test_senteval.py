@@ -10,7 +10,7 @@ import pytest
 from conftest import make_sentences
 from sweep_runs import a_run
 
-from dystress_text.encoders.encoder import load_encoder
+from dystress_text.encoders.loading import load_encoder
 from dystress_text.evaluation import classifier
 from dystress_text.evaluation import run as runner
 from dystress_text.evaluation.run import Results

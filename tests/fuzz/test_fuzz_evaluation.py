@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dystress_text.evaluation.catalogue import SUITES, StsTask
-from dystress_text.evaluation.scored_pairs import read_scored_pairs
+from dystress_text.evaluation.evaluators import read_scored_pairs
 
 PAIR = "a cat sat\ta dog ran"
 TASKS = {task.name: task for groups in SUITES.values() for tasks in groups.values() for task in tasks}

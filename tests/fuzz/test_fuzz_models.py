@@ -13,7 +13,8 @@ from fuzz_cases import ODD_VALUES, accepted, deep, inputs, spoiled, spoiled_valu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystress_text.encoders.encoder import SentenceEncoder, load_encoder
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.loading import load_encoder
 from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import load_model
 from dystress_text.simcse.settings import TextSettings

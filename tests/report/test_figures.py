@@ -74,16 +74,6 @@ def test_the_slope_of_the_logit(low, high, shift):
     assert bool((full < 0).any()) == (shift is None)
 
 
-def test_the_marked_region_is_where_the_logit_falls():
-    for axes, falls in zip(drawn("logit").axes[:3], (False, True, True), strict=True):
-        s, y = (torch.as_tensor(v) for v in axes.lines[0].get_data())
-        falling = s[1:][y.diff() < 0].tolist()
-        paths = [path for path in axes.collections[0].get_paths() if len(path.vertices)]
-        ends = sorted((p.vertices[:, 0].min(), p.vertices[:, 0].max()) for p in paths)
-        assert bool(falling) == bool(ends) == falls
-        assert all(any(a - 0.01 <= x <= b + 0.01 for a, b in ends) for x in falling)
-
-
 @pytest.mark.parametrize("name", NEED_NO_RUN)
 def test_no_text_is_clipped_small_or_on_another(name):
     check_texts(drawn(name))

@@ -85,7 +85,6 @@ def test_styles_and_a_file_of_runs(sweep, capsys):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--do_mlm"], ["do_mlm"]),
         (["--lora_rank=8", "--bidirectional"], ["lora_rank", "bidirectional"]),
         (["--mlp_only_train", "no"], ["mlp_only_train"]),
         (["--mlp_only_train"], []),  # SimCSE's scripts name it

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
-from dystress_text.encoders.encoder import load_encoder
+from dystress_text.encoders.loading import load_encoder
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.corpus import load_corpus, rows_of_table
 from dystress_text.simcse.task import SimcseTask

@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import ModernBertModel
 
 from dystress_text.core.diagnosis import BINS
-from dystress_text.encoders.encoder import load_encoder
+from dystress_text.encoders.loading import load_encoder
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.evaluation.sts import score_vectors
 from dystress_text.simcse.arguments import parse

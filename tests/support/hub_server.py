@@ -1,5 +1,6 @@
 """A server on loopback that speaks enough of the hub's protocol for huggingface_hub and datasets."""
 
+import base64
 import hashlib
 import importlib
 import json
@@ -24,8 +25,9 @@ def entries_of(contents):
 
 @contextmanager
 def hub_server():
-    """A server that speaks enough of the hub's protocol; yields its address, its files and what it should do wrong.
+    """Yields the server's address, its files, and what it should do wrong.
 
+    An upload becomes a model of the files; ``faults`` then has the token and the settings of the repository.
     Files are those of data sets, ``files["OWNER/NAME"]``, and of models, ``files["models/OWNER/NAME"]``.
     The library reads ten megabytes at a time and takes up a download again after the last that was whole.
     """
@@ -39,11 +41,33 @@ def hub_server():
             self._answer(body=True)
 
         def do_POST(self):
-            """Facts about the paths that are asked for."""
-            repository = next(r for r in files if self.path.startswith(f"/api/datasets/{r}/paths-info/"))
-            asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["paths"]
-            found = [entry for entry in entries_of(files[repository]) if entry["path"] in asked]
-            self._reply(200, json.dumps(found).encode(), True)
+            """Facts about the paths of a data set that are asked for, or a step of an upload of a model."""
+            path, body = self.path.split("?")[0], self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if "/paths-info/" in path:
+                repository = next(r for r in files if path.startswith(f"/api/datasets/{r}/"))
+                asked = parse_qs(body.decode())["paths"]
+                return self._json([entry for entry in entries_of(files[repository]) if entry["path"] in asked])
+            faults["token"] = self.headers.get("Authorization")
+            if path == "/api/repos/create":
+                faults["made"] = json.loads(body)
+                return self._json({"url": f"{address}/{faults['made']['organization']}/{faults['made']['name']}"})
+            if "/preupload/" in path:
+                asked = [entry["path"] for entry in json.loads(body)["files"]]
+                modes = [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in asked]
+                return self._json({"files": modes})
+            if "/commit/" in path:
+                if faults["commit"] != 200:
+                    return self._reply(faults["commit"], f"no, {faults['token']}".encode(), True)
+                entries = [json.loads(line) for line in body.splitlines()]
+                files[path.split("/commit/")[0].removeprefix("/api/")] = {
+                    entry["value"]["path"]: base64.b64decode(entry["value"]["content"])
+                    for entry in entries
+                    if entry["key"] == "file"
+                }
+                return self._json(
+                    {"success": True, "commitOid": "1" * 40, "commitUrl": f"{address}/someone/model/commit/1"}
+                )
+            return self._json({"errors": [], "warnings": []})  # of a card's head
 
         def _answer(self, body):
             if "status" in faults:
@@ -84,6 +108,9 @@ def hub_server():
                     return
                 self.wfile.write(sent[start:])
 
+        def _json(self, content):
+            self._reply(200, json.dumps(content).encode(), True)
+
         def _reply(self, status, content, body, error=None):
             self.send_response(status)
             if error is not None:
@@ -99,8 +126,9 @@ def hub_server():
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    address = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", files, faults
+    yield address, files, faults
     server.shutdown()
 
 

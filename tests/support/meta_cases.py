@@ -45,10 +45,7 @@ def step(task, batch_size, make_optimizer, extra_group=None, watch=False, chunk=
     if chunk:
         loss = backward_in_chunks(task.embed, task.loss, task.model, chunks, MetaAccelerator())
     else:
-        embeddings = task.embed(task.model, chunks[0])
-        if similarity_log is not None:
-            similarity_log.add(embeddings.views)
-        loss = task.loss(embeddings)
+        loss = task.loss(task.embed(task.model, chunks[0]))
         loss.backward()
     torch.nn.utils.clip_grad_norm_(task.model.parameters(), 1.0)
     optimizer.step()

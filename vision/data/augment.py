@@ -24,10 +24,10 @@ from kornia.enhance import (
 from kornia.filters import filter2d_separable, get_gaussian_kernel1d
 from torch import Tensor, nn
 
-from dystress_text.errors import UserError
 from vision.data.crops import FLIP_RATE, RandomCrop, crop_resize_flip, draw_crops
 
 JITTER = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation; hue as a part of the circle
+STRONGEST_JITTER = 1 / max(JITTER[:3])  # beyond it, factors would be negative
 _NEUTRAL = (1.0, 1.0, 1.0, 0.0)
 JITTER_RATE, GRAY_RATE, BLUR_RATE = 0.8, 0.2, 0.5
 SIGMA = (0.1, 2.0)
@@ -78,7 +78,7 @@ class CropAndFlip(nn.Module):
             What :meth:`forward` does, (count n, 3, size, size).
         """
         count, crops = crops.shape[1], crops.transpose(0, 1).flatten(0, 1)
-        flip = _column(_draw(len(crops), crops) < FLIP_RATE)
+        flip = _column(torch.rand(len(crops), device=crops.device) < FLIP_RATE)
         views = torch.where(flip, crops.flip(3), crops) / 255
         return _normalised(self.recoloured(views, count), self.mean, self.std)
 
@@ -96,16 +96,12 @@ class SimclrAugment(CropAndFlip):
         std: of the channels.
         jitter: strength, times (0.4, 0.4, 0.4, 0.1): 1 is the paper's on CIFAR, 2 is what SimCLR calls strength 1.
         blur: Gaussian blur for half of the samples, sigma 0.1 to 2 pixels, a kernel of a tenth of the side.
-
-    Raises:
-        UserError: a strength out of range.
     """
 
     def __init__(
         self, crop: RandomCrop, mean: Sequence[float], std: Sequence[float], jitter: float = 1.0, blur: bool = False
     ) -> None:
         super().__init__(crop, mean, std)
-        check_jitter(jitter)
         self.jitter, self.blur = jitter, blur
 
     def recoloured(self, views: Tensor, count: int) -> Tensor:
@@ -113,7 +109,7 @@ class SimclrAugment(CropAndFlip):
         factors = draw_jitter(len(views), self.jitter, views.device)
         parts = zip(views.chunk(count), factors.chunk(count, dim=1), strict=True)
         views = torch.cat([_jittered(part, of_part) for part, of_part in parts])
-        gray = _column(_draw(len(views), views) < GRAY_RATE)
+        gray = _column(torch.rand(len(views), device=views.device) < GRAY_RATE)
         views = torch.where(gray, rgb_to_grayscale(views), views)
         if not self.blur:
             return views
@@ -123,19 +119,8 @@ class SimclrAugment(CropAndFlip):
 def _jittered(views: Tensor, factors: Tensor) -> Tensor:
     """The four operations in an order of these views, (n, 3, h, w) and (4, n)."""
     for operation in torch.randperm(4).tolist():
-        views = adjust(views, operation, factors[operation])
+        views = OPERATIONS[operation](views, factors[operation])
     return views
-
-
-def check_jitter(jitter: float) -> None:
-    """Refuse a strength out of range.
-
-    Raises:
-        UserError: it is.
-    """
-    strongest = 1 / max(JITTER[:3])  # beyond it, factors would be negative
-    if not 0 <= jitter <= strongest:
-        raise UserError(f"--jitter: must lie in [0, {strongest:g}], got {jitter}")
 
 
 def draw_jitter(count: int, strength: float, device: torch.device) -> Tensor:
@@ -147,20 +132,6 @@ def draw_jitter(count: int, strength: float, device: torch.device) -> Tensor:
     applied = torch.rand(count, device=device) < JITTER_RATE
     offsets = (2 * torch.rand(4, count, device=device) - 1) * applied
     return torch.addcmul(neutral[:, None], offsets, strength * spread[:, None])
-
-
-def adjust(images: Tensor, operation: int, factor: Tensor) -> Tensor:
-    """One operation of the jitter for images in [0, 1]: brightness, contrast, saturation, hue are 0 to 3."""
-    if operation == 3:
-        return shift_hue(images, factor)
-    return _OPERATIONS[operation](images, factor)
-
-
-_OPERATIONS = (
-    adjust_brightness_accumulative,
-    adjust_contrast_with_mean_subtraction,
-    adjust_saturation_with_gray_subtraction,
-)
 
 
 def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
@@ -183,6 +154,14 @@ def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
     middles, signs, offsets = (row.view(3, 1, 1) for row in _constant(_SECTORS, images.device))
     part = (offsets + signs * (sixths - middles).abs()).clamp(0, 1)  # (n, 3, h, w)
     return torch.addcmul(low, chroma, part)
+
+
+OPERATIONS = (  # of the jitter, on images in [0, 1] and a factor of each
+    adjust_brightness_accumulative,
+    adjust_contrast_with_mean_subtraction,
+    adjust_saturation_with_gray_subtraction,
+    shift_hue,
+)
 
 
 def draw_sigma(count: int, device: torch.device) -> Tensor:
@@ -244,7 +223,3 @@ def _channels(numbers: Sequence[float]) -> Tensor:
 def _column(values: Tensor) -> Tensor:
     """(n,) -> (n, 1, 1, 1)."""
     return values.view(-1, 1, 1, 1)
-
-
-def _draw(count: int, like: Tensor) -> Tensor:
-    return torch.rand(count, device=like.device)

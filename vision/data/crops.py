@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dystress_text.errors import UserError
-from vision.data.decoding import Box
-
 ASPECT = (3 / 4, 4 / 3)
 FLIP_RATE = 0.5
+AT_IMAGENET_SCALE: dict[str, Any] = {"jitter": 2.0, "blur": True}  # of SimclrAugment beside the crops; SimCLR's
 _ATTEMPTS = 10
 
 
@@ -26,38 +25,27 @@ class RandomCrop:
         size: side of the crops, in pixels.
         min_scale: smallest share of the image's area that a crop takes; SimCLR's.
         max_scale: the largest.
-
-    Raises:
-        UserError: a size or scale out of range.
     """
 
     size: int
     min_scale: float = 0.08
     max_scale: float = 1.0
 
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise UserError(f"--image_size: the side of an image must be at least 1 pixel, got {self.size}")
-        if not 0 < self.min_scale <= self.max_scale <= 1:
-            raise UserError(f"--min_scale: must lie in (0, {self.max_scale:g}], got {self.min_scale}")
 
-
-def draw_boxes(height: int, width: int, crop: RandomCrop, count: int, random: np.random.Generator) -> list[Box]:
-    """Crops of one picture, by the rule of :func:`draw_crops`."""
-    return [_draw_box(height, width, crop, random) for _ in range(count)]
-
-
-def _draw_box(height: int, width: int, crop: RandomCrop, random: np.random.Generator) -> Box:
+def draw_box(height: int, width: int, crop: RandomCrop, random: np.random.Generator) -> tuple[int, int, int, int]:
+    """A crop of one picture by the rule of :func:`draw_crops`: left, top, right, bottom."""
     areas = height * width * random.uniform(crop.min_scale, crop.max_scale, _ATTEMPTS)
     aspects = np.exp(random.uniform(math.log(ASPECT[0]), math.log(ASPECT[1]), _ATTEMPTS))
     widths, heights = np.sqrt(areas * aspects).round(), np.sqrt(areas / aspects).round()
     fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
-    if not fits.any():
+    if fits.any():
+        first = int(fits.argmax())
+        w, h = int(widths[first]), int(heights[first])
+        left, top = int(random.integers(width - w + 1)), int(random.integers(height - h + 1))
+    else:
         w, h = _largest(height, width)
-        return (width - w) // 2, (height - h) // 2, w, h
-    first = int(fits.argmax())
-    w, h = int(widths[first]), int(heights[first])
-    return int(random.integers(width - w + 1)), int(random.integers(height - h + 1)), w, h
+        left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
 
 
 def _largest(height: int, width: int) -> tuple[int, int]:

@@ -14,14 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dystress_text.training.batches import Batch, load_ahead
-from vision.data.crops import RandomCrop, draw_boxes
-from vision.data.decoding import Box, decode_crops, decode_square
+from dystress_text.training.batches import load_ahead
+from vision.data.crops import RandomCrop, draw_box
+from vision.data.decoding import decode, resized
 from vision.data.pictures import Pictures
 
-Triple = tuple[float, float, float]
-
-KNOWN_MEAN_STD: dict[str, tuple[Triple, Triple]] = {
+KNOWN_MEAN_STD: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     "tiny-imagenet": ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
@@ -31,7 +29,7 @@ KNOWN_MEAN_STD: dict[str, tuple[Triple, Triple]] = {
 _SAMPLE = 1000
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class ImageSet:
     """Images of one split. Either ``images`` (decoded) or ``pictures`` is given.
 
@@ -53,14 +51,17 @@ class ImageSet:
     classes: tuple[str, ...]
     name: str
     variant: str | None
-    size: int
+    size: int = 0
     corrupt: int = 0
 
     def __len__(self) -> int:
-        if self.images is not None:
-            return len(self.images)
+        return len(self.encoded) if self.images is None else len(self.images)
+
+    @property
+    def encoded(self) -> Pictures:
+        """The pictures of a set that is not decoded."""
         assert self.pictures is not None
-        return len(self.pictures)
+        return self.pictures
 
     def subset(self, indices: Sequence[int] | Tensor) -> ImageSet:
         """The images at ``indices``, in that order."""
@@ -87,31 +88,21 @@ class ImageSet:
         """A hash of pixels and labels; for pictures, of their names and sizes in place of pixels."""
         digest = hashlib.sha256()
         if self.images is not None:
-            for chunk in torch.split(self.images, _SAMPLE):
-                digest.update(chunk.numpy().tobytes())
+            digest.update(self.images.numpy().data)
         for part in () if self.pictures is None else self.pictures.fingerprint():
             digest.update(part)
         if self.labels is not None:
-            digest.update(self.labels.numpy().tobytes())
+            digest.update(self.labels.numpy().data)
         return digest.hexdigest()[:16]
 
     def image(self, row: int) -> Tensor:
-        """One image, uint8 (3, size, size): of a picture the middle square, after its shorter side was resized.
-
-        Raises:
-            DataError: the picture is damaged.
-        """
+        """One image, uint8 (3, size, size): of a picture the middle square, after its shorter side was resized."""
         if self.images is not None:
             return self.images[row]
-        assert self.pictures is not None
-        return decode_square(self.pictures.content(row), self.size, self.pictures.origin(row))
+        return resized(decode(self.encoded.content(row), self.encoded.origin(row)), self.size)
 
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
-        """The images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU; threads decode pictures.
-
-        Raises:
-            DataError: a picture is damaged.
-        """
+        """The images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU; threads decode pictures."""
         if self.images is not None:
             return self.images[torch.from_numpy(rows)]
         return torch.stack(list(_decoders().map(self.image, rows.tolist())))
@@ -125,45 +116,25 @@ class ImageSet:
             rows: b of them.
             kinds: size and scale of crops, and how many of them; a picture is decoded once for all.
             key: seeds the draws, together with the row: the same key gives the same crops, in any batch and process.
-
-        Raises:
-            DataError: a picture is damaged.
         """
-        pictures = self.pictures
-        assert pictures is not None
+        pictures = self.encoded
 
         def crops_of(row: int) -> list[Tensor]:
             random = np.random.default_rng([*key, row])
+            image = decode(pictures.content(row), pictures.origin(row))
+            return [
+                torch.stack(
+                    [resized(image, crop.size, draw_box(image.height, image.width, crop, random)) for _ in range(count)]
+                )
+                for crop, count in kinds
+            ]
 
-            def draw(height: int, width: int) -> list[tuple[Box, int]]:
-                return [
-                    (box, crop.size) for crop, count in kinds for box in draw_boxes(height, width, crop, count, random)
-                ]
+        return [torch.stack(of_kind) for of_kind in zip(*_decoders().map(crops_of, rows.tolist()), strict=True)]
 
-            return decode_crops(pictures.content(row), draw, pictures.origin(row))
-
-        found = zip(*_decoders().map(crops_of, rows.tolist()), strict=True)  # by crop, of all pictures
-        return [torch.stack([torch.stack(next(found)) for _ in range(count)], dim=1) for _, count in kinds]
-
-    def batches(
-        self, batch_size: int, device: torch.device | str = "cpu", order: Tensor | None = None
-    ) -> Iterator[Batch]:
-        """Batches of ``rows`` (b,) and ``images`` (b, 3, size, size) on the device, loaded ahead by a thread.
-
-        Args:
-            batch_size: images a batch; the last one may have fewer.
-            device: where the batches go.
-            order: rows to take, in order; None for all, in the order of the set.
-
-        Raises:
-            DataError: while iterating, at the batch with a damaged picture.
-        """
-
-        def load(rows: NDArray[np.int64]) -> Batch:
-            return {"rows": torch.from_numpy(rows), "images": self.batch(rows)}
-
-        order = torch.arange(len(self)) if order is None else order
-        return load_ahead(load, (rows.numpy() for rows in torch.split(order, batch_size)), torch.device(device))
+    def batches(self, batch_size: int, device: torch.device) -> Iterator[Tensor]:
+        """All images in order, (b, 3, size, size) on the device; the last batch may have fewer."""
+        rows = np.split(np.arange(len(self)), range(batch_size, len(self), batch_size))
+        return (batch["images"] for batch in load_ahead(lambda rows: {"images": self.batch(rows)}, rows, device))
 
 
 @lru_cache
@@ -171,32 +142,25 @@ def _decoders() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(thread_name_prefix="decode")
 
 
-def mean_std(images: ImageSet) -> tuple[Triple, Triple]:
+def mean_std(images: ImageSet) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of a training split's pixels, by channel, of values from 0 to 1.
 
     CIFAR, Tiny-ImageNet and ImageNet have :data:`KNOWN_MEAN_STD`; a long-tailed set has the numbers of the full set.
     For other sets they are computed, from at most 1,000 evenly spaced images if these are decoded one by one.
     """
     known = images.name.replace("_", "-").removesuffix("-lt")
-    return KNOWN_MEAN_STD.get(known) or _measured(images)
-
-
-def _measured(images: ImageSet) -> tuple[Triple, Triple]:
+    if known in KNOWN_MEAN_STD:
+        return KNOWN_MEAN_STD[known]
     total, squares, count = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64), 0
     for chunk in _chunks(images):
-        values = chunk.to("cpu", torch.float32) / 255  # (n, 3, h, w)
+        values = chunk.float() / 255  # (n, 3, h, w)
         total += values.sum((0, 2, 3), dtype=torch.float64)
         squares += values.square().sum((0, 2, 3), dtype=torch.float64)
         count += values.numel() // 3
     mean = total / count
     # a channel of one value would otherwise divide by 0
     std = (squares / count - mean.square()).clamp_min(1 / 255**2).sqrt()
-    return _triple(mean), _triple(std)
-
-
-def _triple(values: Tensor) -> Triple:
-    red, green, blue = values.tolist()
-    return red, green, blue
+    return tuple(mean.tolist()), tuple(std.tolist())
 
 
 def _chunks(images: ImageSet) -> Iterable[Tensor]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import statistics
 import warnings
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dystress_text.cli.progress import progress_bar
-from dystress_text.errors import DataError, UserError
+from dystress_text.errors import DataError, ParameterError
 from vision.data.augment import EVALUATION_CROP
-from vision.data.decoding import check, decode_square, image_size
+from vision.data.decoding import check, image_size
 from vision.data.images import ImageSet, mean_std
+from vision.data.pictures import Pictures
 from vision.data.shapes import SHAPES, make_shapes
-from vision.data.sources import Source, find_images
+from vision.data.sources import find_images
 
 MEMORY = 4 * 2**30  # bytes; larger sets are not decoded into memory
 SMALL, USUAL = 96, 224  # images up to this side keep it; an encoder's side for larger ones
@@ -36,6 +37,11 @@ def load_images(
 ) -> ImageSet:
     """A split of a data set.
 
+    Images of up to 96 pixels are small: they are loaded as they are, and cropped on the device. Others, and those that
+    are more than twice as large as the encoder's input, so that crops on the device, which have no filter, would alias,
+    stay encoded. Their random crops are taken from the whole picture; evaluation sees the middle square, after their
+    shorter side became 8/7 of the input: 256 for 224.
+
     Args:
         name_or_path: ``cifar10``, ``cifar100``, ``tiny_imagenet``, ``imagenet100``, ``imagenet1k`` as
             ``data/prepare.py`` has prepared them; ``cifar10_lt``, ``cifar100_lt``, ``imagenet100_lt``, their
@@ -44,37 +50,25 @@ def load_images(
             folder of parquet files in the hub's layout.
         split: ``train`` or ``test``.
         data_dir: folder of prepared data; see :func:`dystress_text.files.places.data_root`.
-        size: side of the images, or of the middle squares of pictures; None for that of :func:`keeps_side`.
+        size: side of the images, or of the middle squares of pictures; None for what is said above.
         skip_corrupt: count damaged images and leave them out, with one warning; this decodes every picture once.
         view: side of the encoder's input, used if ``size`` is None; None for :func:`usual_view`.
-
-    Raises:
-        UserError: an unknown name or split, or data that have not been prepared.
-        NoSuchSplitError: the data do not have the split.
-        DataError: a folder or image is damaged.
     """
-    for side in (size, view):
-        if side is not None and side < 1:
-            raise UserError(f"--image_size: the side of an image must be at least 1 pixel, got {side}")
     if name_or_path == SHAPES:
         return make_shapes(split)
-    source = find_images(name_or_path, split, data_dir)
+    found = find_images(name_or_path, split, data_dir)
+    small = size is not None and size <= SMALL
     if size is None:
-        side = _median_side(source)
+        side = _median_side(found)
         view = view or usual_view(side)
-        small = keeps_side(side, view)
+        small = side <= min(SMALL, 2 * view)
         size = side if small else round(view / EVALUATION_CROP)
-    else:
-        small = size <= SMALL
-    if small and len(source.pictures) * 3 * size * size <= MEMORY:
-        return _decoded(source, size, skip_corrupt)
-    found = len(source.pictures)
+    found = replace(found, size=size)
     if skip_corrupt:
-        source = _without(source, _faults_of(source))
-    return ImageSet(
-        None, source.pictures, _label_tensor(source), source.classes, source.name, source.variant, size,
-        found - len(source.pictures),
-    )  # fmt: skip
+        found = _without_corrupt(found)
+    if not small or len(found) * 3 * size * size > MEMORY:
+        return found
+    return _decoded(found)
 
 
 def usual_view(side: int) -> int:
@@ -82,64 +76,54 @@ def usual_view(side: int) -> int:
     return side if side <= SMALL else USUAL
 
 
-def keeps_side(side: int, view: int) -> bool:
-    """Whether images of this side are small: they are loaded as they are, and cropped on the device.
-
-    Others are larger than 96 pixels, or more than twice as large as the encoder's input, so that crops on the device,
-    which have no filter, would alias. Their random crops are taken from the whole picture; evaluation sees the middle
-    square, after their shorter side became 8/7 of the input: 256 for 224.
-
-    Args:
-        side: of the images.
-        view: side of the encoder's input.
-    """
-    return side <= min(SMALL, 2 * view)
-
-
-def _median_side(source: Source) -> int:
+def _median_side(found: ImageSet) -> int:
     """The median shorter side of 101 evenly spaced images. Decoding names the damaged ones."""
-    pictures = source.pictures
-    count = len(pictures)
+    pictures, last = found.encoded, len(found) - 1
     sides: list[int] = []
-    fault = ""
-    for row in sorted({round(place * (count - 1) / (_HEADERS - 1)) for place in range(_HEADERS)}):
+    fault: DataError | None = None
+    for row in sorted({round(place * last / (_HEADERS - 1)) for place in range(_HEADERS)}):
         try:
             sides.append(min(image_size(pictures.content(row), pictures.origin(row))))
         except DataError as error:
-            fault = fault or str(error)
+            fault = fault or error
     if not sides:
-        raise DataError(f"{source.name}: none of {count:,} images can be decoded: {fault}")
+        raise DataError(f"{found.name}: none of {len(found):,} images can be decoded: {fault}")
     return statistics.median_low(sides)
 
 
-def _decoded(source: Source, side: int, skip_corrupt: bool) -> ImageSet:
-    pictures = source.pictures
-    images = torch.empty(len(pictures), 3, side, side, dtype=torch.uint8)
-    faults: dict[int, str] = {}
-    for row in progress_bar(range(len(pictures)), desc=source.name, unit=" images"):
-        try:
-            images[row] = decode_square(pictures.content(row), side, pictures.origin(row))
-        except DataError as error:
-            if not skip_corrupt:
-                raise DataError(f"{error}; --skip_corrupt leaves such images out") from error
-            faults[row] = str(error)
-    if faults:
-        images = images[[row for row in range(len(images)) if row not in faults]]
-        source = _without(source, faults)
-    variant = source.variant or _copy_of_pixels(source, side)
-    return ImageSet(images, None, _label_tensor(source), source.classes, source.name, variant, side, len(faults))
+def _decoded(found: ImageSet) -> ImageSet:
+    """The set with its images in memory."""
+    images = torch.empty(len(found), 3, found.size, found.size, dtype=torch.uint8)
+    try:
+        for row in progress_bar(range(len(found)), desc=found.name, unit=" images"):
+            images[row] = found.image(row)
+    except DataError as error:
+        raise DataError(f"{error}; skip_corrupt leaves such images out") from error
+    # the hub's sets of 32 x 32 are PNG files, so JPEG files are lossy copies
+    first = found.encoded.content(0)
+    copied = found.size == 32 and isinstance(first, bytes) and first.startswith(b"\xff\xd8\xff")
+    return replace(found, images=images, pictures=None, variant=found.variant or ("JPEG copy" if copied else None))
 
 
-def _copy_of_pixels(source: Source, side: int) -> str | None:
-    """The hub's sets of 32 x 32 are PNG files, so JPEG files are lossy copies."""
-    content = source.pictures.content(0)
-    jpeg = isinstance(content, bytes) and content.startswith(b"\xff\xd8\xff")
-    return "JPEG copy" if jpeg and side == 32 else None
+def _without_corrupt(found: ImageSet) -> ImageSet:
+    """The set without its damaged pictures, if these are few."""
+    faults, count = _faults_of(found.encoded), len(found)
+    if not faults:
+        return found
+    message = f"{len(faults):,} of {count:,} images of {found.name} are corrupt"
+    first = next(iter(faults.values()))
+    if count - len(faults) < 2:
+        raise DataError(f"{message}, too few are left: {first}")
+    if len(faults) > max(CORRUPT_COUNT, CORRUPT_SHARE * count):
+        raise DataError(
+            f"{message}; skip_corrupt leaves out at most {CORRUPT_SHARE:.0%} or {CORRUPT_COUNT}. The first: {first}"
+        )
+    warnings.warn(f"{message} and left out; the first: {first}", stacklevel=3)
+    return replace(found.subset([row for row in range(count) if row not in faults]), corrupt=len(faults))
 
 
-def _faults_of(source: Source) -> dict[int, str]:
+def _faults_of(pictures: Pictures) -> Mapping[int, str]:
     """What is wrong with the damaged pictures, by row."""
-    pictures = source.pictures
 
     def faults_of(rows: range) -> dict[int, str]:
         faults = {}
@@ -154,27 +138,6 @@ def _faults_of(source: Source) -> dict[int, str]:
     with ThreadPoolExecutor() as pool:
         done = progress_bar(pool.map(faults_of, chunks), total=len(chunks), desc="checking", unit=f" x {_CHUNK} images")
         return {row: fault for faults in done for row, fault in faults.items()}
-
-
-def _without(source: Source, faults: dict[int, str]) -> Source:
-    if not faults:
-        return source
-    count = len(source.pictures)
-    intact = [row for row in range(count) if row not in faults]
-    first = next(iter(faults.values()))
-    message = f"{len(faults):,} of {count:,} images of {source.name} are corrupt"
-    if len(intact) < 2:
-        raise DataError(f"{message}, too few are left: {first}")
-    if len(faults) > max(CORRUPT_COUNT, CORRUPT_SHARE * count):
-        raise DataError(
-            f"{message}; --skip_corrupt leaves out at most {CORRUPT_SHARE:.0%} or {CORRUPT_COUNT}. The first: {first}"
-        )
-    warnings.warn(f"{message} and left out; the first: {first}", stacklevel=4)
-    return source.subset(intact)
-
-
-def _label_tensor(source: Source) -> Tensor | None:
-    return None if source.labels is None else torch.tensor(source.labels, dtype=torch.long)
 
 
 @dataclass(frozen=True)
@@ -192,8 +155,8 @@ class Splits:
     train: ImageSet
     test: ImageSet
     view: int
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
     def describe(self) -> dict[str, Any]:
         """For a record."""
@@ -220,43 +183,26 @@ def load_splits(
     seed: int = 0,
     skip_corrupt: bool = False,
 ) -> Splits:
-    """Read the two splits; see :func:`load_images`.
-
-    Args:
-        name: of the data set, or a folder.
-        data_dir: folder of prepared data.
-        view: side of the encoder's input; None for :func:`usual_view`.
-        limit: images to draw from each split; None for all.
-        seed: of that draw.
-        skip_corrupt: count damaged images and leave them out.
-
-    Raises:
-        UserError: the data do not exist, have no labels, or are of one class.
-        DataError: the data are damaged.
-    """
+    """Read the two splits; see :func:`load_images`. ``limit`` images are drawn from each with the seed."""
     train = load_images(name, "train", data_dir, None, skip_corrupt, view)
     test = load_images(name, "test", data_dir, train.size, skip_corrupt)
     view = view or usual_view(train.size)
     mean, std = mean_std(train)
     train, test = (images.sample(limit, seed) for images in (train, test))
-    check_labels(train, test)
+    _check_labels(train, test)
     return Splits(train, test, view, mean, std)
 
 
-def check_labels(train: ImageSet, test: ImageSet) -> None:
-    """Refuse images on which no classifier can be trained and tested.
-
-    Raises:
-        UserError: labels are missing, of one class, or of other classes in the test split.
-    """
-    for images, split in ((train, "training"), (test, "test")):
-        if images.labels is None:
-            raise UserError(f"--dataset: the {split} images of {images.name} have no labels (class folders)")
-    assert train.labels is not None
+def _check_labels(train: ImageSet, test: ImageSet) -> None:
+    """Refuse images on which no classifier can be trained and tested."""
+    if train.labels is None or test.labels is None:
+        split = "training" if train.labels is None else "test"
+        raise ParameterError("dataset", f"the {split} images of {train.name} have no labels (class folders)")
     if train.classes != test.classes:
-        raise UserError(
-            f"--dataset: {train.name} has {len(train.classes)} classes for training and {len(test.classes)} for the "
-            "test, or their names differ; they must be the same"
+        raise ParameterError(
+            "dataset",
+            f"{train.name} has {len(train.classes)} classes for training and {len(test.classes)} for the test, or "
+            "their names differ; they must be the same",
         )
     if len(torch.unique(train.labels)) < 2:
-        raise UserError(f"--dataset: the training images of {train.name} are of one class only; a classifier needs two")
+        raise ParameterError("dataset", f"the training images of {train.name} are of one class; a classifier needs two")

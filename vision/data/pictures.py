@@ -3,89 +3,108 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from dystress_text.errors import DataError, reason_of
+from dystress_text.files.places import cache_root
 
-class Pictures(Protocol):
-    """Encoded pictures by their row."""
-
-    def __len__(self) -> int: ...
-
-    def content(self, row: int) -> bytes | Path:
-        """The content of an image file, or its path."""
-
-    def origin(self, row: int) -> str:
-        """The picture's name in errors."""
-
-    def subset(self, rows: Sequence[int]) -> Pictures:
-        """The pictures at ``rows``, in that order."""
-
-    def fingerprint(self) -> Iterable[bytes]:
-        """Names and sizes of the pictures, for a checksum."""
+_IMAGE_COLUMNS = ("img", "image")
+_LABEL_COLUMNS = ("label", "fine_label")  # CIFAR-100 has coarse ones too
 
 
 @dataclass(frozen=True)
-class PictureFiles:
-    """Pictures in files of their own."""
-
-    paths: Sequence[Path]
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def content(self, row: int) -> Path:
-        return self.paths[row]
-
-    def origin(self, row: int) -> str:
-        return str(self.paths[row])
-
-    def subset(self, rows: Sequence[int]) -> PictureFiles:
-        return PictureFiles([self.paths[row] for row in rows])
-
-    def fingerprint(self) -> Iterable[bytes]:
-        return (f"{path.parent.name}/{path.name} {path.stat().st_size}\n".encode() for path in self.paths)
-
-
-@dataclass(frozen=True)
-class PictureRows:
-    """Pictures in rows of parquet files.
+class Pictures:
+    """Encoded pictures by their row.
 
     Attributes:
-        contents: (n,) binary; in memory, or mapped into it from a file.
-        shards: the parquet files, in the order of their rows.
-        counts: rows of each.
-        rows: (m,) the rows that are chosen, in order.
+        contents: paths of image files, or a column of their bytes, which may be mapped into memory.
+        rows: of the contents, those that are chosen, in order.
+        place: where the column comes from, for errors.
     """
 
-    contents: pa.ChunkedArray
-    shards: Sequence[Path]
-    counts: Sequence[int]
+    contents: Sequence[Path] | pa.ChunkedArray
     rows: NDArray[np.int64]
+    place: str = ""
+
+    @classmethod
+    def of_files(cls, paths: Sequence[Path]) -> Pictures:
+        """Pictures in files of their own."""
+        return cls(paths, np.arange(len(paths)))
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def content(self, row: int) -> bytes:
-        content: bytes = self.contents[int(self.rows[row])].as_py()
+    def content(self, row: int) -> bytes | Path:
+        """The content of an image file, or its path."""
+        found = self.contents[int(self.rows[row])]
+        content: bytes | Path = found if isinstance(found, Path) else found.as_py()
         return content
 
     def origin(self, row: int) -> str:
-        place, ends = int(self.rows[row]), np.cumsum(self.counts)
-        shard = int(np.searchsorted(ends, place, side="right"))
-        return f"{self.shards[shard]}, row {place - (int(ends[shard]) - self.counts[shard])}"
+        """The picture's name in errors."""
+        content = self.contents[int(self.rows[row])]
+        return str(content) if isinstance(content, Path) else f"{self.place}, row {self.rows[row]}"
 
-    def subset(self, rows: Sequence[int]) -> PictureRows:
-        return PictureRows(self.contents, self.shards, self.counts, self.rows[np.asarray(rows, dtype=np.int64)])
+    def subset(self, rows: Sequence[int]) -> Pictures:
+        """The pictures at ``rows``, in that order."""
+        return replace(self, rows=self.rows[np.asarray(rows, dtype=np.int64)])
 
     def fingerprint(self) -> Iterable[bytes]:
-        lengths = pc.binary_length(self.contents).to_numpy()
-        yield from (f"{path.name} {count}\n".encode() for path, count in zip(self.shards, self.counts, strict=True))
-        yield self.rows.tobytes()
-        yield lengths.astype(np.int64)[self.rows].tobytes()
+        """Names and sizes of the files, or the column's rows and the lengths of their content, for a checksum."""
+        if isinstance(self.contents, pa.ChunkedArray):
+            lengths = pc.binary_length(self.contents).to_numpy().astype(np.int64)
+            return self.rows.tobytes(), lengths[self.rows].tobytes()
+        paths = (self.contents[row] for row in self.rows)
+        return (f"{path.parent.name}/{path.name} {path.stat().st_size}\n".encode() for path in paths)
+
+
+def read_parquet(files: Sequence[Path]) -> tuple[Pictures, Tensor | None, tuple[str, ...]]:
+    """Pictures, their labels or None, and the names of the classes (numbers where the files do not name them).
+
+    A row of a parquet file cannot be read without its neighbours. ``datasets`` therefore copies the files once to a
+    cache, from where they are mapped into memory.
+
+    Args:
+        files: of one split, with a column ``image`` or ``img``, whose field ``bytes`` holds image files, and perhaps
+            one of classes, ``label`` or ``fine_label``.
+    """
+    import datasets  # slow to import
+
+    datasets.disable_progress_bars()
+    place = str(files[0]) if len(files) == 1 else f"{files[0]} to {files[-1].name}"
+    file = files[0]
+    try:
+        for file in files:
+            names = pq.read_schema(file).names
+        image = next((name for name in _IMAGE_COLUMNS if name in names), None)
+        label = next((name for name in _LABEL_COLUMNS if name in names), None)
+        if image is None:
+            raise ValueError(f"no column of images ({' or '.join(_IMAGE_COLUMNS)})")
+        columns = [image] if label is None else [image, label]
+        cache = str(cache_root() / "datasets")
+        stored = datasets.Dataset.from_parquet([str(path) for path in files], columns=columns, cache_dir=cache)
+        contents = pc.struct_field(stored.data.table[image], "bytes")
+    except Exception as error:  # the libraries that read tables have many kinds
+        raise DataError(f"{file} is damaged or of another layout: {reason_of(error.__cause__ or error)}") from error
+    pictures = Pictures(contents, np.arange(len(contents)), place)
+    if contents.null_count:
+        raise DataError(f"{place} has rows without an image")
+    if label is None:
+        return pictures, None, ()
+    column = stored.data.table[label]
+    labels = column.to_pylist()
+    if column.null_count or not pa.types.is_integer(column.type) or min(labels, default=0) < 0:
+        raise DataError(f"{place} has rows without a class")
+    named = getattr(stored.features[label], "names", None) or range(max(labels, default=-1) + 1)
+    if len(named) <= max(labels, default=-1):
+        raise DataError(f"{place} has classes without a name")
+    return pictures, torch.tensor(labels), tuple(map(str, named))

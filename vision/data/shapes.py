@@ -13,7 +13,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dystress_text.errors import UserError
 from vision.data.images import ImageSet
 
 SHAPES = "shapes"  # the name of the set
@@ -28,20 +27,7 @@ NOISE = 0.04
 
 
 def make_shapes(split: str, seed: int = 0, per_class: int = 256) -> ImageSet:
-    """Draw the training or the test split, the same for the same arguments.
-
-    Args:
-        split: ``train`` or ``test``.
-        seed: of colours, places, sizes and noise; the splits differ under one seed.
-        per_class: images of each of the ten classes.
-
-    Raises:
-        UserError: an unknown split, or less than one image a class.
-    """
-    if split not in HUES:
-        raise UserError(f"--split: unknown split {split!r}; known are {', '.join(HUES)}")
-    if per_class < 1:
-        raise UserError(f"--per_class: a class needs at least 1 image, got {per_class}")
+    """Draw the training or the test split, the same for the same arguments."""
     generator = torch.Generator().manual_seed(2 * seed + (split == "test"))
     images = torch.cat([_draw(figure, split, per_class, generator) for figure in _FIGURES])
     labels = torch.arange(len(CLASSES)).repeat_interleave(per_class)

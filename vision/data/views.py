@@ -45,12 +45,7 @@ class RandomViews:
     def load(self, rows: NDArray[np.int64], step: int) -> Batch:
         """What :meth:`on_device` needs of the images at ``rows``, on the CPU.
 
-        Args:
-            rows: b of them.
-            step: another step gives other crops of the same picture.
-
-        Raises:
-            DataError: a picture is damaged.
+        Another ``step`` gives other crops of the same picture.
         """
         if self.images.pictures is None:
             return {"images": self.images.batch(rows)}
@@ -70,14 +65,7 @@ class RandomViews:
     ) -> Iterator[tuple[Tensor, list[Tensor]]]:
         """Batches of rows (b,) on the CPU and their views on the device, loaded ahead by a thread.
 
-        Args:
-            batch_size: images a batch; the last one may have fewer.
-            device: where the views go.
-            step: as for :meth:`load`.
-            order: rows to take, in order; None for all, in the order of the set.
-
-        Raises:
-            DataError: while iterating, at the batch with a damaged picture.
+        The last batch may have fewer images. ``order`` are the rows to take; by default all, in the order of the set.
         """
         order = torch.arange(len(self.images)) if order is None else order
         split = torch.split(order, batch_size)

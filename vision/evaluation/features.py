@@ -9,8 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from dystress_text.core.vectors import unit_vectors
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError
 from vision.data.augment import evaluation_transform
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
@@ -49,48 +48,18 @@ def image_features(
     images: ImageSet,
     transform: Transform,
     batch_size: int = 256,
-    normalise: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Features of all images, in evaluation mode.
+    """Features of all images, in evaluation mode: (n, feature_dim) in fp32, on the encoder's device.
 
-    Args:
-        encoder: on the device that computes.
-        images: n of them. A set in memory is copied to that device as a whole.
-        transform: of a batch; see :func:`vision.data.augment.evaluation_transform`. Only it may draw random numbers.
-        batch_size: images at a time.
-        normalise: scale features to length 1.
-        dtype: of the products, by autocast.
-
-    Returns:
-        (n, feature_dim) in fp32, on the encoder's device.
-
-    Raises:
-        UserError: a feature is not finite.
+    ``dtype`` is that of the products, by autocast. Features that are not finite are refused.
     """
-    device = next(encoder.parameters()).device
-    if images.images is not None:
-        batches: Iterable[Tensor] = torch.split(images.images.to(device), batch_size)
-    else:
-        batches = (batch["images"] for batch in images.batches(batch_size, device))
-    features = torch.cat(_features(encoder, map(transform, batches), dtype))
-    return unit_vectors(features) if normalise else features
+    batches = images.batches(batch_size, next(encoder.parameters()).device)
+    return torch.cat(_features(encoder, map(transform, batches), dtype))
 
 
 def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int = 256) -> list[Tensor]:
-    """Features of each random view of all images, in fp32 and evaluation mode.
-
-    Args:
-        encoder: on the device that computes.
-        views: of n images.
-        batch_size: images at a time.
-
-    Returns:
-        ``views.count`` times (n, feature_dim), on the encoder's device.
-
-    Raises:
-        UserError: a feature is not finite.
-    """
+    """Features of each random view of all images, as :func:`image_features`: ``views.count`` times (n, feature_dim)."""
     device = next(encoder.parameters()).device
     inputs = (torch.cat(seen) for _, seen in views.batches(batch_size, device, step=0))
     batches = [found.chunk(views.count) for found in _features(encoder, inputs)]
@@ -104,5 +73,5 @@ def _features(encoder: ImageEncoder, inputs: Iterable[Tensor], dtype: torch.dtyp
     with evaluating(encoder), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
         found = [encoder.features(batch).float() for batch in inputs]
     if not torch.stack([features.isfinite().all() for features in found]).all():  # one read for all
-        raise UserError("--model: the encoder gives features with NaN or infinite entries, so no score can be computed")
+        raise ParameterError("model", "its features have NaN or infinite entries, so no score can be computed")
     return found

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from torch import Tensor, nn
 
-from dystress_text.errors import TrainingError, UserError
+from dystress_text.errors import ParameterError, TrainingError
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
-from vision.evaluation.accuracy import Accuracy
 from vision.evaluation.features import Transform, evaluating
+from vision.evaluation.knn import Accuracy
 from vision.resnet import ImageEncoder
 
 # the paper's, by the class names of data/README.md, which says what counts they come from
@@ -26,47 +27,27 @@ NAMED_WEIGHTS: dict[str, dict[str, float]] = {
     "chaoyang": {"normal": 1.264, "serrated": 1.667, "adenocarcinoma": 1.0, "adenoma": 2.114},
 }
 _LISTED = 20  # classes that an error names
+_DROPS = (0.6, 0.8)  # shares of the run after which the learning rate is a tenth: epochs 30 and 40 of 50
 
 
 @dataclass(frozen=True)
 class FineTuningRecipe:
-    """How fine-tuning runs; the defaults are the paper's.
+    """How fine-tuning by plain SGD runs; the defaults are the paper's.
 
     Attributes:
         epochs: of training.
         batch_size: images a step.
         learning_rate: None for 0.1, with two classes 1.0.
-        momentum: of SGD; the paper names none.
-        drops: shares of the run after which the learning rate is a tenth: epochs 30 and 40 of 50.
     """
 
     epochs: int = 50
     batch_size: int = 128
     learning_rate: float | None = None
-    momentum: float = 0.0
-    drops: tuple[float, ...] = (0.6, 0.8)
 
     def rate(self, epoch: int, classes: int) -> float:
         """The learning rate of an epoch, counted from 0."""
         start = self.learning_rate or (1.0 if classes == 2 else 0.1)
-        return start * 0.1 ** sum(epoch >= round(share * self.epochs) for share in self.drops)
-
-
-@dataclass(frozen=True)
-class FineTuningResult:
-    """Figures of the classifier after the last epoch, on the test images.
-
-    Attributes:
-        accuracy: top-1 and top-5.
-        balanced_accuracy: mean over the classes of their accuracy, x 100; None unless there are two.
-        auc: area under the ROC curve, x 100, the same whichever class is called positive; None unless there are two.
-        last_loss: mean training loss of the last epoch.
-    """
-
-    accuracy: Accuracy
-    balanced_accuracy: float | None
-    auc: float | None
-    last_loss: float
+        return start * 0.1 ** sum(epoch >= round(share * self.epochs) for share in _DROPS)
 
 
 class Classifier(nn.Module):
@@ -105,21 +86,15 @@ def fine_tune(
 
     Returns:
         The classifier and its mean training loss in the last epoch.
-
-    Raises:
-        UserError: a weight of a class that is not there, or fewer than two images a step.
-        TrainingError: the loss is not finite.
     """
     recipe, train = recipe or FineTuningRecipe(), views.images
     weights = weights_of(class_weights or {}, train.classes)
-    if min(recipe.batch_size, len(train)) < 2:
-        raise UserError("fine-tuning needs at least two images a step: batch normalisation needs two")
     assert train.labels is not None
     model = Classifier(encoder, len(train.classes), seed).train()
     device = next(model.parameters()).device
     labels = train.labels.to(device)
     weights = weights.to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=recipe.rate(0, len(train.classes)), momentum=recipe.momentum)
+    optimizer = torch.optim.SGD(model.parameters(), lr=recipe.rate(0, len(train.classes)))
     generator = torch.Generator().manual_seed(seed)
     total = torch.zeros((), device=device)
     for epoch in range(recipe.epochs):
@@ -138,38 +113,38 @@ def fine_tune(
             seen += len(rows)
         if not total.isfinite():
             raise TrainingError(
-                f"fine-tuning diverged in epoch {epoch + 1}: the loss is {total.item() / seen}; lower --transfer_lr"
+                f"fine-tuning diverged in epoch {epoch + 1}: the loss is {total.item() / seen}; lower the learning rate"
             )
     return model, total.item() / seen
 
 
 @torch.no_grad()
-def score_classifier(
-    model: Classifier, test: ImageSet, transform: Transform, last_loss: float, batch_size: int = 256
-) -> FineTuningResult:
-    """The figures of a fine-tuned classifier on test images."""
+def score_classifier(model: Classifier, test: ImageSet, transform: Transform, batch_size: int = 256) -> dict[str, Any]:
+    """The figures of a fine-tuned classifier on test images, x 100.
+
+    Top-1 and top-5, and for two classes the balanced accuracy, the mean over the classes of their accuracy, and the
+    area under the ROC curve, the same whichever class is called positive.
+    """
     assert test.labels is not None
-    device = next(model.parameters()).device
     labels = test.labels
     with evaluating(model):
-        batches = test.batches(batch_size, device)
-        logits = torch.cat([model(transform(batch["images"])).cpu() for batch in batches])
+        batches = test.batches(batch_size, next(model.parameters()).device)
+        logits = torch.cat([model(transform(batch)).cpu() for batch in batches])
     if logits.shape[1] > 1:
-        return FineTuningResult(Accuracy.of(logits, labels), None, None, last_loss)
+        return {"accuracy": asdict(Accuracy.of(logits, labels)), "balanced_accuracy": None, "auc": None}
     scores = torch.cat([torch.zeros_like(logits), logits], dim=1)  # the first class's logit is 0
-    return FineTuningResult(
-        Accuracy.of(scores, labels),
-        100 * float(balanced_accuracy_score(labels, scores.argmax(1))),
-        100 * float(roc_auc_score(labels, logits[:, 0])),
-        last_loss,
-    )
+    return {
+        "accuracy": asdict(Accuracy.of(scores, labels)),
+        "balanced_accuracy": 100 * float(balanced_accuracy_score(labels, scores.argmax(1))),
+        "auc": 100 * float(roc_auc_score(labels, logits[:, 0])),
+    }
 
 
 def parse_class_weights(words: Sequence[str]) -> dict[str, float]:
-    """Weights by class from the words of ``--class_weights``: one of :data:`NAMED_WEIGHTS`, or ``CLASS=WEIGHT`` each.
+    """Weights by class from one of :data:`NAMED_WEIGHTS`, or from ``CLASS=WEIGHT`` each.
 
     Raises:
-        UserError: the words are neither, a class is named twice, or a weight is not positive and finite.
+        ParameterError: the words are neither, or a weight is not positive and finite.
     """
     if len(words) == 1 and words[0] in NAMED_WEIGHTS:
         return NAMED_WEIGHTS[words[0]]
@@ -177,29 +152,22 @@ def parse_class_weights(words: Sequence[str]) -> dict[str, float]:
     for word in words:
         name, _, number = word.rpartition("=")
         try:
-            weight = float(number)
+            weights[name] = float(number)
         except ValueError:
             name = ""
-        if not name:
-            raise UserError(f"--class_weights: {word!r} is neither CLASS=WEIGHT nor one of {', '.join(NAMED_WEIGHTS)}")
-        if name in weights:
-            raise UserError(f"--class_weights: {name!r} is named twice")
-        if not 0 < weight < float("inf"):
-            raise UserError(f"--class_weights: must be above 0, got {word}")
-        weights[name] = weight
+        if not name or not 0 < weights[name] < float("inf"):
+            known = ", ".join(NAMED_WEIGHTS)
+            raise ParameterError("class_weights", f"{word!r} is neither CLASS=WEIGHT, above 0, nor one of {known}")
     return weights
 
 
 def weights_of(class_weights: Mapping[str, float], classes: Sequence[str]) -> Tensor:
-    """The weight of each class, float32 (classes,); 1 for those that are not named.
-
-    Raises:
-        UserError: a class that is not there.
-    """
+    """The weight of each class, float32 (classes,); 1 for those that are not named, and no others may be named."""
     for name in class_weights:
         if name not in classes:
             more = f", ... ({len(classes):,} in all)" if len(classes) > _LISTED else ""
-            raise UserError(f"--class_weights: no class {name!r}; known are {', '.join(classes[:_LISTED])}{more}")
+            known = ", ".join(classes[:_LISTED])
+            raise ParameterError("class_weights", f"no class {name!r}; known are {known}{more}")
     return torch.tensor([class_weights.get(name, 1.0) for name in classes])
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from dystress_text.cli.extras import require
 from dystress_text.core.geometry import (
     alignment,
     interclass_uniformity,
@@ -18,7 +17,7 @@ from dystress_text.core.geometry import (
     tolerance,
     uniformity,
 )
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError, reason_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,19 +47,21 @@ class Geometry:
     false_negative: tuple[int, ...]
     true_negative: tuple[int, ...]
 
+    @classmethod
+    def of(cls, result: Mapping[str, Any]) -> Geometry:
+        """From a record, which may hold more."""
+        return cls(**{entry.name: result[entry.name] for entry in fields(cls)})
+
 
 def measure_geometry(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor, bins: int = 100) -> Geometry:
-    """The figures of one set of images.
+    """The figures of n images of at least two classes.
 
     Args:
         features: (n, dim), of the images without augmentation.
         view1: (n, dim), of an augmented view of each.
         view2: (n, dim), of another one.
-        labels: (n,) classes, at least two.
+        labels: (n,) classes.
         bins: of the histograms.
-
-    Raises:
-        ValueError: shapes do not fit, or labels are of one class.
     """
     labels = labels.to(features.device)
     pairs = similarity_histograms(view1, view2, labels, bins)
@@ -76,53 +77,24 @@ def measure_geometry(features: Tensor, view1: Tensor, view2: Tensor, labels: Ten
     )
 
 
-def check_plot(file: Path) -> None:
-    """Refuse a file that :func:`plot_geometry` cannot draw, before anything is computed for it.
-
-    Raises:
-        UserError: matplotlib is missing or does not know the ending, or the folder does not exist.
-    """
-    require("plots", "--plot")
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    known = FigureCanvasBase.get_supported_filetypes()
-    if file.suffix[1:].lower() not in known:
-        raise UserError(f"--plot: {str(file)!r} has none of the endings of pictures: {', '.join(known)}")
-    if not file.parent.is_dir() or file.is_dir():
-        raise UserError(f"--plot: {str(file)!r} cannot be written: it is a folder, or {str(file.parent)!r} is not one")
-
-
 def plot_geometry(found: Mapping[str, Geometry], title: str, file: Path) -> None:
-    """Draw the similarity histograms of each encoder side by side, on one scale, 6 cm each.
-
-    Args:
-        found: figures by the name of the encoder, in order.
-        title: of the whole.
-        file: the picture; its ending gives the format.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
-    import matplotlib.pyplot as plt  # an extra, needed for pictures only
-
-    from dystress_text.report.plots import save, style
+    """Draw the similarity histograms of each encoder side by side, on one scale; the file's ending gives the format."""
+    from dystress_text.report.plots import save, style  # an extra, needed for pictures only
 
     with style():
         figure = draw_geometry(found, title)
     try:
         save(figure, file)
-    except OSError as error:
-        raise UserError(f"--plot: cannot write {str(file)!r}: {error.strerror or error}") from error
-    finally:
-        plt.close(figure)
+    except (OSError, ValueError) as error:
+        raise ParameterError("plot", f"cannot write {str(file)!r}: {reason_of(error)}") from error
 
 
 def draw_geometry(found: Mapping[str, Geometry], title: str) -> Figure:
-    """The figure of :func:`plot_geometry`, in matplotlib's current style."""
+    """The figure of :func:`plot_geometry`, in matplotlib's current style; 6 cm for an encoder."""
     import matplotlib.pyplot as plt
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    from dystress_text.report.plots import STYLES, dress  # and its backend, which needs no screen
+    from dystress_text.report.plots import STYLES, dress, legend_below
 
     layout = ConstrainedLayoutEngine(wspace=0.06)  # or the panels' outer ticks meet
     size = (len(found) * 6 / 2.54, 2.9 if len(found) > 1 else 3.2)
@@ -142,15 +114,10 @@ def draw_geometry(found: Mapping[str, Geometry], title: str) -> Figure:
             f"uniformity {geometry.uniformity:.2f}, inter-class {geometry.interclass_uniformity:.2f}"
         )
         dress(axes, "", "")
-        axes.set_title(f"{_short(Path(name).name or name)}\n{figures}", fontsize=7)
+        # the end of a long name, in which matplotlib reads no formula
+        axes.set_title(f"{(Path(name).name or name)[-30:]}\n{figures}".replace("$", r"\$"), fontsize=7)
     row[0][0].set_ylabel(f"share of pairs (% a bin of {2 / (len(edges) - 1):.2g})")
-    handles, labels = row[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3 if len(found) > 1 else 1, frameon=False)
+    legend_below(figure, row[0][0], columns=3 if len(found) > 1 else 1)
     figure.suptitle(title, fontsize=8)
     figure.draw_without_rendering()  # lays it out in the current style
     return figure
-
-
-def _short(name: str, most: int = 30) -> str:
-    """A name that fits above its panel and that matplotlib does not read as a formula."""
-    return (name if len(name) <= most else f"...{name[3 - most :]}").replace("$", r"\$")

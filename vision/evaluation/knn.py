@@ -6,25 +6,44 @@ Neighbours are found in blocks of queries and of the bank, so that memory does n
 
 from __future__ import annotations
 
-import math
-from typing import Literal, get_args
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from dystress_text.core.vectors import unit_vectors
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError
+from vision.data.images import ImageSet
+from vision.evaluation.features import Transform, image_features
+from vision.resnet import ImageEncoder
 
 QUERIES, BANK = 512, 32_768  # rows in a block: 16 M products at a time
-
-Weights = Literal["distance", "uniform"]
-WEIGHTS: tuple[Weights, ...] = get_args(Weights)
+TEMPERATURE = 0.1  # the paper's
 
 
-def cosine_votes(
-    bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int = 200, temperature: float = 0.1
-) -> Tensor:
-    """Votes of the k most similar features, each weighing ``exp(s / temperature)`` (Wu et al., 2018).
+@dataclass(frozen=True)
+class Accuracy:
+    """Shares of images x 100.
+
+    Attributes:
+        top1: whose class is ranked first.
+        top5: whose class is among the first five; None for five classes or fewer.
+    """
+
+    top1: float
+    top5: float | None
+
+    @classmethod
+    def of(cls, scores: Tensor, labels: Tensor) -> Accuracy:
+        """Of scores (n, classes), where the lower class number wins a tie, and labels (n,)."""
+        ranked = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :5]  # (n, 5 at most)
+        right = ranked == labels.to(scores.device)[:, None]
+        top5 = 100 * right.any(1).double().mean().item() if scores.shape[1] > 5 else None
+        return cls(100 * right[:, 0].double().mean().item(), top5)
+
+
+def cosine_votes(bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int = 200) -> Tensor:
+    """Votes of the k most similar features, each weighing ``exp(s / 0.1)`` (Wu et al., 2018).
 
     Args:
         bank: (n, dim) features, of any length.
@@ -32,45 +51,23 @@ def cosine_votes(
         queries: (m, dim).
         classes: their number.
         k: neighbours.
-        temperature: the paper's 0.1.
 
     Returns:
         (m, classes), relative to the weight of the nearest neighbour, so that they cannot overflow.
-
-    Raises:
-        UserError: ``k`` is not within the bank, or the temperature is not positive and finite.
     """
-    if not 0 < temperature < math.inf:
-        raise UserError(f"--knn_temperature: must be above 0, got {temperature:g}")
-    similarity, place = _nearest(unit_vectors(bank), unit_vectors(queries), k, "--k")
-    return _count(((similarity - similarity[:, :1]) / temperature).exp(), bank_labels[place], classes)
+    similarity, place = _nearest(unit_vectors(bank), unit_vectors(queries), k)
+    return _count(((similarity - similarity[:, :1]) / TEMPERATURE).exp(), bank_labels[place], classes)
 
 
-def l2_votes(
-    bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int = 1, weights: Weights = "distance"
-) -> Tensor:
-    """Votes of the k features at the least Euclidean distance, as scikit-learn's KNeighborsClassifier counts them.
+def l2_votes(bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int) -> Tensor:
+    """Votes of the k features at the least Euclidean distance, each weighing its inverse.
 
-    Args:
-        bank: (n, dim) features; their length counts.
-        bank_labels: (n,) classes.
-        queries: (m, dim).
-        classes: their number.
-        k: neighbours.
-        weights: ``distance`` weighs by inverse distance (exact matches, if any, are the only ones that count),
-            ``uniform`` counts each as one.
-
-    Returns:
-        (m, classes).
-
-    Raises:
-        UserError: ``k`` is not within the bank.
+    scikit-learn's KNeighborsClassifier counts them so: exact matches, if any, are the only ones that count. Arguments
+    are those of :func:`cosine_votes`, but the features' length matters.
     """
     # in fp64, as products of close vectors cancel
     norms = torch.linalg.vector_norm(bank, dim=1, dtype=torch.float64).square()
-    _, place = _nearest(bank, queries, k, "--l2_k", -norms / 2)
-    if weights == "uniform":
-        return _count(torch.ones_like(place, dtype=torch.float64), bank_labels[place], classes)
+    _, place = _nearest(bank, queries, k, -norms / 2)
     votes = [
         _count(_inverse_distances(bank[near], rows), bank_labels[near], classes)
         for near, rows in zip(torch.split(place, QUERIES), torch.split(queries, QUERIES), strict=True)
@@ -78,19 +75,14 @@ def l2_votes(
     return torch.cat(votes)
 
 
-def check_neighbours(k: int, bank: int, option: str = "--k") -> None:
-    """Refuse a number of neighbours that the bank does not have.
-
-    Raises:
-        UserError: ``k`` is not within 1 and ``bank``.
-    """
+def check_neighbours(k: int, bank: int) -> None:
+    """Refuse a number of neighbours that the bank does not have."""
     if not 1 <= k <= bank:
-        raise UserError(f"{option}: {k} neighbours of a bank of {bank:,} images; give 1 to {bank:,}")
+        raise ParameterError("k", f"{k} neighbours of a bank of {bank:,} images; give 1 to {bank:,}")
 
 
-def _nearest(bank: Tensor, queries: Tensor, k: int, option: str, offset: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _nearest(bank: Tensor, queries: Tensor, k: int, offset: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The k highest products (plus ``offset`` (n,), in its precision) of each query: values and places, (m, k)."""
-    check_neighbours(k, len(bank), option)
     dtype = bank.dtype if offset is None else offset.dtype
     values, places = [], []
     for rows in torch.split(queries.to(dtype), QUERIES):
@@ -118,3 +110,17 @@ def _inverse_distances(neighbours: Tensor, queries: Tensor) -> Tensor:
 def _count(weights: Tensor, labels: Tensor, classes: int) -> Tensor:
     """Sums of weights (m, k) by label (m, k): (m, classes)."""
     return weights.new_zeros(len(weights), classes).scatter_add_(1, labels, weights)
+
+
+def online_knn(
+    encoder: ImageEncoder, bank: ImageSet, queries: ImageSet, transform: Transform, k: int, dtype: torch.dtype
+) -> dict[str, float]:
+    """The paper's kNN accuracy of an encoder while it trains, by its name, such as ``knn200``.
+
+    The labelled training images of the bank vote on the queries. ``dtype`` is that of the encoder's products.
+    """
+    assert bank.labels is not None
+    assert queries.labels is not None
+    known, asked = (image_features(encoder, images, transform, dtype=dtype) for images in (bank, queries))
+    votes = cosine_votes(known, bank.labels.to(known.device), asked, len(bank.classes), k)
+    return {f"knn{k}": Accuracy.of(votes, queries.labels).top1}

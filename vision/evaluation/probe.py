@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dystress_text.cli.progress import progress_bar
-from dystress_text.errors import UserError
 from vision.data.views import RandomViews
 from vision.evaluation.features import evaluating
 from vision.resnet import ImageEncoder
@@ -24,8 +22,6 @@ EPOCHS = 90
 BATCH_SIZE = 256
 LEARNING_RATE = 0.1  # for 256 images a step; proportional to that number
 MOMENTUM = 0.9
-
-Probe = Literal["augmented", "fixed"]
 
 
 def linear_probe(
@@ -37,7 +33,7 @@ def linear_probe(
     batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> Tensor:
-    """Scores of a linear classifier on fixed features, trained by SGD with momentum, cosine schedule and no decay.
+    """Scores (m, classes) of a linear classifier on fixed features by SGD with momentum, cosine schedule and no decay.
 
     Features are first shifted by their mean and divided by one number, so that their entries have a mean square of 1
     over the training images. This does not change what a linear classifier can express, but one learning rate then
@@ -51,14 +47,7 @@ def linear_probe(
         epochs: of training.
         batch_size: features a step; the learning rate is 0.1 times this over 256.
         seed: of the order. The caller's random state does not change.
-
-    Returns:
-        (m, classes) logits.
-
-    Raises:
-        UserError: there is only one class.
     """
-    _check_classes(labels)
     mean = train.mean(0)
     x, y = train - mean, labels.to(train.device)
     deviation = torch.linalg.vector_norm(x) / math.sqrt(x.numel())
@@ -85,29 +74,15 @@ def augmented_probe(
     batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> Tensor:
-    """Scores of a linear classifier that is trained on random views, as in the linear evaluation of SimCLR.
+    """Scores (m, classes) of a linear classifier trained on random views, as in the linear evaluation of SimCLR.
 
     The schedule is that of :func:`linear_probe`. The encoder is frozen and in evaluation mode. Features enter as they
     are, and images that do not fill the last batch of an epoch are left out of it.
-
-    Args:
-        encoder: on the device that computes.
-        views: of n labelled images, one view of each.
-        queries: (m, feature_dim) features to score.
-        epochs: of training.
-        batch_size: images a step; the learning rate is 0.1 times this over 256.
-        seed: of the order. What the views draw on the device comes from the caller's random state.
-
-    Returns:
-        (m, classes) logits.
-
-    Raises:
-        UserError: there is only one class.
-        DataError: a picture is damaged.
+    Arguments are those of :func:`linear_probe`, with one view of each labelled image in place of features. What the
+    views draw on the device comes from the caller's random state.
     """
     labels, device = views.images.labels, queries.device
     assert labels is not None
-    _check_classes(labels)
     generator = torch.Generator().manual_seed(seed)
     batch_size = min(batch_size, len(labels))
     per_epoch = len(labels) // batch_size
@@ -125,11 +100,6 @@ def augmented_probe(
         shown = progress_bar(batches(), total=steps, desc="linear probe", unit=" steps")
         weight, bias = _train(shown, steps, len(views.images.classes), batch_size, queries)
     return F.linear(queries, weight, bias)
-
-
-def _check_classes(labels: Tensor) -> None:
-    if len(torch.unique(labels)) < 2:
-        raise UserError("--tasks linear: the training images are of one class only; a classifier needs two")
 
 
 def _train(

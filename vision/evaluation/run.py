@@ -5,85 +5,46 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dystress_text.errors import UserError
+from dystress_text.cli.text_table import lay_out
+from dystress_text.errors import ParameterError
 from dystress_text.files.whole import versions, write_json
 from dystress_text.training.presets import PAPER, rows_of
 from dystress_text.training.run_folder import RECORD, read_record, vision_file
 from vision.data.augment import crop_of
 from vision.data.loading import Splits, load_splits
-from vision.evaluation.accuracy import Accuracy
-from vision.evaluation.fine_tuning import FineTuningRecipe, FineTuningResult, parse_class_weights, weights_of
+from vision.evaluation.fine_tuning import parse_class_weights, weights_of
 from vision.evaluation.geometry import Geometry, plot_geometry
 from vision.evaluation.knn import check_neighbours
-from vision.evaluation.measures import Subject, fine_tuning, geometry, linear, nearest_neighbours
+from vision.evaluation.measures import Subject
 from vision.evaluation.paper import FINE_TUNED, UNNAMED, name_of, results_of
 from vision.evaluation.settings import UNTRAINED, EvaluationSettings
-from vision.evaluation.table import table
+from vision.evaluation.table import cells
 from vision.resnet import ImageEncoder, ImageInput, build_encoder, load_encoder
 
-Found = dict[str, Accuracy] | Accuracy | Geometry | FineTuningResult
 PACKAGES = ("scikit-learn", "numpy", "pillow", "kornia")
 
 
-@dataclass
-class Results:
-    """What has been measured so far; grows measure by measure.
-
-    Attributes:
-        about: the settings, the data and what each encoder is.
-        file: where all of it is written.
-        encoders: results by measure, by encoder.
-        seconds: by measure, by encoder.
-    """
-
-    about: dict[str, Any]
-    file: Path
-    encoders: dict[str, dict[str, Any]] = field(default_factory=dict)
-    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
-
-    def add(self, name: str, measure: str, found: Found, variant: str | None, seconds: float) -> None:
-        """Take in one measure of an encoder, and write the file.
-
-        Raises:
-            UserError: the file cannot be written.
-        """
-        self.encoders.setdefault(name, {})[measure] = {"data_variant": variant, **_plain(found)}
-        self.seconds.setdefault(name, {})[measure] = round(seconds, 2)
-        print(f"{name}: {measure} ({seconds:.1f} s)", file=sys.stderr, flush=True)
-        self.write()
-
-    def write(self) -> None:
-        """Write all of it as JSON.
-
-        Raises:
-            UserError: the file cannot be written.
-        """
-        try:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self.file, {**self.about, "results": self.encoders, "seconds": self.seconds})
-        except OSError as error:
-            raise UserError(f"--output: cannot write {str(self.file)!r}: {error.strerror}") from error
-
-
-def run(settings: EvaluationSettings) -> Results:
-    """Evaluate: print a table, write the result file after each measure, and return the results.
-
-    Raises:
-        UserError: no model, no data, or options that do not fit them.
-    """
+def run(settings: EvaluationSettings) -> None:
+    """Evaluate: write the result file after each measure, and print a table."""
     encoders = load_encoders(settings)
     dataset, data_dir = images_of(settings)
-    view = view_of(settings, encoders)
-    splits = load_splits(dataset, data_dir, view, settings.limit, settings.seed, settings.skip_corrupt)
-    _check(settings, splits)
+    splits = load_splits(dataset, data_dir, view_of(encoders), settings.limit, settings.seed, settings.skip_corrupt)
+    if "knn" in settings.tasks:  # refused before any encoder runs
+        check_neighbours(settings.k, len(splits.train))
+    if "transfer" in settings.tasks:
+        weights_of(parse_class_weights(settings.class_weights), splits.train.classes)
     inputs = {name: _input_of(encoder, splits) for name, encoder in encoders.items()}
-    about = {
+    papers = papers_of(settings, encoders, dataset)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    results: dict[str, dict[str, Any]] = {name: {} for name in encoders}
+    seconds: dict[str, dict[str, float]] = {name: {} for name in encoders}
+    content = {
         "settings": {
             **asdict(settings),
             "dataset": dataset,
@@ -94,44 +55,56 @@ def run(settings: EvaluationSettings) -> Results:
         "encoders": {
             name: {**asdict(encoder.description), "input": asdict(inputs[name])} for name, encoder in encoders.items()
         },
-        "device": str(_device()),
+        "device": str(device),
         "versions": versions(*PACKAGES),
+        **({"paper": papers} if papers else {}),
+        "results": results,
+        "seconds": seconds,
     }
-    papers = papers_of(settings, encoders, dataset)
-    if papers:
-        about["paper"] = papers
     file = settings.output or vision_file(Path(settings.model), dataset)
-    results = Results(about, file)
-    results.write()  # shows now, not after the last measure, that the place cannot be written
-    histograms: dict[str, Geometry] = {}
+    write(file, content)  # shows now, not after the last measure, that the place cannot be written
     for name, encoder in encoders.items():
-        subject = Subject(encoder.to(_device()), splits, inputs[name], settings.batch_size, settings.seed)
-        for measure in settings.tasks:
+        subject = Subject(encoder.to(device), splits, inputs[name], settings)
+        for task in settings.tasks:
             start = time.perf_counter()
-            found = _measure(measure, settings, subject)
-            results.add(name, measure, found, splits.train.variant, time.perf_counter() - start)
-            if isinstance(found, Geometry):
-                histograms[name] = found
+            found = subject.measure(task)
+            seconds[name][task] = round(time.perf_counter() - start, 2)
+            results[name][task] = {"data_variant": splits.train.variant, **found}
+            print(f"{name}: {task} ({seconds[name][task]:.1f} s)", file=sys.stderr, flush=True)
+            write(file, content)
         encoder.cpu()
+    report(results, splits, papers, settings.plot)
+    print(f"{file}: all results")
+
+
+def write(file: Path, content: Mapping[str, Any]) -> None:
+    """Write the results as JSON."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, content)
+    except OSError as error:
+        raise ParameterError("output", f"cannot write {str(file)!r}: {error.strerror}") from error
+
+
+def report(
+    results: Mapping[str, Mapping[str, Any]], splits: Splits, papers: Mapping[str, Mapping[str, Any]], plot: Path | None
+) -> None:
+    """Print the table and what belongs to it, and draw the histograms."""
     title = f"{splits.train.title}, {len(splits.test):,} test images"
-    columns = results.encoders | {row: found for of in papers.values() for row, found in of["rows"].items()}
-    print(f"\n{title}\n{table(columns, splits.train.variant)}\n")
+    columns = {**results, **{row: found for of in papers.values() for row, found in of["rows"].items()}}
+    print(f"\n{title}\n{lay_out(cells(columns, splits.train.variant))}\n")
     for line in _notes(papers, splits.train.variant):
         print(line)
-    if settings.plot is not None:
-        plot_geometry(histograms, title, settings.plot)
-        print(f"{settings.plot}: similarity histograms")
-    print(f"{file}: all results")
-    return results
+    found = {name: Geometry.of(tasks["geometry"]) for name, tasks in results.items() if "geometry" in tasks}
+    if plot is not None and found:
+        plot_geometry(found, title, plot)
+        print(f"{plot}: similarity histograms")
 
 
 def papers_of(settings: EvaluationSettings, encoders: Iterable[str], dataset: str) -> dict[str, dict[str, Any]]:
     """The paper's figures for what is measured, by encoder: those of the rows that the run's preset stands for.
 
-    Args:
-        settings: of the evaluation.
-        encoders: folders of runs.
-        dataset: the images.
+    Of a row on other images than in training, only fine-tuning is comparable.
 
     Returns:
         By encoder, ``rows`` (results by row) and ``differs`` (the options in which the run differs from the row); no
@@ -140,20 +113,15 @@ def papers_of(settings: EvaluationSettings, encoders: Iterable[str], dataset: st
     found: dict[str, dict[str, Any]] = {}
     for name in encoders:
         record = {} if name == UNTRAINED else read_record(Path(name))
-        rows = {row: _measured(results_of(row, dataset), settings, record, dataset) for row in rows_of(record)}
-        rows = {row: results for row, results in rows.items() if results}
+        rows = {}
+        for row in rows_of(record):
+            same = name_of(dataset) == name_of(str(record["settings"].get("dataset")))
+            tasks = {*settings.tasks, UNNAMED[0]} if same else {FINE_TUNED[0]} & {*settings.tasks}
+            if results := {task: figures for task, figures in results_of(row, dataset).items() if task in tasks}:
+                rows[row] = results
         if rows:
             found[name] = {"rows": rows, "differs": record[PAPER].get("differs", "")}
     return found
-
-
-def _measured(
-    results: Mapping[str, Any], settings: EvaluationSettings, record: Mapping[str, Any], dataset: str
-) -> dict[str, Any]:
-    """Of a row's results those that the evaluation has too: on other images than in training, fine-tuning alone."""
-    same = name_of(dataset) == name_of(str(record["settings"].get("dataset")))
-    tasks = {*settings.tasks, UNNAMED[0]} if same else {FINE_TUNED[0]} & {*settings.tasks}
-    return {task: figures for task, figures in results.items() if task in tasks}
 
 
 def _notes(papers: Mapping[str, Mapping[str, Any]], variant: str | None) -> Iterator[str]:
@@ -169,30 +137,21 @@ def _notes(papers: Mapping[str, Mapping[str, Any]], variant: str | None) -> Iter
 
 
 def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
-    """The model and the encoder to compare it with, by their names in the table. The random state is unchanged.
-
-    Raises:
-        UserError: a folder does not hold an encoder.
-    """
+    """The model and the encoder to compare it with, by their names in the table. The random state is unchanged."""
+    encoders: dict[str, ImageEncoder] = {}
     with torch.random.fork_rng(devices=[]):  # weights are drawn before they are read
-        torch.default_generator.manual_seed(settings.seed)
         model = load_encoder(settings.model)
-        if settings.compare is None:
-            return {settings.model: model}
-        torch.default_generator.manual_seed(settings.seed)
         if settings.compare == UNTRAINED:
-            untrained = build_encoder(**asdict(model.description))
-            untrained.input = model.input
-            return {UNTRAINED: untrained, settings.model: model}
-        return {settings.compare: load_encoder(settings.compare), settings.model: model}
+            torch.default_generator.manual_seed(settings.seed)
+            encoders[UNTRAINED] = build_encoder(**asdict(model.description))
+            encoders[UNTRAINED].input = model.input
+        elif settings.compare is not None:
+            encoders[settings.compare] = load_encoder(settings.compare)
+    return {**encoders, settings.model: model}
 
 
 def images_of(settings: EvaluationSettings) -> tuple[str, str | None]:
-    """The data set and the folder of prepared data: those of the settings, else those that the model was trained on.
-
-    Raises:
-        UserError: neither the settings nor the model's record name a data set.
-    """
+    """The data set and the folder of prepared data: those of the settings, else those that the model was trained on."""
     if settings.dataset is not None:
         return settings.dataset, settings.data_dir
     file = Path(settings.model) / RECORD
@@ -200,57 +159,21 @@ def images_of(settings: EvaluationSettings) -> tuple[str, str | None]:
         trained = read_record(file.parent)["settings"]
         return str(trained["dataset"]), settings.data_dir or trained["data_dir"]
     except (KeyError, TypeError) as error:
-        raise UserError(
-            f"--dataset: {str(file)!r} does not say what the encoder was trained on; name images"
+        raise ParameterError(
+            "dataset", f"{str(file)!r} does not say what the encoder was trained on; name images"
         ) from error
 
 
-def view_of(settings: EvaluationSettings, encoders: Mapping[str, ImageEncoder]) -> int | None:
-    """Side of the encoders' input: that of the settings, or that of training; None where neither is known.
-
-    Raises:
-        UserError: they were trained on images of different sides.
-    """
+def view_of(encoders: Mapping[str, ImageEncoder]) -> int | None:
+    """Side of the encoders' input in training; None where it is not known."""
     sides = {encoder.input.image_size for encoder in encoders.values() if encoder.input is not None}
-    if settings.image_size is None and len(sides) > 1:
+    if len(sides) > 1:
         said = " and ".join(str(side) for side in sorted(sides))
-        raise UserError(f"--image_size: the encoders were trained on images of {said} pixels a side; give one of them")
-    return settings.image_size or next(iter(sides), None)
+        raise ParameterError("compare", f"the encoders were trained on images of {said} pixels a side")
+    return next(iter(sides), None)
 
 
 def _input_of(encoder: ImageEncoder, splits: Splits) -> ImageInput:
     """Normalised as in training; where that is not known, by the mean and deviation of these images."""
     mean, std = (splits.mean, splits.std) if encoder.input is None else (encoder.input.mean, encoder.input.std)
     return ImageInput(splits.view, crop_of(splits.train.size, splits.view), mean, std)
-
-
-def _check(settings: EvaluationSettings, splits: Splits) -> None:
-    """Refuse before any encoder runs what does not fit the images."""
-    if "knn" in settings.tasks:
-        check_neighbours(settings.k, len(splits.train), "--k")
-        for k in settings.l2_k:
-            check_neighbours(k, len(splits.train), "--l2_k")
-    if "transfer" in settings.tasks:
-        weights_of(parse_class_weights(settings.class_weights), splits.train.classes)
-
-
-def _measure(measure: str, settings: EvaluationSettings, subject: Subject) -> Found:
-    match measure:
-        case "knn":
-            return nearest_neighbours(subject, settings.k, settings.knn_temperature, settings.l2_k, settings.l2_weights)
-        case "linear":
-            return linear(subject, settings.probe_epochs, settings.probe)
-        case "geometry":
-            return geometry(subject)
-    recipe = FineTuningRecipe(epochs=settings.transfer_epochs, learning_rate=settings.transfer_lr)
-    return fine_tuning(subject, parse_class_weights(settings.class_weights), recipe)
-
-
-def _plain(found: Found) -> dict[str, Any]:
-    if isinstance(found, dict):
-        return {name: asdict(accuracy) for name, accuracy in found.items()}
-    return asdict(found)
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

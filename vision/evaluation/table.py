@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dystress_text.cli.text_table import lay_out
 from dystress_text.training.presets import rows_of
 from vision.evaluation.paper import results_of
 
@@ -19,11 +18,6 @@ SHOWN = {  # of the figures other than accuracies: digits after the point, and w
 }
 
 PROBES = {"augmented": "augmented images", "fixed": "fixed features"}  # how a linear probe was trained
-
-
-def table(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None) -> str:
-    """Lines of text; arguments as for :func:`cells`."""
-    return lay_out(cells(encoders, variant))
 
 
 def cells(encoders: Mapping[str, Mapping[str, Any]], variant: str | None = None) -> list[list[str]]:

@@ -23,20 +23,20 @@ def synchronise(module: nn.Module, gather: Gather, device: torch.device) -> None
 
 
 class CpuSyncBatchNorm(_BatchNorm):
-    """``nn.SyncBatchNorm`` for CPUs. The gradient flows through the statistics.
+    """``nn.SyncBatchNorm`` for CPUs, of an affine layer with momentum. The gradient flows through the statistics.
 
     Args:
         layer: gives its weights, running statistics, eps and momentum.
         gather: the processes; all of them must hold equally many images.
-
-    Raises:
-        ValueError: a layer without momentum or running statistics.
     """
 
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    momentum: float
+
     def __init__(self, layer: _BatchNorm, gather: Gather) -> None:
-        if layer.momentum is None or not layer.track_running_stats:
-            raise ValueError("batch statistics are synchronised for layers with momentum and running statistics only")
-        super().__init__(layer.num_features, layer.eps, layer.momentum, layer.affine)
+        super().__init__(layer.num_features, layer.eps, layer.momentum)
         for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
             setattr(self, name, getattr(layer, name))
         self.train(layer.training)
@@ -51,18 +51,10 @@ class CpuSyncBatchNorm(_BatchNorm):
         mean = self.gather(x.mean(over)[None]).mean(0)  # (channels,)
         x = x - mean
         variance = self.gather(x.square().mean(over)[None]).mean(0)  # (channels,)
-        self._track(mean, variance, self.gather.world_size * x.numel() // self.num_features)
-        x = x * (variance + self.eps).rsqrt()
-        if self.affine:
-            x = x * self.weight + self.bias
+        with torch.no_grad():
+            count = self.gather.world_size * x.numel() // self.num_features
+            self.num_batches_tracked += 1
+            self.running_mean.lerp_(mean.to(self.running_mean), self.momentum)
+            self.running_var.lerp_(variance.to(self.running_var) * count / (count - 1), self.momentum)
+        x = x * (variance + self.eps).rsqrt() * self.weight + self.bias
         return x.movedim(-1, 1).to(input.dtype)
-
-    @torch.no_grad()
-    def _track(self, mean: Tensor, variance: Tensor, count: int) -> None:
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        assert self.momentum is not None
-        self.num_batches_tracked += 1
-        self.running_mean.lerp_(mean.to(self.running_mean), self.momentum)
-        self.running_var.lerp_(variance.to(self.running_var) * count / (count - 1), self.momentum)

@@ -1,25 +1,29 @@
-"""The encoder, the objective and the task of a run, from its settings."""
+"""The encoder, the objective, the task and the optimiser of a run, from its settings."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import torch
 from accelerate import Accelerator
+from pytorch_optimizer import LARS
 from torch import nn
 
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.other_losses import QueueInfoNCELoss
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError
 from dystress_text.training.accelerator import gather_of
 from dystress_text.training.build_loss import build_objective, build_rule
+from dystress_text.training.settings import EngineSettings
+from dystress_text.training.trainer import parameter_groups
 from vision.data.views import RandomViews
 from vision.pretraining.batchnorm import synchronise
-from vision.pretraining.loss_defaults import VISION
 from vision.pretraining.negative_free import NEGATIVE_FREE
+from vision.pretraining.presets import VISION
 from vision.pretraining.settings import WITH_FOLLOWER, PretrainSettings, VisionSettings
-from vision.pretraining.task import Evaluate, PretrainTask, QueueTask
-from vision.pretraining.teachers import BYOLLoss, DINOLoss, Prototypes, TeacherTask, predictor
-from vision.resnet import ImageEncoder, build_encoder
+from vision.pretraining.task import PREDICTOR_HIDDEN, Evaluate, PretrainTask, Prototypes, QueueTask, TeacherTask
+from vision.resnet import ImageEncoder, build_encoder, mlp
 
 
 def encoder_of(vision: VisionSettings, accelerator: Accelerator) -> ImageEncoder:
@@ -30,32 +34,22 @@ def encoder_of(vision: VisionSettings, accelerator: Accelerator) -> ImageEncoder
 
 
 def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> nn.Module:
-    """The objective of the settings, on the accelerator's device.
-
-    Raises:
-        UserError: an objective that cannot run on these processes, or a temperature that cannot be built.
-    """
+    """The objective of the settings, on the accelerator's device."""
     loss, vision = settings.loss, settings.vision
     name, gather = loss.objective, gather_of(accelerator)
-    if name == "queue" and gather is not None and not vision.sync_batchnorm:
-        raise UserError(
-            "--objective queue: on several processes, add --sync_batchnorm; with batch statistics of its own, a "
-            "process can tell its keys from those of the others"
+    if name in NEGATIVE_FREE:
+        objective: nn.Module = NEGATIVE_FREE[name](gather=gather)
+    elif name != "queue":
+        objective = build_objective(loss, VISION, gather)
+    elif gather is not None and not vision.sync_batchnorm:
+        raise ParameterError(
+            "objective",
+            "queue on several processes needs sync_batchnorm; with batch statistics of its own, a process can tell its "
+            "keys from those of the others",
         )
-    match name:
-        case "queue":
-            temperature = build_rule(loss, VISION)
-            objective: nn.Module = QueueInfoNCELoss(
-                temperature, vision.queue_size, vision.out_dim, loss.detach_temperature, gather
-            )
-        case "byol":
-            objective = BYOLLoss()
-        case "dino":
-            objective = DINOLoss(gather=gather)
-        case _ if name in NEGATIVE_FREE:
-            objective = NEGATIVE_FREE[name](gather=gather)
-        case _:
-            objective = build_objective(loss, VISION, gather)
+    else:
+        rule = build_rule(loss, VISION)
+        objective = QueueInfoNCELoss(rule, vision.queue_size, vision.out_dim, loss.detach_temperature, gather)
     return objective.to(accelerator.device)
 
 
@@ -67,16 +61,7 @@ def task_of(
     online: Evaluate | None,
     accelerator: Accelerator,
 ) -> PretrainTask:
-    """The task that the settings describe.
-
-    Args:
-        settings: of the run.
-        encoder: on the accelerator's device.
-        views: of the images that it trains on.
-        objective: from :func:`objective_of`.
-        online: metrics of the encoder while it trains, or None.
-        accelerator: of the run.
-    """
+    """The task that the settings describe; encoder, views and objective are on the accelerator's device."""
     vision, name = settings.vision, settings.loss.objective
     used = f"{type(objective).__name__} and {objective.temperature}" if isinstance(objective, ContrastiveLoss) else name
     common: dict[str, Any] = {
@@ -91,7 +76,8 @@ def task_of(
     common |= {"momentum": vision.key_momentum, "autocast": accelerator.autocast}
     if name == "queue":
         return QueueTask(**common)
-    head = predictor(vision.out_dim) if name == "byol" else Prototypes(vision.out_dim)
+    dim = vision.out_dim
+    head = mlp(dim, PREDICTOR_HIDDEN, dim) if name == "byol" else Prototypes(dim)
     _prepare(head, vision, accelerator)
     return TeacherTask(**common, head=head, head_in_teacher=name == "dino")
 
@@ -102,3 +88,28 @@ def _prepare(module: nn.Module, vision: VisionSettings, accelerator: Accelerator
     if vision.sync_batchnorm and gather is not None:
         synchronise(module, gather, accelerator.device)
     module.to(accelerator.device)
+
+
+def scaled_rate(engine: EngineSettings, vision: VisionSettings, batch_size: int) -> float:
+    """The learning rate for a global batch: unscaled, times sqrt(batch), or times batch / 256."""
+    factor = {"none": 1.0, "sqrt": math.sqrt(batch_size), "linear": batch_size / 256}[vision.lr_scaling]
+    return engine.learning_rate * factor
+
+
+def make_optimizer(
+    network: nn.Module, engine: EngineSettings, vision: VisionSettings, batch_size: int
+) -> torch.optim.Optimizer:
+    """The optimiser that the settings name.
+
+    SGD decays all weights, as in the CIFAR recipes. LARS and AdamW do not decay biases and normalisation layers, and
+    LARS adapts the rate of matrices and kernels only (You et al., 2017). With fp16, LARS waits for the device in each
+    step, to see whether a gradient overflowed; the others check that on the device.
+    """
+    rate = scaled_rate(engine, vision, batch_size)
+    if vision.optimizer == "sgd":
+        trainable = [p for p in network.parameters() if p.requires_grad]
+        return torch.optim.SGD(trainable, lr=rate, momentum=0.9, weight_decay=engine.weight_decay, fused=True)
+    groups = parameter_groups(network, engine.weight_decay)
+    if vision.optimizer == "lars":
+        return LARS(groups, lr=rate, momentum=0.9)
+    return torch.optim.AdamW(groups, lr=rate, fused=True)

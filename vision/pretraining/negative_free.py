@@ -1,18 +1,18 @@
-"""Objectives without negatives: statistics of the batch, not pairs of images, keep the embeddings apart.
+"""Objectives without negatives and without a temperature.
 
-Each takes both views' unnormalised embeddings (batch, dim) and has no temperature. Statistics are computed in fp32
-(fp64 for fp64 embeddings), under autocast too.
+Each takes unnormalised embeddings (batch, dim), the i-th rows of image i, and computes in fp32 (fp64 for fp64
+embeddings), under autocast too. Statistics of the batch keep the embeddings apart; in BYOL and DINO, a teacher that
+follows the student slowly does.
 
-On several processes, pass a :class:`~dystress_text.core.gather.ProcessGather`. Every process then uses the statistics
-of the global batch. Its loss, and after DistributedDataParallel's averaging every gradient, equals that of one process
-with the global batch.
+On several processes, pass a :class:`~dystress_text.core.gather.ProcessGather`. Statistics are then those of the global
+batch. The mean of the losses over the processes, and after DistributedDataParallel's averaging every gradient, equals
+that of one process with the global batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from dystress_text.core.gather import Gather, LocalGather
 from dystress_text.core.vectors import at_least_fp32
 
+PROTOTYPES = 4096  # solo-learn's for CIFAR and ImageNet100; DINO's paper has 65,536
 _VARIANCE = 1e-5  # added to variances, as batch normalisation does
 
 
 class NegativeFreeLoss(nn.Module):
-    """The base class: the gather, fp32 under autocast and the checks.
+    """The base class: fp32 under autocast, and the gather.
 
     Args:
         gather: the other processes; None for one process.
@@ -35,260 +36,192 @@ class NegativeFreeLoss(nn.Module):
         super().__init__()
         self.gather: Gather = gather or LocalGather()
 
-    def forward(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """The loss of both views (batch, dim); the i-th rows are views of one image.
+    def forward(self, *views: Tensor) -> Tensor:
+        """The loss of the views' embeddings, each (batch, dim)."""
+        if any(z.ndim != 2 or z.shape != views[0].shape for z in views):
+            shapes = ", ".join(str(tuple(z.shape)) for z in views)
+            raise ValueError(f"embeddings must all have one shape (batch, dim), got {shapes}")
+        with torch.autocast(device_type=views[0].device.type, enabled=False):
+            return self.of_views(*map(at_least_fp32, views))
 
-        Raises:
-            ValueError: the shapes differ or are not (batch, dim), or the global batch has one image.
-        """
-        if z1.ndim != 2 or z1.shape != z2.shape:
-            shapes = f"{tuple(z1.shape)}, {tuple(z2.shape)}"
-            raise ValueError(f"embeddings must both have one shape (batch, dim), got {shapes}")
-        if len(z1) * self.gather.world_size < 2:
-            raise ValueError("a batch of 1 image has no statistics: the batch size must be at least 2")
-        with torch.autocast(device_type=z1.device.type, enabled=False):
-            views = torch.cat([z1, z2], dim=1)  # (n, 2 dim)
-            views = self.gather(at_least_fp32(views))  # (N, 2 dim)
-            return self.of_batch(*views.chunk(2, dim=1))
-
-    def of_batch(self, z1: Tensor, z2: Tensor) -> Tensor:
-        """The loss of all processes' rows (N, dim)."""
+    def of_views(self, *views: Tensor) -> Tensor:
+        """The loss in full precision."""
         raise NotImplementedError
 
 
-class BarlowTwinsLoss(NegativeFreeLoss):
+class GlobalBatchLoss(NegativeFreeLoss):
+    """A formula of both views of all processes' images.
+
+    Args:
+        formula: from two times (N, dim) to the loss.
+        gather: the other processes; None for one process.
+    """
+
+    def __init__(self, formula: Callable[[Tensor, Tensor], Tensor], gather: Gather | None = None) -> None:
+        super().__init__(gather)
+        self.formula = formula
+
+    def of_views(self, *views: Tensor) -> Tensor:
+        both = self.gather(torch.cat(views, dim=1))  # (N, 2 dim)
+        if len(both) < 2:
+            raise ValueError("a batch of 1 image has no statistics: the batch size must be at least 2")
+        return self.formula(*both.chunk(2, dim=1))
+
+
+def barlow_twins(z1: Tensor, z2: Tensor, off_diagonal: float = 0.0051) -> Tensor:
     """Barlow Twins (Zbontar et al., ICML 2021, Eqs. 1 and 2): make the views' cross-correlation the identity.
 
     ``sum_i (1 - C_ii)^2 + off_diagonal * sum_{i != j} C_ij^2`` with ``C = z1' z2 / N`` of dimensions that have mean 0
-    and variance 1 over the batch. This is the loss as the paper prints it; libraries scale it (solo-learn by 0.1).
-
-    Args:
-        off_diagonal: the paper's lambda, 0.0051.
-        gather: the other processes; None for one process.
-
-    Raises:
-        ValueError: a negative weight.
-
-    Example:
-        >>> loss = BarlowTwinsLoss()
-        >>> loss(torch.randn(8, 16), torch.randn(8, 16)).shape
-        torch.Size([])
+    and variance 1 over the batch. This is the loss as the paper prints it, with its lambda; libraries scale it
+    (solo-learn by 0.1).
     """
-
-    def __init__(self, off_diagonal: float = 0.0051, gather: Gather | None = None) -> None:
-        super().__init__(gather)
-        _check_weights(off_diagonal=off_diagonal)
-        self.off_diagonal = off_diagonal
-
-    def of_batch(self, z1: Tensor, z2: Tensor) -> Tensor:
-        correlation = _standardised(z1, dim=0).T @ _standardised(z2, dim=0) / len(z1)  # (dim, dim)
-        return (1 - correlation.diagonal()).square().sum() + self.off_diagonal * _off_diagonal_squares(correlation)
+    correlation = _standardised(z1, dim=0).T @ _standardised(z2, dim=0) / len(z1)  # (dim, dim)
+    return (1 - correlation.diagonal()).square().sum() + off_diagonal * _off_diagonal_squares(correlation)
 
 
-class VICRegLoss(NegativeFreeLoss):
+def vicreg(z1: Tensor, z2: Tensor, invariance: float = 25, variance: float = 25, covariance: float = 1) -> Tensor:
     """VICReg (Bardes et al., ICLR 2022, Algorithm 1): invariance, a hinge on each variance, no covariance.
 
     ``invariance * mean (z1 - z2)^2 + sum over views of (variance * mean_j max(0, 1 - std_j) + covariance *
     sum_{i != j} Cov_ij^2 / dim)``, with ``std_j`` the root of the unbiased variance plus 1e-4. The mean of the first
     term is over rows and dimensions, as in the paper's algorithm; its Eq. 5 sums over dimensions.
-
-    Args:
-        invariance: the paper's lambda, 25.
-        variance: the paper's mu, 25.
-        covariance: the paper's nu, 1.
-        gather: the other processes; None for one process.
-
-    Raises:
-        ValueError: a negative weight.
-
-    Example:
-        >>> loss = VICRegLoss()
-        >>> loss(torch.randn(8, 16), torch.randn(8, 16)).shape
-        torch.Size([])
     """
-
-    def __init__(
-        self,
-        invariance: float = 25.0,
-        variance: float = 25.0,
-        covariance: float = 1.0,
-        gather: Gather | None = None,
-    ) -> None:
-        super().__init__(gather)
-        _check_weights(invariance=invariance, variance=variance, covariance=covariance)
-        self.invariance, self.variance, self.covariance = invariance, variance, covariance
-
-    def of_batch(self, z1: Tensor, z2: Tensor) -> Tensor:
-        loss = self.invariance * (z1 - z2).square().mean()
-        for z in (z1, z2):
-            hinge = F.relu(1 - (z.var(dim=0) + 1e-4).sqrt())  # (dim,)
-            loss = loss + self.variance * hinge.mean()
-            loss = loss + self.covariance * _off_diagonal_squares(_covariance(z)) / z.shape[1]
-        return loss
+    loss = invariance * (z1 - z2).square().mean()
+    for z in (z1, z2):
+        hinge = F.relu(1 - (z.var(dim=0) + 1e-4).sqrt())  # (dim,)
+        loss = loss + variance * hinge.mean()
+        loss = loss + covariance * _off_diagonal_squares(_covariance(z)) / z.shape[1]
+    return loss
 
 
-class WhiteningMSELoss(NegativeFreeLoss):
+def w_mse(z1: Tensor, z2: Tensor) -> Tensor:
     """W-MSE (Ermolov et al., ICML 2021, Eqs. 5 and 6): the distance of the views once each is white and normalised.
 
     ``mean_i |v1_i - v2_i|^2``, where v is ``L^-1 (z - mean z)`` at unit length and L the Cholesky factor of z's
-    covariance. Each view is whitened in slices of the batch, as many as leave a slice at least ``rows_per_dim * dim``
-    rows. Batches are shuffled, so slices are consecutive rows, where the paper draws them at random.
-
-    Args:
-        rows_per_dim: 2 is the paper's ratio (128 rows in 64 dimensions).
-        shrinkage: share of the covariance that is replaced by its mean variance times the identity, so that fp32 can
-            factor it. It is ours; the paper has none.
-        gather: the other processes; None for one process.
-
-    Raises:
-        ValueError: ratio or shrinkage out of range; in a call, a batch that does not have more rows than dimensions.
-
-    Example:
-        >>> loss = WhiteningMSELoss()
-        >>> loss(torch.randn(32, 16), torch.randn(32, 16)).shape
-        torch.Size([])
+    covariance. Each view is whitened in slices of the batch, as many as leave a slice at least 2 dim rows, the paper's
+    ratio. Batches are shuffled, so slices are consecutive rows, where the paper draws them at random. The batch must
+    have more rows than dimensions.
     """
-
-    def __init__(self, rows_per_dim: int = 2, shrinkage: float = 1e-3, gather: Gather | None = None) -> None:
-        super().__init__(gather)
-        if rows_per_dim < 2:
-            raise ValueError(f"rows_per_dim must be at least 2 for a covariance of full rank, got {rows_per_dim}")
-        _check_shrinkage(shrinkage)
-        self.rows_per_dim, self.shrinkage = rows_per_dim, shrinkage
-
-    def of_batch(self, z1: Tensor, z2: Tensor) -> Tensor:
-        n, dim = z1.shape
-        if n <= dim:
-            raise ValueError(
-                f"{n} rows have no covariance of full rank in {dim} dimensions, so they cannot be whitened: the batch "
-                f"must have more rows than dimensions, and {2 * dim} are usual"
-            )
-        slices = max(1, n // (self.rows_per_dim * dim))
-        first, second = (torch.cat([self._white(part) for part in z.tensor_split(slices)]) for z in (z1, z2))
-        return (first - second).square().sum(1).mean()
-
-    def _white(self, z: Tensor) -> Tensor:
-        """Unit vectors (rows, dim) of whitened rows."""
-        covariance = _covariance(z)  # (dim, dim)
-        scale = covariance.diagonal().mean() + torch.finfo(z.dtype).eps
-        identity = torch.eye(len(covariance), dtype=z.dtype, device=z.device)
-        factor = torch.linalg.cholesky((1 - self.shrinkage) * covariance + self.shrinkage * scale * identity)
-        white: Tensor = torch.linalg.solve_triangular(factor, (z - z.mean(0)).T, upper=False)  # (dim, rows)
-        return F.normalize(white.T, dim=1)
+    n, dim = z1.shape
+    slices = max(1, n // (2 * dim))
+    first, second = (torch.cat([_white(part) for part in z.tensor_split(slices)]) for z in (z1, z2))
+    return (first - second).square().sum(1).mean()
 
 
-class ZeroCLLoss(NegativeFreeLoss):
-    """Zero-CL (Zhang et al., ICLR 2022): agreement of the views where instances, features or both are decorrelated.
+def _white(z: Tensor, shrinkage: float = 1e-3) -> Tensor:
+    """Unit vectors (rows, dim) of whitened rows.
 
-    Zero-FCL standardises each feature over the batch, whitens the features (``H = W Z``, ``W = ((1 - shrinkage)
-    Z Z' / N + shrinkage I)^(-1/2)``) and takes ``sum_j (1 - h1_j . h2_j / N)^2`` over the features. Zero-ICL does the
-    same with the roles of features and instances exchanged; Zero-CL is the sum of both. As in the authors' code, W is a
-    constant to the gradient and the shrinkage 0.1, so that more features than instances (or the reverse) can be
-    whitened too. Equal weights of the two parts are our choice.
-
-    The whitening of 2,048 features decomposes a matrix of that size for each view, in each step.
-
-    Args:
-        parts: ``instance`` (Zero-ICL), ``feature`` (Zero-FCL) or ``both`` (Zero-CL).
-        shrinkage: above 0 and below 1.
-        gather: the other processes; None for one process.
-
-    Raises:
-        ValueError: unknown parts, or a shrinkage out of range.
-
-    Example:
-        >>> loss = ZeroCLLoss("feature")
-        >>> loss(torch.randn(32, 16), torch.randn(32, 16)).shape
-        torch.Size([])
+    The shrinkage, a share of the covariance that is replaced by its mean variance times the identity so that fp32 can
+    factor it, is ours; the paper has none.
     """
-
-    def __init__(
-        self,
-        parts: Literal["instance", "feature", "both"] = "both",
-        shrinkage: float = 0.1,
-        gather: Gather | None = None,
-    ) -> None:
-        super().__init__(gather)
-        if parts not in ("instance", "feature", "both"):
-            raise ValueError(f"parts must be instance, feature or both, got {parts!r}")
-        _check_shrinkage(shrinkage)
-        self.parts, self.shrinkage = parts, shrinkage
-
-    def of_batch(self, z1: Tensor, z2: Tensor) -> Tensor:
-        if self.parts == "feature":
-            return self._part(z1.T, z2.T)
-        instance = self._part(z1, z2)
-        return instance if self.parts == "instance" else instance + self._part(z1.T, z2.T)
-
-    def _part(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """The part's loss of views (k, m), whose k rows are decorrelated."""
-        x1, x2 = _standardised(x1, dim=1), _standardised(x2, dim=1)
-        first, second = _whitening(x1, self.shrinkage) @ x1, _whitening(x2, self.shrinkage) @ x2  # (k, m)
-        return (1 - (first * second).mean(1)).square().sum()
+    covariance = _covariance(z)  # (dim, dim)
+    scale = covariance.diagonal().mean() + torch.finfo(z.dtype).eps
+    identity = torch.eye(len(covariance), dtype=z.dtype, device=z.device)
+    factor = torch.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * scale * identity)
+    white: Tensor = torch.linalg.solve_triangular(factor, (z - z.mean(0)).T, upper=False)  # (dim, rows)
+    return F.normalize(white.T, dim=1)
 
 
-class ARBLoss(NegativeFreeLoss):
+def zero_icl(z1: Tensor, z2: Tensor, shrinkage: float = 0.1) -> Tensor:
+    """Zero-ICL (Zhang et al., ICLR 2022): agreement of the views where the instances are decorrelated.
+
+    It standardises each row, whitens the rows (``H = W Z``, ``W = ((1 - shrinkage) Z Z' / dim + shrinkage I)^(-1/2)``)
+    and takes ``sum_i (1 - h1_i . h2_i / dim)^2``. As in the authors' code, W is a constant to the gradient and the
+    shrinkage 0.1, so that more rows than dimensions (or the reverse) can be whitened too.
+    """
+    z1, z2 = _standardised(z1, dim=1), _standardised(z2, dim=1)
+    first, second = _whitening(z1, shrinkage) @ z1, _whitening(z2, shrinkage) @ z2  # (N, dim)
+    return (1 - (first * second).mean(1)).square().sum()
+
+
+def zero_fcl(z1: Tensor, z2: Tensor) -> Tensor:
+    """Zero-FCL: the same for features. 2,048 of them need the roots of two matrices of that size in each step."""
+    return zero_icl(z1.T, z2.T)
+
+
+def zero_cl(z1: Tensor, z2: Tensor) -> Tensor:
+    """Zero-CL: the sum of both; their equal weights are our choice."""
+    return zero_icl(z1, z2) + zero_fcl(z1, z2)
+
+
+def arb(z1: Tensor, z2: Tensor) -> Tensor:
     """ARB (Zhang et al., CVPR 2022): align each view with the orthonormal base that is nearest to the other.
 
     ``sum_j (1 - z1_j . b2_j / N)^2 + sum_j (1 - z2_j . b1_j / N)^2`` over features that are standardised over the
-    batch; the base ``b = ((1 - shrinkage) z z' / N + shrinkage I)^(-1/2) z`` carries no gradient. No more features than
-    rows can be orthogonal, so a base is found for each group of features. The authors' code has groups too; their
-    default size is our choice.
+    batch; the base carries no gradient. No more features than rows can be orthogonal, so a base is found for each group
+    of features. The authors' code has groups too; their size is our choice, the largest that divides the features and
+    is at most half the rows.
+    """
+    n, dim = z1.shape
+    size = max(size for size in range(1, max(1, n // 2) + 1) if dim % size == 0)
+    z1, z2 = _standardised(z1, dim=0), _standardised(z2, dim=0)
+    first = (z1 * _base(z2, size)).mean(0)  # (dim,)
+    second = (z2 * _base(z1, size)).mean(0)
+    return (1 - first).square().sum() + (1 - second).square().sum()
 
-    Args:
-        group_size: features a group; None for the largest that divides them and is at most half the rows.
-        shrinkage: above 0 and below 1.
-        gather: the other processes; None for one process.
 
-    Raises:
-        ValueError: a group or shrinkage out of range; in a call, groups that do not divide the features or are larger
-            than the batch.
+@torch.no_grad()
+def _base(z: Tensor, size: int, shrinkage: float = 1e-4) -> Tensor:
+    """``b = ((1 - shrinkage) z z' / N + shrinkage I)^(-1/2) z`` of each group of features: (N, dim)."""
+    groups = z.T.reshape(-1, size, len(z))  # (groups, size, N)
+    base: Tensor = _whitening(groups, shrinkage) @ groups
+    return base.flatten(0, 1).T
 
-    Example:
-        >>> loss = ARBLoss()
-        >>> loss(torch.randn(32, 16), torch.randn(32, 16)).shape
-        torch.Size([])
+
+class BYOLLoss(NegativeFreeLoss):
+    """BYOL (Grill et al., NeurIPS 2020, Eq. 2 on both views): the distance of predictions and targets as unit vectors.
+
+    ``mean |p1 - t2|^2 + mean |p2 - t1|^2`` over the images, of the student's predictions p and the teacher's outputs t.
     """
 
-    def __init__(self, group_size: int | None = None, shrinkage: float = 1e-4, gather: Gather | None = None) -> None:
+    def of_views(self, *views: Tensor) -> Tensor:
+        p1, p2, t1, t2 = (F.normalize(z, dim=1) for z in views)
+        t1, t2 = t1.detach(), t2.detach()
+        return ((p1 - t2).square().sum(1) + (p2 - t1).square().sum(1)).mean()
+
+
+class DINOLoss(NegativeFreeLoss):
+    """DINO (Caron et al., ICCV 2021, Eqs. 3 and 4): match the teacher's choice of prototypes for another crop.
+
+    The mean of ``H(P_t(x), P_s(y))`` over the images, the teacher's two large crops x and the student's other crops y,
+    large and small, with the cross-entropy H, ``P_s = softmax(s / student_temperature)`` and
+    ``P_t = softmax((t - centre) / teacher_temperature)``. In training mode the centre then follows the mean of the
+    teacher's outputs over all processes. The warm-up of the teacher's temperature and the first epoch with fixed
+    prototypes are left out.
+
+    It takes the student's outputs for the two large crops and for any number of small ones, then the teacher's for the
+    two large ones, all (batch, prototypes).
+    """
+
+    centre: Tensor
+    student_temperature, centre_momentum = 0.1, 0.9  # the paper's
+    teacher_temperature = 0.04  # the paper's at the start
+
+    def __init__(self, prototypes: int = PROTOTYPES, gather: Gather | None = None) -> None:
         super().__init__(gather)
-        if group_size is not None and group_size < 1:
-            raise ValueError(f"group_size must be at least 1, got {group_size}")
-        _check_shrinkage(shrinkage)
-        self.group_size, self.shrinkage = group_size, shrinkage
+        self.register_buffer("centre", torch.zeros(prototypes))
 
-    def of_batch(self, z1: Tensor, z2: Tensor) -> Tensor:
-        size = self._group_of(*z1.shape)
-        z1, z2 = _standardised(z1, dim=0), _standardised(z2, dim=0)
-        first = (z1 * self._base(z2, size)).mean(0)  # (dim,)
-        second = (z2 * self._base(z1, size)).mean(0)
-        return (1 - first).square().sum() + (1 - second).square().sum()
-
-    def _group_of(self, n: int, dim: int) -> int:
-        size = self.group_size
-        if size is None:
-            return max(size for size in range(1, max(1, n // 2) + 1) if dim % size == 0)
-        if dim % size:
-            raise ValueError(f"groups of {size} do not divide {dim} features")
-        if size > n:
-            raise ValueError(f"{size} features cannot be orthogonal over a batch of {n} rows: take smaller groups")
-        return size
-
-    @torch.no_grad()
-    def _base(self, z: Tensor, size: int) -> Tensor:
-        groups = z.T.reshape(-1, size, len(z))  # (groups, size, N)
-        base: Tensor = _whitening(groups, self.shrinkage) @ groups
-        return base.flatten(0, 1).T  # (N, dim)
+    def of_views(self, *views: Tensor) -> Tensor:
+        student = [F.log_softmax(s / self.student_temperature, dim=1) for s in views[:-2]]
+        outputs = [t.detach() for t in views[-2:]]
+        teacher = [torch.softmax((t - self.centre) / self.teacher_temperature, dim=1) for t in outputs]
+        terms = [-(t * s).sum(1) for i, t in enumerate(teacher) for j, s in enumerate(student) if i != j]
+        if self.training:
+            mean = self.gather(torch.cat(outputs).mean(0, keepdim=True)).mean(0)  # (prototypes,)
+            self.centre = torch.lerp(mean.to(self.centre), self.centre, self.centre_momentum)
+        return torch.stack(terms).mean()
 
 
 NEGATIVE_FREE: dict[str, Callable[..., NegativeFreeLoss]] = {
-    "barlow_twins": BarlowTwinsLoss,
-    "vicreg": VICRegLoss,
-    "w_mse": WhiteningMSELoss,
-    "zero_icl": partial(ZeroCLLoss, "instance"),
-    "zero_fcl": partial(ZeroCLLoss, "feature"),
-    "zero_cl": partial(ZeroCLLoss, "both"),
-    "arb": ARBLoss,
+    "barlow_twins": partial(GlobalBatchLoss, barlow_twins),
+    "vicreg": partial(GlobalBatchLoss, vicreg),
+    "w_mse": partial(GlobalBatchLoss, w_mse),
+    "zero_icl": partial(GlobalBatchLoss, zero_icl),
+    "zero_fcl": partial(GlobalBatchLoss, zero_fcl),
+    "zero_cl": partial(GlobalBatchLoss, zero_cl),
+    "arb": partial(GlobalBatchLoss, arb),
+    "byol": BYOLLoss,
+    "dino": DINOLoss,
 }
 
 
@@ -316,16 +249,3 @@ def _covariance(z: Tensor) -> Tensor:
 
 def _off_diagonal_squares(matrix: Tensor) -> Tensor:
     return (matrix - matrix.diagonal().diag()).square().sum()
-
-
-def _check_weights(**weights: float) -> None:
-    for name, weight in weights.items():
-        if not 0 <= weight < torch.inf:
-            raise ValueError(f"{name} must be at least 0, got {weight}")
-
-
-def _check_shrinkage(shrinkage: float) -> None:
-    if not 0 < shrinkage < 1:
-        raise ValueError(
-            f"shrinkage must lie above 0, or small batches cannot be whitened, and below 1, got {shrinkage}"
-        )

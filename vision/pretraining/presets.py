@@ -5,15 +5,19 @@ A line says in brackets what neither the paper nor, for its figures, lightly's b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
+from dystress_text.training.build_loss import LossDefaults
 from dystress_text.training.presets import Preset
-from vision.data.strength import AT_IMAGENET_SCALE
+from vision.data.crops import AT_IMAGENET_SCALE
 from vision.evaluation.paper import row_of, told
-from vision.pretraining.loss_defaults import VISION
 
 Options = dict[str, Any]
+
+# defaults of the loss: the paper's CIFAR row; Kukleva et al.'s swing over hundreds of epochs; and MACL's numbers for
+# images, where those for text would make the temperature negative
+VISION = LossDefaults("cosine", {"tau_min": 0.07, "tau_max": 0.2}, {"unit": "epoch"},
+                      {"tau_0": 0.1, "alpha": 0.5, "a_0": 0.0})  # fmt: skip
 
 _CIFAR: Options = {
     "architecture": "resnet18", "stem": "cifar", "projector": "cifar", "out_dim": 128, "image_size": 32,
@@ -129,103 +133,76 @@ def _cifar_rows() -> dict[str, Preset]:
 
 def _cifar_ablations() -> dict[str, Preset]:
     """What the paper shows as figures alone: ranges, shifts and learning rates on CIFAR."""
-    presets = {}
-    for data in ("cifar10", "cifar100"):
-        base = {**_CIFAR, "dataset": data}
-        for low in (0.05, 0.07, 0.1, 0.2):
-            for high in (0.1, 0.2, 0.5):
-                if low <= high:
-                    presets[f"{data}-range-{low}-{high}"] = Preset(
-                        "ablation of the range, a figure of the paper", {**base, **_cosine(low, high)}
-                    )
-        for version, (shift, scale) in _SHIFTED.items():
-            presets[f"{data}-shift-v{version[0]}-{abs(shift)}"] = Preset(
-                f"ablation of the shift, version {version}, a figure of the paper",
-                {**base, **_shifted(0.07, 0.2, shift, scale)},
-            )
-        for version, shift in _ONE_SIDED.items():
-            presets[f"{data}-shift-v{version[0]}-{shift}"] = Preset(
-                f"ablation of the shift, the one-sided version {version}, a figure of the paper",
-                {**base, **_cosine(0.07, 0.2), "temperature": "one_sided_cosine", "shift": shift},
-            )
-        for rate in (0.01, 0.03, 0.06, 0.1, 0.3, 0.5):
-            presets[f"{data}-lr-{rate}"] = Preset(
-                "ablation of the learning rate, a figure of the paper",
-                {**base, **_cosine(0.07, 0.2), "learning_rate": rate},
-            )
-    return presets
+    ranges = [(low, high) for low in (0.05, 0.07, 0.1, 0.2) for high in (0.1, 0.2, 0.5) if low <= high]
+    named = {f"range-{low}-{high}": ("range", _cosine(low, high)) for low, high in ranges}
+    for version, (shift, scale) in _SHIFTED.items():
+        options = _shifted(0.07, 0.2, shift, scale)
+        named[f"shift-v{version[0]}-{abs(shift)}"] = f"shift, version {version}", options
+    for version, shift in _ONE_SIDED.items():
+        options = {**_cosine(0.07, 0.2), "temperature": "one_sided_cosine", "shift": shift}
+        named[f"shift-v{version[0]}-{shift}"] = f"shift, the one-sided version {version}", options
+    for rate in (0.01, 0.03, 0.06, 0.1, 0.3, 0.5):
+        named[f"lr-{rate}"] = "learning rate", {**_cosine(0.07, 0.2), "learning_rate": rate}
+    return {
+        f"{data}-{name}": Preset(
+            f"ablation of the {what}, a figure of the paper", {**_CIFAR, "dataset": data, **options}
+        )
+        for data in ("cifar10", "cifar100")
+        for name, (what, options) in named.items()
+    }
 
 
 def _long_tailed_rows() -> dict[str, Preset]:
-    presets = {}
-    for data, table in (("cifar10_lt", "cifar10lt"), ("cifar100_lt", "cifar100lt")):
-        base = {**_CIFAR, "dataset": data, "num_train_epochs": 500, "eval_steps": 0}
-        presets[f"{data}-simclr"] = _preset({**base, **_constant(0.2)}, "ours: temperature 0.2", (table, "SimCLR"))
-        presets[data] = _preset({**base, **_cosine(0.07, 0.2)}, "", (table, "DySTreSS"))
-        presets[f"{data}-star"] = _preset({**base, **_cosine(0.1, 0.2)}, "", (table, "DySTreSS*"))
-        long, kukleva = {**base, "num_train_epochs": 2000}, "compkuklevacifar"
-        presets[f"{data}-2000"] = _preset({**long, **_cosine(0.07, 0.2)}, "measure not named", (kukleva, "DySTreSS"))
-        presets[f"{data}-2000-schedule"] = _preset(
-            {**long, **_SCHEDULE, "learning_rate": 0.5, "train_batch_size": 512},
-            "measure not named; rate 0.5 and batch 512 are Kukleva et al.'s",
-            (kukleva, "Kukleva et al."),
+    kukleva, long = "compkuklevacifar", {"num_train_epochs": 2000}
+    schedule: Options = {**long, **_SCHEDULE, "learning_rate": 0.5, "train_batch_size": 512}
+    rows: dict[str, tuple[Options, str, str, str]] = {
+        "-simclr": (_constant(0.2), "ours: temperature 0.2", "", "SimCLR"),
+        "": (_cosine(0.07, 0.2), "", "", "DySTreSS"),
+        "-star": (_cosine(0.1, 0.2), "", "", "DySTreSS*"),
+        "-2000": ({**long, **_cosine(0.07, 0.2)}, "measure not named", kukleva, "DySTreSS"),
+        "-2000-schedule": (
+            schedule, "measure not named; rate 0.5 and batch 512 are Kukleva et al.'s", kukleva, "Kukleva et al.",
+        ),
+    }  # fmt: skip
+    return {
+        f"{data}{suffix}": _preset(
+            {**_CIFAR, "dataset": data, "num_train_epochs": 500, "eval_steps": 0, **options}, note, (table or own, row)
         )
-    return presets
-
-
-@dataclass(frozen=True)
-class _Peer:
-    """A method of lightly's ImageNet benchmark of ResNet-50, whose figures the paper prints for ImageNet-1K.
-
-    Attributes:
-        row: in the paper's tables.
-        options: lightly's.
-        told: them in words.
-        rate: lightly's rate and decay at batch 256, where they are not SimCLR's.
-        ours: in what a run here differs from lightly's.
-    """
-
-    row: str
-    options: Options
-    told: str
-    rate: Options = field(default_factory=dict)
-    ours: str = ""
-
-    def note(self, figure_is_lightlys: bool) -> str:
-        """What stands in brackets in the line of a preset."""
-        ours = f"; ours: {self.ours}" if self.ours else ""
-        if not figure_is_lightlys:  # the text has one rate for all methods
-            return f"the paper says no more than its rate; as lightly's on ImageNet: {self.told}{ours}"
-        rate = f"rate {self.rate['learning_rate']:g} at batch 256, " if self.rate else ""
-        decay = f"decay {self.rate['weight_decay']:g}, " if "weight_decay" in self.rate else ""
-        return f"as lightly's, whose figure it is: {rate}{decay}{self.told}{ours}"
+        for data, own in (("cifar10_lt", "cifar10lt"), ("cifar100_lt", "cifar100lt"))
+        for suffix, (options, note, table, row) in rows.items()
+    }
 
 
 _EXPANDER: Options = {"projector": "expander", "out_dim": 8192}
-_PEERS = {
-    "-simclr": _Peer("SimCLR", _constant(0.1), "temperature 0.1"),
-    "-dcl": _Peer("DCL", {"objective": "dcl", **_constant(0.1)}, "temperature 0.1"),
-    "-dclw": _Peer("DCLW", {"objective": "dclw", "sigma": 0.5, **_constant(0.1)}, "temperature 0.1, sigma 0.5"),
-    "-byol": _Peer(
+_AS_LIGHTLY = "the paper says no more than its rate; as lightly's on ImageNet: "
+# lightly's ImageNet benchmark of ResNet-50, whose figures the paper prints for ImageNet-1K: the row, lightly's options,
+# its rate and decay at batch 256 where they are not SimCLR's, and them in words
+_PEERS: dict[str, tuple[str, Options, Options, str, str]] = {
+    "-simclr": ("SimCLR", _constant(0.1), {}, "", "temperature 0.1"),
+    "-dcl": ("DCL", {"objective": "dcl", **_constant(0.1)}, {}, "", "temperature 0.1"),
+    "-dclw": ("DCLW", {"objective": "dclw", "sigma": 0.5, **_constant(0.1)}, {}, "", "temperature 0.1, sigma 0.5"),
+    "-byol": (
         "BYOL",
         {"objective": "byol", "projector": "byol", "out_dim": 256, "key_momentum": 0.99},
-        "momentum 0.99, widths 4,096 and 256",
         {"learning_rate": 0.45, "lr_scaling": "linear"},
-        "SimCLR's augmentation, both views in one pass",
+        "rate 0.45 at batch 256, ",
+        "momentum 0.99, widths 4,096 and 256; ours: SimCLR's augmentation, both views in one pass",
     ),
-    "-barlow-twins": _Peer(
+    "-barlow-twins": (
         "Barlow Twins",
         {"objective": "barlow_twins", **_EXPANDER},
-        "three layers of 8,192",
         {"learning_rate": 0.2, "lr_scaling": "linear", "weight_decay": 1.5e-6},
-        "lambda 0.0051, its paper's, for 0.005, one rate for all weights, SimCLR's augmentation",
+        "rate 0.2 at batch 256, decay 1.5e-06, ",
+        "three layers of 8,192; ours: lambda 0.0051, its paper's, for 0.005, one rate for all weights, SimCLR's "
+        "augmentation",
     ),
-    "-vicreg": _Peer(
+    "-vicreg": (
         "VICReg",
         {"objective": "vicreg", **_EXPANDER},
-        "layers of 8,192",
         {"learning_rate": 0.5, "lr_scaling": "linear"},
-        "three layers for two, variance weight 25 a view for 12.5, rate down to 0, SimCLR's augmentation",
+        "rate 0.5 at batch 256, ",
+        "layers of 8,192; ours: three layers for two, variance weight 25 a view for 12.5, rate down to 0, SimCLR's "
+        "augmentation",
     ),
 }
 
@@ -249,15 +226,13 @@ def _imagenet_tables() -> dict[str, Preset]:
             {**_IMAGENET100, "objective": "dcl", **_cosine(0.1, 0.2)},
         ),
     }
-    for suffix, peer in _PEERS.items():
-        if suffix != "-dclw":
-            presets[f"imagenet100{suffix}"] = _preset(
-                {**_IMAGENET100, **peer.options}, peer.note(figure_is_lightlys=False), (small, peer.row)
-            )
+    for suffix, (row, options, rate, rate_in_words, in_words) in _PEERS.items():
+        if suffix != "-dclw":  # the text has one rate for all methods
+            presets[f"imagenet100{suffix}"] = _preset({**_IMAGENET100, **options}, _AS_LIGHTLY + in_words, (small, row))
         presets[f"imagenet1k{suffix}"] = _preset(
-            {**_IMAGENET1K, **peer.options, **peer.rate},
-            peer.note(figure_is_lightlys=True),
-            *((table, peer.row) for table in (large, *elsewhere.get(suffix, ()))),
+            {**_IMAGENET1K, **options, **rate},
+            f"as lightly's, whose figure it is: {rate_in_words}{in_words}",
+            *((table, row) for table in (large, *elsewhere.get(suffix, ()))),
         )
     return presets
 

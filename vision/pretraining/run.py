@@ -14,7 +14,7 @@ from accelerate.utils import set_seed
 
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.registry import Temperature
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError
 from dystress_text.files.whole import versions
 from dystress_text.training.accelerator import describe, evaluation_dtype, global_batch_size
 from dystress_text.training.build_loss import build_rule, learned_group
@@ -28,20 +28,17 @@ from vision.data.loading import load_images
 from vision.data.sources import NoSuchSplitError
 from vision.data.views import RandomViews
 from vision.evaluation.features import transform_of
-from vision.evaluation.online import OnlineKnn
+from vision.evaluation.knn import online_knn
 from vision.pretraining.allocator import keep_freed_memory
-from vision.pretraining.build_task import encoder_of, objective_of, task_of
-from vision.pretraining.loss_defaults import VISION
-from vision.pretraining.optimizers import make_optimizer
-from vision.pretraining.presets import PRESETS
+from vision.pretraining.build_task import encoder_of, make_optimizer, objective_of, task_of
+from vision.pretraining.presets import PRESETS, VISION
 from vision.pretraining.settings import (
     SMALLEST_CROP,
     WITHOUT_TEMPERATURE,
     PretrainSettings,
     VisionSettings,
-    check_metric,
 )
-from vision.pretraining.task import PretrainTask
+from vision.pretraining.task import Evaluate, PretrainTask
 from vision.resnet import ImageInput
 
 Publish = Callable[[Path, Temperature | None], str]
@@ -72,7 +69,7 @@ class VisionRun(Run):
         self.record = {
             "program": IMAGE_PROGRAM,
             "settings": self.options,
-            "objective": type(objective).__name__,
+            "objective": settings.loss.objective if self.temperature is None else type(objective).__name__,
             "temperature": None if self.temperature is None else repr(self.temperature),
             "temperature_parameters": None if self.temperature is None else self.temperature.values(),
             "data": {
@@ -112,10 +109,6 @@ class VisionRun(Run):
     def finish(self, samples_per_second: float, output: Path) -> None:
         self.record["images_per_second"] = round(samples_per_second, 1)
         write_record(output, self.record)
-        self._report(output)
-        _say(self.publish(output, self.temperature))
-
-    def _report(self, output: Path) -> None:
         record = self.record
         _say(
             f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "
@@ -126,19 +119,11 @@ class VisionRun(Run):
             note = "" if variant is None else f"  ({variant})"
             _say(f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}")
         _say(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
+        _say(self.publish(output, self.temperature))
 
 
 def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publish: Publish) -> VisionRun:
-    """Load what a run of images needs: its images, its encoder, and its evaluation; called on all processes.
-
-    Args:
-        settings: of the run.
-        accelerator: of the run.
-        publish: see :class:`VisionRun`.
-
-    Raises:
-        UserError: settings or data that do not fit.
-    """
+    """Load what a run of images needs: its images, its encoder, and its evaluation; called on all processes."""
     vision, engine = settings.vision, settings.engine
     batch = global_batch_size(engine, accelerator.num_processes)
     check_batch(settings, batch, accelerator.num_processes)
@@ -152,9 +137,15 @@ def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publi
     encoder.input = ImageInput(vision.image_size, crop_of(images.size, vision.image_size), mean, std)
     images = images.sample(vision.max_train_samples, engine.seed)
     knn = _online_knn(vision, images, encoder.input, accelerator)
-    check_metric(engine, None if knn is None else knn.metric)
+    if engine.metric_for_best_model not in (None, f"knn{vision.knn_k}" if knn else None):
+        reason = f"known is knn{vision.knn_k}" if knn else "there is no online evaluation (knn_k)"
+        raise ParameterError("metric_for_best_model", f"{engine.metric_for_best_model!r} is not measured; {reason}")
     augment = SimclrAugment(RandomCrop(vision.image_size, vision.min_scale), mean, std, vision.jitter, vision.blur)
-    views = RandomViews(images, augment.to(accelerator.device), 2, engine.seed, small_views(vision, augment))
+    augment = augment.to(accelerator.device)
+    small = copy.deepcopy(augment)  # DINO's, coloured as the others, with areas up to where the large ones begin
+    small.crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
+    others = ((small, vision.small_crops),) if vision.small_crops else ()
+    views = RandomViews(images, augment, 2, engine.seed, others)
     task = task_of(settings, encoder, views, objective, knn, accelerator)
     optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=batch)
     return VisionRun(
@@ -167,18 +158,9 @@ def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publi
     )
 
 
-def small_views(vision: VisionSettings, augment: SimclrAugment) -> tuple[tuple[SimclrAugment, int], ...]:
-    """DINO's small crops, coloured as the others, with areas up to where the large ones begin."""
-    if not vision.small_crops:
-        return ()
-    small = copy.deepcopy(augment)
-    small.crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
-    return ((small, vision.small_crops),)
-
-
 def _online_knn(
     vision: VisionSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
-) -> OnlineKnn | None:
+) -> Evaluate | None:
     """The evaluation while training; None without labels or a test split."""
     if vision.knn_k == 0 or images.labels is None:
         return None
@@ -189,33 +171,26 @@ def _online_knn(
     if queries.labels is None:
         return None
     if vision.knn_k > len(images):
-        raise UserError(f"--knn_k: {vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation")
-    return OnlineKnn(images, queries, transform_of(image_input), vision.knn_k, evaluation_dtype(accelerator))
+        raise ParameterError(
+            "knn_k", f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
+        )
+    transform, dtype = transform_of(image_input), evaluation_dtype(accelerator)
+    return partial(online_knn, bank=images, queries=queries, transform=transform, k=vision.knn_k, dtype=dtype)
 
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
-    """Refuse a batch that batch normalisation or whitening cannot take.
-
-    Args:
-        settings: of the run.
-        batch: images over all processes.
-        processes: their number.
-
-    Raises:
-        UserError: too few images a process, or no more images than dimensions to whiten.
-    """
+    """Refuse a batch, over all processes, that batch normalisation or whitening cannot take."""
     vision, objective = settings.vision, settings.loss.objective
     # a queue's two views go through batch normalisation one after the other, those of other objectives together
     if objective == "queue" and batch // processes < 2 and not vision.sync_batchnorm:
-        given = settings.engine.per_device_train_batch_size is not None
-        raise UserError(
-            f"--{'per_device_train_batch_size' if given else 'train_batch_size'}: batch normalisation needs at least 2 "
-            "images a process (one has no spread), or --sync_batchnorm"
+        raise ParameterError(
+            "train_batch_size", "batch normalisation needs at least 2 images a process (one has no spread)"
         )
     if objective == "w_mse" and batch <= vision.out_dim:
-        raise UserError(
-            f"--out_dim: objective 'w_mse' whitens {vision.out_dim} dimensions, for which the batch must have more "
-            f"images than that, but it has {batch}; --out_dim {max(1, batch // 2)} is the usual half"
+        raise ParameterError(
+            "out_dim",
+            f"objective 'w_mse' whitens {vision.out_dim} dimensions, for which the batch must have more images than "
+            f"that, but it has {batch}; {max(1, batch // 2)} is the usual half",
         )
 
 

@@ -1,8 +1,9 @@
-"""Pre-training of an image encoder as a task for the trainer: two views, or MoCo's queue."""
+"""Pre-training of an image encoder as a task for the trainer: two views, MoCo's queue, and students with a teacher."""
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -19,7 +21,10 @@ from dystress_text.core.vectors import at_least_fp32
 from dystress_text.errors import TrainingError
 from dystress_text.training.batches import Batch, Embeddings
 from vision.data.views import RandomViews
+from vision.pretraining.negative_free import PROTOTYPES
 from vision.resnet import ImageEncoder, save_encoder
+
+PREDICTOR_HIDDEN = 4096  # BYOL's
 
 Evaluate = Callable[[ImageEncoder], Mapping[str, float]]
 Autocast = Callable[[], AbstractContextManager[Any]]  # such as accelerate's ``autocast``
@@ -138,3 +143,66 @@ class QueueTask(MomentumTask):
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
         query, key = self.views.on_device(batch)
         return Embeddings((model(query), self._follow(key)))
+
+
+class HeadedEncoder(nn.Module):
+    """An encoder and a head used in training only, (n, 3, h, w) -> (n, the head's width).
+
+    Images of several sides go through the encoder one side after the other, and through the head together.
+    """
+
+    def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    def forward(self, *images: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.cat([self.encoder(each) for each in images]))
+        return out
+
+
+@dataclass(eq=False, kw_only=True)
+class TeacherTask(MomentumTask):
+    """A student with a further head, and a teacher that sees the first two views alone and takes no gradient.
+
+    The teacher's momentum rises from the given one to 1 over the run, along half a cosine (Grill et al., 2020). Both
+    views go through a network in one pass, so they share batch statistics.
+
+    Args:
+        head: of the student, after the encoder.
+        head_in_teacher: whether the teacher has it too (DINO's prototypes) or not (BYOL's predictor).
+        **others: as for :class:`MomentumTask`; the objective takes the views of the student, then of the teacher.
+    """
+
+    head: nn.Module
+    head_in_teacher: bool
+
+    def __post_init__(self) -> None:
+        self.headed = HeadedEncoder(self.encoder, self.head)
+        super().__post_init__()
+        self.model = self.headed
+
+    @property
+    def followed(self) -> nn.Module:
+        return self.headed if self.head_in_teacher else self.encoder
+
+    def momentum_at(self, run_fraction: float) -> float:
+        return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * run_fraction)) / 2
+
+    def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
+        views = self.views.on_device(batch)
+        large, small = torch.cat(views[:2]), views[2:]
+        student = (model(large, torch.cat(small)) if small else model(large)).chunk(len(views))
+        return Embeddings((*student, *self._follow(large).chunk(2)))  # each (n, the head's or the projector's width)
+
+
+class Prototypes(nn.Module):
+    """DINO's last layer, (n, dim) -> (n, count): cosines with learned vectors."""
+
+    def __init__(self, dim: int, count: int = PROTOTYPES) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(count, dim))
+
+    def forward(self, z: Tensor) -> Tensor:
+        with torch.autocast(device_type=z.device.type, enabled=False):  # the loss divides cosines by 0.04
+            return F.linear(F.normalize(at_least_fp32(z), dim=1), F.normalize(self.weight, dim=1))

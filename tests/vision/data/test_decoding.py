@@ -4,7 +4,6 @@ import io
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from dystress_text.errors import DataError
@@ -20,19 +19,18 @@ def encoded(image, kind="PNG", **options):
 
 
 def colour(content):
-    pixels = decode(content)
-    assert pixels.dtype == torch.uint8
-    assert pixels.shape == (3, 4, 6)
-    return tuple(pixels[:, 1, 2].tolist())
+    image = decode(content)
+    assert (image.mode, image.size) == ("RGB", (6, 4))
+    return image.getpixel((2, 1))
 
 
 def test_rgb_keeps_places_and_channels():
     pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
-    assert np.array_equal(decode(encoded(Image.fromarray(pixels))).permute(1, 2, 0).numpy(), pixels)
+    assert np.array_equal(np.asarray(decode(encoded(Image.fromarray(pixels)))), pixels)
     assert image_size(encoded(Image.fromarray(pixels))) == (4, 6)
 
 
-@pytest.mark.parametrize("deep", [0, 255, 300, 40_000, 65_535])
+@pytest.mark.parametrize("deep", [0, 300, 65_535])
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 def test_16_bits_keep_their_upper_8(deep, kind):
     image = Image.fromarray(np.full((4, 6), deep, dtype=np.uint16))
@@ -74,5 +72,5 @@ def test_missing_files_text_and_fractions(tmp_path):
         decode(tmp_path / "nowhere.png")
     with pytest.raises(DataError, match="not an image"):
         decode(b"not an image at all")
-    with pytest.raises(DataError, match="fractions"):
+    with pytest.raises(DataError, match="range of its pixels is unknown"):
         decode(encoded(Image.new("F", (6, 4), 0.5), "TIFF"))

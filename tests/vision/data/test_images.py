@@ -7,11 +7,12 @@ import pytest
 import torch
 from vision_cases import write_folder, write_parquet
 
-from dystress_text.errors import DataError, UserError
+from dystress_text.errors import DataError, ParameterError
 from dystress_text.files.prepared_data import Manifest, write_manifest
 from vision.data.images import KNOWN_MEAN_STD, ImageSet, mean_std
 from vision.data.loading import load_images
 from vision.data.long_tail import long_tail_indices
+from vision.data.shapes import make_shapes
 
 
 def test_class_folders(tmp_path):
@@ -27,30 +28,13 @@ def test_class_folders(tmp_path):
     assert found.subset(torch.tensor([1])).image(0)[0, 0, 0] == 20
 
 
-def test_parquet_in_the_hubs_layout(tmp_path):
-    names = ["tick", "tock"]
-    write_parquet(tmp_path / "plain_text" / "train-00000-of-00001.parquet", [3, 4, 5], [0, 1, 1], names)
-    write_parquet(tmp_path / "plain_text" / "test-00000-of-00001.parquet", [9], [1], names)
-    found = load_images(str(tmp_path))
-    assert (found.classes, found.labels.tolist(), found.variant) == (("tick", "tock"), [0, 1, 1], None)
-    assert found.images[:, 1, 0, 0].tolist() == [3, 4, 5]
-    assert len(load_images(str(tmp_path), "test")) == 1
-
-
-@pytest.fixture
-def prepared(tmp_path):
+def test_prepared_sets_and_their_long_tail(tmp_path):
     """Ten classes of a hundred grays each, prepared as CIFAR-10."""
-    chance = np.random.default_rng(0)
-    labels = chance.permutation(np.repeat(np.arange(10), 100)).tolist()
-    folder = tmp_path / "cifar10"
-    write_parquet(folder / "train-00000-of-00001.parquet", [k % 250 for k in range(1000)], labels)
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
+    root, folder = tmp_path, tmp_path / "cifar10"
+    write_parquet(folder / "train-00000-of-00001.parquet", [k % 250 for k in range(1000)], labels.tolist())
     write_parquet(folder / "test-00000-of-00001.parquet", [1] * 10, list(range(10)))
     write_manifest(folder, Manifest("cifar10", "here", "tiny copy"))
-    return tmp_path, np.array(labels)
-
-
-def test_prepared_sets_and_their_long_tail(prepared):
-    root, labels = prepared
     found = load_images("cifar10", data_dir=str(root))
     assert (found.name, found.variant, len(found)) == ("cifar10", "tiny copy", 1000)
     tail = load_images("cifar10-lt", data_dir=str(root))
@@ -62,16 +46,11 @@ def test_prepared_sets_and_their_long_tail(prepared):
     assert mean_std(tail) == KNOWN_MEAN_STD["cifar10"]
 
 
-def break_one(root):
-    write_folder(root, {"a": [1, 2, 3], "b": [4, 5]})
-    path = root / "a" / "1.png"
-    path.write_bytes(path.read_bytes()[:40])
-    return path
-
-
 def test_corrupt_images_stop_or_are_counted(tmp_path):
-    break_one(tmp_path)
-    with pytest.raises(DataError, match=r"1\.png cannot be decoded.*--skip_corrupt"):
+    write_folder(tmp_path, {"a": [1, 2, 3], "b": [4, 5]})
+    path = tmp_path / "a" / "1.png"
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(DataError, match=r"1\.png cannot be decoded.*skip_corrupt"):
         load_images(str(tmp_path))
     with pytest.warns(UserWarning, match=r"1 of 5 images .* are corrupt and left out.*1\.png"):
         found = load_images(str(tmp_path), skip_corrupt=True)
@@ -96,12 +75,12 @@ def test_bad_folders_are_one_line(tmp_path, classes, message):
 
 
 def test_what_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"--dataset: 'cifar11' .* known are cifar10, "):
+    with pytest.raises(ParameterError, match=r"dataset: 'cifar11' .* known are cifar10, "):
         load_images("cifar11")
-    with pytest.raises(UserError, match=r"dystress prepare cifar10"):
+    with pytest.raises(ParameterError, match=r"dystress prepare cifar10"):
         load_images("cifar10", data_dir=str(tmp_path))
     write_folder(tmp_path / "folder", {"a": [1, 2]})
-    with pytest.raises(UserError, match="has no test split"):
+    with pytest.raises(ParameterError, match="has no test split"):
         load_images(str(tmp_path / "folder"), "test")
 
 
@@ -123,3 +102,11 @@ def test_mean_and_std():
     assert mean == pytest.approx(values.mean((0, 2, 3)).tolist(), abs=1e-6)
     assert std == pytest.approx([*values[:, :2].std((0, 2, 3), correction=0).tolist(), 1 / 255], abs=1e-5)
     assert mean_std(ImageSet(pixels, None, None, (), "cifar100-lt", None, 4)) == KNOWN_MEAN_STD["cifar100"]
+
+
+def test_drawn_shapes_follow_seed_and_split():
+    first = make_shapes("train", 3, 5).images
+    assert torch.equal(first, make_shapes("train", 3, 5).images)
+    assert not torch.equal(first, make_shapes("train", 4, 5).images)
+    assert not torch.equal(first, make_shapes("test", 3, 5).images)
+    assert torch.equal(load_images("shapes", "test").images, make_shapes("test").images)

@@ -7,12 +7,16 @@ import torch
 from encoder_cases import colour_images, tiny_encoder
 from sklearn.neighbors import KNeighborsClassifier
 
+from dystress_text.core.vectors import unit_vectors
 from vision.data import loading
 from vision.data.augment import evaluation_transform
 from vision.data.images import mean_std
 from vision.evaluate import main
 from vision.evaluation.features import image_features
+from vision.evaluation.paper import row_of
 from vision.resnet import load_encoder, save_encoder
+
+CIFAR, GEOMETRY = (row_of(t, "DySTreSS") for t in ("cifar10n100_bal_bs128_sgd0p1_200eps", "unifalginmentmetrics"))
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +55,6 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys):
     record = json.loads(output.read_text())
     assert list(record["results"]) == ["untrained", str(model)]
     assert set(record["versions"]) >= {"python", "torch", "transformers", "scikit-learn"}
-    assert record["settings"]["l2_k"] == [1, 10]
     assert record["settings"]["class_weights"] == {"c": 1.5, "a": 2.0}
     assert (record["data"]["train_images"], record["data"]["test_images"]) == (48, 21)
     assert record["encoders"][str(model)]["input"]["image_size"] == 16
@@ -66,7 +69,7 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys):
     encoder = load_encoder(model)
     mean, std = mean_std(data["train"])
     bank, queries = (
-        image_features(encoder, data[split], lambda x: evaluation_transform(x, 16, mean, std), normalise=True)
+        unit_vectors(image_features(encoder, data[split], lambda x: evaluation_transform(x, 16, mean, std)))
         for split in ("train", "test")
     )
     theirs = KNeighborsClassifier(10, weights="distance").fit(bank, data["train"].labels)
@@ -88,3 +91,34 @@ def test_what_cannot_be_is_one_line(model, data, tmp_path, capsys):
     assert "is not a saved image encoder" in fails(capsys, f"--model={tmp_path}", "--dataset=colours")
     (tmp_path / "file").write_text("")
     assert "--output: cannot write" in fails(capsys, *base[:2], "--k=5", f"--output={tmp_path / 'file' / 'r.json'}")
+
+
+def test_the_papers_figures_stand_in_a_column_of_their_own(data, tmp_path, capsys):
+    model = tmp_path / "out"
+    save_encoder(tiny_encoder(), model)
+    entry = {"rows": [CIFAR, GEOMETRY], "differs": "--max_steps 5 (row: -1)"}
+    record = {"program": "vision/train.py", "settings": {"dataset": "cifar10", "data_dir": None}, "paper": entry}
+    (model / "run.json").write_text(json.dumps(record))
+    assert main([f"--model={model}", f"--output={tmp_path / 'r.json'}", "--tasks", "knn", "geometry", "--k=20"]) == 0
+    content, printed = json.loads((tmp_path / "r.json").read_text()), capsys.readouterr().out
+    assert content["paper"] == {
+        str(model): {
+            "rows": {
+                CIFAR: {"knn": {"200-NN": {"top1": 85.68}}},
+                GEOMETRY: {
+                    "geometry": {"uniformity": -2.843, "alignment": 1.631, "interclass_uniformity": -0.5797},
+                    "knn": {"200-NN": {"top1": 85.83}},
+                },
+            },
+            "differs": "--max_steps 5 (row: -1)",
+        }
+    }
+    lines = printed.splitlines()
+    heading = next(line for line in lines if CIFAR in line)
+    assert heading.split("  ")[-1].strip() == GEOMETRY
+    assert next(line for line in lines if line.startswith("200-NN top-1")).split()[-3:] == ["-", "85.68", "85.83"]
+    uniform = next(line for line in lines if line.startswith("uniformity"))
+    assert uniform.split()[-2:] == ["-", "-2.843"]
+    assert f"{content['results'][str(model)]['geometry']['uniformity']:.3f}" in uniform
+    assert f"{model} differs from the row in --max_steps 5 (row: -1)" in lines
+    assert "the paper's alignment cannot be that of two views of an image (docs/reproduction.md)" in lines

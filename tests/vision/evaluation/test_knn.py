@@ -6,17 +6,7 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from vision.evaluation import knn
-from vision.evaluation.knn import cosine_votes, l2_votes
-
-
-def cosine_knn(*arguments, **options):
-    """The classes that the votes give."""
-    return cosine_votes(*arguments, **options).argmax(1)
-
-
-def l2_knn(*arguments, **options):
-    """The classes that the votes give."""
-    return l2_votes(*arguments, **options).argmax(1)
+from vision.evaluation.knn import Accuracy, cosine_votes, l2_votes
 
 
 def clouds(n, m, dim=12, classes=5, seed=0):
@@ -47,33 +37,39 @@ def test_cosine_equals_scikit_learn_with_these_weights():
     theirs = KNeighborsClassifier(
         20, metric="cosine", algorithm="brute", weights=lambda distance: np.exp((1 - distance) / 0.1)
     ).fit(bank.double().numpy(), labels.numpy())
-    mine = cosine_knn(bank, labels, queries, 5, 20)
+    mine = cosine_votes(bank, labels, queries, 5, 20).argmax(1)
     assert np.array_equal(mine.numpy(), theirs.predict(queries.double().numpy()))
     assert (mine == torch.mode(labels).values).float().mean() < 0.5
 
 
 @pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize("weights", knn.WEIGHTS)
 @pytest.mark.parametrize("k", [1, 10])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_l2_equals_scikit_learn(k, weights, dtype):
+def test_l2_equals_scikit_learn(k, dtype):
     bank, labels, queries, _ = (x.to(dtype) if x.is_floating_point() else x for x in clouds(300, 100))
-    theirs = KNeighborsClassifier(k, weights=weights).fit(bank.numpy(), labels.numpy())
-    assert np.array_equal(l2_knn(bank, labels, queries, 5, k, weights).numpy(), theirs.predict(queries.numpy()))
-    votes = l2_votes(bank, labels, queries, 5, k, weights)
+    theirs = KNeighborsClassifier(k, weights="distance").fit(bank.numpy(), labels.numpy())
+    votes = l2_votes(bank, labels, queries, 5, k)
+    assert np.array_equal(votes.argmax(1).numpy(), theirs.predict(queries.numpy()))
     shares = (votes / votes.sum(1, keepdim=True)).numpy()
     assert shares == pytest.approx(theirs.predict_proba(queries.numpy()), abs=1e-6)
 
 
 @pytest.mark.usefixtures("blocks")
-@pytest.mark.parametrize("weights", knn.WEIGHTS)
 @pytest.mark.parametrize("k", [1, 2, 4, 10])
-def test_ties_and_exact_matches_equal_scikit_learn_where_it_defines_them(k, weights):
+def test_ties_and_exact_matches_equal_scikit_learn_where_it_defines_them(k):
     """Which of several neighbours at one distance is the k-th is nobody's promise; all else is."""
     bank, labels, queries = lattice(60, 200)
     distances = torch.cdist(queries.double(), bank.double()).sort(1).values
     defined = (distances[:, k - 1] < distances[:, k]).numpy()
-    theirs = KNeighborsClassifier(k, weights=weights, algorithm="kd_tree").fit(bank.double().numpy(), labels.numpy())
-    mine = l2_knn(bank, labels, queries, 3, k, weights).numpy()
+    theirs = KNeighborsClassifier(k, weights="distance", algorithm="kd_tree").fit(bank.double().numpy(), labels.numpy())
+    mine = l2_votes(bank, labels, queries, 3, k).argmax(1).numpy()
     assert defined.sum() >= 10
     assert np.array_equal(mine[defined], theirs.predict(queries.double().numpy())[defined])
+
+
+def test_top1_and_top5_and_ties():
+    scores = torch.tensor([[7.0, 6, 5, 4, 3, 2, 1]] * 4)
+    assert Accuracy.of(scores, torch.tensor([0, 4, 5, 6])) == Accuracy(25.0, 50.0)
+    tie = torch.ones(1, 6)  # the lower class wins
+    assert [Accuracy.of(tie, torch.tensor([k])).top1 for k in (0, 1)] == [100.0, 0.0]
+    assert Accuracy.of(torch.eye(5), torch.arange(5)) == Accuracy(100.0, None)

@@ -1,80 +1,68 @@
-"""Objectives without negatives: each against its formula written out, its gradient, processes, precision, limits."""
+"""Objectives without negatives: each against its formula written out, its gradient, and several processes."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from processes import in_threads
+from scipy.special import log_softmax, softmax
 
-from vision.pretraining.negative_free import (
-    NEGATIVE_FREE,
-)
+from vision.pretraining.negative_free import NEGATIVE_FREE, DINOLoss
 
 
-def draw(n=12, dim=5, seed=0):
-    generator = torch.Generator().manual_seed(seed)
+def draw(name, n=12, dim=5, scale=1.0):
+    """Views that resemble each other; for a student and a teacher, two of each."""
+    generator = torch.Generator().manual_seed(0)
     base = torch.randn(n, dim, generator=generator, dtype=torch.float64) @ (torch.eye(dim) + 0.4).double()
-    return [base + 0.5 * torch.randn(n, dim, generator=generator, dtype=torch.float64) for _ in range(2)]
+    count = 4 if name in ("byol", "dino") else 2
+    return [scale * (base + 0.5 * torch.randn(n, dim, generator=generator, dtype=torch.float64)) for _ in range(count)]
+
+
+def loss_of(name, gather=None):
+    return (DINOLoss(5, gather) if name == "dino" else NEGATIVE_FREE[name](gather=gather)).double()
 
 
 # ---- the formulas, number by number ---------------------------------------------------------------------------------
 
 
-def standardised(columns):
-    """Each list of numbers with mean 0 and variance 1, but for batch normalisation's 1e-5."""
-    found = []
-    for column in columns:
-        mean = math.fsum(column) / len(column)
-        variance = math.fsum((x - mean) ** 2 for x in column) / len(column)
-        found.append([(x - mean) / math.sqrt(variance + 1e-5) for x in column])
-    return found
+def standardised(x):
+    """Rows with mean 0 and variance 1, but for batch normalisation's 1e-5."""
+    return (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
 
 
-def columns_of(z):
-    return [list(column) for column in zip(*z.tolist(), strict=True)]
-
-
-def dot(a, b):
-    return math.fsum(x * y for x, y in zip(a, b, strict=True))
-
-
-def barlow(z1, z2, weight=0.0051):
-    a, b = standardised(columns_of(z1)), standardised(columns_of(z2))
+def barlow(z1, z2):
+    a, b = standardised(z1.T), standardised(z2.T)
     total = 0.0
-    for i in range(len(a)):
-        for j in range(len(b)):
-            c = dot(a[i], b[j]) / len(z1)
-            total += (1 - c) ** 2 if i == j else weight * c**2
+    for i, j in product(range(len(a)), repeat=2):
+        c = a[i] @ b[j] / len(z1)
+        total += (1 - c) ** 2 if i == j else 0.0051 * c**2
     return total
 
 
-def vicreg(z1, z2, invariance=25, variance=25, covariance=1):
-    n, dim = z1.shape
-    pairs = zip(z1.flatten().tolist(), z2.flatten().tolist(), strict=True)
-    total = invariance * math.fsum((x - y) ** 2 for x, y in pairs) / (n * dim)
+def vicreg(z1, z2):
+    total = 25 * np.mean((z1 - z2) ** 2)
     for z in (z1, z2):
-        centred = [[x - math.fsum(column) / n for x in column] for column in columns_of(z)]
-        for i in range(dim):
-            total += variance * max(0, 1 - math.sqrt(dot(centred[i], centred[i]) / (n - 1) + 1e-4)) / dim
-            for j in range(dim):
-                if i != j:
-                    total += covariance * (dot(centred[i], centred[j]) / (n - 1)) ** 2 / dim
+        covariance, dim = np.cov(z, rowvar=False), z.shape[1]
+        for i, j in product(range(dim), repeat=2):
+            c = covariance[i, j]
+            total += (25 * max(0, 1 - math.sqrt(c + 1e-4)) if i == j else c**2) / dim
     return total
 
 
-def w_mse(z1, z2, shrinkage=1e-3, rows_per_dim=2):
+def w_mse(z1, z2, shrinkage=1e-3):
     n, dim = z1.shape
-    slices, losses = max(1, n // (rows_per_dim * dim)), []
-    for part in np.array_split(np.arange(n), slices):
+    total = 0.0
+    for part in np.array_split(np.arange(n), max(1, n // (2 * dim))):
         white = []
-        for z in (z1.numpy()[part], z2.numpy()[part]):
+        for z in (z1[part], z2[part]):
             covariance = np.cov(z, rowvar=False)
             covariance = (1 - shrinkage) * covariance + shrinkage * np.trace(covariance) / dim * np.eye(dim)
             v = (z - z.mean(0)) @ np.linalg.inv(np.linalg.cholesky(covariance)).T
             white.append(v / np.linalg.norm(v, axis=1, keepdims=True))
-        losses += [2 - 2 * dot(a, b) for a, b in zip(*white, strict=True)]
-    return math.fsum(losses) / n
+        total += np.sum((white[0] - white[1]) ** 2)
+    return total / n
 
 
 def zca(x, shrinkage):
@@ -88,33 +76,37 @@ def zca(x, shrinkage):
     return z / math.sqrt(scale)
 
 
-def zero_part(rows1, rows2, shrinkage=0.1):
-    white = []
-    for rows in (rows1, rows2):
-        x = np.array(standardised(rows))
-        white.append(zca(x, shrinkage) @ x)
-    return math.fsum((1 - dot(a, b) / len(a)) ** 2 for a, b in zip(*white, strict=True))
-
-
 def zero_icl(z1, z2):
-    return zero_part(z1.tolist(), z2.tolist())
+    a, b = (zca(x, 0.1) @ x for x in map(standardised, (z1, z2)))
+    return sum((1 - u @ v / len(u)) ** 2 for u, v in zip(a, b, strict=True))
 
 
 def zero_fcl(z1, z2):
-    return zero_part(columns_of(z1), columns_of(z2))
+    return zero_icl(z1.T, z2.T)
 
 
-def arb(z1, z2, size=5, shrinkage=1e-4):
-    x1, x2 = (np.array(standardised(columns_of(z))) for z in (z1, z2))
-    total = 0.0
-    for x, other in ((x1, x2), (x2, x1)):
-        for start in range(0, len(x), size):
-            group = other[start : start + size]
-            base = zca(group, shrinkage) @ group
-            total += math.fsum(
-                (1 - dot(a, b) / len(a)) ** 2 for a, b in zip(x[start : start + size], base, strict=True)
-            )
-    return total
+def arb(z1, z2):
+    """Of five features or fewer, one group."""
+    x1, x2 = standardised(z1.T), standardised(z2.T)
+    pairs = [(x1, zca(x2, 1e-4) @ x2), (x2, zca(x1, 1e-4) @ x1)]
+    return sum((1 - u @ v / len(u)) ** 2 for x, base in pairs for u, v in zip(x, base, strict=True))
+
+
+def byol(p1, p2, t1, t2):
+    p1, p2, t1, t2 = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (p1, p2, t1, t2))
+    return np.sum((p1 - t2) ** 2 + (p2 - t1) ** 2) / len(p1)
+
+
+def dino(*views, centre=0.0):
+    """The mean over every pair of the teacher's crop and another crop of the student; the teacher's are the last."""
+    *students, t1, t2 = views
+    terms = [
+        -(softmax((t - centre) / 0.04, axis=1) * log_softmax(s / 0.1, axis=1)).sum(1).mean()
+        for i, t in enumerate((t1, t2))
+        for j, s in enumerate(students)
+        if i != j
+    ]
+    return np.mean(terms)
 
 
 FORMULAS = {
@@ -125,6 +117,8 @@ FORMULAS = {
     "zero_fcl": zero_fcl,
     "zero_cl": lambda z1, z2: zero_icl(z1, z2) + zero_fcl(z1, z2),
     "arb": arb,
+    "byol": byol,
+    "dino": dino,
 }
 
 
@@ -132,37 +126,46 @@ FORMULAS = {
 @pytest.mark.parametrize("scale", [1, 0.3])  # standard deviations above VICReg's hinge, and below
 @pytest.mark.parametrize("name", NEGATIVE_FREE)
 def test_the_loss_is_its_formula(name, scale, n):
-    z1, z2 = (scale * z for z in draw(n))
-    loss = NEGATIVE_FREE[name]()(z1, z2)
-    assert loss.shape == ()
-    assert loss.item() == pytest.approx(FORMULAS[name](z1, z2), rel=1e-9)
+    views = draw(name, n, scale=scale)
+    assert loss_of(name)(*views).item() == pytest.approx(FORMULAS[name](*(z.numpy() for z in views)), rel=1e-9)
 
 
-# ---- gradients ------------------------------------------------------------------------------------------------------
+def test_dinos_centre_follows_the_teacher_and_is_saved():
+    loss, centre = DINOLoss(5).double(), np.zeros(5)
+    for scale in (0.1, 0.3, 0.2):
+        views = draw("dino", 6, scale=scale)
+        assert loss(*views).item() == pytest.approx(dino(*(z.numpy() for z in views), centre=centre), rel=1e-10)
+        centre = 0.9 * centre + 0.1 * torch.cat(views[2:]).mean(0).numpy()
+        assert loss.centre.numpy() == pytest.approx(centre, rel=1e-12)
+    loss.eval()(*views)
+    assert loss.centre.numpy() == pytest.approx(centre, rel=1e-12)
+    fresh = DINOLoss(5)
+    fresh.load_state_dict(loss.state_dict())
+    assert torch.equal(fresh.centre, loss.centre.float())
 
 
-@pytest.mark.parametrize("name", ["barlow_twins", "vicreg", "w_mse"])
-def test_the_gradient_is_the_losss(name):
-    assert torch.autograd.gradcheck(NEGATIVE_FREE[name](), [z.requires_grad_() for z in draw(11, 4)], atol=1e-6)
-
-
-# ---- several processes ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["barlow_twins", "vicreg", "w_mse", "byol", "dino"])
+def test_the_gradient_is_the_losss_and_a_teacher_has_none(name):
+    loss, views = loss_of(name).eval(), [z.requires_grad_() for z in draw(name, 11, scale=0.3)]
+    teacher = [z.detach() for z in views[2:]]
+    assert torch.autograd.gradcheck(lambda *students: loss(*students, *teacher), views[:2], atol=1e-6)
+    assert all(g is None for g in torch.autograd.grad(loss(*views), views, allow_unused=True)[2:])
 
 
 @pytest.mark.parametrize("name", NEGATIVE_FREE)
 def test_the_mean_over_processes_is_the_single_process(name):
     world_size = 3
-    views = [z.requires_grad_() for z in draw(24)]
-    single = NEGATIVE_FREE[name]()(*views)
-    expected = torch.autograd.grad(single, views)
-    losses = in_threads(
-        world_size,
-        lambda gather: NEGATIVE_FREE[name](gather=gather)(*(z.chunk(world_size)[gather.rank] for z in views)),
-    )
-    for loss in losses:
-        torch.testing.assert_close(loss, single, rtol=1e-12, atol=0)
-    found = torch.autograd.grad(torch.stack(losses).mean(), views)
+    views = [z.requires_grad_() for z in draw(name, 24)]
+
+    def losses(gather, own):
+        loss = loss_of(name, gather)
+        return loss(*own), getattr(loss, "centre", torch.zeros(1))
+
+    single, centre = losses(None, views)
+    ranks = in_threads(world_size, lambda gather: losses(gather, [z.chunk(world_size)[gather.rank] for z in views]))
+    mean = torch.stack([of_rank for of_rank, _ in ranks]).mean()
+    torch.testing.assert_close(mean, single, rtol=1e-12, atol=0)
+    expected, found = (torch.autograd.grad(x, views[:2], retain_graph=True) for x in (single, mean))
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-14)
-
-
-# ---- precision and limits -------------------------------------------------------------------------------------------
+    for _, of_rank in ranks:
+        torch.testing.assert_close(of_rank, centre, rtol=1e-12, atol=1e-15)

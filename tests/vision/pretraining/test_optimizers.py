@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dystress_text.training.settings import EngineSettings
-from vision.pretraining.optimizers import make_optimizer, scaled_rate
+from vision.pretraining.build_task import make_optimizer, scaled_rate
 from vision.pretraining.settings import VisionSettings
 
 

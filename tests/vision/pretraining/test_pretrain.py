@@ -10,13 +10,8 @@ from conftest import reset_accelerator
 from PIL import Image
 from safetensors.torch import load_file
 
-from dystress_text.core import NTXentLoss, QueueInfoNCELoss
-from vision.data.augment import SimclrAugment
-from vision.data.crops import RandomCrop
-from vision.data.images import ImageSet
-from vision.data.views import RandomViews
-from vision.pretraining.task import PretrainTask, QueueTask
-from vision.resnet import build_encoder, load_encoder
+from vision.pretraining.task import PretrainTask
+from vision.resnet import load_encoder
 from vision.train import main
 
 SMALL = ["--architecture", "resnet10_narrow", "--stem", "imagenet", "--out_dim", "16", "--train_batch_size", "8",
@@ -47,34 +42,6 @@ def run(folder, output, *flags):
     code = main([*SMALL, "--dataset", str(folder), "--image_size", "16", "--output_dir", str(output), *flags])
     reset_accelerator()
     return code
-
-
-def tiny_images(n=12):
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (n, 3, 16, 16), dtype=torch.uint8, generator=generator)
-    return ImageSet(images, None, torch.arange(n) % 2, ("a", "b"), "noise", None, 16)
-
-
-def make_task(kind=PretrainTask, objective=None, **options):
-    torch.manual_seed(0)
-    encoder = build_encoder("resnet10_narrow", "imagenet", "cifar", 16)
-    augment = SimclrAugment(RandomCrop(16), (0.5,) * 3, (0.25,) * 3)
-    return kind(encoder, RandomViews(tiny_images(), augment), objective or NTXentLoss(0.1), **options)
-
-
-def test_the_key_encoder_follows_by_its_momentum_and_takes_no_gradient():
-    objective = QueueInfoNCELoss(0.1, queue_size=32, dim=16)
-    task = make_task(QueueTask, objective, momentum=0.9, autocast=torch.no_grad)
-    before = [p.clone() for p in task.key_encoder.parameters()]
-    with torch.no_grad():
-        for p in task.model.parameters():
-            p.add_(1.0)
-    task.begin_step(0.0, 0.0)
-    for old, key, query in zip(before, task.key_encoder.parameters(), task.model.parameters(), strict=True):
-        torch.testing.assert_close(key, 0.9 * old + 0.1 * query)
-    task.loss(task.embed(task.model, task.load(torch.arange(4).numpy(), 0))).backward()
-    assert all(p.grad is None for p in task.key_encoder.parameters())
-    assert all(p.grad is not None for p in task.model.parameters())
 
 
 # ntxent, dcl and dclw are built alike; macl has a temperature with a state

@@ -19,7 +19,7 @@ from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer
 from vision.data.views import RandomViews
 from vision.pretraining.batchnorm import CpuSyncBatchNorm, synchronise
-from vision.pretraining.optimizers import make_optimizer
+from vision.pretraining.build_task import make_optimizer
 from vision.pretraining.settings import VisionSettings
 from vision.pretraining.task import PretrainTask, QueueTask
 

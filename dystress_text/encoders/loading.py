@@ -1,0 +1,238 @@
+"""Loading encoders: one alone, a checkpoint of SimCSE, or a sentence-transformers model with its pooling and head.
+
+Code that comes with a model is never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.pooling import AVERAGED, layer_weights
+from dystress_text.encoders.saving import MODULES
+from dystress_text.errors import ParameterError, UserError, reason_of
+from dystress_text.files.hub import hub_reachable
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+_MLP = "mlp.dense.weight"  # the head in a folder that SimCSE's training wrote
+_POOLER = "pooler.dense.weight"
+_TRIALS = ["A configuration can name what shows itself in the forward pass alone.", "Or nowhere Else?"]
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """An encoder as loaded from its files.
+
+    Attributes:
+        name: folder or hub name.
+        transformer: in fp32.
+        tokenizer: the encoder's; ``model_max_length`` is that of a sentence-transformers model.
+        pooler: the dense layer of its pooler (dense + tanh on the first token); None without one, or without weights.
+        simcse: whether this is a folder of SimCSE's training, whose MLP has become the pooler.
+        left: weights in the files that the encoder does not use, by the first words of their names.
+        pooler_type: of a sentence-transformers model (``cls`` for both of the first token); None for an encoder alone.
+        head: the dense layer of a sentence-transformers model, (dim, dim).
+        normalize: whether a sentence-transformers model scales its vectors to length 1.
+    """
+
+    name: str
+    transformer: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    pooler: nn.Linear | None
+    simcse: bool
+    left: tuple[str, ...]
+    pooler_type: str | None = None
+    head: nn.Linear | None = None
+    normalize: bool = False
+
+
+def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrained:
+    """Load an encoder and its tokenizer from a folder or from the hub.
+
+    A folder of SimCSE's training (``bert.*``, ``mlp.dense.*``) is read as SimCSE's own conversion does it: the MLP
+    becomes the encoder's pooler. ``dropout`` is a rate for every dropout, instead of the configuration's.
+    """
+    with readable(name_or_path):
+        # with trust_remote_code=None transformers would ask on the terminal, and accept a piped "y"
+        source: dict[str, Any] = {"local_files_only": not hub_reachable(), "trust_remote_code": False}
+        config = AutoConfig.from_pretrained(name_or_path, **source)
+        if dropout is not None:
+            _set_dropout(config, dropout)
+        weights = source | {"config": config, "dtype": torch.float32, "output_loading_info": True}
+        transformer, info = AutoModel.from_pretrained(name_or_path, **weights)
+        simcse = _MLP in info["unexpected_keys"] and _POOLER in info["missing_keys"]
+        if simcse:
+            renamed = {r"^mlp\.dense\.": "pooler.dense."}
+            transformer, info = AutoModel.from_pretrained(name_or_path, key_mapping=renamed, **weights)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **source)
+        if transformer.config.is_encoder_decoder:
+            raise UserError(f"{name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed")
+        _check_vocabulary(name_or_path, tokenizer, transformer)
+        pooler = None if _POOLER in info["missing_keys"] else pooler_dense(transformer)
+        left = tuple(sorted({name.split(".")[0] for name in info["unexpected_keys"]}))
+    return Pretrained(name_or_path, transformer, tokenizer, pooler, simcse, left)
+
+
+def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
+    """What :func:`load_pretrained` gives, with pooling, head and normalisation if it is a sentence-transformers model.
+
+    One that is more than that is refused: the encoder must give the vectors that sentence-transformers gives.
+    """
+    found = load_pretrained(name_or_path, dropout)
+    if not _is_sentence_transformer(name_or_path):
+        return found
+    with readable(name_or_path), torch.random.fork_rng(devices=[]):
+        model = load_sentence_transformer(name_or_path, "cpu")
+        found = _with_modules(found, model)
+        vectors = _with_own_head(found).encode(_TRIALS, found.tokenizer)
+        expected = model.encode(_TRIALS, convert_to_tensor=True, show_progress_bar=False)
+        if vectors.shape != expected.shape or not torch.allclose(vectors, expected, rtol=1e-4, atol=1e-5):
+            kinds = ", ".join(type(module).__name__ for module in model)
+            raise UserError(
+                f"{name_or_path!r} cannot be read: it is made of {kinds}; its vectors are not those of a Transformer, "
+                "Pooling and on top of them one Dense (tanh) and Normalize, without prompts"
+            )
+    return found
+
+
+def load_saved(folder: Path) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
+    """The encoder of a sentence-transformers folder, with its pooler, head and normalisation, and its tokenizer."""
+    found = load_model(str(folder))
+    if found.pooler_type is None:
+        raise UserError(f"{str(folder)!r} is not a model of dystress train: a folder with {MODULES} is needed")
+    return _with_own_head(found), found.tokenizer
+
+
+def load_encoder(
+    name_or_path: str, pooler_type: str = "cls", mlp_head: bool | None = None, dropout: float | None = None
+) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
+    """An encoder alone, in fp32, and its tokenizer, from a folder or from the hub.
+
+    Args:
+        name_or_path: folder or hub name.
+        pooler_type: one of :data:`POOLERS`.
+        mlp_head: see :class:`SentenceEncoder`.
+        dropout: a rate for every dropout of the encoder, in place of its configuration's.
+    """
+    found = load_pretrained(name_or_path, dropout)
+    return build_encoder(found, pooler_type, mlp_head), found.tokenizer
+
+
+def build_encoder(
+    found: Pretrained, pooler_type: str = "cls", mlp_head: bool | None = None, keep_head: bool = False
+) -> SentenceEncoder:
+    """A sentence encoder from loaded files; it encodes one sentence as a trial."""
+    with readable(found.name):
+        encoder = SentenceEncoder(found.transformer, pooler_type, mlp_head, keep_head, found.normalize)
+        with torch.random.fork_rng(devices=[]):
+            encoder.encode(_TRIALS[:1], found.tokenizer)
+    return encoder
+
+
+def pooler_encoder(found: Pretrained) -> SentenceEncoder:
+    """An encoder whose vectors are transformers' ``pooler_output``: the first token, then the pooler's dense + tanh."""
+    if found.pooler is None:
+        raise ParameterError("pooler_type", f"{found.name!r} has no weights of a pooler of dense + tanh")
+    return _with_own_head(replace(found, pooler_type="cls", head=found.pooler))
+
+
+def _with_own_head(found: Pretrained) -> SentenceEncoder:
+    """A sentence-transformers model as it is."""
+    encoder = build_encoder(found, str(found.pooler_type), found.head is not None, keep_head=True)
+    if found.head is not None:
+        encoder.start_head(found.head)
+    return encoder
+
+
+def load_sentence_transformer(name_or_path: str, device: str | None = None) -> SentenceTransformer:
+    """Load a sentence-transformers model in fp32; without a device, on one of sentence-transformers' choice."""
+    from sentence_transformers import SentenceTransformer  # slow to import
+
+    local = Path(name_or_path).is_dir() or not hub_reachable()
+    with readable(name_or_path):
+        return SentenceTransformer(
+            name_or_path, device=device, local_files_only=local, trust_remote_code=False,
+            model_kwargs={"dtype": torch.float32},
+        )  # fmt: skip
+
+
+@contextmanager
+def readable(name_or_path: str) -> Iterator[None]:
+    """Turn any error inside into one line that says what cannot be loaded."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # damaged files raise errors of many libraries
+        raise UserError(f"cannot load {name_or_path!r}: {reason_of(error)}") from error
+
+
+def pooler_dense(transformer: PreTrainedModel) -> nn.Linear | None:
+    """The dense layer of an encoder's pooler that is dense + tanh on the first token, as BERT's; else None."""
+    pooler: Any = getattr(transformer, "pooler", None)
+    is_tanh = isinstance(getattr(pooler, "activation", None), nn.Tanh)
+    return cast(nn.Linear, pooler.dense) if is_tanh else None
+
+
+def _is_sentence_transformer(name_or_path: str) -> bool:
+    if Path(name_or_path).is_dir():
+        return (Path(name_or_path) / MODULES).is_file()
+    with readable(name_or_path):
+        try:
+            hf_hub_download(name_or_path, MODULES, local_files_only=not hub_reachable())
+        except EntryNotFoundError as error:
+            if isinstance(error, LocalEntryNotFoundError) and hub_reachable():
+                raise  # the network failed
+            return False
+        return True
+
+
+def _with_modules(found: Pretrained, model: SentenceTransformer) -> Pretrained:
+    """What the modules behind the transformer are to a :class:`SentenceEncoder`; sets the tokenizer's limit."""
+    modules: dict[str, Any] = {type(module).__name__: module for module in model}
+    mode, layers = getattr(modules.get("Pooling"), "pooling_mode", None), found.transformer.config.num_hidden_layers
+    weighted = modules.get("WeightedLayerPooling")
+    weights = layer_weights("avg", layers) if weighted is None else weighted.layer_weights
+    names = {"cls": ("cls",), "mean": tuple(AVERAGED)}.get(str(mode), ())
+    pooler_type = next((name for name in names if torch.equal(layer_weights(name, layers), weights)), None)
+    if pooler_type is None:
+        raise UserError(f"{found.name!r}: pooling {mode!r} is that of no pooler of this package")
+    found.tokenizer.model_max_length = model.max_seq_length or found.tokenizer.model_max_length
+    head = modules["Dense"].linear if "Dense" in modules else None
+    return replace(found, pooler_type=pooler_type, head=head, normalize="Normalize" in modules)
+
+
+def _set_dropout(config: PretrainedConfig, rate: float) -> None:
+    names = [name for name, value in config.to_dict().items() if "drop" in name and isinstance(value, float | int)]
+    if not names:
+        raise ParameterError("dropout", "this encoder's configuration names no dropout rate")
+    for name in names:
+        setattr(config, name, rate)
+
+
+def _check_vocabulary(name_or_path: str, tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> None:
+    """Refuse a tokenizer without words: transformers makes one for a folder without tokenizer files."""
+    rows, vocabulary = cast(nn.Embedding, transformer.get_input_embeddings()).num_embeddings, tokenizer.get_vocab()
+    if len(vocabulary) <= len(tokenizer.all_special_tokens):
+        raise UserError(f"{name_or_path!r} has no tokenizer files: no word is known")
+    if (highest := max(vocabulary.values())) >= rows:
+        raise UserError(f"{name_or_path!r} has a tokenizer with ids up to {highest} for {rows} token embeddings")
