@@ -25,7 +25,7 @@ def sizes(rows, loss_of):
     negatives = [s for _, each in rows for s in each]
     of = torch.autograd.grad(loss_of(rows), [*(p for p, _ in rows), *negatives])
     g = [abs(float(x)) for x in of]
-    return np.array([float(s) for s in negatives]), np.array(g[len(rows) :]), math.fsum(g[: len(rows)])
+    return np.array([s.item() for s in negatives]), np.array(g[len(rows) :]), math.fsum(g[: len(rows)])
 
 
 def check_sums(found, rows, tau, loss_of, count):

@@ -70,8 +70,8 @@ def test_half_precision_is_computed_in_fp32_and_autocast_changes_nothing(name, d
         assert value.dtype == torch.float32
         assert torch.equal(value, loss(*(x.float() for x in z)))
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            autocast = value_and_gradients(loss(*z), z)
-        assert all(torch.equal(a, b) for a, b in zip([value, *gradients], autocast, strict=True))
+            autocast = loss(*z)  # a backward is called outside
+        assert all(map(torch.equal, [value, *gradients], value_and_gradients(autocast, z)))
 
 
 @EVERY

@@ -132,7 +132,7 @@ def test_the_gradient_of_a_learned_one_is_that_of_the_loop(detach, blockwise):
         (core.ConstantTemperature(0.05), 0.0, 1.0, "^low < 0.05 < high"),
         (core.ConstantTemperature(0.05), 0.2, 0.1, "got 0.2 and 0.1"),
         (core.CosineTemperature(0.05, 0.05), 0.01, 0.1, "^low < 0.05 < 0.05 < high"),
-        (core.ScheduledTemperature(), 0.01, 1.0, "^temperature core.ScheduledTemperature.* has nothing to learn"),
+        (core.ScheduledTemperature(), 0.01, 1.0, "^temperature ScheduledTemperature.* has nothing to learn"),
     ],
 )
 def test_what_cannot_be_learned_is_refused(temperature, low, high, message):
