@@ -43,9 +43,7 @@ def block_size(device: torch.device, itemsize: int = 4) -> int:
     return min(max(CUDA_BLOCKS[0], 1 << (int(room).bit_length() - 1) // 2), CUDA_BLOCKS[1])
 
 
-def blockwise_logsumexps(
-    pairs: Pairs, temperature: Temperature, detach: bool = True, block: int | None = None
-) -> tuple[Tensor, ...]:
+def blockwise_logsumexps(pairs: Pairs, temperature: Temperature, detach: bool) -> tuple[Tensor, ...]:
     """The logsumexp over each row's negatives of each of the temperature's logits, (rows,).
 
     The temperature's state may change between forward and backward; the backward uses the state of the forward. A
@@ -55,13 +53,12 @@ def blockwise_logsumexps(
         pairs: anchors, candidates and which of the pairs are no negatives.
         temperature: elementwise; its parameters get gradients too.
         detach: whether it is kept out of the gradient of the similarities.
-        block: rows and columns of a block; None chooses by the device.
     """
     matrix = _Matrix(
         pairs,
         copy.deepcopy(temperature) if torch.is_grad_enabled() else temperature,
         detach,
-        block or block_size(pairs.anchors.device, pairs.anchors.element_size()),
+        block_size(pairs.anchors.device, pairs.anchors.element_size()),
     )
     sums: Tensor = _LogSumExps.apply(  # type: ignore[no-untyped-call]
         matrix, pairs.anchors, pairs.candidates, *_learned(temperature)

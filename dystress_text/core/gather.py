@@ -41,9 +41,6 @@ class ProcessGather:
         rank: this process's place in the group.
         world_size: the size of the group.
         group: the group; None is the default one.
-
-    Raises:
-        ValueError: the rank does not lie in the group.
     """
 
     def __init__(self, rank: int, world_size: int, group: dist.ProcessGroup | None = None) -> None:

@@ -86,8 +86,6 @@ def similarity_histograms(view1: Tensor, view2: Tensor, labels: Tensor, bins: in
     """
     if view1.shape != view2.shape:
         raise ValueError(f"both views must have one shape, got {tuple(view1.shape)} and {tuple(view2.shape)}")
-    if bins < 1:
-        raise ValueError(f"bins must be at least 1, got {bins}")
     _check_labels(view1, labels)
     z1, z2 = unit_vectors(view1), unit_vectors(view2)
     counts = torch.zeros(3, bins, dtype=torch.int64, device=z1.device)

@@ -1,19 +1,16 @@
-"""The study of temperature rules: what the audit predicts of each, what trained runs say, and the tables of the pages.
+"""The study of temperature rules: the tables and the figure of the pages, from the records in docs/study.
 
-    python tests/benchmarks/laboratory.py predict LOGS --constants 0.05 0.07 --output PREDICTIONS
-    python tests/benchmarks/laboratory.py tables --figure docs/figures/laboratory.png
+    python tests/benchmarks/laboratory.py --figure docs/figures/laboratory.png
 
-``predict`` reads one run of each rule with --log_similarity, made by ``dystress sweep``, and writes the constant that
-comes nearest and whether the rule is expected to train like it. ``tables`` prints the rows of docs/results.md and
-docs/laboratory.md that the records in docs/study make, and draws the figure: runs of rules and constants are compared
-by seed on the mean of STS12, STS-B test and SICK-R. ``dystress report SWEEP --format jsonl`` makes such records.
+It prints the rows of docs/results.md and docs/laboratory.md. Runs of rules and constants are compared by seed on the
+mean of STS12, STS-B test and SICK-R. ``dystress report SWEEP --format jsonl`` makes such records; predictions.json
+holds what ``dystress audit`` said of one run of each rule with --log_similarity.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,19 +20,14 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from dystress_text.files.whole import to_json
-from dystress_text.report.audit import EQUIVALENT_MOVED, EQUIVALENT_PULL, windows_of
 from dystress_text.report.comparison import Difference, paired, spread
-from dystress_text.report.runs import read_finished
 from dystress_text.report.tables import Comparisons, sections
 from dystress_text.report.text_runs import TRAINING, TextRun, read_text_runs
-from dystress_text.training.run_folder import SIMILARITY_LOG, read_steps
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study"
 MARGIN, LEVEL = 0.25, 0.05  # points, equivalent within them; of each test
 TEST_SETS = ("STS12", "STS-B", "SICK-R")
 DEV, UNIFORMITY = "sts_b_dev_spearman", "sts_b_dev_uniformity"
-SEED_OF_LOGS = 1000
 NAMES = {
     "sts-macl": "MACL", "rule-hardness": "hardness weights", "rule-robust": "robust, one temperature",
     "rule-adnce": "ADNCE", "rule-temo": "TeMo", "rule-focal": "Focal-InfoNCE", "rule-hcl": "HCL",
@@ -44,31 +36,6 @@ NAMES = {
     "hardness-0.0715-20": "hardness weights, τ 0.0715, strength 20", "dcl-0.037": "DCL, τ 0.037",
 }  # fmt: skip
 By_seed = Mapping[int, float]
-
-
-def predict(folder: Path, constants: Sequence[float]) -> dict[str, Any]:
-    """The prediction for each rule, by the name of its preset; it is tested against the nearest of the constants."""
-    rules = {}
-    for run in read_finished([folder])[0]:
-        log = run.folder / SIMILARITY_LOG
-        windows, negatives = windows_of(list(read_steps(log)), log)
-        whole = windows["all"]
-        constant = min(constants, key=lambda tau: abs(math.log(tau / whole.tau)))
-        moved = np.interp(math.log(constant), np.log(whole.taus), whole.moved_by_constant)
-        rules[run.folder.name.removesuffix(f"-seed-{SEED_OF_LOGS}")] = {
-            "rule": f"{run.record['objective']}, {run.record['temperature']}",
-            "nearest": round(whole.tau, 4),
-            "moved": round(whole.moved, 4),
-            "constant": constant,
-            "moved_from_constant": round(float(moved), 4),
-            "pull": round(whole.pull, 3),
-            "equivalent": whole.equivalent,
-            "first": {"nearest": round(windows["first"].tau, 4), "moved": round(windows["first"].moved, 4)},
-            "last": {"nearest": round(windows["last"].tau, 4), "moved": round(windows["last"].moved, 4)},
-            "negatives": negatives,
-        }
-    bar = {"moved": EQUIVALENT_MOVED, "pull": EQUIVALENT_PULL}
-    return {"seed_of_logs": SEED_OF_LOGS, "equivalent_below": bar, "rules": rules}
 
 
 @dataclass(frozen=True)
@@ -115,20 +82,17 @@ def equivalence(ours: By_seed, baseline: By_seed) -> float:
     return float(max(above, below))
 
 
-def outcomes_of(runs: Sequence[TextRun], predictions: Mapping[str, Any]) -> list[Outcome]:
-    """Every rule beside its constant."""
-    found = []
+def outcomes() -> list[Outcome]:
+    """The test of the predictions in docs/study: every rule beside its constant."""
+    predictions = json.loads((STUDY / "predictions.json").read_text(encoding="utf-8"))
+    runs, found = read_text_runs([STUDY / "laboratory.jsonl"])[0], []
     for name, prediction in predictions["rules"].items():
-        ours, theirs = (figures(runs, each, "average") for each in (name, constant_of(prediction)))
+        constant = f"grid-constant-temp={prediction['constant']:g}"
+        ours, theirs = (figures(runs, each, "average") for each in (name, constant))
         difference = paired(ours, theirs)
         if difference is not None:
             found.append(Outcome(name, prediction, difference, equivalence(ours, theirs)))
     return found
-
-
-def constant_of(prediction: Mapping[str, Any]) -> str:
-    """The configuration of a rule's nearest constant."""
-    return f"grid-constant-temp={prediction['constant']:g}"
 
 
 def name_of(configuration: str) -> str:
@@ -144,58 +108,41 @@ def tables() -> dict[str, list[str]]:
     runs, laboratory, search = (read_text_runs([STUDY / f"{n}.jsonl"])[0] for n in ("runs", "laboratory", "search"))
     compared = Comparisons(runs)
     differences = dict(sections(compared))["STS, Spearman x 100: differences over seeds"][1:]
-    both = [*laboratory, *search]
 
     def means(of: Sequence[TextRun], configuration: str, *more: str) -> list[str]:
         return [str(spread(list(figures(of, configuration, c).values()))) for c in (DEV, *TEST_SETS, *more)]
 
-    best = []
-    for name in (
-        "hardness-0.0715-20",
-        "dcl-0.037",
-        "sts-macl",
-        "grid-constant-temp=0.089",
-        "grid-constant-temp=0.0715",
-    ):
-        test = [run for run in both if run.seed < 5]
-        less = paired(*(figures(test, each, "average") for each in (name, "grid-constant-temp=0.089")))
+    test, best = [run for run in (*laboratory, *search) if run.seed < 5], []
+    control = "grid-constant-temp=0.089"
+    for name in ("hardness-0.0715-20", "dcl-0.037", "sts-macl", control, "grid-constant-temp=0.0715"):
+        less = paired(*(figures(test, each, "average") for each in (name, control)))
         label = name_of(name) + " (published)" * (name == "sts-macl")
         best.append(_row(label, *means(test, name, "average"), "" if name.startswith("grid") else str(less)))
-    rules = [
-        _row("...", f"{p['nearest']:.4f}", f"{100 * p['moved']:.1f} %", f"{p['pull']:.2f}",
-             "equivalent" if p["equivalent"] else "not equivalent", str(one.average), one.observed)
-        for one in outcomes() for p in [one.prediction]
-    ]  # fmt: skip
-    candidates = []
+    rules, candidates = [], []
+    for one in outcomes():
+        p, expected = one.prediction, "equivalent" if one.prediction["equivalent"] else "not equivalent"
+        told = (f"{p['nearest']:.4f}", f"{100 * p['moved']:.1f} %", f"{p['pull']:.2f}")
+        rules.append(_row("...", *told, expected, str(one.average), one.observed))
     for name in dict.fromkeys(run.configuration for run in search):
         dev = figures(search, name, DEV)
         first, five = [dev[seed] for seed in (10, 11)], [dev[seed] for seed in range(10, 15) if seed in dev]
         over = f"{np.mean(five):.2f}" if len(five) == 5 else ""
         audits = [run.record["audit"] for run in search if run.configuration == name and "audit" in run.record]
-        told = [f"{a['nearest_constant']:.4f} | {100 * a['moved']:.1f} % | {a['pull']:.2f}" for a in audits]
-        of_rule = ["..." if not told or name.startswith("dcl") else f"... | {told[0]}"]
-        candidates.append(_row(*of_rule, f"{np.mean(first):.2f}", over))
+        audits = [] if name.startswith("dcl") else audits  # the page does not compare DCL with itself
+        told = [(f"{a['nearest_constant']:.4f}", f"{100 * a['moved']:.1f} %", f"{a['pull']:.2f}") for a in audits]
+        candidates.append(_row("...", *(told and told[0]), f"{np.mean(first):.2f}", over))
+    of_laboratory = Comparisons(laboratory).configurations
     return {
         "results: the text table": [
-            _row(name_of(name), *means(runs, name, "avg", UNIFORMITY)) for name in compared.configurations
+            _row(name_of(x), *means(runs, x, "avg", UNIFORMITY)) for x in compared.configurations
         ],
-        "results: differences": [
-            _row(*(name_of(each).partition(" (")[0] for each in row[:2]), *row[3:]) for row in differences
-        ],
-        "results: rules": [
-            _row(name_of(name), *means(laboratory, name, "avg")) for name in Comparisons(laboratory).configurations
-        ],
+        "results: differences": [_row(*(name_of(x).partition(" (")[0] for x in d[:2]), *d[3:]) for d in differences],
+        "results: rules": [_row(name_of(x), *means(laboratory, x, "avg")) for x in of_laboratory],
         "results: the best": best,
         "laboratory: rules": rules,
         "laboratory: candidates": candidates,
         "laboratory: the best": best,
     }
-
-
-def outcomes() -> list[Outcome]:
-    """The test of the predictions in docs/study."""
-    predictions = json.loads((STUDY / "predictions.json").read_text(encoding="utf-8"))
-    return outcomes_of(read_text_runs([STUDY / "laboratory.jsonl"])[0], predictions)
 
 
 def _row(*cells: str) -> str:
@@ -212,44 +159,28 @@ def draw(found: Sequence[Outcome], file: Path) -> None:
     with style():
         figure, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.28 * len(ordered)))
         axes.axvspan(-MARGIN, MARGIN, color="0.9", linewidth=0, label=f"the margin, {MARGIN:g} points")
-        for predicted, words, (colour, _), filled in (
-            (True, "predicted equivalent", STYLES[0], "full"),
-            (False, "predicted not equivalent", STYLES[1], "none"),
-        ):
-            rows = [i for i, one in enumerate(ordered) if bool(one.prediction["equivalent"]) == predicted]
-            chosen = [ordered[i].average for i in rows]
-            ends = [[d.mean - (d.low or 0) for d in chosen], [(d.high or 0) - d.mean for d in chosen]]
-            means = [d.mean for d in chosen]
-            axes.errorbar(means, rows, xerr=ends, fmt="o", color=colour, fillstyle=filled, capsize=2, label=words)
-        axes.set_yticks(range(len(ordered)), [f"{one.name} - {one.prediction['constant']:g}" for one in ordered])
         for i, one in enumerate(ordered):
-            words = f"{100 * one.prediction['moved']:.1f} %, pull {one.prediction['pull']:.2f}"
-            at = ("axes fraction", "data")
-            axes.annotate(
-                words, (1, i), xycoords=at, xytext=(4, 0), textcoords="offset points", va="center", fontsize=7
-            )
-        axes.set_title("Rule less its nearest constant, average of three STS sets")
-        axes.set_xlabel("points, 95 % interval over the seeds")
+            predicted, d = one.prediction["equivalent"], one.average
+            colour, words = (STYLES[0 if predicted else 1][0], f"predicted {'' if predicted else 'not '}equivalent")
+            ends = [[d.mean - (d.low or 0)], [(d.high or 0) - d.mean]]
+            fill = "full" if predicted else "none"
+            axes.errorbar(d.mean, i, xerr=ends, fmt="o", color=colour, fillstyle=fill, capsize=2, label=words)
+        names = [f"{one.name} - {one.prediction['constant']:g}, pull {one.prediction['pull']:.2f}" for one in ordered]
+        axes.set_yticks(range(len(ordered)), names)
+        axes.set_xlabel("points less the nearest constant, 95 % interval")
         axes.set_xscale("symlog", linthresh=1, linscale=1.5)  # even up to 1, then by factors
         ticks = (-8, -4, -2, -1, -0.5, 0, 0.5, 1, 2)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.set_xticks([], minor=True)
-        figure.legend(loc="outside lower center", ncols=2)
+        handles = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))  # one of each label
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=2)
         figure.savefig(file, dpi=150)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("predict")
-    one.add_argument("logs", type=Path)
-    one.add_argument("--output", type=Path, required=True)
-    one.add_argument("--constants", type=float, nargs="+", required=True, help="that are trained")
-    commands.add_parser("tables").add_argument("--figure", type=Path, help="a picture of the test")
+    parser.add_argument("--figure", type=Path, help="where the picture of the test goes")
     options = parser.parse_args()
-    if options.command == "predict":
-        options.output.write_text(to_json(predict(options.logs, options.constants), indent=1) + "\n", encoding="utf-8")
-        return
     warnings.simplefilter("ignore")
     for title, rows in tables().items():
         print(f"{title}\n\n" + "\n".join(rows) + "\n")

@@ -6,52 +6,31 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from core_cases import OBJECTIVES, views
+from core_cases import OBJECTIVES, assert_same, value_and_gradients, views
 
-from dystress_text.core import (
-    CosineTemperature,
-    InfoNCELoss,
-    MACLLoss,
-    NTXentLoss,
-    ScheduledTemperature,
-    Temperature,
-    blockwise,
-    objectives,
-)
+from dystress_text import core
+from dystress_text.core import blockwise, objectives
 from dystress_text.core.vectors import unit_vectors
 
 DETACH = pytest.mark.parametrize("detach", [True, False], ids=["detached", "in the graph"])
 
 
-class OwnTemperature(Temperature):
+class OwnTemperature(core.Temperature):
     """A user's, with parameters: one that takes part in the temperature and one that does not."""
 
     def __init__(self):
         super().__init__()
-        self.base = torch.nn.Parameter(torch.tensor(0.15, dtype=torch.float64))
-        self.slope = torch.nn.Parameter(torch.tensor([0.02, -0.03], dtype=torch.float64))
+        self.base = torch.nn.Parameter(torch.tensor([0.15, 0.02, -0.03], dtype=torch.float64))
         self.unused = torch.nn.Parameter(torch.zeros(3))
 
-    def forward(self, similarity):
-        base, slope = self.base.to(similarity.dtype), self.slope.to(similarity.dtype)
-        return base + slope[0] * similarity + slope[1] * similarity.square()
+    def forward(self, s):
+        a, b, c = self.base.to(s.dtype)
+        return a + b * s + c * s.square()
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr(blockwise, "CPU_BLOCK", 4)
-
-
-def value_and_gradients(loss, z):
-    value = loss(*z)
-    inputs = [*z, *loss.parameters()]
-    return value, *torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
-
-
-def assert_equal(found, expected, limit=1e-10):
-    for x, y in zip(found, expected, strict=True):
-        assert x.dtype == y.dtype
-        assert (x - y).norm().item() <= limit * y.norm().item()
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -60,11 +39,14 @@ def assert_equal(found, expected, limit=1e-10):
 def test_blockwise_is_plain_with_parameters_at_any_block(name, detach, count, monkeypatch):
     z = views(9, 6, count)
     options = {"detach_temperature": detach, "hard_negative_weight": 0.7}
-    plain = value_and_gradients(OBJECTIVES[name].build(OwnTemperature(), blockwise=False, **options), z)
-    for block in (1, 2, 4, 5, 18, 100):  # sizes below, at and above the rows' number, and no multiples of it
+    plain = OBJECTIVES[name].build(OwnTemperature(), blockwise=False, **options)
+    expected = value_and_gradients(plain(*z), [*z, *plain.parameters()])
+    for block in (1, 5, 9, 100):  # sizes below, at and above the rows' number, and no multiples of it
         monkeypatch.setattr(blockwise, "CPU_BLOCK", block)
         loss = OBJECTIVES[name].build(OwnTemperature(), blockwise=True, **options)
-        assert_equal(value_and_gradients(loss, z), plain)
+        found = value_and_gradients(loss(*z), [*z, *loss.parameters()])
+        assert [x.dtype for x in found] == [x.dtype for x in expected]
+        assert_same(found, expected)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -72,16 +54,14 @@ def test_in_fp32_and_at_low_temperatures(name):
     z = views(11, 3)
     single = [x.detach().float().requires_grad_() for x in z]
     for tau in (0.002, 0.01, 0.3):  # logits of 500 and 100 are beyond fp32's exponent
-        value, *gradients = value_and_gradients(OBJECTIVES[name].build(tau, blockwise=True), single)
-        expected, *exact = value_and_gradients(OBJECTIVES[name].build(tau, blockwise=False), z)
-        assert value.item() == pytest.approx(expected.item(), rel=1e-4)
-        for gradient, right in zip(gradients, exact, strict=True):
-            assert float((gradient - right).norm() / right.norm()) < 1e-3  # fp32's share of such logits
+        found = value_and_gradients(OBJECTIVES[name].build(tau, blockwise=True)(*single), single)
+        expected = value_and_gradients(OBJECTIVES[name].build(tau, blockwise=False)(*z), z)
+        assert_same(found, expected, 1e-3)  # fp32's share of such logits
 
 
 @pytest.mark.parametrize(
     ("gib", "itemsize", "expected"),
-    [(140, 4, 8_192), (80, 8, 4_096), (24, 4, 4_096), (8, 4, 2_048), (2, 4, 2_048), (288, 4, 16_384), (999, 4, 16_384)],
+    [(140, 4, 8_192), (80, 8, 4_096), (8, 4, 2_048), (2, 4, 2_048), (999, 4, 16_384)],
 )
 def test_blocks_of_a_gpu_follow_its_memory(gib, itemsize, expected, monkeypatch):
     properties = SimpleNamespace(total_memory=gib * 2**30)
@@ -99,20 +79,22 @@ def test_backward_uses_the_state_of_the_forward(both_views, detach):
     z, others = views(9, 6), views(13, 3)
     gradients = []
     for form in (False, True):
-        loss = MACLLoss(0.1, 0.8, 0.6, both_views=both_views, detach_temperature=detach, blockwise=form)
-        scheduled, learned = (NTXentLoss(tau, blockwise=form) for tau in (ScheduledTemperature(), OwnTemperature()))
+        loss = core.MACLLoss(0.1, 0.8, 0.6, both_views=both_views, detach_temperature=detach, blockwise=form)
+        scheduled, learned = (
+            core.NTXentLoss(tau, blockwise=form) for tau in (core.ScheduledTemperature(), OwnTemperature())
+        )
         values = [loss(*z), scheduled(*z), learned(*z)]
         loss(*others)
         scheduled.temperature.advance(150, 0.75)
         learned.temperature.base.data = learned.temperature.base * (2 if form else 1)  # a new tensor for both forms
         gradients.append([g for value in values for _ in range(2) for g in torch.autograd.grad(value, z, None, True)])
-    assert_equal(gradients[1], gradients[0])  # twice from one graph
+    assert_same(gradients[1], gradients[0])  # twice from one graph
 
 
 @DETACH
 def test_autocast_does_not_reach_the_backward(detach):
     z = [x.detach().float().requires_grad_() for x in views(9, 6)]
-    loss = NTXentLoss(CosineTemperature(0.1, 0.2), detach_temperature=detach, blockwise=True)
+    loss = core.NTXentLoss(core.CosineTemperature(0.1, 0.2), detach_temperature=detach, blockwise=True)
     expected = torch.autograd.grad(loss(*z), z)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         gradients = torch.autograd.grad(loss(*z), z)
@@ -122,9 +104,9 @@ def test_autocast_does_not_reach_the_backward(detach):
 def test_second_derivatives_are_refused_with_the_way_out_and_the_plain_form_has_them():
     z = views(3, 2)
     with pytest.raises(RuntimeError, match="blockwise=False"):
-        torch.autograd.grad(InfoNCELoss(0.1, blockwise=True)(*z), z, create_graph=True)
+        torch.autograd.grad(core.InfoNCELoss(0.1, blockwise=True)(*z), z, create_graph=True)
     assert torch.autograd.gradgradcheck(unit_vectors, views(3, 4)[:1])
-    assert torch.autograd.gradgradcheck(NTXentLoss(CosineTemperature(0.1, 0.2), False, blockwise=False), z)
+    assert torch.autograd.gradgradcheck(core.NTXentLoss(core.CosineTemperature(0.1, 0.2), False, blockwise=False), z)
 
 
 @pytest.mark.parametrize(("name", "count", "entries"), [("InfoNCE", 2, 25), ("NT-Xent", 2, 100), ("InfoNCE", 4, 75)])

@@ -7,7 +7,6 @@ import pytest
 import torch
 from sklearn.metrics.pairwise import cosine_similarity, euclidean_distances
 from sklearn.preprocessing import normalize
-from spec_formulas import mean, similarity
 
 from dystress_text.core import alignment, geometry, interclass_uniformity, tolerance, uniformity
 from dystress_text.core.geometry import similarity_histograms
@@ -26,19 +25,15 @@ def embeddings(n=11, dim=5, seed=0, dtype=torch.float64):
     return (x * torch.logspace(-2, 2, n, dtype=torch.float64).unsqueeze(1)).to(dtype)  # of very different lengths
 
 
-def unit(x):
-    """Lists of length 1."""
-    return [[v / math.hypot(*row) for v in row] for row in x.tolist()]
-
-
-def loop_uniformity(vectors, t):
-    pairs = [(a, b) for i, a in enumerate(vectors) for j, b in enumerate(vectors) if i != j]
-    return math.log(mean([math.exp(-t * math.dist(a, b) ** 2) for a, b in pairs]))
+def by_numpy(x, t):
+    """Uniformity of vectors."""
+    square = euclidean_distances(normalize(x), squared=True)[~np.eye(len(x), dtype=bool)]
+    return math.log(np.exp(-t * square).mean())
 
 
 def test_alignment_is_the_mean_square_distance_of_the_pairs():
     x, y = embeddings(), embeddings(seed=1)
-    expected = mean([math.dist(a, b) ** 2 for a, b in zip(unit(x), unit(y), strict=True)])
+    expected = np.square(normalize(x) - normalize(y)).sum(1).mean()
     assert float(alignment(x, y)) == pytest.approx(expected, rel=1e-12)
     assert float(alignment(x, 3 * x)) == pytest.approx(0, abs=1e-15)
     assert float(alignment(x, -x)) == pytest.approx(4, rel=1e-12)
@@ -47,36 +42,29 @@ def test_alignment_is_the_mean_square_distance_of_the_pairs():
 @pytest.mark.parametrize("t", [2.0, 0.5])
 def test_uniformity_is_over_all_pairs_but_with_itself(t):
     x = embeddings()
-    square = euclidean_distances(normalize(x.numpy()), squared=True)[~np.eye(11, dtype=bool)]
-    assert float(uniformity(x, t)) == pytest.approx(math.log(np.exp(-t * square).mean()), rel=1e-10)
-    assert float(uniformity(x, t)) == pytest.approx(loop_uniformity(unit(x), t), rel=1e-10)
+    assert float(uniformity(x, t)) == pytest.approx(by_numpy(x, t), rel=1e-10)
     assert float(uniformity(x[:1].expand(11, -1))) == pytest.approx(0, abs=1e-12)
     assert float(uniformity(torch.cat([x[:1], -x[:1]]))) == pytest.approx(-8, rel=1e-12)
 
 
 def test_interclass_uniformity_is_that_of_renormalised_centroids_of_unit_vectors():
     x = embeddings()
-    rows = list(zip(unit(x), LABELS.tolist(), strict=True))
-    members = {c: [v for v, label in rows if label == c] for _, c in rows}
-    centroids = [[mean(list(column)) for column in zip(*vectors, strict=True)] for vectors in members.values()]
-    expected = loop_uniformity(unit(torch.tensor(centroids, dtype=torch.float64)), 0.5)
-    assert float(interclass_uniformity(x, LABELS, t=0.5)) == pytest.approx(expected, rel=1e-10)
+    centroids = [normalize(x)[LABELS.numpy() == label].mean(0) for label in LABELS.unique().tolist()]
+    assert float(interclass_uniformity(x, LABELS, t=0.5)) == pytest.approx(by_numpy(centroids, 0.5), rel=1e-10)
 
 
 def test_tolerance_is_over_pairs_of_one_class():
-    x, labels = embeddings(), LABELS.tolist()
-    pairs = [(i, j) for i in range(11) for j in range(11) if i != j]
-    s = {(i, j): similarity(x[i].tolist(), x[j].tolist()) for i, j in pairs}
-    same = [s[i, j] for i, j in pairs if labels[i] == labels[j]]
-    assert float(tolerance(x, LABELS)) == pytest.approx(mean(same), rel=1e-10)
-    assert float(tolerance(x, LABELS, over_all_pairs=True)) == pytest.approx(math.fsum(same) / len(pairs), rel=1e-10)
+    x, labels = embeddings(), LABELS.numpy()
+    same = cosine_similarity(x)[(labels[:, None] == labels) & ~np.eye(11, dtype=bool)]
+    assert float(tolerance(x, LABELS)) == pytest.approx(same.mean(), rel=1e-10)
+    assert float(tolerance(x, LABELS, over_all_pairs=True)) == pytest.approx(same.sum() / 110, rel=1e-10)
 
 
 def test_zero_vectors_have_similarity_zero_and_no_nan():
     x = embeddings(4, 3)
     x[1] = 0
     labels = torch.tensor([0, 0, 1, 1])
-    s = similarity(x[2].tolist(), x[3].tolist())
+    s = cosine_similarity(x)[2, 3]
     assert float(tolerance(x, labels)) == pytest.approx(s / 2, rel=1e-10)  # pairs (0, 1) and (2, 3)
     assert similarity_histograms(x, x, labels, bins=3).false_negative[1] == 2 + 2 * (abs(s) < 1 / 3)
     assert bool(uniformity(x).isfinite())
@@ -109,7 +97,6 @@ def test_histograms_count_every_pair_of_views_once_by_its_kind(bins):
     ("metric", "args", "words"),
     [
         (alignment, (torch.ones(2, 3), torch.ones(3, 3)), "2, 3.*3, 3"),
-        (alignment, (torch.ones(0, 2), torch.ones(0, 2)), "alignment"),
         (uniformity, (torch.ones(1, 2),), "two rows"),
         (interclass_uniformity, (torch.ones(3, 2), torch.tensor([1, 1, 1])), "two"),
         (tolerance, (torch.ones(3, 2), torch.tensor([0, 1])), "labels"),

@@ -1,11 +1,9 @@
 """The queue of past keys: the loss against a loop, what enters and leaves, processes, limits."""
 
-import math
-
 import pytest
 import spec_formulas as spec
 import torch
-from core_cases import TEMPERATURES
+from core_cases import OBJECTIVES, TEMPERATURES, assert_same, value_and_gradients
 from torch.nn.functional import normalize
 
 from dystress_text.core import AlignmentAdaptiveTemperature, QueueInfoNCELoss
@@ -17,38 +15,22 @@ def vectors(n, dim=6, seed=0):
 
 @pytest.mark.parametrize("batch", [1, 5])
 @pytest.mark.parametrize("form", [False, True])
-def test_three_steps_against_a_loop(batch, form):
+@pytest.mark.parametrize("detach", [True, False])
+def test_three_steps_against_a_loop(batch, form, detach):
     temperature, tau = TEMPERATURES["shifted"]
-    loss = QueueInfoNCELoss(temperature, queue_size=7, dim=6).double()
+    loss = QueueInfoNCELoss(temperature, queue_size=7, dim=6, detach_temperature=detach).double()
     loss.blockwise = form
     loss.queue = normalize(loss.queue, dim=1)  # of length 1 in fp64 too
-    queue = loss.queue.tolist()
+    queue = [*loss.queue]
     for step in range(3):
-        queries, keys = vectors(batch, seed=step), vectors(batch, seed=step + 10)
-        losses = []
-        for query, key in zip(queries.tolist(), keys.tolist(), strict=True):
-            similarities = [spec.similarity(query, other) for other in [key, *queue]]
-            logits = [s / tau(s) for s in similarities]
-            losses.append(math.log(math.fsum(math.exp(logit - logits[0]) for logit in logits)))
-        assert loss(queries, keys).item() == pytest.approx(spec.mean(losses), rel=1e-10)
-        queue = [*queue, *keys.tolist()][-7:]
-
-
-@pytest.mark.parametrize("detach", [True, False])
-@pytest.mark.parametrize("form", [False, True])
-def test_gradient_of_the_queries_and_none_of_the_keys(detach, form):
-    temperature, _ = TEMPERATURES["cosine"]
-    loss = QueueInfoNCELoss(temperature, queue_size=9, dim=6, detach_temperature=detach).double().eval()
-    loss.blockwise = form
-    queries, keys = vectors(4).requires_grad_(), vectors(4, seed=1).requires_grad_()
-    loss(queries, keys).backward()
-    assert keys.grad is None
-    leaf = queries.detach().requires_grad_()
-    q, k = normalize(leaf, dim=1), normalize(keys.detach(), dim=1)
-    s = torch.cat([(q * k).sum(1, keepdim=True), q @ loss.queue.T], dim=1)
-    tau = temperature(s.detach() if detach else s)
-    torch.nn.functional.cross_entropy(s / tau, torch.zeros(4, dtype=torch.long)).backward()
-    torch.testing.assert_close(queries.grad, leaf.grad, rtol=1e-10, atol=1e-12)
+        queries, keys = z = [vectors(batch, seed=step + more).requires_grad_() for more in (0, 10)]
+        rows = [
+            (spec.similarity(query, key), [spec.similarity(query, old) for old in queue])
+            for query, key in zip(queries, keys.detach(), strict=True)
+        ]
+        expected = value_and_gradients(OBJECTIVES["InfoNCE"].loss(rows, tau, detach), z)
+        assert_same(value_and_gradients(loss(queries, keys), z), expected)  # none of the keys
+        queue = [*queue, *keys.detach()][-7:]
 
 
 def test_first_in_first_out_and_nothing_enters_in_evaluation():

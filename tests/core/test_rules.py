@@ -4,49 +4,31 @@ import math
 from functools import partial
 
 import pytest
-import rule_loops as loops
+import spec_formulas as spec
 import torch
-from core_cases import views
+from core_cases import assert_same, value_and_gradients, views
 from gather_cases import losses_of_ranks
 
-from dystress_text.core import (
-    ADNCERule,
-    ConstantTemperature,
-    DebiasedRule,
-    FocalRule,
-    HardNegativeRule,
-    HardnessRule,
-    InfoNCELoss,
-    LearnableTemperature,
-    NTXentLoss,
-    QueueInfoNCELoss,
-    RINCELoss,
-    ScheduledTemperature,
-    ShiftedCosineTemperature,
-    SigLIPLoss,
-    blockwise,
-)
+from dystress_text import core
+from dystress_text.core import blockwise
 
 FORMS = pytest.mark.parametrize("form", [False, True], ids=["plain", "blockwise"])
-
-
 # the rule, and the loop that gives the loss of a row; with temperatures at which both cases of a bound occur
 RULES = {
-    "debiased": (lambda: DebiasedRule(0.5, 0.1), partial(loops.debiased, tau=0.5, tau_plus=0.1)),
-    "debiased, bound": (lambda: DebiasedRule(0.2, 0.2), partial(loops.debiased, tau=0.2, tau_plus=0.2)),
-    "no bias": (lambda: DebiasedRule(0.2, 0.0), partial(loops.debiased, tau=0.2, tau_plus=0.0)),
-    "hcl": (lambda: HardNegativeRule(0.5, 1.0, 0.1), partial(loops.hcl, tau=0.5, tau_plus=0.1, beta=1.0)),
-    "hcl, sharp": (lambda: HardNegativeRule(0.2, 0.5, 0.05), partial(loops.hcl, tau=0.2, tau_plus=0.05, beta=0.5)),
-    "focal": (lambda: FocalRule(0.2, 0.3), partial(loops.focal, tau=0.2, margin=0.3)),
-    "adnce": (lambda: ADNCERule(0.2, 0.4, 0.5), partial(loops.adnce, tau=0.2, mu=0.4, sigma=0.5)),
-    "hardness": (lambda: HardnessRule(0.2, 3.0), partial(loops.hardness, tau=0.2, strength=3.0)),
+    "debiased": (lambda: core.DebiasedRule(0.5, 0.1), partial(spec.hcl, tau=0.5, tau_plus=0.1)),
+    "debiased, bound": (lambda: core.DebiasedRule(0.2, 0.2), partial(spec.hcl, tau=0.2, tau_plus=0.2)),
+    "no bias": (lambda: core.DebiasedRule(0.2, 0.0), partial(spec.hcl, tau=0.2, tau_plus=0.0)),
+    "hcl": (lambda: core.HardNegativeRule(0.5, 1.0, 0.1), partial(spec.hcl, tau=0.5, tau_plus=0.1, beta=1.0)),
+    "hcl, sharp": (lambda: core.HardNegativeRule(0.2, 0.5, 0.05), partial(spec.hcl, tau=0.2, tau_plus=0.05, beta=0.5)),
+    "focal": (lambda: core.FocalRule(0.2, 0.3), partial(spec.focal, tau=0.2, margin=0.3)),
+    "adnce": (lambda: core.ADNCERule(0.2, 0.4, 0.5), partial(spec.adnce, tau=0.2, mu=0.4, sigma=0.5)),
+    "hardness": (lambda: core.HardnessRule(0.2, 3.0), partial(spec.hardness, tau=0.2, strength=3.0)),
 }
 LOW = {  # at the temperature 0.02, where fp32 holds neither exp(l) nor a small share of it
-    "debiased": (lambda: DebiasedRule(0.02, 1e-6), partial(loops.debiased, tau=0.02, tau_plus=1e-6)),
-    "hcl": (lambda: HardNegativeRule(0.02, 1.0, 1e-6), partial(loops.hcl, tau=0.02, tau_plus=1e-6, beta=1.0)),
-    "focal": (lambda: FocalRule(0.02, 0.3), partial(loops.focal, tau=0.02, margin=0.3)),
-    "adnce": (lambda: ADNCERule(0.02, 0.4, 0.05), partial(loops.adnce, tau=0.02, mu=0.4, sigma=0.05)),
-    "hardness": (lambda: HardnessRule(0.02, 9.0), partial(loops.hardness, tau=0.02, strength=9.0)),
+    "hcl": (lambda: core.HardNegativeRule(0.02, 1.0, 1e-6), partial(spec.hcl, tau=0.02, tau_plus=1e-6, beta=1.0)),
+    "focal": (lambda: core.FocalRule(0.02, 0.3), partial(spec.focal, tau=0.02, margin=0.3)),
+    "adnce": (lambda: core.ADNCERule(0.02, 0.4, 0.05), partial(spec.adnce, tau=0.02, mu=0.4, sigma=0.05)),
+    "hardness": (lambda: core.HardnessRule(0.02, 9.0), partial(spec.hardness, tau=0.02, strength=9.0)),
 }
 
 
@@ -57,43 +39,32 @@ def small_blocks(monkeypatch):
 
 def by_loop(rows, row_loss, inputs):
     """Mean loss over the anchors and its gradients."""
-    value = loops.mean([row_loss(pos, negs) for pos, negs in rows])
-    return value, *torch.autograd.grad(value, inputs)
+    return value_and_gradients(spec.mean([row_loss(*row) for row in rows]), inputs)
 
 
 def with_gradients(loss, z, inputs=None):
-    value = loss(*z)
-    return value, *torch.autograd.grad(value, inputs or z)
-
-
-def assert_same(found, expected, limit=1e-10):
-    for x, y in zip(found, expected, strict=True):
-        assert (x - y).norm().item() <= limit * y.norm().item(), (x, y)
+    return value_and_gradients(loss(*z), inputs or z)
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_is_its_loop_over_pairs(name):
     """In both forms and objectives, with hard negatives, on two processes, and against a queue."""
     rule, row_loss = RULES[name]
-    z = views(7, 3)
-    infonce, nt_xent = (by_loop(rows_of(*z), row_loss, z) for rows_of in (loops.simcse_rows, loops.simclr_rows))
-    for form in (False, True):
-        assert_same(with_gradients(InfoNCELoss(rule(), blockwise=form), z), infonce)
-        assert_same(with_gradients(NTXentLoss(rule(), blockwise=form), z), nt_xent)
-    whole = with_gradients(InfoNCELoss(rule()), z[:2])
     z = views(6, 3, 3)
+    infonce, nt_xent = (by_loop(rows_of(*z[:2]), row_loss, z[:2]) for rows_of in (spec.simcse_rows, spec.simclr_rows))
+    for form in (False, True):
+        assert_same(with_gradients(core.InfoNCELoss(rule(), blockwise=form), z[:2]), infonce)
+        assert_same(with_gradients(core.NTXentLoss(rule(), blockwise=form), z[:2]), nt_xent)
     more = [
-        (pos, [*negs, *(loops.similarity(anchor, hard) for hard in z[2])])
-        for anchor, (pos, negs) in zip(z[0], loops.simcse_rows(*z[:2]), strict=True)
+        (pos, [*negs, *(spec.similarity(anchor, hard) for hard in z[2])])
+        for anchor, (pos, negs) in zip(z[0], spec.simcse_rows(*z[:2]), strict=True)
     ]
-    assert_same(with_gradients(InfoNCELoss(rule()), z), by_loop(more, row_loss, z))
-    assert_same(whole, infonce)
-    average = torch.stack(losses_of_ranks(NTXentLoss, rule(), z[:2], 2)).mean()
-    assert_same([average], [NTXentLoss(rule())(*z[:2])])
-    queue = QueueInfoNCELoss(rule(), queue_size=5, dim=3).double().eval()
-    keys = torch.nn.functional.normalize(queue.queue, dim=1)
+    assert_same(with_gradients(core.InfoNCELoss(rule()), z), by_loop(more, row_loss, z))
+    average = torch.stack(losses_of_ranks(core.NTXentLoss, rule(), z[:2], 2)).mean()
+    assert_same([average], nt_xent[:1])
+    queue = core.QueueInfoNCELoss(rule(), queue_size=5, dim=3).double().eval()
     rows = [
-        (loops.similarity(q, k.detach()), [loops.similarity(q, old) for old in keys])
+        (spec.similarity(q, k.detach()), [spec.similarity(q, old) for old in queue.queue])
         for q, k in zip(*z[:2], strict=True)
     ]
     assert_same(with_gradients(queue, z[:2], z[:1]), by_loop(rows, row_loss, z[:1]), 1e-6)  # its norms are of fp32
@@ -102,25 +73,25 @@ def test_a_rule_is_its_loop_over_pairs(name):
 @FORMS
 def test_rince_and_siglip_are_their_loops(form):
     z = views(7, 3)
-    rince = partial(loops.rince, tau=0.2, q=0.5, lam=0.01)
-    expected = by_loop(loops.simcse_rows(*z), rince, z)
-    assert_same(with_gradients(RINCELoss(0.2, q=0.5, lam=0.01, blockwise=form), z), expected)
-    loss = SigLIPLoss(8.0, -3.0, blockwise=form).double()
+    rince = partial(spec.rince, tau=0.2, q=0.5, lam=0.01)
+    expected = by_loop(spec.simcse_rows(*z), rince, z)
+    assert_same(with_gradients(core.RINCELoss(0.2, q=0.5, lam=0.01, blockwise=form), z), expected)
+    loss = core.SigLIPLoss(8.0, -3.0, blockwise=form).double()
     learned = [loss.temperature.log_scale, loss.temperature.bias]
     log_scale, bias = (p.detach().clone().requires_grad_() for p in learned)
-    siglip = partial(loops.siglip, scale=log_scale.exp(), bias=bias)
-    expected = by_loop(loops.simcse_rows(*z), siglip, [*z, log_scale, bias])
+    siglip = partial(spec.siglip, scale=log_scale.exp(), bias=bias)
+    expected = by_loop(spec.simcse_rows(*z), siglip, [*z, log_scale, bias])
     assert_same(with_gradients(loss, z, [*z, *learned]), expected)
 
 
 @FORMS
 def test_siglip_is_exact_where_a_pair_costs_nothing(form):
     z = views(6, 4)
-    loss = SigLIPLoss(100.0, -150.0, blockwise=form)  # in fp32 softplus of -110 is 0, and its logarithm infinite
-    siglip = partial(loops.siglip, scale=torch.tensor(100.0).double(), bias=torch.tensor(-150.0).double())
+    loss = core.SigLIPLoss(100.0, -150.0, blockwise=form)  # in fp32 softplus of -110 is 0, and its logarithm infinite
+    siglip = partial(spec.siglip, scale=100.0, bias=-150.0)
     found = loss(*(x.float() for x in z))
-    expected = by_loop(loops.simcse_rows(*z), siglip, z)
-    assert_same([found, *torch.autograd.grad(found, z)], expected, 1e-4)
+    expected = by_loop(spec.simcse_rows(*z), siglip, z)
+    assert_same(value_and_gradients(found, z), expected, 1e-4)
 
 
 @pytest.mark.parametrize("name", LOW)
@@ -128,52 +99,54 @@ def test_siglip_is_exact_where_a_pair_costs_nothing(form):
 def test_low_temperatures_in_fp32(name, form):
     rule, row_loss = LOW[name]
     z = views(9, 4)
-    found = InfoNCELoss(rule(), blockwise=form)(*(x.float() for x in z))
-    assert_same([found, *torch.autograd.grad(found, z)], by_loop(loops.simcse_rows(*z), row_loss, z), 1e-5)
+    found = core.InfoNCELoss(rule(), blockwise=form)(*(x.float() for x in z))
+    assert_same(value_and_gradients(found, z), by_loop(spec.simcse_rows(*z), row_loss, z), 1e-5)
 
 
 @pytest.mark.parametrize(
     "build",
-    [lambda t: HardNegativeRule(t, 1.0, 0.01), lambda t: FocalRule(t, 0.3), lambda t: ADNCERule(t, 0.4, 0.5),
-     lambda t: HardnessRule(t, 3.0)],
-)  # fmt: skip
+    [
+        lambda t: core.HardNegativeRule(t, 1.0, 0.01),
+        lambda t: core.FocalRule(t, 0.3),
+        lambda t: core.ADNCERule(t, 0.4, 0.5),
+        lambda t: core.HardnessRule(t, 3.0),
+    ],
+)
 def test_a_rule_wraps_any_temperature(build):
     """A learned one gets its gradient through the rule, in both forms; a rule knows what its temperature needs."""
     z, gradients = views(6, 3), []
     for form in (False, True):
-        rule = build(LearnableTemperature(ConstantTemperature(0.2))).double()
-        gradients.append(with_gradients(InfoNCELoss(rule, blockwise=form), z, [*rule.parameters(), *z]))
+        rule = build(core.LearnableTemperature(core.ConstantTemperature(0.2))).double()
+        gradients.append(with_gradients(core.InfoNCELoss(rule, blockwise=form), z, [*rule.parameters(), *z]))
     assert_same(gradients[1], gradients[0])
     step, free = 1e-5, rule.temperature.free
-    ends = [InfoNCELoss(build(0.2 + sign * step))(*z).item() for sign in (1, -1)]
+    ends = [core.InfoNCELoss(build(0.2 + sign * step))(*z).item() for sign in (1, -1)]
     (slope,) = torch.autograd.grad(rule.temperature(torch.zeros(()).double()), free)  # tau by the free number
     assert float(gradients[0][1]) == pytest.approx((ends[0] - ends[1]) / (2 * step) * float(slope), rel=1e-5)
-    follows = build(ScheduledTemperature(0.1, 0.7))
+    follows = build(core.ScheduledTemperature(0.1, 0.7))
     follows.advance(200, 0.5)
     assert follows.needs_progress
     assert not follows.needs_mean_positive
     assert follows(torch.zeros(1)).item() == pytest.approx(0.1)
-    profile = build(ShiftedCosineTemperature(0.2, 0.3))
-    values = [InfoNCELoss(profile, detach_temperature=d)(*z).item() for d in (True, False)]
-    assert values[0] == pytest.approx(values[1])
-    assert list(profile.values())[-4:] == ["tau_min", "tau_max", "shift", "scale"]
+    assert list(build(core.ShiftedCosineTemperature(0.2, 0.3)).values())[-4:] == [
+        "tau_min",
+        "tau_max",
+        "shift",
+        "scale",
+    ]
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: DebiasedRule(0.5, 1.0), r"^tau_plus must lie in \[0, 1\)"),
-        (lambda: HardNegativeRule(0.5, -1.0), "^beta must lie"),
-        (lambda: FocalRule(0.05, math.nan), "^margin must lie"),
-        (lambda: ADNCERule(0.07, math.inf), "^mu must lie"),
-        (lambda: ADNCERule(0.07, 0.4, 0.0), "^sigma must lie"),
-        (lambda: HardnessRule(0.05, True), "^hardness_strength must lie"),
-        (lambda: HardnessRule(HardnessRule()), "^temperature must be"),
-        (lambda: RINCELoss(0.1, q=0.0), "^q must lie"),
-        (lambda: RINCELoss(0.1, lam=0.0), "^lam must lie"),
-        (lambda: SigLIPLoss(0.0), "^logit_scale must lie"),
-        (lambda: SigLIPLoss(1.0, math.inf), "^logit_bias must lie"),
-        (lambda: SigLIPLoss(hard_negative_weight=1.0), "^hard_negative_weight must be 0"),
+        (lambda: core.DebiasedRule(0.5, 1.0), r"^tau_plus must lie in \[0, 1\)"),
+        (lambda: core.FocalRule(0.05, math.nan), "^margin must lie"),
+        (lambda: core.ADNCERule(0.07, math.inf), "^mu must lie"),
+        (lambda: core.HardnessRule(0.05, True), "^hardness_strength must lie"),
+        (lambda: core.HardnessRule(core.HardnessRule()), "^temperature must be"),
+        (lambda: core.RINCELoss(0.1, q=0.0), "^q must lie"),
+        (lambda: core.SigLIPLoss(1.0, math.inf), "^logit_bias must lie"),
+        (lambda: core.SigLIPLoss(hard_negative_weight=1.0), "^hard_negative_weight must be 0"),
     ],
 )
 def test_bad_settings_are_refused_by_name(build, message):

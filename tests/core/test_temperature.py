@@ -7,62 +7,34 @@ import warnings
 
 import pytest
 import torch
-from core_cases import PROFILES, TEMPERATURES
+from core_cases import OBJECTIVES, PROFILES, TEMPERATURES, assert_same, views
 from scipy.integrate import solve_ivp
-from spec_formulas import cosine_tau, shifted_tau
+from spec_formulas import cosine_tau, shifted_tau, simcse_rows
 
-from dystress_text.core import (
-    AlignmentAdaptiveTemperature,
-    ConstantTemperature,
-    CosineTemperature,
-    EvenODETemperature,
-    ExponentialTemperature,
-    OneSidedCosineTemperature,
-    ProfileTemperature,
-    ScheduledTemperature,
-    ShiftedCosineTemperature,
-    TeMoTemperature,
-    TemperatureError,
-    make_temperature,
-    ode_temperature,
-    register_temperature,
-    registry,
-)
+from dystress_text import core
+from dystress_text.core import registry
 from dystress_text.core.registry import constructor_options
 
 GRID = torch.linspace(-1, 1, 401, dtype=torch.float64)
-SHIFTS = {-0.2: 0.6, -0.4: 0.7, -0.6: 0.8, 0.0: 0.5, 0.4: 0.7}  # the scale of each
-SHIFTED = {
-    f"shift {shift}": (
-        ShiftedCosineTemperature(0.05, 0.07, shift),
-        lambda s, a=shift, k=k: shifted_tau(s, 0.05, 0.07, a, k),
-    )
-    for shift, k in SHIFTS.items()
-}
 
 
-@pytest.mark.parametrize("name", [*TEMPERATURES, *SHIFTED])
+@pytest.mark.parametrize("name", TEMPERATURES)
 def test_temperature_is_the_formula_in_any_shape_and_dtype(name):
-    temperature, formula = (TEMPERATURES | SHIFTED)[name]
-    expected = torch.tensor([formula(s) for s in GRID.tolist()], dtype=torch.float64)
+    temperature, formula = TEMPERATURES[name]
+    expected = torch.stack([formula(s) for s in GRID])
     limit = 1e-5 if name == "TeMo" else 1e-12  # at s = -1 its root is kept from 0
     torch.testing.assert_close(temperature(GRID), expected, rtol=limit, atol=0)
     for dtype in (torch.float32, torch.bfloat16):
         similarity = torch.tensor([[-0.9, -0.25, 0.0], [0.25, 0.5, 1.0]], dtype=dtype)
-        right = torch.tensor([[formula(s) for s in row] for row in similarity.tolist()], dtype=dtype)
+        right = torch.stack([formula(s) for s in similarity.double().flatten()]).view(2, 3).to(dtype)
         torch.testing.assert_close(temperature(similarity), right, rtol=8 * torch.finfo(dtype).eps, atol=0)
 
 
 def test_even_ode_is_exact_near_zero():
-    for ratio in (
-        1e-8,
-        1e-5,
-        0.9e-3,
-        1.1e-3,
-    ):  # on both sides of where the series ends
+    for ratio in (1e-8, 1e-5, 0.9e-3, 1.1e-3):  # on both sides of where the series ends
         excess = ratio / 2 - ratio**2 / 12 + ratio**3 / 24
         expected = excess / (1 / (0.1 * math.log1p(10)) - 1)
-        found = EvenODETemperature(0.1, 0.2).shape(torch.tensor(-0.1 * ratio, dtype=torch.float64))
+        found = core.EvenODETemperature(0.1, 0.2).shape(torch.tensor(-0.1 * ratio, dtype=torch.float64))
         assert float(found) == pytest.approx(expected, rel=1e-7, abs=0)
 
 
@@ -72,9 +44,9 @@ def test_even_ode_is_exact_near_zero():
 @pytest.mark.parametrize("time", [0, 30, 200, 730.5])
 def test_schedule_swings_with_time_whatever_the_similarity(time):
     expected = 0.1 + 0.9 / 2 * (1 + math.cos(math.pi * time / 200))
-    epochs = ScheduledTemperature(0.1, 1.0)  # Kukleva et al.: half a period is 200 epochs
+    epochs = core.ScheduledTemperature(0.1, 1.0)  # Kukleva et al.: half a period is 200 epochs
     epochs.advance(epoch=time, run_fraction=0.123)
-    run = ScheduledTemperature(0.1, 1.0, half_period=0.5, unit="run")
+    run = core.ScheduledTemperature(0.1, 1.0, half_period=0.5, unit="run")
     run.advance(epoch=17, run_fraction=time / 400)
     for tau in (epochs(GRID), run(GRID)):
         assert tau.tolist() == pytest.approx([expected] * len(GRID), rel=1e-12)
@@ -82,7 +54,7 @@ def test_schedule_swings_with_time_whatever_the_similarity(time):
 
 @pytest.mark.parametrize("mean_positive", [0.301, 0.8, 1.0])
 def test_alignment_adaptive_follows_the_mean_positive_similarity(mean_positive):
-    temperature = AlignmentAdaptiveTemperature(0.05, 2.0, 0.8)
+    temperature = core.AlignmentAdaptiveTemperature(0.05, 2.0, 0.8)
     assert float(temperature(GRID)[0]) == pytest.approx(0.05, rel=1e-12)  # before the first batch
     temperature.observe(torch.tensor(mean_positive, dtype=torch.float64, requires_grad=True))
     tau = temperature(GRID)
@@ -92,15 +64,17 @@ def test_alignment_adaptive_follows_the_mean_positive_similarity(mean_positive):
 
 @pytest.mark.parametrize("mean_positive", [0.3, -1.0, math.nan])
 def test_alignment_adaptive_refuses_to_reach_zero_and_says_the_values(mean_positive):
-    temperature = AlignmentAdaptiveTemperature(0.05, 2.0, 0.8)
-    with pytest.raises(TemperatureError, match=r"A = .* is not above a_0 - 1/alpha = 0\.3000 \(tau_0=0\.05") as error:
+    temperature = core.AlignmentAdaptiveTemperature(0.05, 2.0, 0.8)
+    with pytest.raises(
+        core.TemperatureError, match=r"A = .* is not above a_0 - 1/alpha = 0\.3000 \(tau_0=0\.05"
+    ) as error:
         temperature.observe(torch.tensor(mean_positive, dtype=torch.float64))
     assert error.value.options == ("alpha", "a_0")
     assert float(temperature.mean_positive) == 0.8  # it leaves no trace
 
 
 def test_state_that_varies_with_the_run_is_saved_and_restored():
-    schedule, adaptive = ScheduledTemperature(0.1, 1.0), AlignmentAdaptiveTemperature(0.05)
+    schedule, adaptive = core.ScheduledTemperature(0.1, 1.0), core.AlignmentAdaptiveTemperature(0.05)
     fresh = copy.deepcopy((schedule, adaptive))
     schedule.advance(epoch=70, run_fraction=0.1)
     adaptive.observe(torch.tensor(0.65))
@@ -108,7 +82,62 @@ def test_state_that_varies_with_the_run_is_saved_and_restored():
         assert not torch.equal(new(GRID), old(GRID))
         new.load_state_dict(old.state_dict())
         assert torch.equal(new(GRID), old(GRID))
-    assert not CosineTemperature(0.1, 0.2).state_dict()
+    assert not core.CosineTemperature(0.1, 0.2).state_dict()
+
+
+# ---- those that are trained -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [core.ConstantTemperature(0.05), core.ShiftedCosineTemperature()])
+def test_a_learned_one_starts_as_it_is_told_and_says_so(start):
+    learned = core.LearnableTemperature(start)
+    torch.testing.assert_close(learned(GRID), start(GRID), rtol=1e-6, atol=0)
+    assert learned.values() == {"start": type(start).__name__, **start.values(), "low": 0.01, "high": 1.0}
+    assert "temperature.free" in core.InfoNCELoss(learned).state_dict()
+
+
+@pytest.mark.parametrize("far", [-50.0, 0.0, 3.0, 50.0])
+def test_a_learned_one_stays_within_its_bounds(far):
+    low, high = 0.02, 0.3
+    learned = core.LearnableTemperature(core.CosineTemperature(0.05, 0.1), low, high)
+    for pair in ([far, far], [far, -far]):
+        learned.free.data = torch.tensor(pair, dtype=torch.float64)
+        ends = [1 / (1 + math.exp(-x)) for x in pair]
+        tau_min = low + (high - low) * ends[0]
+        tau_max = tau_min + (high - tau_min) * ends[1]
+        torch.testing.assert_close(learned(GRID), cosine_tau(GRID, tau_min, tau_max), rtol=1e-6, atol=1e-12)
+        values = learned.values()
+        assert (values["tau_min"], values["tau_max"]) == pytest.approx((tau_min, tau_max), abs=1e-6)
+
+
+@pytest.mark.parametrize("blockwise", [False, True])
+@pytest.mark.parametrize("detach", [False, True])
+def test_the_gradient_of_a_learned_one_is_that_of_the_loop(detach, blockwise):
+    """The flag keeps the similarities out of the temperature's gradient, never its parameters."""
+    z = views(5, 4)
+    learned = core.LearnableTemperature(core.CosineTemperature(0.1, 0.2), 0.05, 0.5).double()
+    loss = core.InfoNCELoss(learned, detach_temperature=detach, blockwise=blockwise)
+    found = torch.autograd.grad(loss(*z), [learned.free, *z])
+    free = learned.free.detach().requires_grad_()
+    tau_min = 0.05 + 0.45 / (1 + torch.exp(-free[0]))
+    tau_max = tau_min + (0.5 - tau_min) / (1 + torch.exp(-free[1]))
+    rows = simcse_rows(*z)
+    value = OBJECTIVES["InfoNCE"].loss(rows, lambda s: cosine_tau(s, tau_min, tau_max), detach)
+    assert_same(found, torch.autograd.grad(value, [free, *z]))
+
+
+@pytest.mark.parametrize(
+    ("temperature", "low", "high", "message"),
+    [
+        (core.ConstantTemperature(0.05), 0.0, 1.0, "^low < 0.05 < high"),
+        (core.ConstantTemperature(0.05), 0.2, 0.1, "got 0.2 and 0.1"),
+        (core.CosineTemperature(0.05, 0.05), 0.01, 0.1, "^low < 0.05 < 0.05 < high"),
+        (core.ScheduledTemperature(), 0.01, 1.0, "^temperature ScheduledTemperature.* has nothing to learn"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused(temperature, low, high, message):
+    with pytest.raises(ValueError, match=message):
+        core.LearnableTemperature(temperature, low, high)
 
 
 # ---- the ODE of the paper -------------------------------------------------------------------------------------------
@@ -122,41 +151,30 @@ def test_ode_family_solves_its_equation(delta_k, c, start, end):
     first = start / math.log(delta_k * start - c)
     places = torch.linspace(start, end, 9, dtype=torch.float64)
     path = solve_ivp(slope, (start, end), [first], t_eval=places.numpy(), rtol=1e-11, atol=1e-13, method="DOP853")
-    torch.testing.assert_close(ode_temperature(places, delta_k, c), torch.from_numpy(path.y[0]), rtol=1e-7, atol=0)
+    torch.testing.assert_close(core.ode_temperature(places, delta_k, c), torch.from_numpy(path.y[0]), rtol=1e-7, atol=0)
 
 
 def test_ode_family_is_nan_where_it_is_no_temperature():
-    grid = torch.linspace(-1, 1, 65, dtype=torch.float64)  # exact in binary
-    for delta_k, c in ((2.0, 0.3), (1.0, -1.0), (1.0, 5.0)):
-        expected = []
-        for s in grid.tolist():
-            argument = delta_k * s - c
-            tau = s / math.log(argument) if argument > 0 and argument != 1 else math.nan
-            expected.append(tau if tau > 0 else math.nan)
-        found = ode_temperature(grid, delta_k, c)
-        torch.testing.assert_close(found, torch.tensor(expected).double(), rtol=1e-6, atol=0, equal_nan=True)
+    grid = torch.tensor([-0.5, 0.0, 0.1, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
+    found = core.ode_temperature(grid, 2.0, 0.3)  # the argument is positive from 0.15 on, the logarithm from 0.65 on
+    assert found.isnan().tolist() == [True] * 5 + [False] * 2
 
 
 # ---- what is refused or warned about --------------------------------------------------------------------------------
 
 BAD = [
-    *((cls, {"tau_min": 0.0}, "tau_min") for cls in (*PROFILES, ScheduledTemperature)),
-    *((cls, {"tau_min": 0.3, "tau_max": 0.2}, "tau_min") for cls in (*PROFILES, ScheduledTemperature)),
-    (CosineTemperature, {"tau_max": math.nan}, "tau_max"),
-    (ConstantTemperature, {"tau": -0.05}, "tau"),
-    (ConstantTemperature, {"tau": True}, "tau"),
-    (ShiftedCosineTemperature, {"shift": 1.1}, "shift"),
-    (ShiftedCosineTemperature, {"shift": math.nan}, "shift"),
-    (ShiftedCosineTemperature, {"scale": 0.0}, "scale"),
-    (OneSidedCosineTemperature, {"shift": 1.0}, "shift"),
-    (ExponentialTemperature, {"sharpness": 0.0}, "sharpness"),
-    (ScheduledTemperature, {"half_period": 0}, "half_period"),
-    (ScheduledTemperature, {"unit": "step"}, "unit"),
-    (AlignmentAdaptiveTemperature, {"tau_0": 0.0}, "tau_0"),
-    (AlignmentAdaptiveTemperature, {"alpha": -0.1}, "alpha"),
-    (AlignmentAdaptiveTemperature, {"a_0": 1.2}, "a_0"),
-    (TeMoTemperature, {"tau_0": 0.0}, "tau_0"),
-    (TeMoTemperature, {"alpha": -0.1}, "alpha"),
+    *((cls, {"tau_min": 0.3, "tau_max": 0.2}, "tau_min") for cls in (*PROFILES, core.ScheduledTemperature)),
+    (core.CosineTemperature, {"tau_min": 0.0}, "tau_min"),
+    (core.CosineTemperature, {"tau_max": math.nan}, "tau_max"),
+    (core.ConstantTemperature, {"tau": True}, "tau"),
+    (core.ShiftedCosineTemperature, {"shift": 1.1}, "shift"),
+    (core.ShiftedCosineTemperature, {"scale": 0.0}, "scale"),
+    (core.OneSidedCosineTemperature, {"shift": 1.0}, "shift"),
+    (core.ExponentialTemperature, {"sharpness": 0.0}, "sharpness"),
+    (core.ScheduledTemperature, {"half_period": 0}, "half_period"),
+    (core.ScheduledTemperature, {"unit": "step"}, "unit"),
+    (core.AlignmentAdaptiveTemperature, {"a_0": 1.2}, "a_0"),
+    (core.TeMoTemperature, {"alpha": -0.1}, "alpha"),
 ]
 
 
@@ -166,36 +184,31 @@ def test_bad_parameters_are_refused_and_the_message_begins_with_the_name(cls, pa
         cls(**parameters)
 
 
-def profile(shift, low, high):
-    return CosineTemperature(low, high) if shift is None else ShiftedCosineTemperature(low, high, shift)
-
-
 @pytest.mark.parametrize(("shift", "printed"), [(None, 4.504), (0.0, 1.54), (-0.2, 1.75), (0.4, 2.04), (-0.6, 2.48)])
-def test_warns_above_the_critical_ratio_and_names_it(shift, printed):
+def test_warns_above_the_critical_ratio_and_names_it_and_where_the_logit_falls(shift, printed):
     """1 + 1 / max(s g' - g), below which the logit rises everywhere; for shift <= 0 the worst s is -shift - 3k/2."""
     k = (1 + abs(shift or 0)) / 2
     worst = math.pi / 4 - 1 / 2 if shift is None else (3 * k / 2 - abs(shift)) * math.pi / (2 * k) - 1 / 2
     critical = 1 + 1 / worst
     assert critical == pytest.approx(printed, abs=0.006)
-    with pytest.warns(UserWarning, match=f"tau_max / tau_min < {critical:.3f}") as caught:
-        profile(shift, 0.1, 0.1 * critical * 1.002)
-    assert len(caught) == 1
+
+    def build(high):
+        return core.CosineTemperature(0.1, high) if shift is None else core.ShiftedCosineTemperature(0.1, high, shift)
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        profile(shift, 0.1, 0.1 * critical * 0.998)
-
-
-@pytest.mark.parametrize(("shift", "low", "high"), [(-0.4, 0.02, 0.05), (0.2, 0.1, 0.2), (None, 0.07, 0.5)])
-def test_warning_names_where_the_logit_falls(shift, low, high):
-    k, grid = (1 + abs(shift or 0)) / 2, [-1 + i / 5000 for i in range(10001)]
-    taus = [cosine_tau(s, low, high) if shift is None else shifted_tau(s, low, high, shift, k) for s in grid]
-    logits = [s / tau for s, tau in zip(grid, taus, strict=True)]
-    places = [s for s, x, y in zip(grid, logits, logits[1:], strict=False) if y < x]
-    with pytest.warns(UserWarning, match="the logit s / tau") as caught:
-        profile(shift, low, high)
-    numbers = [float(n) for n in re.findall(r"-?\d+\.\d+", str(caught[0].message))]
-    for end in (places[0], places[-1]):
-        assert any(n == pytest.approx(end, abs=0.006) for n in numbers), end
+        build(0.1 * critical * 0.998)
+    high = 0.12 * critical
+    with pytest.warns(UserWarning, match=f"the logit s / tau.*tau_max / tau_min < {critical:.3f}") as caught:
+        temperature = build(high)
+    tau = torch.stack(
+        [cosine_tau(s, 0.1, high) if shift is None else shifted_tau(s, 0.1, high, shift, k) for s in GRID]
+    )
+    torch.testing.assert_close(temperature(GRID), tau, rtol=1e-12, atol=0)
+    places = GRID[1:][(GRID / tau).diff() < 0]
+    (message,) = [str(warning.message) for warning in caught]
+    low, upper = map(float, re.search(r"between s = (\S+) and (\S+);", message).groups())
+    assert (low, upper) == pytest.approx((float(places[0]), float(places[-1])), abs=0.012)
 
 
 # ---- the registry ---------------------------------------------------------------------------------------------------
@@ -203,11 +216,11 @@ def test_warning_names_where_the_logit_falls(shift, low, high):
 
 def test_every_temperature_is_made_by_its_name_and_says_its_values():
     for name, cls in registry.TEMPERATURES.items():
-        made = make_temperature(name)
+        made = core.make_temperature(name)
         assert type(made) is cls
         assert repr(made) == f"{cls.__name__}({', '.join(f'{k}={v!r}' for k, v in made.values().items())})"
         assert torch.equal(cls(**made.values())(GRID), made(GRID))
-    assert make_temperature("shifted_cosine", shift=-0.2).values() == {
+    assert core.make_temperature("shifted_cosine", shift=-0.2).values() == {
         "tau_min": 0.05, "tau_max": 0.07, "shift": -0.2, "scale": 0.6,
     }  # fmt: skip
 
@@ -222,14 +235,14 @@ def test_every_temperature_is_made_by_its_name_and_says_its_values():
 )
 def test_registry_says_what_is_wrong(name, parameters, words):
     with pytest.raises(ValueError, match=words):
-        make_temperature(name, **parameters)
+        core.make_temperature(name, **parameters)
 
 
 def test_a_temperature_of_ones_own_brings_its_options(monkeypatch):
     monkeypatch.setattr(registry, "TEMPERATURES", dict(registry.TEMPERATURES))
 
-    @register_temperature("power")
-    class PowerTemperature(ProfileTemperature):
+    @core.register_temperature("power")
+    class PowerTemperature(core.ProfileTemperature):
         """|s| to a power.
 
         Args:
@@ -244,8 +257,10 @@ def test_a_temperature_of_ones_own_brings_its_options(monkeypatch):
         def shape(self, similarity):
             return similarity.abs() ** self.power
 
-    assert make_temperature("power", tau_min=0.2)(torch.tensor(0.8)).item() == pytest.approx(0.296)
-    options = constructor_options({"power": PowerTemperature, "cosine": CosineTemperature, "temo": TeMoTemperature})
+    assert core.make_temperature("power", tau_min=0.2)(torch.tensor(0.8)).item() == pytest.approx(0.296)
+    options = constructor_options(
+        {"power": PowerTemperature, "cosine": core.CosineTemperature, "temo": core.TeMoTemperature}
+    )
     power = options["power"]
     assert (power.kind, power.defaults) == (float, {"power": None})
     assert power.help == "power: of the size of s; positive, on two lines."

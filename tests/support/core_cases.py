@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import spec_formulas as spec
 import torch
-from spec_formulas import Row, Vectors
+from spec_formulas import Row
+from torch import Tensor
 
 from dystress_text import core
 
@@ -19,7 +20,7 @@ PROFILES = [  # all that take tau_min and tau_max
     core.EvenODETemperature,
 ]
 TEMPERATURES = {  # built once: none of them has state
-    "constant": (core.ConstantTemperature(0.1), lambda s: 0.1),
+    "constant": (core.ConstantTemperature(0.1), lambda s: 0.1 + 0 * s),
     "cosine": (core.CosineTemperature(0.07, 0.2), lambda s: spec.cosine_tau(s, 0.07, 0.2)),
     "shifted": (core.ShiftedCosineTemperature(0.1, 0.14), lambda s: spec.shifted_tau(s, 0.1, 0.14, -0.4, 0.7)),
     "other side": (core.ShiftedCosineTemperature(0.1, 0.15, 0.2), lambda s: spec.shifted_tau(s, 0.1, 0.15, 0.2, 0.6)),
@@ -28,32 +29,31 @@ TEMPERATURES = {  # built once: none of them has state
     "exponential": (core.ExponentialTemperature(0.1, 0.3), lambda s: spec.exponential_tau(s, 0.1, 0.3, 3.5)),
     "monotonic": (core.MonotonicCosineTemperature(0.1, 0.3), lambda s: spec.monotonic_tau(s, 0.1, 0.3)),
     "even ODE": (core.EvenODETemperature(0.1, 0.3), lambda s: spec.even_ode_tau(s, 0.1, 0.3)),
-    "TeMo": (core.TeMoTemperature(0.1, 0.2), lambda s: 0.1 + 0.2 * ((1 + s) / 2) ** 0.5),
+    "TeMo": (core.TeMoTemperature(0.1, 0.2), lambda s: spec.temo_tau(s, 0.1, 0.2)),
 }
-
-
-def ones(z1, z2, logits):
-    return [1.0] * len(logits)
-
-
-def dclw(z1, z2, logits):
-    return spec.dclw_weights(z1, z2, sigma=0.5)
-
-
-def reweighting(z1, z2, logits):
-    return spec.macl_weights(logits)
 
 
 def both_directions(z1, z2):
     return spec.simcse_rows(z1, z2) + spec.simcse_rows(z2, z1)
 
 
+def each(row_loss):
+    return lambda rows, logits: [row_loss(*row) for row in logits]
+
+
+info_nce = each(spec.info_nce)
+
+
+def dclw(rows, logits):
+    positives = [s for s, _ in rows[: len(rows) // 2]]  # of one direction; the other has the same
+    return [spec.decoupled(*row, spec.dclw_weight(s, positives)) for (s, _), row in zip(rows, logits, strict=True)]
+
+
 @dataclass(frozen=True)
 class Objective:
     build: Callable[..., core.ContrastiveLoss]  # from a temperature and options
-    rows_of: Callable[[Vectors, Vectors], list[Row]] = spec.simcse_rows  # similarities of each anchor's pairs
-    loss: Callable[[list[Row], list[float]], float] = spec.weighted_info_nce  # of rows of logits, one weight a row
-    weights: Callable[[Vectors, Vectors, list[Row]], list[float]] = ones  # of the views and the rows of logits
+    rows_of: Callable[[Tensor, Tensor], list[Row]] = spec.simcse_rows  # similarities of each anchor's pairs
+    losses: Callable[[list[Row], list[Row]], list[Tensor]] = info_nce  # of similarities and logits
 
     def rows(self, z1, z2, *hard):
         """Rows of similarities; hard negatives are candidates of all anchors but those of the backward direction."""
@@ -63,14 +63,14 @@ class Objective:
         more += [[] for _ in rows[len(anchors) :]]
         return [(p, [*negatives, *others]) for (p, negatives), others in zip(rows, more, strict=False)]
 
-    def logits(self, rows, taus, samples=0, hard=0, bonus=0.0):
-        """Rows of logits; ``bonus`` goes to an anchor's own of the ``samples`` hard negatives in each of ``hard``."""
-        found = spec.divide(rows, taus)
-        for row, (_, negatives) in enumerate(found):
-            own = range(len(negatives) - hard * samples + row % max(samples, 1), len(negatives), max(samples, 1))
-            for place in own if hard and not (self.rows_of is both_directions and row >= samples) else ():
-                negatives[place] += bonus
-        return found
+    def loss(self, rows, tau, detach=True, samples=0, hard=0, bonus=0.0):
+        """Of rows of similarities; ``bonus`` goes to an anchor's own of the ``samples`` in each of ``hard`` views."""
+        logits = spec.logits_of(rows, tau, detach)
+        for row, (_, negatives) in enumerate(logits):
+            if hard and not (self.rows_of is both_directions and row >= samples):
+                for place in range(len(negatives) - hard * samples + row % samples, len(negatives), samples):
+                    negatives[place] = negatives[place] + bonus
+        return spec.mean(self.losses(rows, logits))
 
 
 def macl(both_views):
@@ -83,10 +83,10 @@ OBJECTIVES = {
         lambda tau, **options: core.InfoNCELoss(tau, bidirectional=True, **options), both_directions
     ),
     "NT-Xent": Objective(core.NTXentLoss, spec.simclr_rows),
-    "DCL": Objective(core.DCLLoss, spec.simclr_rows, spec.decoupled),
-    "DCLW": Objective(core.DCLWLoss, spec.simclr_rows, spec.decoupled, dclw),
-    "MACL": Objective(macl(False), weights=reweighting),
-    "MACL, both views": Objective(macl(True), spec.simclr_rows, weights=reweighting),
+    "DCL": Objective(core.DCLLoss, spec.simclr_rows, each(spec.decoupled)),
+    "DCLW": Objective(core.DCLWLoss, spec.simclr_rows, dclw),
+    "MACL": Objective(macl(False), losses=each(spec.macl)),
+    "MACL, both views": Objective(macl(True), spec.simclr_rows, each(spec.macl)),
 }
 
 
@@ -99,25 +99,11 @@ def views(n, dim, count=2, alike=0.7, seed=0):
     return [(lengths * z).requires_grad_() for z in drawn]
 
 
-def lists(z):
-    return [x.tolist() for x in z]
+def value_and_gradients(value, inputs):
+    return value, *torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
 
 
-def by_hand(similarities, tau, detach, loss_of, step=1e-5):
-    """Every negative's (similarity, size of the gradient of the mean loss), by differences of fourth order."""
-    fixed = spec.apply(tau, similarities)
-
-    def loss(row, place, offset):
-        logits = []
-        for i, ((positive, negatives), (tau_p, taus)) in enumerate(zip(similarities, fixed, strict=True)):
-            moved = [s + offset * ((i, j) == (row, place)) for j, s in enumerate(negatives)]
-            at = taus if detach else [tau(s) for s in moved]
-            logits.append((positive / tau_p, [s / t for s, t in zip(moved, at, strict=True)]))
-        return loss_of(logits)
-
-    found = []
-    for i, (_, negatives) in enumerate(similarities):
-        for j, s in enumerate(negatives):
-            one, two = (loss(i, j, k * step) - loss(i, j, -k * step) for k in (1, 2))
-            found.append((s, abs(8 * one - two) / (12 * step)))
-    return found
+def assert_same(found, expected, limit=1e-10):
+    """The norm of each difference is at most that share of the norm."""
+    for x, y in zip(found, expected, strict=True):
+        assert (x - y).norm().item() <= limit * y.norm().item(), (x, y)

@@ -1,76 +1,83 @@
-"""The formulas of the specification on plain Python floats: explicit loops over pairs that the tests hold the code to.
+"""The formulas of the specification and of other papers' rules as loops over scalars of torch in fp64.
 
-Nothing here uses torch or the package under test. Vectors are lists of floats, a batch is a list of vectors.
+The tests hold the code to them. `.detach()` or `.item()` stands where the authors detach, so that autograd through a
+loop gives their gradient. A row is an anchor's value for its positive and the list of those for its negatives:
+similarities, or logits. Nothing here uses the package under test.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-Vectors = list[list[float]]
-Profile = Callable[[float], float]
-Row = tuple[float, list[float]]  # of one anchor: the value of its positive pair, the values of its negative pairs
+import torch
+from torch import Tensor
+
+Row = tuple[Tensor, list[Tensor]]
+Profile = Callable[[Tensor], Tensor]
 
 
 # ---- temperatures ---------------------------------------------------------------------------------------------------
 
 
-def cosine_tau(s: float, low: float, high: float) -> float:
-    return low + (high - low) / 2 * (1 + math.cos(math.pi * (1 + s)))
+def cosine_tau(s: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
+    return low + (high - low) / 2 * (1 + torch.cos(math.pi * (1 + s)))
 
 
-def shifted_tau(s: float, low: float, high: float, shift: float, k: float) -> float:
+def shifted_tau(s: Tensor, low: float, high: float, shift: float, k: float) -> Tensor:
     """Alg. 2; at shift 0 the branch with the plateau on s > 0."""
     in_dip = s <= -shift if shift <= 0 else s >= -shift
-    return low + (high - low) / 2 * (1 + math.cos(math.pi / k * (shift + s))) if in_dip else high
+    return low + (high - low) / 2 * (1 + torch.cos(math.pi / k * (shift + s))) if in_dip else high + 0 * s
 
 
-def one_sided_tau(s: float, low: float, high: float, plateau: float) -> float:
+def one_sided_tau(s: Tensor, low: float, high: float, plateau: float) -> Tensor:
     """Version 3: half a cosine from low at -1 to high at the plateau's start."""
-    return high if s >= plateau else (low + high) / 2 - (high - low) / 2 * math.cos(math.pi * (s + 1) / (plateau + 1))
+    cosine = torch.cos(math.pi * (s + 1) / (plateau + 1))
+    return high + 0 * s if s >= plateau else (low + high) / 2 - (high - low) / 2 * cosine
 
 
-def linear_tau(s: float, low: float, high: float) -> float:
+def linear_tau(s: Tensor, low: float, high: float) -> Tensor:
     return low + (high - low) * abs(s)
 
 
-def exponential_tau(s: float, low: float, high: float, c: float) -> float:
-    return low + (high - low) * (1 - math.exp(-c * abs(s))) / (1 - math.exp(-c))
+def exponential_tau(s: Tensor, low: float, high: float, c: float) -> Tensor:
+    return low + (high - low) * (1 - torch.exp(-c * abs(s))) / (1 - math.exp(-c))
 
 
-def monotonic_tau(s: float, low: float, high: float) -> float:
-    return low + (high - low) / 2 * (1 + math.sin(math.pi * s / 2))
+def monotonic_tau(s: Tensor, low: float, high: float) -> Tensor:
+    return low + (high - low) / 2 * (1 + torch.sin(math.pi * s / 2))
 
 
-def even_ode_tau(s: float, low: float, high: float) -> float:
-    def g(x: float) -> float:
-        return x / math.log1p(x / low) if x > 0 else low
+def even_ode_tau(s: Tensor, low: float, high: float) -> Tensor:
+    def g(x: Tensor) -> Tensor:
+        return x / torch.log1p(x / low) if x > 0 else low + 0 * x
 
-    return low + (high - low) * (g(abs(s)) - low) / (g(1.0) - low)
-
-
-def slope(tau: Profile, s: float, step: float = 1e-5) -> float:
-    """d tau / ds by central differences of fourth order; error about 1e-11 away from kinks."""
-    return (8 * (tau(s + step) - tau(s - step)) - (tau(s + 2 * step) - tau(s - 2 * step))) / (12 * step)
+    return low + (high - low) * (g(abs(s)) - low) / (g(torch.ones_like(s)) - low)
 
 
-# ---- rows: similarities, temperatures, logits -----------------------------------------------------------------------
+def temo_tau(s: Tensor, tau_0: float, alpha: float) -> Tensor:
+    return tau_0 + alpha * ((1 + s) / 2).sqrt()
 
 
-def similarity(x: list[float], y: list[float]) -> float:
-    """Cosine similarity; 0 where a vector is zero."""
-    lengths = math.hypot(*x) * math.hypot(*y)
-    return math.fsum(a * b for a, b in zip(x, y, strict=True)) / lengths if lengths > 0 else 0.0
+def adaptive_tau(z1: Tensor, z2: Tensor, tau_0: float, alpha: float, a_0: float) -> float:
+    """MACL's temperature of this batch."""
+    return tau_0 * (1 + alpha * (mean([similarity(x, y) for x, y in zip(z1, z2, strict=True)]).item() - a_0))
 
 
-def simcse_rows(z1: Vectors, z2: Vectors) -> list[Row]:
+# ---- rows -----------------------------------------------------------------------------------------------------------
+
+
+def similarity(x: Tensor, y: Tensor) -> Tensor:
+    return (x * y).sum() / ((x * x).sum().sqrt() * (y * y).sum().sqrt())
+
+
+def simcse_rows(z1: Tensor, z2: Tensor) -> list[Row]:
     """N anchors: z1_i with z2_i as its positive, all other z2_j as its negatives, in the order of j."""
     n = len(z1)
     return [(similarity(z1[i], z2[i]), [similarity(z1[i], z2[j]) for j in range(n) if j != i]) for i in range(n)]
 
 
-def simclr_rows(z1: Vectors, z2: Vectors) -> list[Row]:
+def simclr_rows(z1: Tensor, z2: Tensor) -> list[Row]:
     """2N anchors: both views, each with the other view as its positive and the 2N - 2 views of others as negatives."""
-    n, z = len(z1), z1 + z2
+    n, z = len(z1), [*z1, *z2]
     rows = []
     for a in range(2 * n):
         twin = (a + n) % (2 * n)
@@ -78,76 +85,99 @@ def simclr_rows(z1: Vectors, z2: Vectors) -> list[Row]:
     return rows
 
 
-def apply(function: Callable[[float], float], rows: list[Row]) -> list[Row]:
-    return [(function(positive), [function(s) for s in negatives]) for positive, negatives in rows]
+def logits_of(rows: list[Row], tau: Profile, detach: bool = True) -> list[Row]:
+    """s / tau, pair by pair."""
+
+    def logit(s: Tensor) -> Tensor:
+        return s / tau(s.detach() if detach else s)
+
+    return [(logit(positive), [logit(s) for s in negatives]) for positive, negatives in rows]
 
 
-def divide(rows: list[Row], temperatures: list[Row]) -> list[Row]:
-    """Logits s / tau, pair by pair."""
-    return [
-        (s_p / t_p, [s / t for s, t in zip(ss, ts, strict=True)])
-        for (s_p, ss), (t_p, ts) in zip(rows, temperatures, strict=True)
-    ]
+def total(values: Sequence[Tensor]) -> Tensor:
+    result = values[0]
+    for value in values[1:]:
+        result = result + value
+    return result
 
 
-# ---- objectives: from rows of logits to the mean loss ---------------------------------------------------------------
+def mean(values: Sequence[Tensor]) -> Tensor:
+    return total(values) / len(values)
 
 
-def log_sum_exp(values: list[float]) -> float:
-    top = max(values)
-    return top + math.log(math.fsum(math.exp(v - top) for v in values))
+# ---- losses of a row of logits --------------------------------------------------------------------------------------
 
 
-def mean(values: list[float]) -> float:
-    return math.fsum(values) / len(values)
+def info_nce(positive: Tensor, negatives: list[Tensor]) -> Tensor:
+    """-log P = log(1 + sum over the negatives of exp(negative - positive)), exact for P close to 1 too."""
+    return torch.log1p(total([(v - positive).exp() for v in negatives]))
 
 
-def info_nce(rows: list[Row]) -> float:
-    """Mean of -log P = log(1 + sum over the negatives of exp(negative - positive)), exact for P close to 1 too."""
-    return mean([math.log1p(math.fsum(math.exp(v - positive) for v in negatives)) for positive, negatives in rows])
+def decoupled(positive: Tensor, negatives: list[Tensor], weight: Tensor | float = 1.0) -> Tensor:
+    return total([v.exp() for v in negatives]).log() - weight * positive
 
 
-def decoupled(rows: list[Row], weights: list[float] | None = None) -> float:
-    weights = weights or [1.0] * len(rows)
-    return mean([log_sum_exp(neg) - w * pos for w, (pos, neg) in zip(weights, rows, strict=True)])
+def dclw_weight(s: Tensor, positives: Sequence[Tensor], sigma: float = 0.5) -> Tensor:
+    """2 - N softmax_i(s_p / sigma) over the positives of one direction; detached."""
+    scores = [(x.detach() / sigma).exp() for x in positives]
+    return 2 - len(scores) * (s.detach() / sigma).exp() / total(scores)
 
 
-def dclw_weights(z1: Vectors, z2: Vectors, sigma: float) -> list[float]:
-    """One weight per row of simclr_rows: 2 - N softmax_i(s_p / sigma), the same in both directions."""
-    scores = [math.exp(similarity(x, y) / sigma) for x, y in zip(z1, z2, strict=True)]
-    return [2 - len(scores) * score / math.fsum(scores) for score in scores] * 2
+def macl(positive: Tensor, negatives: list[Tensor]) -> Tensor:
+    """-sg(1 / (1 - P)) log P with P the probability of the positive."""
+    loss = info_nce(positive, negatives)
+    return loss / -torch.expm1(-loss.detach())
 
 
-def macl_weights(rows: list[Row]) -> list[float]:
-    """1 / (1 - P) with P the probability of the positive."""
-    others = [math.fsum(math.exp(v - positive) for v in negatives) for positive, negatives in rows]  # (1 - P) / P
-    return [(1 + other) / other for other in others]
+# ---- rules of other papers: losses of a row of similarities ---------------------------------------------------------
 
 
-def weighted_info_nce(rows: list[Row], weights: list[float]) -> float:
-    return mean([w * info_nce([row]) for w, row in zip(weights, rows, strict=True)])
+def against(positive_logit: Tensor, effective_negatives: Tensor) -> Tensor:
+    """-log(e^p / (e^p + negatives)), exact where the negatives are next to nothing."""
+    return torch.log1p(effective_negatives / positive_logit.exp())
 
 
-def adaptive_tau(z1: Vectors, z2: Vectors, tau_0: float, alpha: float, a_0: float) -> float:
-    """MACL's temperature of this batch."""
-    return tau_0 * (1 + alpha * (mean([similarity(x, y) for x, y in zip(z1, z2, strict=True)]) - a_0))
+def hcl(pos: Tensor, negs: list[Tensor], tau: float, tau_plus: float, beta: float = 0.0) -> Tensor:
+    """Robinson et al., ICLR 2021; with beta 0 the debiased loss of Chuang et al., NeurIPS 2020. Nothing is detached.
+
+    What is left of the negatives' weighted sum without its false negatives; at least its value at similarity -1.
+    """
+    weights = [(beta * s / tau).exp() for s in negs]
+    weighted = total([w * (s / tau).exp() for w, s in zip(weights, negs, strict=True)]) / mean(weights)
+    estimate = (weighted - tau_plus * len(negs) * (pos / tau).exp()) / (1 - tau_plus)
+    least = torch.tensor(len(negs) * math.exp(-1 / tau), dtype=torch.float64)
+    return against(pos / tau, estimate if estimate > least else least)
 
 
-# ---- derivatives ----------------------------------------------------------------------------------------------------
+def focal(pos: Tensor, negs: list[Tensor], tau: float, margin: float) -> Tensor:
+    """Hou and Li, Focal-InfoNCE, Findings of EMNLP 2023. Nothing is detached."""
+    return against(pos * pos / tau, total([(s * (s + margin) / tau).exp() for s in negs]))
 
 
-def numeric_gradient(function: Callable[[Vectors], float], x: Vectors, step: float = 1e-4) -> Vectors:
-    """Gradient by central differences of fourth order; relative error about 1e-9 for losses of size 1 to 10."""
+def adnce(pos: Tensor, negs: list[Tensor], tau: float, mu: float, sigma: float) -> Tensor:
+    """Wu et al., NeurIPS 2023. The weights are detached and have a mean of 1 over the negatives."""
+    heights = [math.exp(-((s.item() - mu) ** 2) / (2 * sigma**2)) for s in negs]
+    average = math.fsum(heights) / len(heights)
+    return against(
+        pos / tau, total([height / average * (s / tau).exp() for height, s in zip(heights, negs, strict=True)])
+    )
 
-    def at(i: int, j: int, offset: float) -> float:
-        moved = [list(row) for row in x]
-        moved[i][j] += offset
-        return function(moved)
 
-    return [
-        [
-            (8 * (at(i, j, step) - at(i, j, -step)) - (at(i, j, 2 * step) - at(i, j, -2 * step))) / (12 * step)
-            for j in range(len(x[i]))
-        ]
-        for i in range(len(x))
-    ]
+def hardness(pos: Tensor, negs: list[Tensor], tau: float, strength: float) -> Tensor:
+    """sentence-transformers' hardness weights, after Lan et al. 2025, eq. 5: detached, not divided by tau."""
+    return against(pos / tau, total([(s / tau + strength * s.detach()).exp() for s in negs]))
+
+
+def rince(pos: Tensor, negs: list[Tensor], tau: float, q: float, lam: float) -> Tensor:
+    """Chuang et al., Robust contrastive learning against noisy views, CVPR 2022. Nothing is detached."""
+    everything = total([(s / tau).exp() for s in [pos, *negs]])
+    return -((pos / tau).exp() ** q) / q + (lam * everything) ** q / q
+
+
+def siglip(pos: Tensor, negs: list[Tensor], scale: Tensor | float, bias: Tensor | float) -> Tensor:
+    """Zhai et al., Sigmoid loss for language image pre-training, ICCV 2023: the sum over the row's pairs."""
+
+    def cost(agreement: Tensor) -> Tensor:  # -log sigmoid
+        return torch.log1p((-agreement).exp())
+
+    return cost(scale * pos + bias) + total([cost(-(scale * s + bias)) for s in negs])

@@ -20,10 +20,8 @@ def views(n=7, dim=5):
 
 def loop(rows_of, z1, z2, tau_0, alpha, a_0):
     """MACL over explicit pairs."""
-    first, second = z1.tolist(), z2.tolist()
-    tau = spec.adaptive_tau(first, second, tau_0, alpha, a_0)
-    rows = [(s / tau, [v / tau for v in negatives]) for s, negatives in rows_of(first, second)]
-    return spec.weighted_info_nce(rows, spec.macl_weights(rows))
+    tau = spec.adaptive_tau(z1, z2, tau_0, alpha, a_0)
+    return float(spec.mean([spec.macl(*row) for row in spec.logits_of(rows_of(z1, z2), lambda s: tau)]))
 
 
 @pytest.mark.parametrize("flags", [*(["--preset", name] for name in MACL_PRESETS), ["--objective=macl"]])
