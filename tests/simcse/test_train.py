@@ -122,7 +122,7 @@ BAD = [  # one of each kind
     (["--train_batch_size=500"], ["--train_batch_size", "200"]),
     (["--max_seq_length=41"], ["--max_seq_length", "at most 40 tokens"]),
     (["--metric_for_best_model=accuracy"], ["--metric_for_best_model", "sts_b_dev_spearman"]),
-    (["--resume_from_checkpoint"], ["--resume_from_checkpoint", "no run"]),
+    (["--resume_from_checkpoint"], ["--output_dir", "holds no run"]),
 ]
 
 
