@@ -129,8 +129,8 @@ def tables() -> dict[str, list[str]]:
         over = f"{np.mean(five):.2f}" if len(five) == 5 else ""
         audits = [run.record["audit"] for run in search if run.configuration == name and "audit" in run.record]
         audits = [] if name.startswith("dcl") else audits  # the page does not compare DCL with itself
-        told = [(f"{a['nearest_constant']:.4f}", f"{100 * a['moved']:.1f} %", f"{a['pull']:.2f}") for a in audits]
-        candidates.append(_row("...", *(told and told[0]), f"{np.mean(first):.2f}", over))
+        audited = [(f"{a['nearest_constant']:.4f}", f"{100 * a['moved']:.1f} %", f"{a['pull']:.2f}") for a in audits]
+        candidates.append(_row("...", *(audited and audited[0]), f"{np.mean(first):.2f}", over))
     of_laboratory = Comparisons(laboratory).configurations
     return {
         "results: the text table": [

@@ -61,6 +61,10 @@ class PretrainTask:
     def begin_step(self, epoch: float, run_fraction: float) -> None:
         if isinstance(self.objective, ContrastiveLoss):
             self.objective.temperature.advance(epoch, run_fraction)
+        self.follow(run_fraction)
+
+    def follow(self, run_fraction: float) -> None:
+        """Move a second network towards the trained one, after this fraction of the run; here there is none."""
 
     def load(self, indices: NDArray[np.int64], step: int) -> Batch:
         return self.views.load(indices, step)
@@ -118,8 +122,7 @@ class MomentumTask(PretrainTask):
         return self.momentum
 
     @torch.no_grad()
-    def begin_step(self, epoch: float, run_fraction: float) -> None:
-        super().begin_step(epoch, run_fraction)
+    def follow(self, run_fraction: float) -> None:
         keys: list[Tensor] = list(self.key_encoder.parameters())
         queries: list[Tensor] = list(self.followed.parameters())
         torch._foreach_lerp_(keys, queries, 1 - self.momentum_at(run_fraction))
