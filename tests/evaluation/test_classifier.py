@@ -1,6 +1,5 @@
 """The classifiers, against the protocol's formulas in fp64 NumPy, one fit after another."""
 
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -85,15 +84,3 @@ def test_a_fit_ends_though_it_never_misses_enough():
     patient = replace(RECIPES["test"], patience=10**6, check_every=50)
     fits = fit(x, y, 2, [Subset(np.arange(20), np.arange(20, 30))], np.array([[1e-5]]), patient)
     assert fits.accuracy.shape == (1, 1)
-
-
-def test_the_callers_random_states_are_untouched():
-    x, y = problem(40, 4, 2)
-    random.seed(3)
-    np.random.seed(4)
-    torch.manual_seed(5)
-    before = random.getstate(), np.random.get_state()[1].copy(), torch.get_rng_state()
-    fit(x, y, 2, [Subset(np.arange(40))], np.array([[1e-5, 1e-2]]), RECIPES["fast"])
-    assert random.getstate() == before[0]
-    assert np.array_equal(np.random.get_state()[1], before[1])
-    assert torch.equal(torch.get_rng_state(), before[2])

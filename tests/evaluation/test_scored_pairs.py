@@ -77,40 +77,24 @@ def test_alignment_is_of_the_top_fifth(tmp_path, scores, limits, above):
     assert read_scored_pairs(write(tmp_path, "csv", rows=rows), None, limits).positive_above == pytest.approx(above)
 
 
-def with_row(*row):
-    """Good rows, and one that may be none as the third."""
-    return [*ROWS[:2], row, *ROWS[2:]]
-
-
-@pytest.mark.parametrize(
-    ("rows", "said"),
-    [
-        (with_row("a cat", " ", 1.0), "row 3 .*' ' is not a text"),
-        (with_row("a cat", "a dog", "high"), "row 3 .*'high' is not a finite number"),
-        (with_row("a cat", "a dog", "nan"), "row 3 .*not a finite number"),
-        (with_row("a cat", "a dog"), "row 3 .*None is not a finite number"),
-        (with_row("a cat", "a dog", 1.0, ""), "row 3 .*more than 3 columns"),
-        ([(*row[:2], 1.0) for row in ROWS], "the 5 pairs .*no two different scores"),
-    ],
-)
-def test_a_wrong_row_is_named(tmp_path, rows, said):
-    with pytest.raises(UserError, match=f"eval_file: .*{said}") as caught:
-        read_scored_pairs(write(tmp_path, "csv", rows=rows))
-    assert "\n" not in str(caught.value)
+FIRST = b"sentence1,sentence2,score\na cat,a dog,1\n"
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
+        ("mine.csv", FIRST + b"a cat, ,2\n", "row 2 .*' ' is not a text"),
+        ("mine.csv", FIRST + b"a cat,a bird,nan\n", "row 2 .*'nan' is not a finite number"),
+        ("mine.csv", FIRST + b"a cat,a bird,2,\n", "row 2 .*more than 3 columns"),
+        ("mine.csv", FIRST + b"a cat,a bird,1\n", "the 2 pairs .*no two different scores"),
         ("mine.csv", b"a,b\n1,2\n", "eval_columns: .*has the columns a, b; name"),
         ("mine.csv", b"a cat,a dog,1.5\nx,y,2\n", "no header: its first row has the score '1.5'"),
-        ("mine.csv", b'a,b,c\nx,y,2\n"x,z,1\n', "cannot read"),
         ("mine.parquet", b"PAR1", "cannot read"),
         ("mine.txt", b"a\n", "no table"),
         ("!!.csv", b"a,b,c\nx,y,2\nx,z,1\n", "no letter or digit"),
     ],
 )
-def test_a_wrong_file_is_one_line(tmp_path, name, content, said):
+def test_a_wrong_file_is_one_line_that_names_its_row(tmp_path, name, content, said):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=said) as caught:
         read_scored_pairs(str(tmp_path / name))

@@ -120,11 +120,8 @@ def test_results_stand_side_by_side_and_are_replaced_task_by_task(arguments, tmp
 
 BAD = [
     (["--tasks", "STS99"], ["--tasks", "STS12", "transfer"]),
-    (["--suite", "mini", "--model", "/no/such"], ["/no/such"]),
     (["--data_dir", "/no/such"], ["--data_dir", "/no/such", "suite mini"]),
-    (["--suite", "mini", "--output", "/proc/no/results.json"], ["--output", "/proc/no"]),
     (["--suite", "mini", "--engine", "original"], ["--engine", "senteval"]),
-    (["--task_set", "full"], ["--tasks"]),
 ]
 
 
@@ -151,7 +148,8 @@ class SE:
 
     def eval(self, name):
         vectors = self.batcher(self.params, [["one", "two"], ["three"]])
-        return {"acc": 100.0 * vectors.shape[0] + self.params["kfold"], "test": {"spearman": SPEARMAN.get(name)}}
+        assert self.params["kfold"] == 10
+        return {"test": {"spearman": SPEARMAN[name] * len(vectors)}}
 """)
     monkeypatch.syspath_prepend(str(tmp_path / "packages"))
     yield
@@ -159,20 +157,15 @@ class SE:
         sys.modules.pop(name)
 
 
-def test_our_program_of_the_packages_name_is_not_taken_for_it(package, arguments, tmp_path, monkeypatch):
+def test_the_package_gets_its_own_names_and_is_not_our_program_of_its_name(
+    package, sts_folder, tmp_path, arguments, monkeypatch
+):
     """A script's folder comes first on the path, and a program named senteval lies in it."""
     monkeypatch.syspath_prepend(str(ROOT / "eval"))
-    tasks = ["--tasks", "MiniQuestions", "MiniParaphrase"]
-    assert main([*arguments, "--suite=mini", "--engine=original", *tasks]) == 0
-    found = json.loads((tmp_path / "results.json").read_text())["tasks"]
-    assert {name: result["figure"] for name, result in found.items()} == dict.fromkeys(tasks[1:], 210.0)
-
-
-def test_the_packages_own_names_reach_it(package, sts_folder, tmp_path, arguments):
     flags = [*arguments, "--engine=original", f"--data_dir={sts_folder.parent}", "--geometry=none"]
     assert main([*flags, "--tasks", "SICKRelatedness", "STSBenchmark", "STS-B"]) == 0
     results = json.loads((tmp_path / "results.json").read_text())
-    assert {name: result["figure"] for name, result in results["tasks"].items()} == {"STS-B": 25.0, "SICK-R": 50.0}
+    assert {name: result["figure"] for name, result in results["tasks"].items()} == {"STS-B": 50.0, "SICK-R": 100.0}
 
 
 def test_years_have_rows_for_the_other_aggregations():

@@ -35,26 +35,6 @@ def spawn(world_size, work, *arguments):
             pytest.fail("the processes wait for each other")
 
 
-def in_new_process(work, *arguments):
-    """What ``work(*arguments)`` returns in a process of its own."""
-    receiving, sending = multiprocessing.Pipe(duplex=False)
-    process = forkserver().Process(target=_answer, args=(sending, work, arguments))
-    process.start()
-    sending.close()
-    try:
-        return receiving.recv() if receiving.poll(PATIENCE) else pytest.fail("the process does not answer")
-    except EOFError:
-        pytest.fail("the process has failed; its error is above")
-    finally:
-        process.kill()
-        process.join()
-
-
-def _answer(sending, work, arguments):
-    torch.set_num_threads(1)
-    sending.send(work(*arguments))
-
-
 def _process(rank, world_size, port, work, *arguments):
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),

@@ -29,7 +29,7 @@ class ScriptedTask(SimcseTask):
         self.saved += 1
 
 
-def make_task(corpus, dropout=0.0, temperature=None, pooler="cls"):
+def make_task(corpus, dropout=0.0, temperature=None):
     torch.manual_seed(1)
     transformer = build_transformer("bert")
     for module in transformer.modules():
@@ -38,7 +38,7 @@ def make_task(corpus, dropout=0.0, temperature=None, pooler="cls"):
     transformer.config.attention_probs_dropout_prob = dropout
     for layer in transformer.encoder.layer:
         layer.attention.self.dropout.p = dropout
-    encoder = SentenceEncoder(transformer, pooler)
+    encoder = SentenceEncoder(transformer, "cls")
     loss = InfoNCELoss(temperature or ShiftedCosineTemperature())
     task = ScriptedTask(encoder, build_tokenizer(), corpus, loss)
     task.scores = None

@@ -19,7 +19,12 @@ def _left_out(monkeypatch):
     monkeypatch.setattr("transformers.masking_utils._ignore_bidirectional_mask_sdpa", lambda *_: False)
 
 
-def meta_run(flags):
+def meta_run(tiny_run, folder, *more):
+    """A run of batches of 8; one with supervision has texts of its own."""
+    flags = [*tiny_run, f"--output_dir={folder / 'out'}", "--train_batch_size=8", *more]
+    if "--supervised" in more:
+        (folder / "pairs.csv").write_text(SUPERVISED)
+        flags.append(f"--train_file={folder / 'pairs.csv'}")
     settings = parse(flags)
     run = TextRun(settings, make_accelerator(settings.engine), lambda *_: None)
     to_meta(run.task)
@@ -41,34 +46,21 @@ def take_step(run):
 @pytest.mark.parametrize(
     "more",
     [
-        ["--objective=infonce"],
         ["--objective=infonce", "--bidirectional"],
         ["--objective=infonce", "--grad_cache_chunk=3"],
         ["--objective=infonce", "--do_mlm", WITH_MASK],
-        ["--objective=infonce", "--log_similarity"],
         ["--objective=infonce", "--learn_temperature"],
         ["--objective=infonce", "--lora_rank=2"],
         ["--objective=dclw", "--log_similarity"],
+        ["--supervised", "--hard_negative_weight=0.5"],
+        ["--supervised", "--objective=dcl"],
     ],
 )
-def test_a_step_without_supervision(more, tiny_run, tmp_path):
-    run = meta_run([*tiny_run, f"--output_dir={tmp_path / 'out'}", "--train_batch_size=8", *more])
-    assert take_step(run).device == META
-
-
-@pytest.mark.parametrize("more", [["--hard_negative_weight=0.5"], ["--objective=dcl"]])
-def test_a_supervised_step(more, tiny_run, tmp_path):
-    file = tmp_path / "pairs.csv"
-    file.write_text(SUPERVISED)
-    flags = [flag for flag in tiny_run if not flag.startswith("--train_file")]
-    out = f"--output_dir={tmp_path / 'out'}"
-    run = meta_run([*flags, f"--train_file={file}", "--supervised", "--train_batch_size=8", out, *more])
-    assert take_step(run).device == META
+def test_a_step_reads_no_device(more, tiny_run, tmp_path):
+    assert take_step(meta_run(tiny_run, tmp_path, *more)).device == META
 
 
 def test_the_alignment_adaptive_temperature_reads_the_device_once_a_step(tiny_run, tmp_path):
     """MACL's check that its temperature is positive; the one exception."""
-    out = f"--output_dir={tmp_path / 'out'}"
-    run = meta_run([*tiny_run, out, "--train_batch_size=8", "--objective=macl"])
     with pytest.raises(RuntimeError, match="meta"):
-        take_step(run)
+        take_step(meta_run(tiny_run, tmp_path, "--objective=macl"))

@@ -8,20 +8,16 @@ import numpy as np
 import pytest
 import torch
 from conftest import reset_accelerator
+from torch.nn.utils import parameters_to_vector
 from trainer_cases import equal, log_of, make_task, run, weights
 
 from dystress_text.core import ScheduledTemperature, ShiftedCosineTemperature
 from dystress_text.errors import TrainingError, UserError
-from dystress_text.training.accelerator import global_batch_size, make_accelerator, resolve_precision
+from dystress_text.training.accelerator import global_batch_size, resolve_precision
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.run_folder import checkpoint_folders
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.trainer import parameter_groups
-
-
-def flat(model):
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
-
 
 # ---- batches --------------------------------------------------------------------------------------------------------
 
@@ -29,7 +25,6 @@ def flat(model):
 @pytest.mark.parametrize(
     ("options", "processes", "message"),
     [({"train_batch_size": 1}, 1, "^train_batch_size: must be at least 2"),
-     ({"per_device_train_batch_size": 1}, 1, "^per_device_train_batch_size: must be at least 2"),
      ({"train_batch_size": 9}, 2, "^train_batch_size: 9 does not divide among 2")],
 )  # fmt: skip
 def test_impossible_batches_name_the_option(options, processes, message):
@@ -39,10 +34,15 @@ def test_impossible_batches_name_the_option(options, processes, message):
     assert global_batch_size(EngineSettings(per_device_train_batch_size=64), 4) == 256
 
 
+def test_accumulation_beyond_an_epoch(tmp_path, corpus):
+    with pytest.raises(UserError, match="gradient_accumulation_steps: 26 batches"):
+        run(make_task(corpus), corpus, tmp_path, gradient_accumulation_steps=26)
+
+
 # ---- the loop against a plain one -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("accumulation", "schedule"), [(1, "cosine"), (3, "linear")])
+@pytest.mark.parametrize(("accumulation", "schedule"), [(1, "cosine"), (3, "linear"), (1, "constant")])
 def test_losses_and_weights_equal_a_plain_loop(tmp_path, corpus, accumulation, schedule):
     task = make_task(corpus)
     plain, untouched = copy.deepcopy(task.model), copy.deepcopy(task.model)
@@ -59,7 +59,7 @@ def test_losses_and_weights_equal_a_plain_loop(tmp_path, corpus, accumulation, s
     for step in range(6):
         warm = math.ceil(0.3 * 6)
         through = (step - warm) / (6 - warm)
-        fall = 1 - through if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * through))
+        fall = {"linear": 1 - through, "cosine": 0.5 * (1 + math.cos(math.pi * through)), "constant": 1.0}[schedule]
         for group in optimizer.param_groups:
             group["lr"] = 1e-3 * (step / warm if step < warm else fall)
         optimizer.zero_grad()
@@ -75,7 +75,7 @@ def test_losses_and_weights_equal_a_plain_loop(tmp_path, corpus, accumulation, s
         optimizer.step()
         losses.append(total)
     assert log_of(tmp_path, "loss") == pytest.approx(losses, rel=1e-4)
-    reached, expected, start = (flat(model) for model in (task.model, plain, untouched))
+    reached, expected, start = (parameters_to_vector(model.parameters()) for model in (task.model, plain, untouched))
     assert (reached - expected).norm() < 0.01 * (start - expected).norm()
 
 
@@ -118,7 +118,7 @@ def test_the_best_model_is_kept(tmp_path, corpus):
     summary, _ = run(task, corpus, tmp_path, eval_steps=1, metric_for_best_model="score")
     assert task.saved == 2
     assert (summary.best_step, summary.metrics) == (2, {"score": 3.0})
-    assert log_of(tmp_path, "score")[:2] == [1.0, 3.0]
+    assert log_of(tmp_path, "score")[:3] == [1.0, 3.0, None]  # other programs read no NaN
 
 
 def test_vectors_that_are_no_numbers_stop_the_run(tmp_path, corpus):
@@ -154,21 +154,11 @@ def test_tensorboard_gets_the_log(tmp_path, corpus):
     assert list((tmp_path / "tracker-logs").rglob("events.*"))
 
 
-def test_a_tracker_that_is_not_installed_is_refused():
-    tracker = "clearml"
-    with pytest.raises(UserError, match=f"report_to: '{tracker}' is not a tracker.*none"):
-        make_accelerator(EngineSettings(report_to=tracker))
-
-
-@pytest.mark.parametrize(
-    ("cuda", "launcher", "expected"),
-    [(True, "no", "fp16"), (True, "bf16", "bf16"), (False, "", "auto")],
-)
-def test_auto_fp16_is_fp16_on_cuda_and_auto_elsewhere(cuda, launcher, expected, monkeypatch):
+@pytest.mark.parametrize(("launcher", "expected"), [("no", "fp16"), ("bf16", "bf16")])
+def test_auto_fp16_is_fp16_on_cuda_unless_the_launcher_says_otherwise(launcher, expected, monkeypatch):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launcher)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
-    assert resolve_precision("auto_fp16") == (resolve_precision("auto") if expected == "auto" else expected)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert resolve_precision("auto_fp16") == expected
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     assert resolve_precision("auto_fp16") == resolve_precision("auto")
 
@@ -218,19 +208,6 @@ def test_steps_that_overflow_again_and_again_stop_the_run(tmp_path, corpus):
         scaled(corpus, tmp_path, 2.0**36, backoff=0.9999, max_steps=80, logging_steps=1)
 
 
-def test_a_constant_rate_warms_up(tmp_path, corpus):
-    run(make_task(corpus), corpus, tmp_path, lr_scheduler_type="constant", warmup_ratio=0.5, logging_steps=1)
-    assert log_of(tmp_path, "learning_rate") == pytest.approx([1e-2 * min(1, step / 3) for step in range(1, 7)])
-
-
-def test_the_log_is_json_for_other_programs_too(tmp_path, corpus):
-    task = make_task(corpus)
-    task.evaluate = lambda: {"score": 1.0, "alignment": float("nan")}
-    run(task, corpus, tmp_path, metric_for_best_model="score")
-    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
-    assert log_of(tmp_path, "alignment") == [None]
-
-
 # ---- the log of similarities ----------------------------------------------------------------------------------------
 
 
@@ -270,20 +247,3 @@ def test_parts_of_an_epoch_and_when_it_is_evaluated(options, evaluated, tmp_path
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "score" in line] == evaluated
     assert summary.step == evaluated[-1]
-
-
-# ---- settings -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("seed", 2**32), ("learning_rate", float("nan")), ("max_steps", -2)],
-)
-def test_settings_out_of_range_name_the_option(option, value):
-    with pytest.raises(UserError, match=f"^(--)?{option}"):
-        EngineSettings(**{option: value})
-
-
-def test_accumulation_beyond_an_epoch(tmp_path, corpus):
-    with pytest.raises(UserError, match="gradient_accumulation_steps: 26 batches"):
-        run(make_task(corpus), corpus, tmp_path, gradient_accumulation_steps=26)
