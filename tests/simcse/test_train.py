@@ -22,7 +22,8 @@ from dystress_text.training.build_loss import build_temperature
 
 @pytest.mark.usefixtures("with_pictures")
 def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, capsys):
-    assert main(flags) == 0
+    # the mean, as first tokens all but agree in this encoder: their cosines differ by less than fp32 rounds
+    assert main([*flags, "--pooler_type=avg"]) == 0
     out = tmp_path / "out"
     record = json.loads((out / "run.json").read_text())
     printed = capsys.readouterr().out
@@ -38,7 +39,7 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     assert len({path.stat().st_mode for path in out.iterdir() if path.is_file()}) == 1  # others may read the model
 
     pairs = read_sts_benchmark(data_dir / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv")
-    encoder, tokenizer = load_encoder(str(out), "cls", mlp_head=False)
+    encoder, tokenizer = load_encoder(str(out), "avg")
     vectors = encoder.encode(pairs.sentences, tokenizer)
     theirs = SentenceTransformer(str(out), device="cpu").encode(pairs.sentences, convert_to_tensor=True)
     torch.testing.assert_close(vectors, theirs, rtol=0, atol=1e-6)
@@ -122,7 +123,7 @@ BAD = [  # one of each kind
     (["--train_batch_size=500"], ["--train_batch_size", "200"]),
     (["--max_seq_length=41"], ["--max_seq_length", "at most 40 tokens"]),
     (["--metric_for_best_model=accuracy"], ["--metric_for_best_model", "sts_b_dev_spearman"]),
-    (["--resume_from_checkpoint"], ["--resume_from_checkpoint", "no run"]),
+    (["--resume_from_checkpoint"], ["--output_dir", "holds no run"]),
 ]
 
 
