@@ -85,9 +85,6 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys):
 def test_what_cannot_be_is_one_line(model, data, tmp_path, capsys):
     base = [f"--model={model}", "--dataset=colours", f"--output={tmp_path / 'r.json'}"]
     assert "--k: 200 neighbours of a bank of 48 images; give 1 to 48" in fails(capsys, *base)
-    assert "--class_weights: no class 'normal'; known are a, b, c" in fails(
-        capsys, *base, "--tasks", "transfer", "--class_weights", "chaoyang"
-    )
     assert "is not a saved image encoder" in fails(capsys, f"--model={tmp_path}", "--dataset=colours")
     (tmp_path / "file").write_text("")
     assert "--output: cannot write" in fails(capsys, *base[:2], "--k=5", f"--output={tmp_path / 'file' / 'r.json'}")
