@@ -21,5 +21,21 @@ def colour_images(n, classes=3, size=16, seed=0, name="colours", variant=None):
     return ImageSet(pixels.clamp(0, 255).to(torch.uint8), None, labels, names, name, variant, size)
 
 
+class GivenViews:
+    """Views of an image set that are what ``view`` makes of rows and epoch."""
+
+    def __init__(self, images, view):
+        self.images, self.view = images, view
+
+    def batches(self, batch_size, device, step, order):
+        for rows in torch.split(order, batch_size):
+            yield rows, [self.view(rows, step)]
+
+
+def whole(images):
+    """Views that are the images themselves."""
+    return GivenViews(images, lambda rows, epoch: as_float(images.images[rows]))
+
+
 def as_float(images):
     return images.float() / 255 - 0.5

@@ -1,4 +1,4 @@
-"""Small image sets that the tests write."""
+"""Small image sets that the tests write, and clouds of features."""
 
 import io
 import json
@@ -10,39 +10,46 @@ import torch
 from accelerate import DistributedType
 from PIL import Image
 
-
-def processes(count, kind=DistributedType.NO):
-    """What the settings ask of an accelerator."""
-    return SimpleNamespace(num_processes=count, process_index=0, distributed_type=kind, device=torch.device("cpu"))
-
-
-ONE_PROCESS = processes(1)
+# what the settings ask of an accelerator
+ONE_PROCESS = SimpleNamespace(
+    num_processes=1, process_index=0, distributed_type=DistributedType.NO, device=torch.device("cpu")
+)
 
 
-def encoded(gray, side=8, kind="PNG"):
-    """A square of one gray."""
+def encoded(image, kind="PNG", **options):
+    """The content of an image's file."""
     stream = io.BytesIO()
-    Image.new("RGB", (side, side), (gray,) * 3).save(stream, kind)
+    image.save(stream, kind, **options)
     return stream.getvalue()
+
+
+def square(gray, side=8):
+    """The content of a file, a square of one gray."""
+    return encoded(Image.new("RGB", (side, side), (gray,) * 3))
 
 
 def write_folder(root, classes, side=8):
     """A folder for each class, with a square of each gray."""
-    root.mkdir(parents=True, exist_ok=True)
     for name, grays in classes.items():
-        (root / name).mkdir(exist_ok=True)
+        (root / name).mkdir(parents=True, exist_ok=True)
         for number, gray in enumerate(grays):
-            (root / name / f"{number}.png").write_bytes(encoded(gray, side))
+            (root / name / f"{number}.png").write_bytes(square(gray, side))
 
 
-def write_parquet(path, grays, labels, names=None, side=8, kind="PNG", rows=None, classes=1, label="label"):
-    """Squares in the hub's layout; with ``rows``, so many of the first gray, in ``classes`` classes by turns."""
+def write_parquet(path, grays, labels, names=None, side=8):
+    """Squares in the hub's layout."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    images = [{"bytes": encoded(gray, side, kind), "path": None} for gray in grays]
-    if rows:
-        images, labels = images[:1] * rows, [row % classes for row in range(rows)]
-    table = pa.table({"img": images, label: labels})
+    table = pa.table({"img": [{"bytes": square(gray, side), "path": None} for gray in grays], "label": labels})
     if names:
-        features = {"features": {"img": {"_type": "Image"}, label: {"names": names, "_type": "ClassLabel"}}}
+        features = {"features": {"img": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}}
         table = table.replace_schema_metadata({"huggingface": json.dumps({"info": features})})
     pq.write_table(table, path)
+
+
+def clouds(n, m, dim=12, classes=5, seed=0):
+    """Features around the centres of their classes: n of them and their labels, and m others with theirs."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(classes, dim, generator=generator)
+    labels = torch.randint(classes, (n + m,), generator=generator)
+    x = centres[labels] + 1.5 * torch.randn(n + m, dim, generator=generator)
+    return x[:n], labels[:n], x[n:], labels[n:]

@@ -44,10 +44,6 @@ def pixels_of(image):
     return (image[0].permute(1, 2, 0) * 255).numpy()
 
 
-def crops(left, top, width, height, flip=False):
-    return Crops(*(torch.tensor([float(v)]) for v in (left, top, width, height)), torch.tensor([flip]))
-
-
 # pixels against Pillow; Pillow rounds to whole numbers, once an operation
 
 
@@ -60,7 +56,8 @@ def test_crop_resize_and_flip(box, flip):
     image = image.resize((32, 32), Image.Resampling.BILINEAR)
     if flip:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    ours = crop_resize_flip(tensor(picture()), crops(*box, flip), 32)
+    crops = Crops(*(torch.tensor([float(v)]) for v in box), torch.tensor([flip]))
+    ours = crop_resize_flip(tensor(picture()), crops, 32)
     assert np.abs(pixels_of(ours) - np.asarray(image, dtype=float)).max() <= 1.01
 
 

@@ -1,21 +1,14 @@
 """What image files hold, as RGB; and what is said of those that are broken."""
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image
+from vision_cases import encoded
 
 from dystress_text.errors import DataError
 from vision.data.decoding import decode, image_size
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
-
-
-def encoded(image, kind="PNG", **options):
-    stream = io.BytesIO()
-    image.save(stream, kind, **options)
-    return stream.getvalue()
 
 
 def colour(content):
@@ -42,22 +35,6 @@ def test_transparent_pixels_lie_on_white(alpha, expected):
     assert colour(encoded(Image.new("RGBA", (6, 4), (*RED, alpha)))) == expected
 
 
-def noisy(kind):
-    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    return encoded(Image.fromarray(pixels), kind)
-
-
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP", "BMP"])
-@pytest.mark.parametrize("part", [0.0, 0.001, 0.5, 0.9])
-def test_truncated_files_are_named(tmp_path, kind, part):
-    path = tmp_path / "picture.img"
-    content = noisy(kind)
-    path.write_bytes(content[: int(len(content) * part)])
-    with pytest.raises(DataError, match=r"picture\.img") as caught:
-        decode(path)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("limit", [60, 100])  # above twice the limit Pillow raises, below it warns
 def test_decompression_bombs(monkeypatch, limit):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
@@ -67,9 +44,12 @@ def test_decompression_bombs(monkeypatch, limit):
             read(content, "row 3")
 
 
-def test_missing_files_text_and_fractions(tmp_path):
+def test_missing_and_cut_files_text_and_fractions(tmp_path):
     with pytest.raises(DataError, match=r"nowhere\.png"):
         decode(tmp_path / "nowhere.png")
+    whole = encoded(Image.effect_noise((64, 64), 50), "JPEG")
+    with pytest.raises(DataError, match=r"row 3 cannot be decoded: .*truncated"):
+        decode(whole[: len(whole) // 2], "row 3")
     with pytest.raises(DataError, match="not an image"):
         decode(b"not an image at all")
     with pytest.raises(DataError, match="range of its pixels is unknown"):

@@ -61,12 +61,9 @@ def test_corrupt_images_stop_or_are_counted(tmp_path):
 
 @pytest.mark.parametrize(
     ("classes", "message"),
-    [
-        ({}, "no images"),
-        ({"a": [1, 2], "b": []}, "b is a class without images"),
-        ({"a": [1, 2], ".": [1]}, "images next to class folders"),
-    ],
-)
+    [({"a": [1, 2], "b": []}, "b is a class without images"),
+     ({"a": [1, 2], ".": [1]}, "images next to class folders")],
+)  # fmt: skip
 def test_bad_folders_are_one_line(tmp_path, classes, message):
     write_folder(tmp_path, classes)
     with pytest.raises(DataError, match=message) as caught:

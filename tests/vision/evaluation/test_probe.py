@@ -7,16 +7,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from encoder_cases import GivenViews
+from vision_cases import clouds
 
 from vision.evaluation.probe import augmented_probe, linear_probe
-
-
-def clouds(n, m, dim=16, classes=4, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    centres = torch.randn(classes, dim, generator=generator)
-    labels = torch.randint(classes, (n + m,), generator=generator)
-    x = (centres[labels] + 2 * torch.randn(n + m, dim, generator=generator)).relu()
-    return x[:n], labels[:n], x[n:], labels[n:]
 
 
 def with_ones(rows):
@@ -43,27 +37,13 @@ def probe_by_hand(seen, y, queries, steps, epochs, batch_size):
 
 @pytest.mark.parametrize("batch_size", [32, 50])
 def test_every_step_is_that_of_the_formula(batch_size):
-    x, y, queries, _ = clouds(160, 40)
+    x, y, queries, _ = clouds(160, 40, classes=4)
     x, queries = x.double(), queries.double()
     mine = linear_probe(x, y, queries, 4, epochs=7, batch_size=batch_size, seed=3)
     scale = x.var(0, correction=0).mean().sqrt()
     steps = math.ceil(160 / batch_size)
     theirs = probe_by_hand(lambda _: (x - x.mean(0)) / scale, y, (queries - x.mean(0)) / scale, steps, 7, batch_size)
     assert mine.numpy() == pytest.approx(theirs, abs=1e-10)
-
-
-class Clouds:
-    """Views that are features, other ones each epoch."""
-
-    def __init__(self, x, y):
-        self.x, self.images = x, SimpleNamespace(labels=y, classes=("a", "b", "c", "d"))
-
-    def at(self, epoch):
-        return self.x + epoch / 10
-
-    def batches(self, batch_size, device, step, order):
-        for rows in torch.split(order, batch_size):
-            yield rows, [self.at(step)[rows]]
 
 
 class Same(torch.nn.Module):
@@ -78,8 +58,10 @@ class Same(torch.nn.Module):
 
 def test_the_augmented_probe_is_the_formula_on_each_epochs_views():
     """On the features as they are; what does not fill a batch is left out."""
-    x, y, queries, _ = clouds(170, 40)
-    views = Clouds(x, y)
+    x, y, queries, _ = clouds(170, 40, classes=4)
+    given = SimpleNamespace(labels=y, classes="abcd")
+    views = GivenViews(given, lambda rows, epoch: x[rows] + epoch / 10)  # other features each epoch
+    theirs = probe_by_hand(lambda epoch: x + epoch / 10, y, queries, 170 // 32, 5, 32)
     mine = augmented_probe(Same().train(), views, queries, epochs=5, batch_size=32, seed=3)
     assert not any(Same.modes)
-    assert mine.numpy() == pytest.approx(probe_by_hand(views.at, y, queries, 170 // 32, 5, 32), abs=1e-4)
+    assert mine.numpy() == pytest.approx(theirs, abs=1e-4)

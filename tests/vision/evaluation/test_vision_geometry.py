@@ -1,10 +1,10 @@
 """Geometry of an image set: which figure is of which features; tests/core has the figures' definitions."""
 
-import numpy as np
 import pytest
 import torch
 
 from dystress_text.core import alignment, interclass_uniformity, tolerance, uniformity
+from dystress_text.core.geometry import similarity_histograms
 from vision.evaluation.geometry import measure_geometry
 
 
@@ -17,11 +17,6 @@ def test_figures_are_of_the_images_and_pairs_of_their_views():
     assert (found.alignment, found.uniformity) == pytest.approx((alignment(*views).item(), uniformity(features).item()))
     assert found.interclass_uniformity == pytest.approx(interclass_uniformity(features, labels).item())
     assert found.tolerance == pytest.approx(tolerance(features, labels).item())
-    units = [np.array(view / view.norm(dim=1, keepdim=True)) for view in views]
-    same, own = labels[:, None] == labels, torch.eye(12, dtype=torch.bool)
-    for counts, pairs in (
-        (found.true_positive, own),
-        (found.false_negative, same & ~own),
-        (found.true_negative, ~same),
-    ):
-        assert list(counts) == np.histogram((units[0] @ units[1].T)[pairs], 20, (-1, 1))[0].tolist()
+    pairs = similarity_histograms(*views, labels, 20)
+    counts = (found.true_positive, found.false_negative, found.true_negative)
+    assert [list(of_kind) for of_kind in counts] == [of_kind.tolist() for of_kind in pairs[1:]]

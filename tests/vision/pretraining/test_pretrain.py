@@ -32,12 +32,6 @@ def folder(tmp_path):
     return tmp_path / "pictures"
 
 
-@pytest.fixture(autouse=True)
-def _fresh_accelerator():
-    yield
-    reset_accelerator()
-
-
 def run(folder, output, *flags):
     code = main([*SMALL, "--dataset", str(folder), "--image_size", "16", "--output_dir", str(output), *flags])
     reset_accelerator()
@@ -61,8 +55,7 @@ def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsy
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert all(-1 <= line["negative"] <= 1 and 0.02 < line["tau_negative"] < 1 for line in lines)
     assert "first and the last training batches" in (tmp_path / "out" / "report.html").read_text()
-    encoder = load_encoder(tmp_path / "out")
-    assert encoder.out_dim == 16
+    assert load_encoder(tmp_path / "out").out_dim == 16
 
 
 @pytest.mark.parametrize(("objective", "side"), [("dcl", 120), ("queue", 16)])
@@ -100,10 +93,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(objective, side, folder, tmp_
     [(["--knn_k", "25"], "--knn_k: 25 neighbours of 24 training images"),
      (["--grad_cache_chunk", "4"], "--grad_cache_chunk: "),
      (["--train_batch_size", "1", "--objective", "queue"], "a single image no batch statistics"),
-     (["--metric_for_best_model", "knn5", "--knn_k", "0"], "--metric_for_best_model: 'knn5' is not measured; there is"),
-     (["--key_momentum", "0.5", "--objective", "dcl"], "--key_momentum: objective 'dcl' has none"),
-     (["--temperature", "cosine", "--temp", "0.1"], "--temp"),
-     (["--optimizer", "lion"], "--optimizer")],
+     (["--key_momentum", "0.5", "--objective", "dcl"], "--key_momentum: objective 'dcl' has none")],
 )  # fmt: skip
 def test_bad_settings_are_one_line(flags, message, folder, tmp_path, capsys):
     assert run(folder, tmp_path / "out", "--max_steps", "1", *flags) == 2

@@ -50,7 +50,10 @@ class Queue(Unsaved, QueueTask):
     pass
 
 
-def train(folder, kind="views"):
+KINDS = ("views", "queue")
+
+
+def train(folder, kind):
     settings = EngineSettings(
         output_dir=str(folder), mixed_precision="no", max_steps=STEPS, train_batch_size=BATCH, learning_rate=0.05,
         logging_steps=1, metric_for_best_model=None,
@@ -75,16 +78,14 @@ def train(folder, kind="views"):
     run = Run(
         task=task, samples=IMAGES, make_optimizer=lambda network: make_optimizer(network, settings, vision, BATCH)
     )
-    trainer = Trainer(run, settings, accelerator)
-    trainer.fit()
-    trainer.model = task.model
+    Trainer(run, settings, accelerator).fit()
     accelerator.free_memory()
     reset_accelerator()
 
 
 def train_all(folder):
-    train(folder / "views, synchronised", "views")
-    train(folder / "queue, synchronised", "queue")
+    for kind in KINDS:
+        train(folder / f"two {kind}", kind)
 
 
 def results(folder):
@@ -98,9 +99,9 @@ def results(folder):
 @pytest.mark.slow
 def test_processes_equal_one(tmp_path):
     spawn(2, train_all, tmp_path)
-    for case, kind in (("views, synchronised", "views"), ("queue, synchronised", "queue")):
+    for kind in KINDS:
         train(tmp_path / f"one {kind}", kind)
-        for found, expected in zip(results(tmp_path / case), results(tmp_path / f"one {kind}"), strict=True):
+        for found, expected in zip(results(tmp_path / f"two {kind}"), results(tmp_path / f"one {kind}"), strict=True):
             assert len(found) == len(expected) > 0
             assert float((found - expected).norm() / expected.norm()) < 1e-10
 

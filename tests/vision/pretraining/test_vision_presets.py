@@ -3,6 +3,9 @@
 import warnings
 from dataclasses import fields
 
+import pytest
+import spec_formulas as spec
+import torch
 from vision_cases import ONE_PROCESS
 
 from dystress_text.training.settings import EngineSettings
@@ -24,3 +27,17 @@ def test_options_exist_and_fit_each_other():
             warnings.simplefilter("ignore")  # several of the paper's profiles have a falling logit
             objective_of(settings, ONE_PROCESS)
         check_batch(settings, settings.engine.train_batch_size, 1)
+
+
+MACL_PRESETS = [name for name, preset in PRESETS.items() if preset.settings.get("objective") == "macl"]
+
+
+@pytest.mark.parametrize("flags", [*(["--preset", name] for name in MACL_PRESETS), ["--objective=macl"]])
+def test_macl_on_images_is_the_loop_over_nt_xents_rows(flags):
+    """On text it is InfoNCE's, which the option asks for."""
+    z1, z2 = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    tau = spec.adaptive_tau(z1, z2, 0.1, 0.5, 0.0)
+    for rows_of, more in ((spec.simclr_rows, []), (spec.simcse_rows, ["--rows=infonce"])):
+        expected = spec.mean([spec.macl(*row) for row in spec.logits_of(rows_of(z1, z2), lambda s: tau)])
+        found = objective_of(parse([*flags, *more]), ONE_PROCESS)(z1, z2)
+        assert float(found) == pytest.approx(float(expected), rel=1e-12)
