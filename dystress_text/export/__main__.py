@@ -41,7 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     transformers.utils.logging.disable_progress_bar()
 
     def work() -> bool:
-        options = make_parser().parse_args(argv)
+        parser = make_parser()
+        options = parser.parse_args(argv)
+        if options.private and options.push_to_hub is None:
+            parser.error("--private: give --push_to_hub too")
         if options.push_to_hub is not None:
             check_push()
         folder, difference = export(options.model, options.to, options.output, options.push_to_hub or HERE)
