@@ -98,7 +98,7 @@ class _Matrix:
 
     def negatives_(self, logits: Tensor, k: int, rows: slice, columns: slice) -> Tensor:
         """A block of the k-th logits, in place without the pairs that are no negatives."""
-        return self.pairs.of_rows(rows).keep_negatives_(logits, k == 0, columns.start)
+        return self.pairs.of_rows(rows).mask_logits_(logits, k == 0, columns.start)
 
 
 class _LogSumExps(torch.autograd.Function):

@@ -125,10 +125,10 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> Comparison:
         most = min(MOST_ANCHORS, MOST_PAIRS // len(group.pairs.candidates)) // len(groups)
         rows = group.some(slice(0, max(1, most)))
         similarity, size = _of_negatives(loss, rows)
-        bias = rows.pairs.keep_negatives_(torch.zeros_like(similarity), bonus=True)
-        of_positive = torch.full_like(rows.positive, -torch.inf if isinstance(loss, DCLLoss) else 0.0)
+        bias = rows.pairs.mask_logits_(torch.zeros_like(similarity), with_bonus=True)
+        positive_bias = torch.full_like(rows.positive, -torch.inf if isinstance(loss, DCLLoss) else 0.0)
         # (rows, 1 + columns), the positive first
-        logits.append((torch.column_stack([rows.positive, similarity]), torch.column_stack([of_positive, bias])))
+        logits.append((torch.column_stack([rows.positive, similarity]), torch.column_stack([positive_bias, bias])))
         sizes.append(size.flatten())
         bins.append(_bins_of(similarity).flatten())
         pulls.append(rows.of_positive.sum())
@@ -171,9 +171,10 @@ def _rows_of(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[_Rows]:
 
 def _of_negatives(loss: ContrastiveLoss, rows: _Rows) -> tuple[Tensor, Tensor]:
     """Similarities with all candidates, and the sizes ``|dL / ds|``, 0 where no negative is; (rows, columns)."""
-    similarity = (rows.pairs.anchors @ rows.pairs.candidates.T).detach().requires_grad_()
-    with torch.enable_grad():
-        sums = torch.stack(loss.logsumexps_of(similarity, rows.pairs))
+    with torch.autocast(device_type=rows.positive.device.type, enabled=False):
+        similarity = (rows.pairs.anchors @ rows.pairs.candidates.T).detach().requires_grad_()
+        with torch.enable_grad():
+            sums = torch.stack(loss.logsumexps_of(similarity, rows.pairs))
     (gradient,) = torch.autograd.grad(sums, similarity, rows.of_sums)
     return similarity.detach(), gradient.abs()
 

@@ -68,9 +68,9 @@ class ContrastiveLoss(nn.Module):
             for pairs in self.pairs(self.prepare(z1, z2, *hard_negatives)):
                 s = positive_similarity(pairs.anchors, pairs.positives)  # (rows,)
                 positive = self.temperature.positive_logit(s, self.tau(s))  # (rows,), s / tau
-                sums = self.logsumexps(pairs)  # of the negatives' logits, (rows,)
-                negatives = self.temperature.negatives_logsumexp(sums, positive, pairs.negative_count)  # (rows,)
-                losses.append(self.row_loss(positive, negatives, s))  # (rows,), the cross-entropy
+                logsumexps = self.logsumexps(pairs)  # of the negatives' logits, (rows,)
+                negatives = self.temperature.negatives_logsumexp(logsumexps, positive, pairs.negative_count)  # (rows,)
+                losses.append(self.row_loss(positive, negatives, s))  # (rows,), InfoNCE's is the cross-entropy
             return torch.cat(losses).mean()
 
     def tau(self, similarity: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class ContrastiveLoss(nn.Module):
     def logsumexps_of(self, similarity: Tensor, pairs: Pairs) -> list[Tensor]:
         """The same from the matrix of similarities, (rows, columns)."""
         logits = self.temperature.logits(similarity, self.tau(similarity))  # (rows, columns), s / tau
-        return [pairs.keep_negatives_(x.clone(), bonus=k == 0).logsumexp(dim=1) for k, x in enumerate(logits)]
+        return [pairs.mask_logits_(x.clone(), with_bonus=k == 0).logsumexp(dim=1) for k, x in enumerate(logits)]
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         """The loss of each anchor, (rows,): -log P, P the softmax probability of the positive among all candidates.

@@ -40,15 +40,15 @@ class Pairs(NamedTuple):
             anchors=self.anchors[rows], positives=self.positives[rows], left_out=self.left_out[rows], own=own
         )
 
-    def keep_negatives_(self, logits: Tensor, bonus: bool, first_column: int = 0) -> Tensor:
+    def mask_logits_(self, logits: Tensor, with_bonus: bool, first_column: int = 0) -> Tensor:
         """Set logits to -inf in place where a pair is no negative, and add the bonus of an anchor's own hard negatives.
 
         Args:
             logits: (rows, some columns).
-            bonus: whether to add it. Only the first logit of a rule has it: a second one is there to normalise weights.
+            with_bonus: whether to add it. Only the first logit of a rule has it; a second one normalises weights.
             first_column: of ``logits`` among the candidates.
         """
-        for columns, amount in ((self.left_out, -torch.inf), (self.own if bonus else None, self.bonus)):
+        for columns, amount in ((self.left_out, -torch.inf), (self.own if with_bonus else None, self.bonus)):
             if columns is not None:
                 place = columns - first_column
                 inside = place.clamp(0, logits.shape[1] - 1)

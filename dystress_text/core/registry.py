@@ -16,8 +16,8 @@ from torch import Tensor, nn
 class Temperature(nn.Module, ABC):
     """Base of all temperatures. Its call maps similarities (any shape) to temperatures (same shape).
 
-    The other methods are those that only some temperatures need: what a rule of another paper makes of similarities
-    (:mod:`dystress_text.core.rules`), and what changes during the run.
+    It also says what becomes of similarities and temperatures: the logits are s / tau by default, and a rule of another
+    paper (:mod:`dystress_text.core.rules`) overrides that. The other methods are for what changes during the run.
     """
 
     @abstractmethod

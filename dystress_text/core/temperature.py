@@ -133,7 +133,7 @@ class ShiftedCosineTemperature(ProfileTemperature):
     "*" and "**" are ``(-0.2, 0.6)``, ``(-0.4, 0.7)`` and ``(-0.6, 0.8)``; ``shift=-1, scale=1`` is the vanilla cosine.
 
     Args:
-        shift: minus the plateau's start; in [-1, 1].
+        shift: minus the plateau's edge; in [-1, 1].
         scale: half the width of the dip (the paper's k). Default ``(1 + |shift|) / 2``, which puts ``tau_max`` at
             s = -1 and s = +1.
     """

@@ -147,6 +147,14 @@ def test_watching_leaves_no_trace_but_the_mean_similarity_that_the_loss_observes
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+def test_under_autocast_the_figures_are_the_same():
+    loss, z = core.InfoNCELoss(core.CosineTemperature(0.1, 0.2)), [z.float() for z in views(6, 4)]
+    plain = [*pair_sums(loss, z, THRESHOLD), *compare(loss, z)]
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = [*pair_sums(loss, z, THRESHOLD), *compare(loss, z)]
+    torch.testing.assert_close(cast, plain, rtol=0, atol=0)
+
+
 def test_the_local_temperature_is_that_of_the_gradient():
     s = torch.linspace(-1, 1, 401, dtype=torch.float64)
     temperature, _ = TEMPERATURES["shifted"]

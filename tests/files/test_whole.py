@@ -1,5 +1,7 @@
 """Files and folders that are written whole or not at all."""
 
+from pathlib import Path
+
 import pytest
 
 from dystress_text.files.whole import recover, whole_folder
@@ -25,10 +27,18 @@ def test_a_failure_leaves_the_folder_as_it_was(tmp_path):
     assert list(tmp_path.iterdir()) == [old]
 
 
-def test_a_kill_between_the_two_renames_is_mended(tmp_path):
-    """As a killed process leaves it: the old folder is aside, and the new one has not taken its place."""
-    final = tmp_path / "final"
-    make_folder(tmp_path / ".final.replaced", "old")
+def test_a_kill_between_the_two_renames_is_mended(tmp_path, monkeypatch):
+    """The old folder is aside, and the new one has not taken its place."""
+    final, rename = make_folder(tmp_path / "final", "old"), Path.rename
+
+    def killed(path, target):
+        if target == final:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt), whole_folder(final):
+        patch.setattr(Path, "rename", killed)
+    assert not final.exists()
     recover(final)
     assert (final / "content").read_text() == "old"
     make_folder(tmp_path / ".final.replaced", "older")
