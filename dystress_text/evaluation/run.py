@@ -36,8 +36,8 @@ from dystress_text.evaluation.sts import Embed, evaluate_sts, evaluate_sts_task
 from dystress_text.evaluation.transfer import evaluate_transfer
 from dystress_text.files.places import PACKAGE
 from dystress_text.files.prepared_data import variant_of
-from dystress_text.files.whole import sha256_of, versions, write_json
-from dystress_text.training.run_folder import evaluation_file, read_json
+from dystress_text.files.whole import sha256_of, versions
+from dystress_text.training.run_folder import evaluation_file, read_json, write_evaluation
 
 _PACKAGES_NAMES = {ours: theirs for theirs, ours in SENTEVAL_NAMES.items()}  # where they differ
 Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group and label
@@ -133,11 +133,7 @@ class Results:
             "geometry": self.geometry,
             "versions": versions("sentence-transformers", "tokenizers", "scipy", "scikit-learn"),
         }
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file, content)
-        except OSError as error:
-            raise ParameterError("output", f"cannot write {str(file)!r}: {error.strerror}") from error
+        write_evaluation(file, content)
 
 
 def evaluate_task(

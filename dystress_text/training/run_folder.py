@@ -121,6 +121,15 @@ def vision_file(folder: Path, dataset: str) -> Path:
     return folder / f"vision-{Path(dataset).name}.json"
 
 
+def write_evaluation(file: Path, content: Mapping[str, Any]) -> None:
+    """Write the results of an evaluation, to one of these files or where ``--output`` says."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, content)
+    except OSError as error:
+        raise ParameterError("output", f"cannot write {str(file)!r}: {error.strerror}") from error
+
+
 def _remove_run(output: Path) -> None:
     for pattern in (LOG, SIMILARITY_LOG, REPORT, *AUDIT, *EVALUATIONS, *MODEL_FILES):
         for path in output.glob(pattern):

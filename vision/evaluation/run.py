@@ -13,9 +13,9 @@ import torch
 
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError
-from dystress_text.files.whole import versions, write_json
+from dystress_text.files.whole import versions
 from dystress_text.training.presets import PAPER, rows_of
-from dystress_text.training.run_folder import RECORD, read_record, vision_file
+from dystress_text.training.run_folder import RECORD, read_record, vision_file, write_evaluation
 from vision.data.augment import crop_of
 from vision.data.loading import Splits, load_splits
 from vision.evaluation.fine_tuning import parse_class_weights, weights_of
@@ -62,7 +62,7 @@ def run(settings: EvaluationSettings) -> None:
         "seconds": seconds,
     }
     file = settings.output or vision_file(Path(settings.model), dataset)
-    write(file, content)  # shows now, not after the last measure, that the place cannot be written
+    write_evaluation(file, content)  # shows now, not after the last measure, that the place cannot be written
     for name, encoder in encoders.items():
         subject = Subject(encoder.to(device), splits, inputs[name], settings)
         for task in settings.tasks:
@@ -71,19 +71,10 @@ def run(settings: EvaluationSettings) -> None:
             seconds[name][task] = round(time.perf_counter() - start, 2)
             results[name][task] = {"data_variant": splits.train.variant, **found}
             print(f"{name}: {task} ({seconds[name][task]:.1f} s)", file=sys.stderr, flush=True)
-            write(file, content)
+            write_evaluation(file, content)
         encoder.cpu()
     report(results, splits, papers, settings.plot)
     print(f"{file}: all results")
-
-
-def write(file: Path, content: Mapping[str, Any]) -> None:
-    """Write the results as JSON."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, content)
-    except OSError as error:
-        raise ParameterError("output", f"cannot write {str(file)!r}: {error.strerror}") from error
 
 
 def report(
