@@ -22,6 +22,7 @@ from dystress_text.encoders.loading import (
     readable,
 )
 from dystress_text.encoders.pooling import POOLERS
+from dystress_text.encoders.saving import MODULES
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.sts import Embed
 
@@ -113,7 +114,7 @@ def _load_encoder(
 def _load_sentence_transformer(
     model: str, dtype: torch.dtype, batch_size: int, progress: bool, device: str
 ) -> tuple[Embed, nn.Module, int]:
-    if not (Path(model) / "modules.json").is_file():
+    if not (Path(model) / MODULES).is_file():
         raise ParameterError(
             "model",
             f"{model!r} is not a sentence-transformers folder; for a Hugging Face folder or name give a pooler_type",

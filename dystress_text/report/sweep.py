@@ -112,9 +112,9 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     chosen = choose(options.suite, [task for task in options.tasks if task != "none"])
     tasks = tuple(task.name for group in chosen.values() for task in group)
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
-    runs = []
+    named, runs = configurations(options), []
     for seed in dict.fromkeys(options.seeds):
-        for name, words in configurations(options).items():
+        for name, words in named.items():
             run_options = (*extra, *words, *data, f"--seed={seed}")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
