@@ -76,9 +76,7 @@ def run(settings: EvaluationSettings) -> None:
     print(f"{file}: all results")
 
 
-def report(
-    results: Mapping[str, Mapping[str, Any]], splits: Splits, papers: Mapping[str, Mapping[str, Any]]
-) -> None:
+def report(results: Mapping[str, Mapping[str, Any]], splits: Splits, papers: Mapping[str, Mapping[str, Any]]) -> None:
     """Print the table and what belongs to it."""
     title = f"{splits.train.title}, {len(splits.test):,} test images"
     columns = {**results, **{row: found for of in papers.values() for row, found in of["rows"].items()}}

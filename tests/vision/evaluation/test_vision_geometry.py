@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from dystress_text.core import alignment, interclass_uniformity, tolerance, uniformity
-from dystress_text.core.geometry import similarity_histograms
+from dystress_text.core import geometry
 from vision.evaluation.measures import geometry_of
 
 
@@ -14,9 +13,10 @@ def test_figures_are_of_the_images_and_pairs_of_their_views():
     views = [features + 0.3 * torch.randn(12, 5, generator=generator) for _ in range(2)]
     labels = torch.arange(12) % 3
     found = geometry_of(features, *views, labels, bins=20)
-    assert (found["alignment"], found["uniformity"]) == pytest.approx((alignment(*views).item(), uniformity(features).item()))
-    assert found["interclass_uniformity"] == pytest.approx(interclass_uniformity(features, labels).item())
-    assert found["tolerance"] == pytest.approx(tolerance(features, labels).item())
-    pairs = similarity_histograms(*views, labels, 20)
+    assert found["alignment"] == pytest.approx(geometry.alignment(*views).item())
+    assert found["uniformity"] == pytest.approx(geometry.uniformity(features).item())
+    assert found["interclass_uniformity"] == pytest.approx(geometry.interclass_uniformity(features, labels).item())
+    assert found["tolerance"] == pytest.approx(geometry.tolerance(features, labels).item())
+    pairs = geometry.similarity_histograms(*views, labels, 20)
     counts = [found[kind] for kind in ("true_positive", "false_negative", "true_negative")]
     assert counts == [of_kind.tolist() for of_kind in pairs[1:]]
