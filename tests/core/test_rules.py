@@ -22,12 +22,20 @@ RULES = {
     "hcl, sharp": (lambda: core.HardNegativeRule(0.2, 0.5, 0.05), partial(spec.hcl, tau=0.2, tau_plus=0.05, beta=0.5)),
     "focal": (lambda: core.FocalRule(0.2, 0.3), partial(spec.focal, tau=0.2, margin=0.3)),
     "adnce": (lambda: core.ADNCERule(0.2, 0.4, 0.5), partial(spec.adnce, tau=0.2, mu=0.4, sigma=0.5)),
+    "adnce, sentences": (
+        lambda: core.ADNCERule(0.2, 0.4, 0.5, True),
+        partial(spec.adnce, tau=0.2, mu=0.4, sigma=0.5, sentences=True),
+    ),
     "hardness": (lambda: core.HardnessRule(0.2, 3.0), partial(spec.hardness, tau=0.2, strength=3.0)),
 }
 LOW = {  # at the temperature 0.02, where fp32 holds neither exp(l) nor a small share of it
     "hcl": (lambda: core.HardNegativeRule(0.02, 1.0, 1e-6), partial(spec.hcl, tau=0.02, tau_plus=1e-6, beta=1.0)),
     "focal": (lambda: core.FocalRule(0.02, 0.3), partial(spec.focal, tau=0.02, margin=0.3)),
     "adnce": (lambda: core.ADNCERule(0.02, 0.4, 0.05), partial(spec.adnce, tau=0.02, mu=0.4, sigma=0.05)),
+    "adnce, sentences": (
+        lambda: core.ADNCERule(0.02, 0.4, 0.05, True),
+        partial(spec.adnce, tau=0.02, mu=0.4, sigma=0.05, sentences=True),
+    ),
     "hardness": (lambda: core.HardnessRule(0.02, 9.0), partial(spec.hardness, tau=0.02, strength=9.0)),
 }
 
@@ -109,6 +117,7 @@ def test_low_temperatures_in_fp32(name, form):
         lambda t: core.HardNegativeRule(t, 1.0, 0.01),
         lambda t: core.FocalRule(t, 0.3),
         lambda t: core.ADNCERule(t, 0.4, 0.5),
+        lambda t: core.ADNCERule(t, 0.4, 0.5, True),
         lambda t: core.HardnessRule(t, 3.0),
     ],
 )
