@@ -24,11 +24,13 @@ _CIFAR: Options = {
     "min_scale": 0.08,  # SimCLR's, also on CIFAR
     "optimizer": "sgd", "learning_rate": 0.06, "weight_decay": 5e-4, "lr_scheduler_type": "cosine",
     "train_batch_size": 128, "num_train_epochs": 200, "max_grad_norm": 0.0, "eval_steps": 3900, "knn_k": 200,
+    "mixed_precision": "no", "one_pass": False,  # as the authors' code
 }  # fmt: skip
 _LARS: Options = {
     "stem": "imagenet", "architecture": "resnet50", "projector": "simclr", "image_size": 224, **AT_IMAGENET_SCALE,
     "optimizer": "lars", "learning_rate": 0.075, "lr_scaling": "sqrt", "weight_decay": 1e-6,
     "lr_scheduler_type": "cosine", "max_grad_norm": 0.0, "knn_k": 20, "out_dim": 128,
+    "one_pass": True,
 }  # fmt: skip
 _IMAGENET100: Options = {
     **_LARS, "dataset": "imagenet100", "train_batch_size": 256, "num_train_epochs": 200, "warmup_ratio": 0.05,
@@ -183,10 +185,10 @@ _PEERS: dict[str, tuple[str, Options, Options, str, str]] = {
     "-dclw": ("DCLW", {"objective": "dclw", "sigma": 0.5, **_constant(0.1)}, {}, "", "temperature 0.1, sigma 0.5"),
     "-byol": (
         "BYOL",
-        {"objective": "byol", "projector": "byol", "out_dim": 256, "key_momentum": 0.99},
+        {"objective": "byol", "projector": "byol", "out_dim": 256, "key_momentum": 0.99, "one_pass": False},
         {"learning_rate": 0.45, "lr_scaling": "linear"},
         "rate 0.45 at batch 256, ",
-        "momentum 0.99, widths 4,096 and 256; ours: SimCLR's augmentation, both views in one pass",
+        "momentum 0.99, widths 4,096 and 256; ours: SimCLR's augmentation",
     ),
     "-barlow-twins": (
         "Barlow Twins",
@@ -328,6 +330,6 @@ PRESETS: dict[str, Preset] = {
         "no network, no GPU: a narrow ResNet on shapes drawn at run time; no row of the paper",
         {**_CIFAR, **_cosine(0.07, 0.2), "dataset": "shapes", "architecture": "resnet10_narrow", "stem": "imagenet",
          "image_size": 24, "min_scale": 0.2, "optimizer": "adamw", "learning_rate": 1e-3, "max_steps": 150,
-         "eval_steps": 0, "knn_k": 20},
+         "eval_steps": 0, "knn_k": 20, "mixed_precision": "auto", "one_pass": True},
     ),
 }  # fmt: skip
