@@ -228,7 +228,8 @@ def _decorrelated(x: Tensor, ridge: float) -> Tensor:
     with torch.no_grad():
         vectors, values, _ = torch.linalg.svd(x, full_matrices=False)  # (k, r), (r,)
         gains = (values.square() / x.shape[1] + ridge).rsqrt() - ridge**-0.5
-    return ridge**-0.5 * x + vectors @ (gains[:, None] * (vectors.mT @ x))
+    whitened: Tensor = ridge**-0.5 * x + vectors @ (gains[:, None] * (vectors.mT @ x))
+    return whitened
 
 
 def _covariance(z: Tensor) -> Tensor:
