@@ -93,10 +93,12 @@ class ImageEncoder(nn.Module):
         pooled: Tensor = self.backbone(images).pooler_output  # (n, feature_dim, 1, 1)
         return pooled.flatten(1).to(torch.promote_types(pooled.dtype, torch.float32))
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Projector output for images (n, 3, h, w): (n, out_dim)."""
-        projected: Tensor = self.projector(self.features(images))
-        return projected
+    def forward(self, *images: Tensor) -> Tensor:
+        """Projector output for images, each (n, 3, h, w), one after the other: (all n, out_dim).
+
+        Images that are given apart have batch statistics of their own.
+        """
+        return torch.cat([self.projector(self.features(each)) for each in images])
 
 
 def build_encoder(

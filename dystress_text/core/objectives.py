@@ -70,7 +70,8 @@ class ContrastiveLoss(nn.Module):
                 positive = self.temperature.positive_logit(s, self.tau(s))  # (rows,), s / tau
                 logsumexps = self.logsumexps(pairs)  # of the negatives' logits, (rows,)
                 negatives = self.temperature.negatives_logsumexp(logsumexps, positive, pairs.negative_count)  # (rows,)
-                losses.append(self.row_loss(positive, negatives, s))  # (rows,), InfoNCE's is the cross-entropy
+                loss = self.row_loss(positive, negatives, s)  # (rows,), InfoNCE's is the cross-entropy
+                losses.append(loss + self.temperature.offset(logsumexps, s, pairs.negative_count))
             return torch.cat(losses).mean()
 
     def tau(self, similarity: Tensor) -> Tensor:

@@ -45,6 +45,16 @@ class Temperature(nn.Module, ABC):
         """
         return sums[0]
 
+    def offset(self, sums: Sequence[Tensor], similarity: Tensor, count: int) -> Tensor:
+        """What is added to the loss of each row without a gradient, (rows,): 0 but for a rule.
+
+        Args:
+            sums: as for :meth:`negatives_logsumexp`.
+            similarity: of the positives, (rows,).
+            count: negatives in a row.
+        """
+        return similarity.new_zeros(similarity.shape)
+
     def observe(self, mean_positive: Tensor) -> None:
         """Receive the mean positive similarity of the global batch (a scalar). Losses call this every step."""
 

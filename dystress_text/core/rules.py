@@ -123,26 +123,50 @@ class ADNCERule(Rule):
     """ADNCE (Wu et al., NeurIPS 2023): negatives weigh a Gaussian of their similarity, which has no gradient.
 
     ``sum w exp(l)`` with ``w = g(s) / mean g`` over the row's negatives, ``g(s) = exp(-(s - mu)^2 / (2 sigma^2))``, as
-    in the authors' code for images. Their code for sentences weighs the positive too. Published for text: mu 0.4 and
-    sigma 1 at the temperature 0.07 (BERT-base).
+    in the authors' code for images. In their code for sentences the positive of the denominator weighs too, and the
+    mean is over it and the negatives: ``-l_p + log sum w exp(l)``, which may be below 0. Published with this form: mu
+    0.4 and sigma 1 at the temperature 0.07 (BERT-base).
 
     Args:
         mu: similarity of the largest weight.
         sigma: width of the Gaussian; positive.
+        weigh_positive: the form for sentences, with a weight for the positive; for InfoNCE and NT-Xent.
     """
 
-    def __init__(self, temperature: Temperature | float = 0.07, mu: float = 0.4, sigma: float = 1.0) -> None:
+    def __init__(
+        self,
+        temperature: Temperature | float = 0.07,
+        mu: float = 0.4,
+        sigma: float = 1.0,
+        weigh_positive: bool = False,
+    ) -> None:
         super().__init__(temperature)
         check_number("mu", mu, "(-inf, inf)")
         check_number("sigma", sigma, "(0, inf)")
-        self.mu, self.sigma = mu, sigma
+        self.mu, self.sigma, self.weigh_positive = mu, sigma, weigh_positive
+
+    def log_height(self, similarity: Tensor) -> Tensor:
+        """log g(s), of the same shape."""
+        return (similarity.detach() - self.mu).square().mul(-0.5 / self.sigma**2)
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
-        log_weight = (similarity.detach() - self.mu).square().mul(-0.5 / self.sigma**2)
-        return similarity / tau + log_weight, log_weight
+        log_height = self.log_height(similarity)
+        return similarity / tau + log_height, log_height
+
+    def positive_logit(self, similarity: Tensor, tau: Tensor) -> Tensor:
+        logit = similarity / tau
+        return logit + self.log_height(similarity) if self.weigh_positive else logit
 
     def negatives_logsumexp(self, sums: Sequence[Tensor], positive: Tensor, count: int) -> Tensor:
-        return sums[0] - sums[1] + math.log(count)
+        # beside a positive that weighs g too, the mean of g cancels
+        return sums[0] if self.weigh_positive else sums[0] - sums[1] + math.log(count)
+
+    def offset(self, sums: Sequence[Tensor], similarity: Tensor, count: int) -> Tensor:
+        """log w of the positive: its weight is in the denominator of the loss alone."""
+        if not self.weigh_positive:
+            return super().offset(sums, similarity, count)
+        log_height = self.log_height(similarity)
+        return log_height - torch.logaddexp(log_height, sums[1].detach()) + math.log(count + 1)
 
 
 class HardnessRule(Rule):

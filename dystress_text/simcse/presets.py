@@ -74,7 +74,10 @@ RULE_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "rule-debiased": ("Chuang et al. 2020, images' setting", _constant(0.5, rule="debiased", tau_plus=0.1)),
     "rule-hcl": ("Robinson et al. 2021, images' setting", _constant(0.5, rule="hcl", beta=1.0, tau_plus=0.1)),
     "rule-focal": ("Hou and Li 2023, Focal-InfoNCE", _constant(0.05, rule="focal", margin=0.3)),
-    "rule-adnce": ("Wu et al. 2023, ADNCE", _constant(0.07, rule="adnce", mu=0.4, sigma=1.0)),
+    "rule-adnce": (
+        "Wu et al. 2023, ADNCE's form for sentences",
+        _constant(0.07, rule="adnce", mu=0.4, sigma=1.0, weigh_positive=True),
+    ),
     "rule-hardness": (
         "sentence-transformers' hardness weights with LLaVE's strength",
         _constant(0.05, rule="hardness", hardness_strength=9.0),

@@ -55,6 +55,8 @@ def build_rule(settings: LossSettings) -> Temperature:
             raise ParameterError(name, f"only {' and '.join(owners)} take{'s' * (len(owners) == 1)} it")
     if settings.rule == "adnce" and settings.objective == "dclw":
         raise ParameterError("rule", "adnce does not go with objective dclw, whose sigma is another one")
+    if settings.weigh_positive and settings.objective not in ("infonce", "ntxent"):
+        raise ParameterError("weigh_positive", f"objective {settings.objective!r} does not go with it")
     if settings.objective == "siglip":
         for name in ("rule", "temperature", *TEMPERATURE_OPTIONS):
             if getattr(settings, name) is not None:

@@ -13,22 +13,30 @@ from dystress_text import core
 from dystress_text.core import blockwise
 
 FORMS = pytest.mark.parametrize("form", [False, True], ids=["plain", "blockwise"])
-# the rule, and the loop that gives the loss of a row; with temperatures at which both cases of a bound occur
-RULES = {
-    "debiased": (lambda: core.DebiasedRule(0.5, 0.1), partial(spec.hcl, tau=0.5, tau_plus=0.1)),
-    "debiased, bound": (lambda: core.DebiasedRule(0.2, 0.2), partial(spec.hcl, tau=0.2, tau_plus=0.2)),
-    "no bias": (lambda: core.DebiasedRule(0.2, 0.0), partial(spec.hcl, tau=0.2, tau_plus=0.0)),
-    "hcl": (lambda: core.HardNegativeRule(0.5, 1.0, 0.1), partial(spec.hcl, tau=0.5, tau_plus=0.1, beta=1.0)),
-    "hcl, sharp": (lambda: core.HardNegativeRule(0.2, 0.5, 0.05), partial(spec.hcl, tau=0.2, tau_plus=0.05, beta=0.5)),
-    "focal": (lambda: core.FocalRule(0.2, 0.3), partial(spec.focal, tau=0.2, margin=0.3)),
-    "adnce": (lambda: core.ADNCERule(0.2, 0.4, 0.5), partial(spec.adnce, tau=0.2, mu=0.4, sigma=0.5)),
-    "hardness": (lambda: core.HardnessRule(0.2, 3.0), partial(spec.hardness, tau=0.2, strength=3.0)),
+
+
+def case(kind, row_loss, tau, **options):
+    """What makes the rule, and the loop that gives the loss of a row."""
+    return partial(kind, tau, **options), partial(row_loss, tau=tau, **options)
+
+
+RULES = {  # with temperatures at which both cases of a bound occur
+    "debiased": case(core.DebiasedRule, spec.hcl, 0.5, tau_plus=0.1),
+    "debiased, bound": case(core.DebiasedRule, spec.hcl, 0.2, tau_plus=0.2),
+    "no bias": case(core.DebiasedRule, spec.hcl, 0.2, tau_plus=0.0),
+    "hcl": case(core.HardNegativeRule, spec.hcl, 0.5, beta=1.0, tau_plus=0.1),
+    "hcl, sharp": case(core.HardNegativeRule, spec.hcl, 0.2, beta=0.5, tau_plus=0.05),
+    "focal": case(core.FocalRule, spec.focal, 0.2, margin=0.3),
+    "adnce": case(core.ADNCERule, spec.adnce, 0.2, mu=0.4, sigma=0.5),
+    "adnce, sentences": case(core.ADNCERule, spec.adnce, 0.2, mu=0.4, sigma=0.5, weigh_positive=True),
+    "hardness": case(core.HardnessRule, spec.hardness, 0.2, hardness_strength=3.0),
 }
 LOW = {  # at the temperature 0.02, where fp32 holds neither exp(l) nor a small share of it
-    "hcl": (lambda: core.HardNegativeRule(0.02, 1.0, 1e-6), partial(spec.hcl, tau=0.02, tau_plus=1e-6, beta=1.0)),
-    "focal": (lambda: core.FocalRule(0.02, 0.3), partial(spec.focal, tau=0.02, margin=0.3)),
-    "adnce": (lambda: core.ADNCERule(0.02, 0.4, 0.05), partial(spec.adnce, tau=0.02, mu=0.4, sigma=0.05)),
-    "hardness": (lambda: core.HardnessRule(0.02, 9.0), partial(spec.hardness, tau=0.02, strength=9.0)),
+    "hcl": case(core.HardNegativeRule, spec.hcl, 0.02, beta=1.0, tau_plus=1e-6),
+    "focal": case(core.FocalRule, spec.focal, 0.02, margin=0.3),
+    "adnce": case(core.ADNCERule, spec.adnce, 0.02, mu=0.4, sigma=0.05),
+    "adnce, sentences": case(core.ADNCERule, spec.adnce, 0.02, mu=0.4, sigma=0.05, weigh_positive=True),
+    "hardness": case(core.HardnessRule, spec.hardness, 0.02, hardness_strength=9.0),
 }
 
 
@@ -109,6 +117,7 @@ def test_low_temperatures_in_fp32(name, form):
         lambda t: core.HardNegativeRule(t, 1.0, 0.01),
         lambda t: core.FocalRule(t, 0.3),
         lambda t: core.ADNCERule(t, 0.4, 0.5),
+        lambda t: core.ADNCERule(t, 0.4, 0.5, True),
         lambda t: core.HardnessRule(t, 3.0),
     ],
 )

@@ -154,18 +154,21 @@ def focal(pos: Tensor, negs: list[Tensor], tau: float, margin: float) -> Tensor:
     return against(pos * pos / tau, total([(s * (s + margin) / tau).exp() for s in negs]))
 
 
-def adnce(pos: Tensor, negs: list[Tensor], tau: float, mu: float, sigma: float) -> Tensor:
-    """Wu et al., NeurIPS 2023. The weights are detached and have a mean of 1 over the negatives."""
-    heights = [math.exp(-((s.item() - mu) ** 2) / (2 * sigma**2)) for s in negs]
+def adnce(pos: Tensor, negs: list[Tensor], tau: float, mu: float, sigma: float, weigh_positive: bool = False) -> Tensor:
+    """Wu et al., NeurIPS 2023. The weights are detached and have a mean of 1 over the negatives.
+
+    In the form for sentences the positive is one of them, and the loss is -log of its share without a weight.
+    """
+    weighed = [pos, *negs] if weigh_positive else negs
+    heights = [math.exp(-((s.item() - mu) ** 2) / (2 * sigma**2)) for s in weighed]
     average = math.fsum(heights) / len(heights)
-    return against(
-        pos / tau, total([height / average * (s / tau).exp() for height, s in zip(heights, negs, strict=True)])
-    )
+    weighted = total([height / average * (s / tau).exp() for height, s in zip(heights, weighed, strict=True)])
+    return weighted.log() - pos / tau if weigh_positive else against(pos / tau, weighted)
 
 
-def hardness(pos: Tensor, negs: list[Tensor], tau: float, strength: float) -> Tensor:
+def hardness(pos: Tensor, negs: list[Tensor], tau: float, hardness_strength: float) -> Tensor:
     """sentence-transformers' hardness weights, after Lan et al. 2025, eq. 5: detached, not divided by tau."""
-    return against(pos / tau, total([(s / tau + strength * s.detach()).exp() for s in negs]))
+    return against(pos / tau, total([(s / tau + hardness_strength * s.detach()).exp() for s in negs]))
 
 
 def rince(pos: Tensor, negs: list[Tensor], tau: float, q: float, lam: float) -> Tensor:

@@ -67,6 +67,7 @@ def task_of(
         "encoder": encoder,
         "views": views,
         "objective": objective,
+        "one_pass": vision.one_pass,
         "online": online,
         "card": f"Pre-trained on {views.images.name} with {used}.",
     }

@@ -183,8 +183,8 @@ def _online_knn(
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
     """Refuse a batch, over all processes, that batch normalisation or whitening cannot take."""
     vision, objective = settings.vision, settings.loss.objective
-    # a queue's two views go through batch normalisation one after the other, those of other objectives together
-    if objective == "queue" and batch // processes < 2 and not vision.sync_batchnorm:
+    apart = objective == "queue" or not vision.one_pass  # the views go through batch normalisation
+    if apart and batch // processes < 2 and not vision.sync_batchnorm:
         raise ParameterError(
             "train_batch_size", "batch normalisation needs at least 2 images a process (one has no spread)"
         )

@@ -82,6 +82,10 @@ class VisionSettings:
     small_crop_size: int = option(
         96, "dino: side of the small crops, in pixels.", interval="[1, 4096]", needs="small_crops"
     )
+    one_pass: bool = option(
+        False,
+        "Both views go through the network in one pass, which is faster, and share its batch statistics; not of queue.",
+    )
     sync_batchnorm: bool = option(False, "Compute batch statistics over all processes, not in each one alone.")
     knn_k: int = option(200, "Neighbours of the online evaluation; 0 for none.", interval="[0, inf)")
 

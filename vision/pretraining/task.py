@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +32,13 @@ Autocast = Callable[[], AbstractContextManager[Any]]  # such as accelerate's ``a
 
 @dataclass(eq=False)
 class PretrainTask:
-    """Implements :class:`~dystress_text.training.task.Task` for images: two views of each in one forward pass.
+    """Implements :class:`~dystress_text.training.task.Task` for images, of which it sees two views.
 
     Args:
         encoder: on the device it trains on.
         views: of the images that it trains on; two of each.
         objective: the loss.
+        one_pass: whether all views of a side share a forward pass, and with it the batch statistics; faster.
         online: metrics of the encoder while it trains, or None.
         card: text for the saved folder's card.
 
@@ -48,6 +49,7 @@ class PretrainTask:
     encoder: ImageEncoder
     views: RandomViews
     objective: nn.Module
+    one_pass: bool = False
     online: Evaluate | None = None
     card: str = ""
 
@@ -70,8 +72,11 @@ class PretrainTask:
         return self.views.load(indices, step)
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
-        views = torch.cat(self.views.on_device(batch))  # (2 n, 3, size, size), the first views of all images first
-        return Embeddings(model(views).chunk(2))  # each (n, dim)
+        return Embeddings(model(*self.passes(self.views.on_device(batch))).chunk(2))  # each (n, dim)
+
+    def passes(self, views: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The forward passes of views of one side, each (n, 3, side, side)."""
+        return [torch.cat(list(views))] if self.one_pass and views else views
 
     def loss(self, embeddings: Embeddings) -> Tensor:
         try:
@@ -128,10 +133,10 @@ class MomentumTask(PretrainTask):
         torch._foreach_lerp_(keys, queries, 1 - self.momentum_at(run_fraction))
 
     @torch.no_grad()
-    def _follow(self, views: Tensor) -> Tensor:
+    def _follow(self, *views: Tensor) -> Tensor:
         """The follower's output, in fp32 at least."""
         with self.autocast():
-            keys: Tensor = self.key_encoder(views)
+            keys: Tensor = self.key_encoder(*views)
         return at_least_fp32(keys)
 
 
@@ -149,10 +154,7 @@ class QueueTask(MomentumTask):
 
 
 class HeadedEncoder(nn.Module):
-    """An encoder and a head used in training only, (n, 3, h, w) -> (n, the head's width).
-
-    Images of several sides go through the encoder one side after the other, and through the head together.
-    """
+    """An encoder and a head used in training only, each (n, 3, h, w) -> (all n, the head's width)."""
 
     def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -160,16 +162,14 @@ class HeadedEncoder(nn.Module):
         self.head = head
 
     def forward(self, *images: Tensor) -> Tensor:
-        out: Tensor = self.head(torch.cat([self.encoder(each) for each in images]))
-        return out
+        return torch.cat([self.head(self.encoder(each)) for each in images])
 
 
 @dataclass(eq=False, kw_only=True)
 class TeacherTask(MomentumTask):
     """A student with a further head, and a teacher that sees the first two views alone and takes no gradient.
 
-    The teacher's momentum rises from the given one to 1 over the run, along half a cosine (Grill et al., 2020). Both
-    views go through a network in one pass, so they share batch statistics.
+    The teacher's momentum rises from the given one to 1 over the run, along half a cosine (Grill et al., 2020).
 
     Args:
         head: of the student, after the encoder.
@@ -194,9 +194,9 @@ class TeacherTask(MomentumTask):
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
         views = self.views.on_device(batch)
-        large, small = torch.cat(views[:2]), views[2:]
-        student = (model(large, torch.cat(small)) if small else model(large)).chunk(len(views))
-        return Embeddings((*student, *self._follow(large).chunk(2)))  # each (n, the head's or the projector's width)
+        large = self.passes(views[:2])
+        student = model(*large, *self.passes(views[2:])).chunk(len(views))
+        return Embeddings((*student, *self._follow(*large).chunk(2)))  # each (n, the head's or the projector's width)
 
 
 class Prototypes(nn.Module):

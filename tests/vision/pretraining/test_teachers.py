@@ -4,10 +4,10 @@ import pytest
 import torch
 from encoder_cases import as_float, colour_images, tiny_encoder
 
-from dystress_text.core import QueueInfoNCELoss
+from dystress_text.core import NTXentLoss, QueueInfoNCELoss
 from vision.data.views import RandomViews
 from vision.pretraining.negative_free import BYOLLoss, DINOLoss
-from vision.pretraining.task import Prototypes, QueueTask, TeacherTask
+from vision.pretraining.task import PretrainTask, Prototypes, QueueTask, TeacherTask
 from vision.resnet import mlp
 
 KINDS = ("queue", "byol", "dino")
@@ -21,8 +21,11 @@ class Halves(RandomViews):
         return [images, images * 0.5]
 
 
-def make_task(kind):
-    common = {"encoder": tiny_encoder(), "views": Halves(colour_images(12), None), "momentum": 0.9}
+def make_task(kind, one_pass=False):
+    common = {"encoder": tiny_encoder(), "views": Halves(colour_images(12), None), "one_pass": one_pass}
+    if kind == "ntxent":
+        return PretrainTask(**common, objective=NTXentLoss(0.1))
+    common["momentum"] = 0.9
     if kind == "queue":
         objective = QueueInfoNCELoss(0.1, queue_size=32, dim=16)
         return QueueTask(**common, objective=objective, autocast=torch.no_grad)
@@ -30,9 +33,24 @@ def make_task(kind):
     return TeacherTask(**common, objective=objective, autocast=torch.no_grad, head=head, head_in_teacher=kind == "dino")
 
 
+@pytest.mark.parametrize("one_pass", [False, True])
+@pytest.mark.parametrize("kind", [*KINDS, "ntxent"])
+def test_views_share_batch_statistics_in_one_pass_alone(kind, one_pass):
+    task = make_task(kind, one_pass)
+    embeddings = task.embed(task.model, task.load(torch.arange(6).numpy(), 0))
+    bright = as_float(task.views.images.images[:6])
+    parts = [torch.cat([bright, 0.5 * bright])] if one_pass and kind != "queue" else [bright, 0.5 * bright]
+    trained = torch.cat([task.model(part) for part in parts])
+    torch.testing.assert_close(embeddings.views[0], trained[:6])
+    if kind != "queue":
+        torch.testing.assert_close(embeddings.views[1], trained[6:])
+    if kind in ("byol", "dino"):
+        torch.testing.assert_close(torch.cat(embeddings.views[2:]), torch.cat([task.key_encoder(p) for p in parts]))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_follower_sees_what_it_should_and_the_other_alone_learns(kind):
-    task = make_task(kind)
+    task = make_task(kind, one_pass=True)
     embeddings = task.embed(task.model, task.load(torch.arange(6).numpy(), 0))
     bright = as_float(task.views.images.images[:6])
     views = torch.cat([bright, 0.5 * bright])
