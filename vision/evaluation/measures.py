@@ -9,6 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dystress_text.core.geometry import (
+    alignment,
+    interclass_uniformity,
+    similarity_histograms,
+    tolerance,
+    uniformity,
+)
 from dystress_text.core.vectors import unit_vectors
 from vision.data.augment import CropAndFlip, SimclrAugment
 from vision.data.crops import AT_IMAGENET_SCALE, RandomCrop
@@ -16,7 +23,6 @@ from vision.data.loading import SMALL, Splits
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, transform_of, view_features
 from vision.evaluation.fine_tuning import FineTuningRecipe, fine_tune, parse_class_weights, score_classifier
-from vision.evaluation.geometry import measure_geometry
 from vision.evaluation.knn import Accuracy, cosine_votes, l2_votes
 from vision.evaluation.probe import augmented_probe, linear_probe
 from vision.evaluation.settings import EvaluationSettings
@@ -80,7 +86,7 @@ class Subject:
         views = RandomViews(self.splits.test, augment, 2, settings.seed)
         with seeded(settings.seed, self.device):
             view1, view2 = view_features(self.encoder, views, settings.batch_size)
-        return asdict(measure_geometry(self.test, view1, view2, self._labels("test")))
+        return geometry_of(self.test, view1, view2, self._labels("test"))
 
     def transfer(self) -> dict[str, Any]:
         """Fine-tune on the training images, cropped and flipped at random, and score the test images."""
@@ -120,3 +126,23 @@ class Subject:
         labels = (self.splits.train if split == "train" else self.splits.test).labels
         assert labels is not None  # checked by load_splits
         return labels.to(self.device)
+
+
+def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor, bins: int = 100) -> dict[str, Any]:
+    """Geometry of n images of at least two classes; definitions in :mod:`dystress_text.core.geometry`.
+
+    Args:
+        features: (n, dim), of the images without augmentation.
+        view1: (n, dim), of an augmented view of each.
+        view2: (n, dim), of another one.
+        labels: (n,) classes, on the features' device.
+        bins: of the histograms of the similarities of views.
+    """
+    pairs = similarity_histograms(view1, view2, labels, bins)
+    return {
+        "alignment": alignment(view1, view2).item(),
+        "uniformity": uniformity(features).item(),
+        "interclass_uniformity": interclass_uniformity(features, labels).item(),
+        "tolerance": tolerance(features, labels).item(),
+        **{name: values.tolist() for name, values in pairs._asdict().items()},  # edges, and counts by kind of pair
+    }

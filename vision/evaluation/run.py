@@ -19,7 +19,6 @@ from dystress_text.training.run_folder import RECORD, read_record, vision_file, 
 from vision.data.augment import crop_of
 from vision.data.loading import Splits, load_splits
 from vision.evaluation.fine_tuning import parse_class_weights, weights_of
-from vision.evaluation.geometry import Geometry, plot_geometry
 from vision.evaluation.knn import check_neighbours
 from vision.evaluation.measures import Subject
 from vision.evaluation.paper import FINE_TUNED, UNNAMED, name_of, results_of
@@ -73,23 +72,17 @@ def run(settings: EvaluationSettings) -> None:
             print(f"{name}: {task} ({seconds[name][task]:.1f} s)", file=sys.stderr, flush=True)
             write_evaluation(file, content)
         encoder.cpu()
-    report(results, splits, papers, settings.plot)
+    report(results, splits, papers)
     print(f"{file}: all results")
 
 
-def report(
-    results: Mapping[str, Mapping[str, Any]], splits: Splits, papers: Mapping[str, Mapping[str, Any]], plot: Path | None
-) -> None:
-    """Print the table and what belongs to it, and draw the histograms."""
+def report(results: Mapping[str, Mapping[str, Any]], splits: Splits, papers: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print the table and what belongs to it."""
     title = f"{splits.train.title}, {len(splits.test):,} test images"
     columns = {**results, **{row: found for of in papers.values() for row, found in of["rows"].items()}}
     print(f"\n{title}\n{lay_out(cells(columns, splits.train.variant))}\n")
     for line in _notes(papers, splits.train.variant):
         print(line)
-    found = {name: Geometry.of(tasks["geometry"]) for name, tasks in results.items() if "geometry" in tasks}
-    if plot is not None and found:
-        plot_geometry(found, title, plot)
-        print(f"{plot}: similarity histograms")
 
 
 def papers_of(settings: EvaluationSettings, encoders: Iterable[str], dataset: str) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dystress_text.cli.extras import require
 from dystress_text.cli.options import check_options, option
 from vision.evaluation.fine_tuning import NAMED_WEIGHTS, parse_class_weights
 
@@ -57,7 +56,6 @@ class EvaluationSettings:
     batch_size: int = option(256, "Images at a time in evaluation; default 256.", interval="[1, inf)")
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
     seed: int = option(0, "Of everything that is drawn; default 0.")
-    plot: Path | None = option(None, "geometry: draw the histograms of similarities.", metavar="FILE.png")
     output: Path | None = option(
         None, "All results; default vision-DATA.json in the model's folder.", metavar="FILE.json"
     )
@@ -65,5 +63,3 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         check_options(self)
         parse_class_weights(self.class_weights)
-        if self.plot is not None:
-            require("plots", "--plot")

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from dystress_text.core import alignment, interclass_uniformity, tolerance, uniformity
-from dystress_text.core.geometry import similarity_histograms
-from vision.evaluation.geometry import measure_geometry
+from dystress_text.core import geometry
+from vision.evaluation.measures import geometry_of
 
 
 def test_figures_are_of_the_images_and_pairs_of_their_views():
@@ -13,10 +12,11 @@ def test_figures_are_of_the_images_and_pairs_of_their_views():
     features = torch.randn(12, 5, generator=generator)
     views = [features + 0.3 * torch.randn(12, 5, generator=generator) for _ in range(2)]
     labels = torch.arange(12) % 3
-    found = measure_geometry(features, *views, labels, bins=20)
-    assert (found.alignment, found.uniformity) == pytest.approx((alignment(*views).item(), uniformity(features).item()))
-    assert found.interclass_uniformity == pytest.approx(interclass_uniformity(features, labels).item())
-    assert found.tolerance == pytest.approx(tolerance(features, labels).item())
-    pairs = similarity_histograms(*views, labels, 20)
-    counts = (found.true_positive, found.false_negative, found.true_negative)
-    assert [list(of_kind) for of_kind in counts] == [of_kind.tolist() for of_kind in pairs[1:]]
+    found = geometry_of(features, *views, labels, bins=20)
+    assert found["alignment"] == pytest.approx(geometry.alignment(*views).item())
+    assert found["uniformity"] == pytest.approx(geometry.uniformity(features).item())
+    assert found["interclass_uniformity"] == pytest.approx(geometry.interclass_uniformity(features, labels).item())
+    assert found["tolerance"] == pytest.approx(geometry.tolerance(features, labels).item())
+    pairs = geometry.similarity_histograms(*views, labels, 20)
+    counts = [found[kind] for kind in ("true_positive", "false_negative", "true_negative")]
+    assert counts == [of_kind.tolist() for of_kind in pairs[1:]]
