@@ -33,8 +33,9 @@ def run(settings: EvaluationSettings) -> None:
     """Evaluate: write the result file after each measure, and print a table."""
     class_weights = parse_class_weights(settings.class_weights)
     encoders = load_encoders(settings)
-    dataset, data_dir = images_of(settings)
-    splits = load_splits(dataset, data_dir, view_of(encoders), settings.limit, settings.seed, settings.skip_corrupt)
+    dataset, data_dir, train_list = images_of(settings)
+    view = view_of(encoders)
+    splits = load_splits(dataset, data_dir, view, settings.limit, settings.seed, settings.skip_corrupt, train_list)
     if "knn" in settings.tasks:  # refused before any encoder runs
         check_neighbours(settings.k, len(splits.train))
     weights = weights_of(class_weights, splits.train.classes)
@@ -123,14 +124,17 @@ def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:
     return {**encoders, settings.model: model}
 
 
-def images_of(settings: EvaluationSettings) -> tuple[str, str | None]:
-    """The data set and the folder of prepared data: those of the settings, else those that the model was trained on."""
+def images_of(settings: EvaluationSettings) -> tuple[str, str | None, str | None]:
+    """The data set, the folder of prepared data and the list of training images.
+
+    Those of the settings, which have no list, else those that the model was trained on.
+    """
     if settings.dataset is not None:
-        return settings.dataset, settings.data_dir
+        return settings.dataset, settings.data_dir, None
     file = Path(settings.model) / RECORD
     try:
         trained = read_record(file.parent)["settings"]
-        return str(trained["dataset"]), settings.data_dir or trained["data_dir"]
+        return str(trained["dataset"]), settings.data_dir or trained["data_dir"], trained.get("train_list")
     except (KeyError, TypeError) as error:
         raise ParameterError(
             "dataset", f"{str(file)!r} does not say what the encoder was trained on; name images"

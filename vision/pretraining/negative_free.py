@@ -122,20 +122,18 @@ def _white(z: Tensor, shrinkage: float = 1e-3) -> Tensor:
     return F.normalize(white.T, dim=1)
 
 
-def zero_icl(z1: Tensor, z2: Tensor, shrinkage: float = 0.1) -> Tensor:
+def zero_icl(z1: Tensor, z2: Tensor) -> Tensor:
     """Zero-ICL (Zhang et al., ICLR 2022): agreement of the views where the instances are decorrelated.
 
-    It standardises each row, whitens the rows (``H = W Z``, ``W = ((1 - shrinkage) Z Z' / dim + shrinkage I)^(-1/2)``)
-    and takes ``sum_i (1 - h1_i . h2_i / dim)^2``. As in the authors' code, W is a constant to the gradient and the
-    shrinkage 0.1, so that more rows than dimensions (or the reverse) can be whitened too.
+    It standardises each row, whitens the rows and takes ``sum_i (1 - h1_i . h2_i / dim)^2``; the ridge of the whitening
+    is 0.01, as in the authors' program for ImageNet100 (theirs for CIFAR shrinks by 0.1).
     """
-    z1, z2 = _standardised(z1, dim=1), _standardised(z2, dim=1)
-    first, second = _whitening(z1, shrinkage) @ z1, _whitening(z2, shrinkage) @ z2  # (N, dim)
+    first, second = (_decorrelated(_standardised(z, dim=1), ridge=0.01) for z in (z1, z2))  # (N, dim)
     return (1 - (first * second).mean(1)).square().sum()
 
 
 def zero_fcl(z1: Tensor, z2: Tensor) -> Tensor:
-    """Zero-FCL: the same for features. 2,048 of them need the roots of two matrices of that size in each step."""
+    """Zero-FCL: the same for features."""
     return zero_icl(z1.T, z2.T)
 
 
@@ -148,24 +146,14 @@ def arb(z1: Tensor, z2: Tensor) -> Tensor:
     """ARB (Zhang et al., CVPR 2022): align each view with the orthonormal base that is nearest to the other.
 
     ``sum_j (1 - z1_j . b2_j / N)^2 + sum_j (1 - z2_j . b1_j / N)^2`` over features that are standardised over the
-    batch; the base carries no gradient. No more features than rows can be orthogonal, so a base is found for each group
-    of features. The authors' code has groups too; their size is our choice, the largest that divides the features and
-    is at most half the rows.
+    batch; the base b is the whitened view, with the ridge 1e-4, and carries no gradient. All features are one group, as
+    by default in the authors' programs. They also permute the features before they group them, which keeps copies of a
+    feature apart from each other's groups; in one group the order has no part.
     """
-    n, dim = z1.shape
-    size = max(size for size in range(1, max(1, n // 2) + 1) if dim % size == 0)
-    z1, z2 = _standardised(z1, dim=0), _standardised(z2, dim=0)
-    first = (z1 * _base(z2, size)).mean(0)  # (dim,)
-    second = (z2 * _base(z1, size)).mean(0)
+    z1, z2 = (_standardised(z.T, dim=1) for z in (z1, z2))  # (dim, N)
+    first = (z1 * _decorrelated(z2.detach(), ridge=1e-4)).mean(1)  # (dim,)
+    second = (z2 * _decorrelated(z1.detach(), ridge=1e-4)).mean(1)
     return (1 - first).square().sum() + (1 - second).square().sum()
-
-
-@torch.no_grad()
-def _base(z: Tensor, size: int, shrinkage: float = 1e-4) -> Tensor:
-    """``b = ((1 - shrinkage) z z' / N + shrinkage I)^(-1/2) z`` of each group of features: (N, dim)."""
-    groups = z.T.reshape(-1, size, len(z))  # (groups, size, N)
-    base: Tensor = _whitening(groups, shrinkage) @ groups
-    return base.flatten(0, 1).T
 
 
 class BYOLLoss(NegativeFreeLoss):
@@ -231,14 +219,17 @@ def _standardised(z: Tensor, dim: int) -> Tensor:
     return (z - mean) * (variance + _VARIANCE).rsqrt()
 
 
-@torch.no_grad()
-def _whitening(x: Tensor, shrinkage: float) -> Tensor:
-    """The symmetric (ZCA) matrices (..., k, k) that decorrelate the rows of x (..., k, m), as constants."""
-    identity = torch.eye(x.shape[-2], dtype=x.dtype, device=x.device)
-    values, vectors = torch.linalg.eigh((1 - shrinkage) * (x @ x.mT) / x.shape[-1] + shrinkage * identity)
-    # exact eigenvalues are at least the shrinkage; rounding may leave one below
-    root: Tensor = (vectors * values.clamp_min(shrinkage).rsqrt().unsqueeze(-2)) @ vectors.mT
-    return root
+def _decorrelated(x: Tensor, ridge: float) -> Tensor:
+    """``(x x' / m + ridge I)^(-1/2) x`` of x (k, m); the factor is a constant to the gradient.
+
+    Its values differ from ``ridge^(-1/2)`` along the min(k, m) singular vectors of x alone, so that no matrix of
+    (k, k) is needed where there are more rows than columns.
+    """
+    with torch.no_grad():
+        vectors, values, _ = torch.linalg.svd(x, full_matrices=False)  # (k, r), (r,)
+        gains = (values.square() / x.shape[1] + ridge).rsqrt() - ridge**-0.5
+    whitened: Tensor = ridge**-0.5 * x + vectors @ (gains[:, None] * (vectors.mT @ x))
+    return whitened
 
 
 def _covariance(z: Tensor) -> Tensor:

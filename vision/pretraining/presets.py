@@ -29,8 +29,7 @@ _CIFAR: Options = {
 _LARS: Options = {
     "stem": "imagenet", "architecture": "resnet50", "projector": "simclr", "image_size": 224, **AT_IMAGENET_SCALE,
     "optimizer": "lars", "learning_rate": 0.075, "lr_scaling": "sqrt", "weight_decay": 1e-6,
-    "lr_scheduler_type": "cosine", "max_grad_norm": 0.0, "knn_k": 20, "out_dim": 128,
-    "one_pass": True,
+    "lr_scheduler_type": "cosine", "max_grad_norm": 0.0, "knn_k": 20, "out_dim": 128, "one_pass": True,
 }  # fmt: skip
 _IMAGENET100: Options = {
     **_LARS, "dataset": "imagenet100", "train_batch_size": 256, "num_train_epochs": 200, "warmup_ratio": 0.05,
@@ -41,13 +40,9 @@ _IMAGENET1K: Options = {
     "eval_steps": 50040,
 }  # fmt: skip
 _TINY: Options = {
-    **_CIFAR,
-    "dataset": "tiny_imagenet",
-    "architecture": "resnet50",
-    "stem": "imagenet",  # "the original ResNet50"
-    "image_size": 64,
-    "eval_steps": 7810,
-}
+    **_CIFAR, "dataset": "tiny_imagenet", "image_size": 64, "eval_steps": 7810,
+    "architecture": "resnet50", "stem": "imagenet",  # "the original ResNet50"
+}  # fmt: skip
 # the paper's versions of the shifted minimum: shift and scale of 1 and 2; of 3, minus the plateau's start
 _SHIFTED = {"1a": (0.2, 0.6), "1b": (0.4, 0.7), "2a": (-0.2, 0.6), "2b": (-0.4, 0.7)}
 _ONE_SIDED = {"3a": 0.2, "3b": 0.4}
@@ -155,17 +150,18 @@ def _cifar_ablations() -> dict[str, Preset]:
 
 
 def _long_tailed_rows() -> dict[str, Preset]:
-    kukleva, long = "compkuklevacifar", {"num_train_epochs": 2000}
-    schedule: Options = {**long, **_SCHEDULE, "learning_rate": 0.5, "train_batch_size": 512}
+    kukleva, about = "compkuklevacifar", "measure not named; configuration of Kukleva et al.'s code"
+    theirs: Options = {
+        "num_train_epochs": 2000, "warmup_ratio": 0.005, "learning_rate": 0.5, "train_batch_size": 512,
+        "weight_decay": 1e-4, "min_scale": 0.1, "one_pass": True,
+    }  # fmt: skip
     rows: dict[str, tuple[Options, str, str, str]] = {
         "-simclr": (_constant(0.2), "ours: temperature 0.2", "", "SimCLR"),
         "": (_cosine(0.07, 0.2), "", "", "DySTreSS"),
         "-star": (_cosine(0.1, 0.2), "", "", "DySTreSS*"),
-        "-2000": ({**long, **_cosine(0.07, 0.2)}, "measure not named", kukleva, "DySTreSS"),
-        "-2000-schedule": (
-            schedule, "measure not named; rate 0.5 and batch 512 are Kukleva et al.'s", kukleva, "Kukleva et al.",
-        ),
-    }  # fmt: skip
+        "-2000": ({**theirs, **_cosine(0.07, 0.2)}, about, kukleva, "DySTreSS"),
+        "-2000-schedule": ({**theirs, **_SCHEDULE}, about, kukleva, "Kukleva et al."),
+    }
     return {
         f"{data}{suffix}": _preset(
             {**_CIFAR, "dataset": data, "num_train_epochs": 500, "eval_steps": 0, **options}, note, (table or own, row)
@@ -239,63 +235,52 @@ def _imagenet_tables() -> dict[str, Preset]:
     return presets
 
 
+# what options have of the conditions of Zero-CL and ARB, and in what they differ
+_LONG: Options = {**_IMAGENET100, "train_batch_size": 128, "num_train_epochs": 400, "warmup_ratio": 0.025,
+                  "eval_steps": 0, "learning_rate": 0.3, "lr_scaling": "linear", "jitter": 1.0,
+                  "one_pass": False}  # fmt: skip
+_NOT_THEIRS = "not as Zero-CL and ARB: eta 0.001 of LARS for 0.02, one rate for biases too, the same augmentation twice"
 _WIDE: Options = {"projector": "expander", "out_dim": 2048}
-# the rows of otherframein100 at the table's widths; optimiser and schedule are those of DySTreSS
+_RIDGE = "ridge 0.01 is its authors'"
+# the rows of otherframein100 at the table's widths
 _WITHOUT_NEGATIVES: dict[str, tuple[str, Options, str]] = {
-    "": ("DySTreSS", {**_cosine(0.1, 0.2), "out_dim": 2048}, ""),
-    "-barlow-twins": (
-        "Barlow Twins",
-        {"objective": "barlow_twins", **_WIDE},
-        "ours: projector and optimiser; lambda 0.0051 is its paper's",
-    ),
-    "-vicreg": (
-        "VICReg",
-        {"objective": "vicreg", **_WIDE},
-        "ours: projector and optimiser; weights 25, 25 and 1 are its paper's",
-    ),
-    "-zero-icl": (
-        "Zero-ICL",
-        {"objective": "zero_icl", "projector": "byol", "out_dim": 256},
-        "ours: projector and optimiser; shrinkage 0.1 is its authors'",
-    ),
-    "-zero-fcl": (
-        "Zero-FCL",
-        {"objective": "zero_fcl", **_WIDE},
-        "ours: projector and optimiser; shrinkage 0.1 is its authors'",
-    ),
-    "-zero-cl": (
-        "Zero-CL",
-        {"objective": "zero_cl", **_WIDE},
-        "ours: projector, optimiser and the parts' weights; shrinkage 0.1 is its authors'",
-    ),
+    "": ("DySTreSS", {**_cosine(0.1, 0.2), **_WIDE}, ""),
+    "-barlow-twins": ("Barlow Twins", {"objective": "barlow_twins", **_WIDE}, "lambda 0.0051 is its paper's"),
+    "-vicreg": ("VICReg", {"objective": "vicreg", **_WIDE}, "weights 25, 25 and 1 are its paper's"),
+    "-zero-icl": ("Zero-ICL", {"objective": "zero_icl", **_WIDE, "out_dim": 256}, _RIDGE),
+    "-zero-fcl": ("Zero-FCL", {"objective": "zero_fcl", **_WIDE}, _RIDGE),
+    "-zero-cl": ("Zero-CL", {"objective": "zero_cl", **_WIDE}, f"{_RIDGE}; ours: the parts' weights"),
     "-w-mse": (
         "W-MSE",
         {"objective": "w_mse", "projector": "simclr", "out_dim": 64},
-        "ours: projector, optimiser and 64 dimensions, as a batch of 128 cannot be whitened in the table's 256",
+        "ours: two layers, and 64 dimensions, as a batch of 128 cannot be whitened in the table's 256",
     ),
-    "-arb": ("ARB", {"objective": "arb", **_WIDE}, "ours: projector, optimiser and groups of 64 features"),
+    "-arb": ("ARB", {"objective": "arb", **_WIDE}, "one group, its authors' default"),
     "-dino": (
         "DINO",
         {"objective": "dino", "projector": "simclr", "out_dim": 256, "key_momentum": 0.996, "min_scale": 0.14,
          "small_crops": 6, "small_crop_size": 96},
-        "six small crops and their areas as in lightly's benchmark of ResNet-50; ours: projector, 4,096 prototypes, "
-        "optimiser",
+        "six small crops and their areas as in lightly's benchmark of ResNet-50; ours: two layers, 4,096 prototypes",
     ),
     "-byol": (
         "BYOL",
         {"objective": "byol", "projector": "byol", "out_dim": 4096, "key_momentum": 0.99},
-        "ours: the table's 4,096 for hidden and output width, where its paper's output has 256; momentum and optimiser",
+        "ours: the table's 4,096 for hidden and output width, where its paper's output has 256; momentum",
     ),
 }  # fmt: skip
 
 
 def _imagenet_ablations() -> dict[str, Preset]:
     """Tiny-ImageNet, the methods without negatives, the long tail, and the tables of temperature ranges and shifts."""
-    long = {**_IMAGENET100, "train_batch_size": 128, "num_train_epochs": 400, "warmup_ratio": 0.025, "eval_steps": 0}
     lt = {**_IMAGENET100, "dataset": "imagenet100_lt", "num_train_epochs": 2000, "warmup_ratio": 0.005, "eval_steps": 0}
-    about_lt = "measure not named; 2,000 epochs and batch 256 are the text's; ours: LARS as on ImageNet100"
+    about_lt = (
+        "measure not named; 2,000 epochs and batch 256 are the text's; ours: LARS as on ImageNet100; images of the "
+        "exponential profile, with --train_list Kukleva et al.'s 12,205"
+    )
     presets = {
-        f"imagenet100-400{suffix}": _preset({**long, **options}, note, ("otherframein100", name))
+        f"imagenet100-400{suffix}": _preset(
+            {**_LONG, **options}, "; ".join(filter(None, (note, _NOT_THEIRS))), ("otherframein100", name)
+        )
         for suffix, (name, options, note) in _WITHOUT_NEGATIVES.items()
     }
     presets |= {

@@ -132,7 +132,9 @@ def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publi
     set_seed(engine.seed)
     encoder = encoder_of(vision, accelerator)
     objective = objective_of(settings, accelerator)
-    images = load_images(vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size)
+    images = load_images(
+        vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size, vision.train_list
+    )
     mean, std = mean_std(images)
     encoder.input = ImageInput(vision.image_size, crop_of(images.size, vision.image_size), mean, std)
     images = images.sample(vision.max_train_samples, engine.seed)

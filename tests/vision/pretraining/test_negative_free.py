@@ -6,9 +6,12 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from processes import in_threads
+from scipy.linalg import sqrtm
 from scipy.special import log_softmax, softmax
 
+from vision.pretraining import negative_free as objectives
 from vision.pretraining.negative_free import NEGATIVE_FREE, DINOLoss
 
 
@@ -65,19 +68,16 @@ def w_mse(z1, z2, shrinkage=1e-3):
     return total / n
 
 
-def zca(x, shrinkage):
-    """The inverse root by Newton's iteration, not by eigenvalues."""
-    matrix = (1 - shrinkage) * x @ x.T / x.shape[1] + shrinkage * np.eye(len(x))
-    scale = np.linalg.norm(matrix)
-    y, z, identity = matrix / scale, np.eye(len(x)), np.eye(len(x))
-    for _ in range(60):
-        step = (3 * identity - z @ y) / 2
-        y, z = y @ step, step @ z
-    return z / math.sqrt(scale)
+def inverse_root(x, ridge):
+    return np.linalg.inv(sqrtm(x @ x.T / x.shape[1] + ridge * np.eye(len(x))))
+
+
+def white(x, ridge):
+    return inverse_root(x, ridge) @ x
 
 
 def zero_icl(z1, z2):
-    a, b = (zca(x, 0.1) @ x for x in map(standardised, (z1, z2)))
+    a, b = (white(standardised(x), 0.01) for x in (z1, z2))
     return sum((1 - u @ v / len(u)) ** 2 for u, v in zip(a, b, strict=True))
 
 
@@ -86,9 +86,8 @@ def zero_fcl(z1, z2):
 
 
 def arb(z1, z2):
-    """Of five features or fewer, one group."""
     x1, x2 = standardised(z1.T), standardised(z2.T)
-    pairs = [(x1, zca(x2, 1e-4) @ x2), (x2, zca(x1, 1e-4) @ x1)]
+    pairs = [(x1, white(x2, 1e-4)), (x2, white(x1, 1e-4))]
     return sum((1 - u @ v / len(u)) ** 2 for x, base in pairs for u, v in zip(x, base, strict=True))
 
 
@@ -150,6 +149,35 @@ def test_the_gradient_is_the_losss_and_a_teacher_has_none(name):
     teacher = [z.detach() for z in views[2:]]
     assert torch.autograd.gradcheck(lambda *students: loss(*students, *teacher), views[:2], atol=1e-6)
     assert all(g is None for g in torch.autograd.grad(loss(*views), views, allow_unused=True)[2:])
+
+
+@pytest.mark.parametrize("shape", [(12, 5), (5, 12)])
+def test_whitening_is_a_constant_to_the_gradient_and_arbs_base_has_none(shape):
+    views = [z.requires_grad_() for z in draw("zero_icl", *shape)]
+
+    def rows(z, ridge):
+        z = F.layer_norm(z, shape[1:])  # mean 0, variance 1, 1e-5
+        return z, torch.from_numpy(inverse_root(z.detach().numpy(), ridge)) @ z
+
+    (_, a), (_, b) = (rows(z, 0.01) for z in views)
+    expected = torch.autograd.grad((1 - (a * b).mean(1)).square().sum(), views)
+    torch.testing.assert_close(torch.autograd.grad(objectives.zero_icl(*views), views), expected, rtol=1e-9, atol=1e-12)
+    (z1, b1), (z2, b2) = (rows(z, 1e-4) for z in views)
+    loss = sum((1 - (z * base.detach()).mean(1)).square().sum() for z, base in ((z1, b2), (z2, b1)))
+    found = torch.autograd.grad(objectives.arb(*(z.T for z in views)), views)
+    torch.testing.assert_close(found, torch.autograd.grad(loss, views), rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_arb_sees_that_features_are_copies(together):
+    """The base of c copies is their feature over sqrt(c), wherever they stand."""
+    copies, rows = 8, torch.randn(40, 17, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows[:, 0] = 1
+    alone = math.sqrt(40) * torch.linalg.qr(rows).Q[:, 1:]  # 16 uncorrelated features
+    assert objectives.arb(alone, alone).item() < 1e-4
+    z = alone.repeat_interleave(copies, 1) if together else alone.repeat(1, copies)
+    expected = 2 * copies * 16 * (1 - copies**-0.5) ** 2
+    assert objectives.arb(z, z).item() == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", NEGATIVE_FREE)
