@@ -56,7 +56,7 @@ def build_rule(settings: LossSettings) -> Temperature:
     if settings.rule == "adnce" and settings.objective == "dclw":
         raise ParameterError("rule", "adnce does not go with objective dclw, whose sigma is another one")
     if settings.weigh_positive and settings.objective not in ("infonce", "ntxent"):
-        raise ParameterError("weigh_positive", f"objective {settings.objective!r} does not go with it")
+        raise ParameterError("weigh_positive", f"infonce and ntxent take it, not {settings.objective!r}")
     if settings.objective == "siglip":
         for name in ("rule", "temperature", *TEMPERATURE_OPTIONS):
             if getattr(settings, name) is not None:

@@ -69,7 +69,7 @@ def test_every_name_builds_and_its_constructors_options_are_settings():
         ({"temp": 0.1, "temperature": "cosine"}, "temp: temperature 'cosine' takes tau_min, tau_max only"),
         ({"tau_min": 0.3, "tau_max": 0.2}, "temperature: tau_min must not exceed tau_max"),
         ({"rule": "adnce", "objective": "dclw", "sigma": 1.0}, "rule: adnce does not go with objective dclw"),
-        ({"rule": "adnce", "objective": "dcl", "weigh_positive": True}, "weigh_positive: objective 'dcl'"),
+        ({"rule": "adnce", "objective": "dcl", "weigh_positive": True}, "weigh_positive: infonce and ntxent"),
         ({"objective": "siglip", "temp": 0.1}, "temp: objective 'siglip' has a learned scale and bias of its own"),
         ({"temperature": "scheduled", "learn_temperature": True}, "learn_temperature: .*nothing to learn"),
     ],

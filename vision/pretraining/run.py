@@ -60,7 +60,9 @@ class VisionRun(Run):
         encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
         prepared(encoder, vision, accelerator)
         objective = objective_of(settings, accelerator)
-        images = load_images(vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size)
+        images = load_images(
+            vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size, vision.train_list
+        )
         encoder.input = ImageInput(vision.image_size, crop_of(images.size, vision.image_size), *mean_std(images))
         images = images.sample(vision.max_train_samples, engine.seed)
         knn = _online_knn(vision, images, encoder.input, accelerator)
