@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dystress_text.errors import DataError, reason_of
 
-Box = tuple[float, float, float, float]  # left, top, right, bottom, in pixels
+Box = tuple[int, int, int, int]  # left, top, right, bottom, in pixels
 
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
 _DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")  # Pillow's grayscale of more than 8 bits
@@ -61,12 +61,18 @@ def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int
 
 
 def resized(image: Image.Image, size: int, box: Box | None = None) -> Tensor:
-    """A box of the picture as a square, uint8 (3, size, size), bilinear and filtered; by default the middle one."""
-    if box is None:
+    """A box of the picture, or its middle square, as a square, uint8 (3, size, size), bilinear and filtered.
+
+    As in torchvision, a box is cut out before it is resized, while the middle is cut out of the resized picture: there
+    the filter sees what lies next to it.
+    """
+    if box is not None:
+        middle, image = None, image.crop(box)
+    else:
         side = min(image.size)
         left, top = (image.width - side) / 2, (image.height - side) / 2
-        box = (left, top, left + side, top + side)
-    pixels = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box))
+        middle = (left, top, left + side, top + side)
+    pixels = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, middle))
     return torch.from_numpy(pixels.transpose(2, 0, 1).copy())
 
 

@@ -12,8 +12,10 @@ from functools import lru_cache
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
+from dystress_text.errors import DataError
 from dystress_text.training.batches import load_ahead
 from vision.data.crops import RandomCrop, draw_box
 from vision.data.decoding import decode, resized
@@ -84,6 +86,10 @@ class ImageSet:
         """The name, followed by the variant in brackets."""
         return self.name + (f" ({self.variant})" if self.variant else "")
 
+    def with_variant(self, words: str) -> ImageSet:
+        """The set with words that are added to its variant."""
+        return replace(self, variant=f"{self.variant}, {words}" if self.variant else words)
+
     def checksum(self) -> str:
         """A hash of pixels and labels; for pictures, of their names and sizes in place of pixels."""
         digest = hashlib.sha256()
@@ -99,7 +105,13 @@ class ImageSet:
         """One image, uint8 (3, size, size): of a picture the middle square, after its shorter side was resized."""
         if self.images is not None:
             return self.images[row]
-        return resized(decode(self.encoded.content(row), self.encoded.origin(row)), self.size)
+        return resized(self._decoded(row), self.size)
+
+    def _decoded(self, row: int) -> Image.Image:
+        try:
+            return decode(*self.encoded[row])
+        except DataError as error:
+            raise DataError(f"{error}; skip_corrupt leaves such images out") from error
 
     def batch(self, rows: NDArray[np.int64]) -> Tensor:
         """The images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU; threads decode pictures."""
@@ -117,11 +129,10 @@ class ImageSet:
             kinds: size and scale of crops, and how many of them; a picture is decoded once for all.
             key: seeds the draws, together with the row: the same key gives the same crops, in any batch and process.
         """
-        pictures = self.encoded
 
         def crops_of(row: int) -> list[Tensor]:
             random = np.random.default_rng([*key, row])
-            image = decode(pictures.content(row), pictures.origin(row))
+            image = self._decoded(row)
             return [
                 torch.stack(
                     [resized(image, crop.size, draw_box(image.height, image.width, crop, random)) for _ in range(count)]

@@ -23,6 +23,7 @@ from vision.data.sources import find_images
 MEMORY = 4 * 2**30  # bytes; larger sets are not decoded into memory
 SMALL, USUAL = 96, 224  # images up to this side keep it; an encoder's side for larger ones
 CORRUPT_SHARE, CORRUPT_COUNT = 0.01, 10  # so many corrupt images may be left out, whichever is more
+JPEG_COPY = "JPEG copy"
 _HEADERS = 101
 _CHUNK = 500  # images that a thread checks at once
 
@@ -34,6 +35,7 @@ def load_images(
     size: int | None = None,
     skip_corrupt: bool = False,
     view: int | None = None,
+    train_list: str | None = None,
 ) -> ImageSet:
     """A split of a data set.
 
@@ -53,10 +55,13 @@ def load_images(
         size: side of the images, or of the middle squares of pictures; None for what is said above.
         skip_corrupt: count damaged images and leave them out, with one warning; this decodes every picture once.
         view: side of the encoder's input, used if ``size`` is None; None for :func:`usual_view`.
+        train_list: file that names the training images to take, a path a line; for image files.
     """
     if name_or_path == SHAPES:
+        if train_list is not None:
+            raise ParameterError("train_list", f"{SHAPES} are drawn, there are no files to name")
         return make_shapes(split)
-    found = find_images(name_or_path, split, data_dir)
+    found = find_images(name_or_path, split, data_dir, train_list)
     small = size is not None and size <= SMALL
     if size is None:
         side = _median_side(found)
@@ -83,7 +88,7 @@ def _median_side(found: ImageSet) -> int:
     fault: DataError | None = None
     for row in sorted({round(place * last / (_HEADERS - 1)) for place in range(_HEADERS)}):
         try:
-            sides.append(min(image_size(pictures.content(row), pictures.origin(row))))
+            sides.append(min(image_size(*pictures[row])))
         except DataError as error:
             fault = fault or error
     if not sides:
@@ -94,15 +99,13 @@ def _median_side(found: ImageSet) -> int:
 def _decoded(found: ImageSet) -> ImageSet:
     """The set with its images in memory."""
     images = torch.empty(len(found), 3, found.size, found.size, dtype=torch.uint8)
-    try:
-        for row in progress_bar(range(len(found)), desc=found.name, unit=" images"):
-            images[row] = found.image(row)
-    except DataError as error:
-        raise DataError(f"{error}; skip_corrupt leaves such images out") from error
+    for row in progress_bar(range(len(found)), desc=found.name, unit=" images"):
+        images[row] = found.image(row)
     # the hub's sets of 32 x 32 are PNG files, so JPEG files are lossy copies
-    first = found.encoded.content(0)
+    first, _ = found.encoded[0]
     copied = found.size == 32 and isinstance(first, bytes) and first.startswith(b"\xff\xd8\xff")
-    return replace(found, images=images, pictures=None, variant=found.variant or ("JPEG copy" if copied else None))
+    found = replace(found, images=images, pictures=None)
+    return found.with_variant(JPEG_COPY) if copied and JPEG_COPY not in (found.variant or "") else found
 
 
 def _without_corrupt(found: ImageSet) -> ImageSet:
@@ -129,7 +132,7 @@ def _faults_of(pictures: Pictures) -> Mapping[int, str]:
         faults = {}
         for row in rows:
             try:
-                check(pictures.content(row), pictures.origin(row))
+                check(*pictures[row])
             except DataError as error:
                 faults[row] = str(error)
         return faults
@@ -182,9 +185,10 @@ def load_splits(
     limit: int | None = None,
     seed: int = 0,
     skip_corrupt: bool = False,
+    train_list: str | None = None,
 ) -> Splits:
     """Read the two splits; see :func:`load_images`. ``limit`` images are drawn from each with the seed."""
-    train = load_images(name, "train", data_dir, None, skip_corrupt, view)
+    train = load_images(name, "train", data_dir, None, skip_corrupt, view, train_list)
     test = load_images(name, "test", data_dir, train.size, skip_corrupt)
     view = view or usual_view(train.size)
     mean, std = mean_std(train)

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from dystress_text.errors import DataError, ParameterError
 
+RATIO = 0.01  # the paper's
 
-def long_tail_counts(n_max: int, classes: int, ratio: float = 0.01) -> list[int]:
+
+def long_tail_counts(n_max: int, classes: int, ratio: float = RATIO) -> list[int]:
     """Number of images of each class: ``floor(n_max * ratio ** (i / (classes - 1)))`` for class i.
 
     Floats make 28.999... of 100 * 0.29, so the product is first rounded to nine decimals.
@@ -29,7 +31,7 @@ def long_tail_counts(n_max: int, classes: int, ratio: float = 0.01) -> list[int]
     return counts
 
 
-def long_tail_indices(labels: NDArray[np.integer], ratio: float = 0.01, seed: int = 0) -> NDArray[np.int64]:
+def long_tail_indices(labels: NDArray[np.integer], ratio: float = RATIO, seed: int = 0) -> NDArray[np.int64]:
     """Positions of the images that a long-tailed subset keeps, ascending; the same on every machine.
 
     Args:

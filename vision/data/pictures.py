@@ -43,16 +43,12 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def content(self, row: int) -> bytes | Path:
-        """The content of an image file, or its path."""
+    def __getitem__(self, row: int) -> tuple[bytes | Path, str]:
+        """The content of an image file, or its path; and the picture's name in errors."""
         found = self.contents[int(self.rows[row])]
-        content: bytes | Path = found if isinstance(found, Path) else found.as_py()
-        return content
-
-    def origin(self, row: int) -> str:
-        """The picture's name in errors."""
-        content = self.contents[int(self.rows[row])]
-        return str(content) if isinstance(content, Path) else f"{self.place}, row {self.rows[row]}"
+        if isinstance(found, Path):
+            return found, str(found)
+        return found.as_py(), f"{self.place}, row {self.rows[row]}"
 
     def subset(self, rows: Sequence[int]) -> Pictures:
         """The pictures at ``rows``, in that order."""

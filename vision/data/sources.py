@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from dystress_text.errors import DataError, ParameterError
+from dystress_text.errors import DataError, ParameterError, reason_of
 from dystress_text.files.places import data_root
 from dystress_text.files.prepared_data import CLASSES, image_and_other_names, read_manifest, variant_of
 from vision.data.images import ImageSet
-from vision.data.long_tail import long_tail_indices
+from vision.data.long_tail import RATIO, long_tail_indices
 from vision.data.pictures import Pictures, read_parquet
 
 SET_NAMES = (  # as options have them; _lt: a long tail of the training images
@@ -25,50 +27,79 @@ class NoSuchSplitError(ParameterError):
     """The data set exists, but does not have the split."""
 
 
-def find_images(name_or_path: str, split: str, data_dir: str | None = None) -> ImageSet:
+def find_images(name_or_path: str, split: str, data_dir: str | None = None, train_list: str | None = None) -> ImageSet:
     """The images of a set by its name, or of a folder of images or of parquet files; none of them is read.
 
     Raises:
-        ParameterError: an unknown name, or data that have not been prepared.
+        ParameterError: an unknown name, data that have not been prepared, or a list that they do not fit.
         NoSuchSplitError: the data do not have the split.
         DataError: a folder or file is damaged.
     """
-    if (known := name_or_path.replace("-", "_")) in SET_NAMES:
-        found = replace(_prepared(known.removesuffix("_lt"), split, data_root(data_dir)), name=known)
-        if known.endswith("_lt") and split == "train" and found.labels is not None:
-            return found.subset(torch.from_numpy(long_tail_indices(found.labels.numpy())))
-        return found
-    path = Path(name_or_path)
-    if not path.is_dir():  # the name of a folder of prepared data?
-        path = data_root(data_dir) / name_or_path
-    if not path.is_dir():
-        raise ParameterError(
-            "dataset",
-            f"{name_or_path!r} is neither a folder nor a known data set; known are {', '.join((*SET_NAMES, 'shapes'))}",
-        )
-    name = path.resolve().name
-    if next(path.rglob("*.parquet"), None) is not None:
-        return _from_parquet(path, split, name)
-    return _from_folder(path, split, name, variant_of(path))
-
-
-def _prepared(name: str, split: str, root: Path) -> ImageSet:
-    folder = root / name.replace("_", "-")
+    known = name_or_path.replace("-", "_")
+    name = known if known in SET_NAMES else None
+    folder = _folder_of(name_or_path, name, data_root(data_dir))
     manifest = read_manifest(folder)
     if manifest is not None and manifest.folder is not None:
-        listed = folder / CLASSES
-        classes = listed.read_text(encoding="utf-8").split() if listed.is_file() else None
-        return _from_folder(Path(manifest.folder), split, name, manifest.variant, classes)
-    if not folder.is_dir():
-        raise ParameterError(
-            "dataset",
-            f"{name} has not been prepared ({folder} does not exist). Run dystress prepare {folder.name}, or name a "
-            "folder with your own images",
+        chosen = folder / CLASSES
+        classes = chosen.read_text("utf-8").split() if chosen.is_file() else ()
+        read = _from_folder(Path(manifest.folder), split, classes)
+    elif next(folder.rglob("*.parquet"), None) is not None:
+        read = _from_parquet(folder, split)
+    else:
+        read = _from_folder(folder, split)
+    found = ImageSet(None, *read, name or folder.resolve().name, variant_of(folder))
+    if len(found) == 0:
+        raise DataError(f"{folder} has no images")
+    if split == "train" and train_list is not None:
+        found = _listed(found, Path(train_list))
+    elif split == "train" and name and name.endswith("_lt") and found.labels is not None:
+        tail = found.subset(torch.from_numpy(long_tail_indices(found.labels.numpy(), RATIO)))
+        found = tail.with_variant(f"long tail of ratio {RATIO}")
+    if len(found) == 1 and split == "train":
+        raise DataError(f"{folder} has one image only; contrastive training needs at least two")
+    return found
+
+
+def _folder_of(name_or_path: str, name: str | None, root: Path) -> Path:
+    """Where a known set has been prepared, or the user's folder or that of prepared data under this name."""
+    if name is not None:
+        folder = root / name.removesuffix("_lt").replace("_", "-")
+        problem = (
+            f"{folder.name} has not been prepared ({folder} does not exist). Run dystress prepare {folder.name}, or "
+            "name a folder with your own images"
         )
-    return _from_parquet(folder, split, name)
+    else:
+        folder = path if (path := Path(name_or_path)).is_dir() else root / name_or_path
+        known = ", ".join((*SET_NAMES, "shapes"))
+        problem = f"{name_or_path!r} is neither a folder nor a known data set; known are {known}"
+    if not folder.is_dir():
+        raise ParameterError("dataset", problem)
+    return folder
 
 
-def _from_parquet(folder: Path, split: str, name: str) -> ImageSet:
+def _listed(found: ImageSet, file: Path) -> ImageSet:
+    """The images that a list names: a path a line, within the training images' folder or the one around it."""
+    paths = found.encoded.contents
+    if not isinstance(paths, list):
+        raise ParameterError("train_list", f"{found.name} is of parquet files, which have no image files to name")
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise ParameterError("train_list", f"{str(file)!r} cannot be read: {reason_of(error)}") from error
+    # published lists have a number of the class after each path, in an order of their own
+    names = [re.sub(r"\s+\d+$", "", line.strip()) for line in lines if line.strip()]
+    folder = paths[0].parents[1 if found.classes else 0]
+    row_of = {path: row for row, path in enumerate(paths)}
+    rows = [row_of.get(folder / name, row_of.get(folder.parent / name)) for name in names]
+    missing = [name for name, row in zip(names, rows, strict=True) if row is None]
+    if missing or not names:
+        problem = f"{len(missing):,} files that {folder} does not have; the first: {missing[0]}" if missing else "none"
+        raise ParameterError("train_list", f"files that {str(file)!r} names: {problem}")
+    chosen = found.subset(sorted({row for row in rows if row is not None}))
+    return chosen.with_variant(f"listed in {file.name}, {len(chosen):,} images")
+
+
+def _from_parquet(folder: Path, split: str) -> tuple[Pictures, Tensor | None, tuple[str, ...]]:
     found = sorted(folder.rglob("*.parquet"))
     named = ([path for path in found if path.name.startswith(prefix)] for prefix in _SPLITS[split])
     files = next((paths for paths in named if paths), [])  # never test and validation together
@@ -76,45 +107,37 @@ def _from_parquet(folder: Path, split: str, name: str) -> ImageSet:
         raise NoSuchSplitError(
             "dataset", f"{str(folder)!r} has no parquet files of the {split} split ({split}-*.parquet)"
         )
-    pictures, labels, classes = read_parquet(files)
-    return _checked(ImageSet(None, pictures, labels, classes, name, variant_of(folder)), split, folder)
+    return read_parquet(files)
 
 
-def _from_folder(root: Path, split: str, name: str, variant: str | None, classes: list[str] | None = None) -> ImageSet:
+def _from_folder(
+    root: Path, split: str, classes: Sequence[str] = ()
+) -> tuple[Pictures, Tensor | None, tuple[str, ...]]:
     """Class folders, or images without classes. ``classes`` selects and orders the class folders."""
     folder = _split_folder(root, split)
-    if classes is None:
+    if not classes:
         # the training split numbers the classes, so that a test split without one of them agrees with it
-        numbered = _split_folder(root, "train") if (root / "train").is_dir() else folder
+        numbered = root / "train" if (root / "train").is_dir() else folder
         classes = sorted(path.name for path in numbered.iterdir() if path.is_dir())
         unknown = {path.name for path in folder.iterdir() if path.is_dir()} - set(classes)
         if unknown:
             raise DataError(f"{folder / min(unknown)}: a class that {numbered} does not have")
-    files, others = _images_in(folder)
-    if files and classes:
-        raise DataError(f"{folder} has images next to class folders, such as {files[0].name}; move them into a class")
+    files: list[Path] = []
+    others: list[Path] = []
     labels: list[int] = []
-    for label, class_name in enumerate(classes):
-        place = folder / class_name
-        of_class, more = _images_in(place) if place.is_dir() else ([], [])
-        if not of_class and (place.is_dir() or split == "train"):
+    for label, place in enumerate((folder, *(folder / name for name in classes)), -1):
+        images, more = image_and_other_names(place) if place.is_dir() else ([], [])
+        if label < 0 and images and classes:
+            raise DataError(f"{folder} has images next to class folders, such as {images[0]}; move them into a class")
+        if label >= 0 and not images and (place.is_dir() or split == "train"):
             raise DataError(f"{place} is a class without images")
-        files += of_class
-        others += more
-        labels += [label] * len(of_class)
+        files += [place / name for name in images]
+        others += [place / name for name in more]
+        labels += [label] * len(images)
     if others:
         message = f"{len(others):,} files in {folder} are passed over, as their endings are not those of images"
         warnings.warn(f"{message}; the first: {others[0]}", stacklevel=3)
-    found = ImageSet(
-        None, Pictures.of_files(files), torch.tensor(labels) if classes else None, tuple(classes), name, variant
-    )
-    return _checked(found, split, folder)
-
-
-def _images_in(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The images of a folder, and its other files."""
-    images, others = image_and_other_names(folder)
-    return [folder / name for name in images], [folder / name for name in others]
+    return Pictures.of_files(files), torch.tensor(labels) if classes else None, tuple(classes)
 
 
 def _split_folder(root: Path, split: str) -> Path:
@@ -128,11 +151,3 @@ def _split_folder(root: Path, split: str) -> Path:
             "dataset", f"{str(root)!r} has no {split} split (a folder {' or '.join(_SPLITS[split])})"
         )
     return root
-
-
-def _checked(found: ImageSet, split: str, folder: Path) -> ImageSet:
-    if len(found) == 0:
-        raise DataError(f"{folder} has no images")
-    if len(found) == 1 and split == "train":
-        raise DataError(f"{folder} has one image only; contrastive training needs at least two")
-    return found

@@ -42,6 +42,9 @@ class VisionSettings:
         "train/CLASS/ and test/CLASS/) or parquet files.",
     )
     data_dir: str | None = option(None, "Folder of prepared data; default $DYSTRESS_DATA, else data/prepared.")
+    train_list: str | None = option(
+        None, "File that names the training images to take, a path a line, such as a published long tail."
+    )
     max_train_samples: int | None = option(None, "Use this many images, drawn with the seed.", interval="[2, inf)")
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
     architecture: str = option("resnet18", "The network.", choices=list(ARCHITECTURES))

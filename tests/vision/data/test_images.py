@@ -39,11 +39,30 @@ def test_prepared_sets_and_their_long_tail(tmp_path):
     assert (found.name, found.variant, len(found)) == ("cifar10", "tiny copy", 1000)
     tail = load_images("cifar10-lt", data_dir=str(root))
     kept = long_tail_indices(labels)
-    assert (tail.name, tail.variant) == ("cifar10_lt", "tiny copy")
+    assert (tail.name, tail.variant) == ("cifar10_lt", "tiny copy, long tail of ratio 0.01")
     assert torch.bincount(tail.labels).tolist() == [100, 59, 35, 21, 12, 7, 4, 2, 1, 1]
     assert tail.images[:, 0, 0, 0].tolist() == [k % 250 for k in kept.tolist()]
     assert len(load_images("cifar10_lt", "test", str(root))) == 10
     assert mean_std(tail) == KNOWN_MEAN_STD["cifar10"]
+
+
+def test_a_list_chooses_the_training_images(tmp_path):
+    """Prepared as ImageNet100 in a folder elsewhere, with lines as published lists have them."""
+    squares = {"train/n02": [10, 20, 30], "train/n01": [40, 50, 60], "val/n01": [70], "val/n02": [80]}
+    write_folder(tmp_path / "own", squares)
+    (tmp_path / "imagenet100").mkdir()
+    (tmp_path / "imagenet100" / "classes.txt").write_text("n02\nn01\n")
+    write_manifest(tmp_path / "imagenet100", Manifest("imagenet100", "", folder=str(tmp_path / "own")))
+    listed = tmp_path / "LT.txt"
+    for lines in ("train/n01/2.png 0\ntrain/n02/1.png 1\ntrain/n01/0.png 0\n", "n02/1.png\r\nn01/0.png\n\nn01/2.png"):
+        listed.write_text(lines)
+        for name in ("imagenet100", "imagenet100_lt", str(tmp_path / "own")):
+            found = load_images(name, "train", str(tmp_path), train_list=str(listed))
+            classes = [found.classes[label] for label in found.labels]
+            grays = found.images[:, 0, 0, 0].tolist()
+            assert sorted(zip(classes, grays, strict=True)) == [("n01", 40), ("n01", 60), ("n02", 20)]
+            assert found.variant == "listed in LT.txt, 3 images"
+            assert len(load_images(name, "test", str(tmp_path), train_list=str(listed))) == 2
 
 
 def test_corrupt_images_stop_or_are_counted(tmp_path):

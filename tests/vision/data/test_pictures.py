@@ -41,8 +41,10 @@ def test_crops_equal_pillows_box_by_box(kind, mode):
     found = decode(content)
     whole = Image.open(io.BytesIO(content)).convert("RGB")
     for box in boxes:
-        theirs = np.asarray(whole.resize((224, 224), Image.Resampling.BILINEAR, box=box))
+        theirs = np.asarray(whole.crop(box).resize((224, 224), Image.Resampling.BILINEAR))
         assert np.array_equal(resized(found, 224, box).permute(1, 2, 0), theirs)
+    whole.paste((255, 255, 255), (0, 0, 500, 50))  # beyond the last box, which is made smaller, so its filter is wide
+    assert torch.equal(resized(whole, 64, boxes[-1]), resized(found, 64, boxes[-1]))
 
 
 def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
@@ -55,7 +57,7 @@ def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
         other = images.crops(np.arange(6), [(crop, 2)], key)[0]
         assert (other != whole).flatten(1).any(1).all()
     assert (whole[:, 0] != whole[:, 1]).flatten(1).any(1).all()
-    chance, picture = np.random.default_rng([1, 5, 4]), decode(images.pictures.content(4))
+    chance, picture = np.random.default_rng([1, 5, 4]), decode(*images.pictures[4])
     assert torch.equal(
         whole[4], torch.stack([resized(picture, 32, draw_box(160, 160, crop, chance)) for _ in range(2)])
     )
@@ -80,5 +82,5 @@ def test_parquet_files(shards):
     assert [int(found.image(row)[0, 0, 0]) for row in range(12)] == [50 * k + i for k in range(3) for i in range(4)]
     part = found.subset([11, 5, 0]).subset([1, 2])
     assert part.batch(np.array([1, 0]))[:, 0, 0, 0].tolist() == [0, 51]
-    assert part.pictures.origin(0).endswith("train-00000-of-00003.parquet to train-00002-of-00003.parquet, row 5")
+    assert part.pictures[0][1].endswith("train-00000-of-00003.parquet to train-00002-of-00003.parquet, row 5")
     assert part.checksum() != found.checksum() == load_images(str(shards)).checksum()
