@@ -118,7 +118,7 @@ class Evaluation:
         return [evaluator.pairs for evaluator in self.evaluators if isinstance(evaluator, StsEvaluator)]
 
     def __call__(self, encode: Embed) -> dict[str, float]:
-        """All metrics that exist; with several sets of scored pairs the mean of their correlations (``avg_spearman``)."""
+        """All metrics that exist; with several sets of scored pairs also ``avg_spearman``, the mean of theirs."""
         metrics: dict[str, float] = {}
         embed = EncodedOnce(encode)
         start = time.perf_counter()
