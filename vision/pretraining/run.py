@@ -28,7 +28,7 @@ from vision.data.loading import load_images
 from vision.data.sources import NoSuchSplitError
 from vision.data.views import RandomViews
 from vision.evaluation.features import transform_of
-from vision.evaluation.knn import online_knn
+from vision.evaluation.knn import OnlineKnn
 from vision.pretraining.allocator import keep_freed_memory
 from vision.pretraining.build_task import encoder_of, make_optimizer, objective_of, task_of
 from vision.pretraining.presets import PRESETS
@@ -36,12 +36,13 @@ from vision.pretraining.settings import (
     SMALLEST_CROP,
     WITHOUT_TEMPERATURE,
     PretrainSettings,
-    VisionSettings,
 )
-from vision.pretraining.task import Evaluate, PretrainTask
+from vision.pretraining.task import PretrainTask
 from vision.resnet import ImageInput
 
 Publish = Callable[[Path, Temperature | None], str]
+
+CPU_BANK, CPU_QUERIES = 10_000, 2_000  # images that a CPU's evaluation while training takes: all would take minutes
 
 
 @dataclass(kw_only=True)
@@ -61,6 +62,7 @@ class VisionRun(Run):
 
     def __post_init__(self) -> None:
         images, objective, settings = self.task.views.images, self.task.objective, self.settings
+        knn = self.task.online
         self.samples, self.options = len(images), settings.options()
         self.best_metric = settings.engine.metric_for_best_model
         if isinstance(objective, ContrastiveLoss):
@@ -79,6 +81,8 @@ class VisionRun(Run):
                 "classes": len(images.classes),
                 "corrupt": images.corrupt,
                 "loaded_size": images.size,
+                "knn_bank": None if knn is None else len(knn.bank),
+                "knn_queries": None if knn is None else len(knn.queries),
             },
             "versions": versions("kornia", "pytorch_optimizer", "pillow"),
             **paper_row(
@@ -100,7 +104,10 @@ class VisionRun(Run):
         images, name = self.task.views.images, self.settings.loss.objective
         place = f"at {images.size} x {images.size}" if images.pictures is None else "cropped from the whole picture"
         _say(f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}")
-        if self.task.online is None and self.settings.vision.knn_k > 0:
+        knn = self.task.online
+        if knn is not None:
+            _say(f"kNN while training: {len(knn.bank):,} training images vote on {len(knn.queries):,} test images")
+        elif self.settings.vision.knn_k > 0:
             _say("no test split with labels: no accuracy while training")
         _say(name if self.temperature is None else f"{type(self.task.objective).__name__} with {self.temperature}")
         _say(f"{steps:,} steps of {batch_size} images on {describe(self.accelerator)}")
@@ -138,7 +145,7 @@ def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publi
     mean, std = mean_std(images)
     encoder.input = ImageInput(vision.image_size, crop_of(images.size, vision.image_size), mean, std)
     images = images.sample(vision.max_train_samples, engine.seed)
-    knn = _online_knn(vision, images, encoder.input, accelerator)
+    knn = _online_knn(settings, images, encoder.input, accelerator)
     if engine.metric_for_best_model not in (None, f"knn{vision.knn_k}" if knn else None):
         reason = f"known is knn{vision.knn_k}" if knn else "there is no online evaluation (knn_k)"
         raise ParameterError("metric_for_best_model", f"{engine.metric_for_best_model!r} is not measured; {reason}")
@@ -161,9 +168,10 @@ def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publi
 
 
 def _online_knn(
-    vision: VisionSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
-) -> Evaluate | None:
+    settings: PretrainSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
+) -> OnlineKnn | None:
     """The evaluation while training; None without labels or a test split."""
+    vision = settings.vision
     if vision.knn_k == 0 or images.labels is None:
         return None
     try:
@@ -172,12 +180,16 @@ def _online_knn(
         return None
     if queries.labels is None:
         return None
+    if accelerator.device.type == "cpu":
+        images, queries = (
+            each.sample(count, settings.engine.seed) for each, count in ((images, CPU_BANK), (queries, CPU_QUERIES))
+        )
     if vision.knn_k > len(images):
         raise ParameterError(
             "knn_k", f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
         )
     transform, dtype = transform_of(image_input), evaluation_dtype(accelerator)
-    return partial(online_knn, bank=images, queries=queries, transform=transform, k=vision.knn_k, dtype=dtype)
+    return OnlineKnn(images, queries, transform, vision.knn_k, dtype)
 
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
