@@ -7,7 +7,7 @@ import torch
 from meta_cases import META, leave_autocast_out, step, to_meta
 
 from dystress_text.training.accelerator import make_accelerator
-from vision.pretraining.run import build_vision_run
+from vision.pretraining.run import VisionRun
 from vision.pretraining.settings import WITHOUT_TEMPERATURE
 from vision.train import parse
 
@@ -19,7 +19,7 @@ def test_a_step(objective, tmp_path, monkeypatch):
     """Encoder, objective and views are moved; the images stay on the CPU."""
     leave_autocast_out(monkeypatch)
     settings = parse([*SHORT, f"--objective={objective}", f"--output_dir={tmp_path / 'out'}", "--blur=true"])
-    task = build_vision_run(settings, make_accelerator(settings.engine), lambda *_: None).task
+    task = VisionRun(settings, make_accelerator(settings.engine)).task
     to_meta(task)
     views = task.views
     others = tuple((augment.to(META), count) for augment, count in views.others)
