@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -143,9 +142,8 @@ def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publi
         reason = f"known is knn{vision.knn_k}" if knn else "there is no online evaluation (knn_k)"
         raise ParameterError("metric_for_best_model", f"{engine.metric_for_best_model!r} is not measured; {reason}")
     augment = SimclrAugment(RandomCrop(vision.image_size, vision.min_scale), mean, std, vision.jitter, vision.blur)
-    augment = augment.to(accelerator.device)
-    small = copy.deepcopy(augment)  # DINO's, coloured as the others, with areas up to where the large ones begin
-    small.crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
+    # DINO's, coloured as the others, with areas up to where the large ones begin
+    small = replace(augment, crop=RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale))
     others = ((small, vision.small_crops),) if vision.small_crops else ()
     views = RandomViews(images, augment, 2, engine.seed, others)
     task = task_of(settings, encoder, views, objective, knn, accelerator)
