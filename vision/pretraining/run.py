@@ -106,32 +106,37 @@ class VisionRun(Run):
     def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
         images, name = self.task.views.images, self.record["objective"]
         place = f"at {images.size} x {images.size}" if images.pictures is None else "cropped from the whole picture"
-        _say(f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}")
+        lines = [f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}"]
         if self.task.online is None and self.settings.vision.knn_k > 0:
-            _say("no test split with labels: no accuracy while training")
-        _say(f"{name} with {self.temperature}" if self.temperature else name)
-        _say(f"{steps:,} steps of {batch_size} images on {describe(self.accelerator)}")
+            lines.append("no test split with labels: no accuracy while training")
+        lines.append(f"{name} with {self.temperature}" if self.temperature else name)
+        lines.append(f"{steps:,} steps of {batch_size} images on {describe(self.accelerator)}")
+        print(*lines, sep="\n", flush=True)
         self.record["untrained"] = before.get("untrained") or dict(self.task.evaluate())
 
     def finish(self, samples_per_second: float, output: Path) -> None:
         record = self.record
         record["images_per_second"] = round(samples_per_second, 1)
         write_record(output, record)
-        _say(
-            f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "
-            f"peak memory {record['peak_memory_gb']:.2f} GB"
-        )
-        variant = record["data"]["variant"]
-        for metric, value in record["trained"].items():
-            note = "" if variant is None else f"  ({variant})"
-            _say(f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}")
-        _say(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
 
         def page() -> str:
             (finished,), _ = read_finished([output])
             return render_page([(finished, self.temperature)], page_tables(finished.record))
 
-        _say(leave_report(output, page))
+        variant = record["data"]["variant"]
+        note = "" if variant is None else f"  ({variant})"
+        print(
+            f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "
+            f"peak memory {record['peak_memory_gb']:.2f} GB",
+            *(
+                f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}"
+                for metric, value in record["trained"].items()
+            ),
+            f"\npython vision/evaluate.py --model {output} evaluates the encoder.",
+            leave_report(output, page),
+            sep="\n",
+            flush=True,
+        )
 
 
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
@@ -178,7 +183,3 @@ def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
             f"objective 'w_mse' whitens {vision.out_dim} dimensions, for which the batch must have more images than "
             f"that, but it has {batch}; {max(1, batch // 2)} is the usual half",
         )
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
