@@ -76,7 +76,7 @@ class Subject:
         """Of the features of the test images; two encoders with one seed see the same views."""
         side, settings = self.input.image_size, self.settings
         scale = AT_IMAGENET_SCALE if side > SMALL else {}  # as in the recipes
-        augment = SimclrAugment(RandomCrop(side), self.input.mean, self.input.std, **scale).to(self.device)
+        augment = SimclrAugment(RandomCrop(side), self.input.mean, self.input.std, **scale)
         views = RandomViews(self.splits.test, augment, 2, settings.seed)
         with seeded(settings.seed, self.device):
             view1, view2 = view_features(self.encoder, views, settings.batch_size)
@@ -102,7 +102,7 @@ class Subject:
     def crop_and_flip(self) -> RandomViews:
         """A view of each training image for a classifier, whose colours do not change."""
         augment = CropAndFlip(RandomCrop(self.input.image_size), self.input.mean, self.input.std)
-        return RandomViews(self.splits.train, augment.to(self.device), 1, self.settings.seed)
+        return RandomViews(self.splits.train, augment, 1, self.settings.seed)
 
     @cached_property
     def train(self) -> Tensor:
