@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class VisionRun(Run):
         if engine.metric_for_best_model not in (None, f"knn{vision.knn_k}" if knn else None):
             reason = f"known is knn{vision.knn_k}" if knn else "there is no online evaluation (knn_k)"
             raise ParameterError("metric_for_best_model", f"{engine.metric_for_best_model!r} is not measured; {reason}")
-        views = _views(settings, images, encoder.input, accelerator)
+        views = _views(settings, images, encoder.input)
         self.task = task_of(settings, encoder, views, objective, knn, accelerator)
         self.make_optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=batch)
         self.samples, self.options = len(images), settings.options()
@@ -147,14 +147,12 @@ class VisionRun(Run):
         )
 
 
-def _views(
-    settings: PretrainSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
-) -> RandomViews:
+def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
     """Two views of each image, and the small ones of DINO."""
     vision, crop = settings.vision, RandomCrop(settings.vision.image_size, settings.vision.min_scale)
-    augment = SimclrAugment(crop, image_input.mean, image_input.std, vision.jitter, vision.blur).to(accelerator.device)
-    small = copy.deepcopy(augment)  # coloured as the others, with areas up to where the large ones begin
-    small.crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
+    augment = SimclrAugment(crop, image_input.mean, image_input.std, vision.jitter, vision.blur)
+    # coloured as the others, with areas up to where the large ones begin
+    small = replace(augment, crop=RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale))
     others = ((small, vision.small_crops),) if vision.small_crops else ()
     return RandomViews(images, augment, 2, settings.engine.seed, others)
 
