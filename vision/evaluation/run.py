@@ -30,8 +30,8 @@ from vision.resnet import ImageEncoder, ImageInput, build_encoder, load_encoder
 PACKAGES = ("scikit-learn", "numpy", "pillow", "kornia")
 
 
-def run(settings: EvaluationSettings) -> None:
-    """Evaluate: write the result file after each measure, and print a table."""
+def run(settings: EvaluationSettings) -> bool:
+    """Evaluate: write the result file after each measure, and print a table; True when all is done."""
     class_weights = parse_class_weights(settings.class_weights)
     encoders = load_encoders(settings)
     dataset, data_dir, train_list = images_of(settings)
@@ -76,6 +76,7 @@ def run(settings: EvaluationSettings) -> None:
         encoder.cpu()
     report(results, splits, papers)
     print(f"{file}: all results")
+    return True
 
 
 def report(results: Mapping[str, Mapping[str, Any]], splits: Splits, papers: Mapping[str, Mapping[str, Any]]) -> None:

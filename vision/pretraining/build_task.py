@@ -18,10 +18,11 @@ from dystress_text.training.build_loss import build_objective, build_rule
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.trainer import parameter_groups
 from vision.data.views import RandomViews
+from vision.evaluation.knn import OnlineKnn
 from vision.pretraining.batchnorm import synchronise
 from vision.pretraining.negative_free import NEGATIVE_FREE
 from vision.pretraining.settings import WITH_FOLLOWER, PretrainSettings, VisionSettings
-from vision.pretraining.task import PREDICTOR_HIDDEN, Evaluate, PretrainTask, Prototypes, QueueTask, TeacherTask
+from vision.pretraining.task import PREDICTOR_HIDDEN, PretrainTask, Prototypes, QueueTask, TeacherTask
 from vision.resnet import ImageEncoder, mlp
 
 
@@ -58,28 +59,22 @@ def task_of(
     encoder: ImageEncoder,
     views: RandomViews,
     objective: nn.Module,
-    online: Evaluate | None,
+    online: OnlineKnn | None,
     accelerator: Accelerator,
 ) -> PretrainTask:
     """The task that the settings describe; encoder, views and objective are on the accelerator's device."""
     vision, name = settings.vision, settings.loss.objective
     used = f"{type(objective).__name__} and {objective.temperature}" if isinstance(objective, ContrastiveLoss) else name
-    common: dict[str, Any] = {
-        "encoder": encoder,
-        "views": views,
-        "objective": objective,
-        "one_pass": vision.one_pass,
-        "online": online,
-        "card": f"Pre-trained on {views.images.name} with {used}.",
-    }
+    card = f"Pre-trained on {views.images.name} with {used}."
+    common = (encoder, views, objective, vision.one_pass, online, card)
     if name not in WITH_FOLLOWER:
-        return PretrainTask(**common)
-    common |= {"momentum": vision.key_momentum, "autocast": accelerator.autocast}
+        return PretrainTask(*common)
+    following: dict[str, Any] = {"momentum": vision.key_momentum, "autocast": accelerator.autocast}
     if name == "queue":
-        return QueueTask(**common)
+        return QueueTask(*common, **following)
     dim = vision.out_dim
     head = mlp(dim, PREDICTOR_HIDDEN, dim) if name == "byol" else Prototypes(dim)
-    return TeacherTask(**common, head=prepared(head, vision, accelerator), head_in_teacher=name == "dino")
+    return TeacherTask(*common, **following, head=prepared(head, vision, accelerator), head_in_teacher=name == "dino")
 
 
 def make_optimizer(
@@ -91,10 +86,8 @@ def make_optimizer(
     LARS adapts the rate of matrices and kernels only (You et al., 2017). With fp16, LARS waits for the device in each
     step, to see whether a gradient overflowed; the others check that on the device.
     """
-    rate = (
-        engine.learning_rate
-        * {"none": 1.0, "sqrt": math.sqrt(batch_size), "linear": batch_size / 256}[vision.lr_scaling]
-    )
+    scales = {"none": 1.0, "sqrt": math.sqrt(batch_size), "linear": batch_size / 256}
+    rate = engine.learning_rate * scales[vision.lr_scaling]
     if vision.optimizer == "sgd":
         trainable = [p for p in network.parameters() if p.requires_grad]
         return torch.optim.SGD(trainable, lr=rate, momentum=0.9, weight_decay=engine.weight_decay, fused=True)
