@@ -7,6 +7,7 @@ without evaluation.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import reprlib
 import time
@@ -115,17 +116,18 @@ class Evaluation:
         return [evaluator.pairs for evaluator in self.evaluators if isinstance(evaluator, StsEvaluator)]
 
     def __call__(self, encode: Embed) -> dict[str, float]:
-        """All metrics; with several sets of scored pairs the mean of their correlations too (``avg_spearman``)."""
+        """All metrics that exist; with several sets of scored pairs also ``avg_spearman``, the mean of theirs."""
         metrics: dict[str, float] = {}
         embed = EncodedOnce(encode)
         start = time.perf_counter()
         begun = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         with torch.random.fork_rng([torch.cuda.current_device()] if begun else []):
             for evaluator in self.evaluators:
-                metrics |= evaluator(embed)
+                metrics |= _that_exist(evaluator(embed))
         self.seconds += time.perf_counter() - start
-        if len(self.pairs) > 1:
-            metrics[AVERAGE] = float(np.mean([metrics[pairs.metric("spearman")] for pairs in self.pairs]))
+        found = [metrics[name] for pairs in self.pairs if (name := pairs.metric("spearman")) in metrics]
+        if len(found) == len(self.pairs) > 1:
+            metrics[AVERAGE] = float(np.mean(found))
         return metrics
 
     def best_metric(self, name: str | None) -> str | None:
@@ -202,14 +204,20 @@ def transfer_evaluator(names: Sequence[str], data_dir: str | Path | None = None)
 
 
 def sts_metrics(pairs: StsPairs, vectors: Tensor) -> dict[str, float]:
-    """The scores of the vectors of ``pairs.sentences``, as metrics named after the set."""
-    return {pairs.metric(kind): value for kind, value in vars(score_vectors(pairs, vectors)).items()}
+    """The scores of the vectors of ``pairs.sentences`` that exist, as metrics named after the set."""
+    return _that_exist({pairs.metric(kind): value for kind, value in vars(score_vectors(pairs, vectors)).items()})
+
+
+def _that_exist(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Without those that are no number: a set need not have pairs that are alike, nor equal vectors a correlation."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def sts_line(title: str, pooler: str, pairs: StsPairs, metrics: Mapping[str, float]) -> str:
     """A line of the table at the end of a run: the figures of a pooler on a set."""
-    spearman, alignment, uniformity = (metrics[pairs.metric(kind)] for kind in KINDS)
-    return f"{title:24} {pooler:16} {spearman:8.2f} {alignment:9.4f} {uniformity:10.4f}"
+    found = [(metrics.get(pairs.metric(kind)), form) for kind, form in zip(KINDS, (".2f", ".4f", ".4f"), strict=True)]
+    spearman, alignment, uniformity = ("-" if value is None else format(value, form) for value, form in found)
+    return f"{title:24} {pooler:16} {spearman:>8} {alignment:>9} {uniformity:>10}"
 
 
 def further_lines(evaluation: Evaluation, metrics: Mapping[str, float], pooler: str) -> list[str]:

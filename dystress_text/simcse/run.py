@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -139,7 +140,7 @@ class TextRun(Run):
             "before": similarity_histograms(dev, vectors[model.pooler_type]),
         }
         results = {name: sts_metrics(dev, vectors[name]) for name in POOLERS}
-        return dict(sorted(results.items(), key=lambda result: -result[1][f"{dev.slug}_spearman"]))
+        return dict(sorted(results.items(), key=lambda result: -result[1].get(dev.metric("spearman"), -math.inf)))
 
     def finish(self, samples_per_second: float, output: Path) -> None:
         task, dev = self.task, self.dev
