@@ -63,22 +63,20 @@ class Subject:
 
     def linear(self) -> dict[str, Any]:
         """The linear probe: by default the published one for pictures and the fast one for small images."""
-        settings, classes = self.settings, len(self.splits.train.classes)
-        probe = settings.probe or ("fixed" if self.splits.train.pictures is None else "augmented")
+        train, epochs, seed = self.splits.train, self.settings.probe_epochs, self.settings.seed
+        probe = self.settings.probe or ("fixed" if train.pictures is None else "augmented")
         if probe == "fixed":
-            labels, epochs = self._labels("train"), settings.probe_epochs
-            scores = linear_probe(self.train, labels, self.test, classes, epochs, seed=settings.seed)
+            scores = linear_probe(self.train, self._labels("train"), self.test, len(train.classes), epochs, seed=seed)
         else:
-            with seeded(settings.seed, self.device):
-                views, epochs = self.crop_and_flip, settings.probe_epochs
-                scores = augmented_probe(self.encoder, views, self.test, epochs, seed=settings.seed)
+            with seeded(seed, self.device):
+                scores = augmented_probe(self.encoder, self.crop_and_flip, self.test, epochs, seed=seed)
         return {**asdict(Accuracy.of(scores, self._labels("test"))), "probe": probe}
 
     def geometry(self) -> dict[str, Any]:
         """Of the features of the test images; two encoders with one seed see the same views."""
         side, settings = self.input.image_size, self.settings
         scale = AT_IMAGENET_SCALE if side > SMALL else {}  # as in the recipes
-        augment = SimclrAugment(RandomCrop(side), self.input.mean, self.input.std, **scale).to(self.device)
+        augment = SimclrAugment(RandomCrop(side), self.input.mean, self.input.std, **scale)
         views = RandomViews(self.splits.test, augment, 2, settings.seed)
         with seeded(settings.seed, self.device):
             view1, view2 = view_features(self.encoder, views, settings.batch_size)
@@ -104,7 +102,7 @@ class Subject:
     def crop_and_flip(self) -> RandomViews:
         """A view of each training image for a classifier, whose colours do not change."""
         augment = CropAndFlip(RandomCrop(self.input.image_size), self.input.mean, self.input.std)
-        return RandomViews(self.splits.train, augment.to(self.device), 1, self.settings.seed)
+        return RandomViews(self.splits.train, augment, 1, self.settings.seed)
 
     @cached_property
     def train(self) -> Tensor:

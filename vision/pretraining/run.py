@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,14 +29,16 @@ from vision.data.loading import load_images
 from vision.data.sources import NoSuchSplitError
 from vision.data.views import RandomViews
 from vision.evaluation.features import transform_of
-from vision.evaluation.knn import online_knn
+from vision.evaluation.knn import OnlineKnn
 from vision.evaluation.table import page_tables
 from vision.pretraining.allocator import keep_freed_memory
 from vision.pretraining.build_task import make_optimizer, objective_of, prepared, task_of
 from vision.pretraining.presets import PRESETS
-from vision.pretraining.settings import SMALLEST_CROP, WITHOUT_TEMPERATURE, PretrainSettings, VisionSettings
-from vision.pretraining.task import Evaluate, PretrainTask
+from vision.pretraining.settings import SMALLEST_CROP, WITHOUT_TEMPERATURE, PretrainSettings
+from vision.pretraining.task import PretrainTask
 from vision.resnet import ImageInput, build_encoder
+
+CPU_BANK, CPU_QUERIES = 10_000, 2_000  # images that a CPU's evaluation while training takes: all would take minutes
 
 
 class VisionRun(Run):
@@ -65,11 +67,11 @@ class VisionRun(Run):
         )
         encoder.input = ImageInput(vision.image_size, crop_of(images.size, vision.image_size), *mean_std(images))
         images = images.sample(vision.max_train_samples, engine.seed)
-        knn = _online_knn(vision, images, encoder.input, accelerator)
+        knn = _online_knn(settings, images, encoder.input, accelerator)
         if engine.metric_for_best_model not in (None, f"knn{vision.knn_k}" if knn else None):
             reason = f"known is knn{vision.knn_k}" if knn else "there is no online evaluation (knn_k)"
             raise ParameterError("metric_for_best_model", f"{engine.metric_for_best_model!r} is not measured; {reason}")
-        views = _views(settings, images, encoder.input, accelerator)
+        views = _views(settings, images, encoder.input)
         self.task = task_of(settings, encoder, views, objective, knn, accelerator)
         self.make_optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=batch)
         self.samples, self.options = len(images), settings.options()
@@ -92,6 +94,8 @@ class VisionRun(Run):
                 "classes": len(images.classes),
                 "corrupt": images.corrupt,
                 "loaded_size": images.size,
+                "knn_bank": None if knn is None else len(knn.bank),
+                "knn_queries": None if knn is None else len(knn.queries),
             },
             "versions": versions("kornia", "pytorch_optimizer", "pillow"),
             **paper_row(
@@ -107,7 +111,11 @@ class VisionRun(Run):
         images, name = self.task.views.images, self.record["objective"]
         place = f"at {images.size} x {images.size}" if images.pictures is None else "cropped from the whole picture"
         lines = [f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}"]
-        if self.task.online is None and self.settings.vision.knn_k > 0:
+        knn = self.task.online
+        if knn is not None:
+            told = f"{len(knn.bank):,} training images vote on {len(knn.queries):,} test images"
+            lines.append(f"kNN while training: {told}")
+        elif self.settings.vision.knn_k > 0:
             lines.append("no test split with labels: no accuracy while training")
         lines.append(f"{name} with {self.temperature}" if self.temperature else name)
         lines.append(f"{steps:,} steps of {batch_size} images on {describe(self.accelerator)}")
@@ -139,22 +147,21 @@ class VisionRun(Run):
         )
 
 
-def _views(
-    settings: PretrainSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
-) -> RandomViews:
+def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
     """Two views of each image, and the small ones of DINO."""
     vision, crop = settings.vision, RandomCrop(settings.vision.image_size, settings.vision.min_scale)
-    augment = SimclrAugment(crop, image_input.mean, image_input.std, vision.jitter, vision.blur).to(accelerator.device)
-    small = copy.deepcopy(augment)  # coloured as the others, with areas up to where the large ones begin
-    small.crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
+    augment = SimclrAugment(crop, image_input.mean, image_input.std, vision.jitter, vision.blur)
+    # coloured as the others, with areas up to where the large ones begin
+    small = replace(augment, crop=RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale))
     others = ((small, vision.small_crops),) if vision.small_crops else ()
     return RandomViews(images, augment, 2, settings.engine.seed, others)
 
 
 def _online_knn(
-    vision: VisionSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
-) -> Evaluate | None:
+    settings: PretrainSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
+) -> OnlineKnn | None:
     """The evaluation while training; None without labels or a test split."""
+    vision = settings.vision
     if vision.knn_k == 0 or images.labels is None:
         return None
     try:
@@ -163,12 +170,15 @@ def _online_knn(
         return None
     if queries.labels is None:
         return None
+    if accelerator.device.type == "cpu":
+        images = images.sample(CPU_BANK, settings.engine.seed)
+        queries = queries.sample(CPU_QUERIES, settings.engine.seed)
     if vision.knn_k > len(images):
         raise ParameterError(
             "knn_k", f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
         )
     transform, dtype = transform_of(image_input), evaluation_dtype(accelerator)
-    return partial(online_knn, bank=images, queries=queries, transform=transform, k=vision.knn_k, dtype=dtype)
+    return OnlineKnn(images, queries, transform, vision.knn_k, dtype)
 
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
