@@ -37,12 +37,11 @@ def make_parser() -> SettingsParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     transformers.utils.logging.set_verbosity_error()
-
-    def work() -> bool:
-        run(EvaluationSettings(**vars(make_parser().parse_args(argv))))
-        return True
-
-    return exit_code("evaluate.py", work, "interrupted; the result file holds what was finished")
+    return exit_code(
+        "evaluate.py",
+        lambda: run(EvaluationSettings(**vars(make_parser().parse_args(argv)))),
+        "interrupted; the result file holds what was finished",
+    )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -27,7 +28,6 @@ NAMED_WEIGHTS: dict[str, dict[str, float]] = {
     "mhist": {"SSA": 2.45},
     "chaoyang": {"normal": 1.264, "serrated": 1.667, "adenocarcinoma": 1.0, "adenoma": 2.114},
 }
-_LISTED = 20  # classes that an error names
 _DROPS = (0.6, 0.8)  # shares of the run after which the learning rate is a tenth: epochs 30 and 40 of 50
 
 
@@ -115,13 +115,12 @@ def score_classifier(
     assert test.labels is not None
     labels = test.labels
     logits = model.projector(image_features(model, test, transform, batch_size)).cpu()
-    if logits.shape[1] > 1:
-        return {"accuracy": asdict(Accuracy.of(logits, labels)), "balanced_accuracy": None, "auc": None}
-    scores = torch.cat([torch.zeros_like(logits), logits], dim=1)  # the first class's logit is 0
+    binary = logits.shape[1] == 1
+    scores = torch.cat([torch.zeros_like(logits), logits], dim=1) if binary else logits  # the first class's logit is 0
     return {
         "accuracy": asdict(Accuracy.of(scores, labels)),
-        "balanced_accuracy": 100 * float(balanced_accuracy_score(labels, scores.argmax(1))),
-        "auc": 100 * float(roc_auc_score(labels, logits[:, 0])),
+        "balanced_accuracy": 100 * float(balanced_accuracy_score(labels, scores.argmax(1))) if binary else None,
+        "auc": 100 * float(roc_auc_score(labels, logits[:, 0])) if binary else None,
     }
 
 
@@ -150,9 +149,8 @@ def weights_of(class_weights: Mapping[str, float], classes: Sequence[str]) -> Te
     """The weight of each class, float32 (classes,); 1 for those that are not named, and no others may be named."""
     for name in class_weights:
         if name not in classes:
-            more = f", ... ({len(classes):,} in all)" if len(classes) > _LISTED else ""
-            known = ", ".join(classes[:_LISTED])
-            raise ParameterError("class_weights", f"no class {name!r}; known are {known}{more}")
+            known = textwrap.shorten(", ".join(classes), 300, placeholder=" ...")
+            raise ParameterError("class_weights", f"no class {name!r}; the {len(classes):,} are {known}")
     return torch.tensor([class_weights.get(name, 1.0) for name in classes])
 
 

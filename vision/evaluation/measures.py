@@ -63,15 +63,13 @@ class Subject:
 
     def linear(self) -> dict[str, Any]:
         """The linear probe: by default the published one for pictures and the fast one for small images."""
-        settings, classes = self.settings, len(self.splits.train.classes)
-        probe = settings.probe or ("fixed" if self.splits.train.pictures is None else "augmented")
+        train, epochs, seed = self.splits.train, self.settings.probe_epochs, self.settings.seed
+        probe = self.settings.probe or ("fixed" if train.pictures is None else "augmented")
         if probe == "fixed":
-            labels, epochs = self._labels("train"), settings.probe_epochs
-            scores = linear_probe(self.train, labels, self.test, classes, epochs, seed=settings.seed)
+            scores = linear_probe(self.train, self._labels("train"), self.test, len(train.classes), epochs, seed=seed)
         else:
-            with seeded(settings.seed, self.device):
-                views, epochs = self.crop_and_flip, settings.probe_epochs
-                scores = augmented_probe(self.encoder, views, self.test, epochs, seed=settings.seed)
+            with seeded(seed, self.device):
+                scores = augmented_probe(self.encoder, self.crop_and_flip, self.test, epochs, seed=seed)
         return {**asdict(Accuracy.of(scores, self._labels("test"))), "probe": probe}
 
     def geometry(self) -> dict[str, Any]:

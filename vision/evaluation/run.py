@@ -14,6 +14,7 @@ import torch
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError
 from dystress_text.files.whole import versions
+from dystress_text.training.accelerator import device_alone
 from dystress_text.training.presets import PAPER, rows_of
 from dystress_text.training.run_folder import RECORD, read_record, vision_file, write_evaluation
 from vision.data.augment import crop_of
@@ -29,8 +30,8 @@ from vision.resnet import ImageEncoder, ImageInput, build_encoder, load_encoder
 PACKAGES = ("scikit-learn", "numpy", "pillow", "kornia")
 
 
-def run(settings: EvaluationSettings) -> None:
-    """Evaluate: write the result file after each measure, and print a table."""
+def run(settings: EvaluationSettings) -> bool:
+    """Evaluate: write the result file after each measure, and print a table; True when all is done."""
     class_weights = parse_class_weights(settings.class_weights)
     encoders = load_encoders(settings)
     dataset, data_dir, train_list = images_of(settings)
@@ -41,7 +42,7 @@ def run(settings: EvaluationSettings) -> None:
     weights = weights_of(class_weights, splits.train.classes)
     inputs = {name: _input_of(encoder, splits) for name, encoder in encoders.items()}
     papers = papers_of(settings, encoders, dataset)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_alone()
     results: dict[str, dict[str, Any]] = {name: {} for name in encoders}
     seconds: dict[str, dict[str, float]] = {name: {} for name in encoders}
     content = {
@@ -75,6 +76,7 @@ def run(settings: EvaluationSettings) -> None:
         encoder.cpu()
     report(results, splits, papers)
     print(f"{file}: all results")
+    return True
 
 
 def report(results: Mapping[str, Mapping[str, Any]], splits: Splits, papers: Mapping[str, Mapping[str, Any]]) -> None:
