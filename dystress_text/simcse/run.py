@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -71,7 +72,7 @@ class TextRun(Run):
             self.text = training_text(text)
         if self.text.columns < 3 and text.hard_negative_weight != 0:
             raise ParameterError("hard_negative_weight", "this run has no hard negatives; supervised reads them")
-        self.evaluation = build_evaluation(settings.evaluation, text.data_dir)
+        self.evaluation = build_evaluation(settings.evaluation, text.data_dir, text.tsv_quoting)
         self.best_metric = self.evaluation.best_metric(engine.metric_for_best_model)
         self.dev = next(iter(self.evaluation.pairs), None)  # the set that table and page show
         set_seed(engine.seed)
@@ -139,7 +140,7 @@ class TextRun(Run):
             "before": similarity_histograms(dev, vectors[model.pooler_type]),
         }
         results = {name: sts_metrics(dev, vectors[name]) for name in POOLERS}
-        return dict(sorted(results.items(), key=lambda result: -result[1][f"{dev.slug}_spearman"]))
+        return dict(sorted(results.items(), key=lambda result: -result[1].get(dev.metric("spearman"), -math.inf)))
 
     def finish(self, samples_per_second: float, output: Path) -> None:
         task, dev = self.task, self.dev

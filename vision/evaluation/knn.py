@@ -111,15 +111,28 @@ def _count(weights: Tensor, labels: Tensor, classes: int) -> Tensor:
     return weights.new_zeros(len(weights), classes).scatter_add_(1, labels, weights)
 
 
-def online_knn(
-    encoder: ImageEncoder, bank: ImageSet, queries: ImageSet, transform: Transform, k: int, dtype: torch.dtype
-) -> dict[str, float]:
+@dataclass(frozen=True, eq=False)
+class OnlineKnn:
     """The paper's kNN accuracy of an encoder while it trains, by its name, such as ``knn200``.
 
-    The labelled training images of the bank vote on the queries. ``dtype`` is that of the encoder's products.
+    Attributes:
+        bank: training images, whose labels vote.
+        queries: test images with labels, on which they vote.
+        transform: prepares images for the encoder.
+        k: neighbours.
+        dtype: of the encoder's products.
     """
-    assert bank.labels is not None
-    assert queries.labels is not None
-    known, asked = (image_features(encoder, images, transform, dtype=dtype) for images in (bank, queries))
-    votes = cosine_votes(known, bank.labels.to(known.device), asked, len(bank.classes), k)
-    return {f"knn{k}": Accuracy.of(votes, queries.labels).top1}
+
+    bank: ImageSet
+    queries: ImageSet
+    transform: Transform
+    k: int
+    dtype: torch.dtype
+
+    def __call__(self, encoder: ImageEncoder) -> dict[str, float]:
+        assert self.bank.labels is not None
+        assert self.queries.labels is not None
+        sets = self.bank, self.queries
+        known, asked = (image_features(encoder, images, self.transform, dtype=self.dtype) for images in sets)
+        votes = cosine_votes(known, self.bank.labels.to(known.device), asked, len(self.bank.classes), self.k)
+        return {f"knn{self.k}": Accuracy.of(votes, self.queries.labels).top1}

@@ -18,10 +18,11 @@ from dystress_text.training.build_loss import build_objective, build_rule
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.trainer import parameter_groups
 from vision.data.views import RandomViews
+from vision.evaluation.knn import OnlineKnn
 from vision.pretraining.batchnorm import synchronise
 from vision.pretraining.negative_free import NEGATIVE_FREE
 from vision.pretraining.settings import WITH_FOLLOWER, PretrainSettings, VisionSettings
-from vision.pretraining.task import PREDICTOR_HIDDEN, Evaluate, PretrainTask, Prototypes, QueueTask, TeacherTask
+from vision.pretraining.task import PREDICTOR_HIDDEN, PretrainTask, Prototypes, QueueTask, TeacherTask
 from vision.resnet import ImageEncoder, mlp
 
 
@@ -58,7 +59,7 @@ def task_of(
     encoder: ImageEncoder,
     views: RandomViews,
     objective: nn.Module,
-    online: Evaluate | None,
+    online: OnlineKnn | None,
     accelerator: Accelerator,
 ) -> PretrainTask:
     """The task that the settings describe; encoder, views and objective are on the accelerator's device."""

@@ -29,14 +29,16 @@ from vision.data.loading import load_images
 from vision.data.sources import NoSuchSplitError
 from vision.data.views import RandomViews
 from vision.evaluation.features import transform_of
-from vision.evaluation.knn import online_knn
+from vision.evaluation.knn import OnlineKnn
 from vision.evaluation.table import page_tables
 from vision.pretraining.allocator import keep_freed_memory
 from vision.pretraining.build_task import make_optimizer, objective_of, prepared, task_of
 from vision.pretraining.presets import PRESETS
-from vision.pretraining.settings import SMALLEST_CROP, WITHOUT_TEMPERATURE, PretrainSettings, VisionSettings
-from vision.pretraining.task import Evaluate, PretrainTask
+from vision.pretraining.settings import SMALLEST_CROP, WITHOUT_TEMPERATURE, PretrainSettings
+from vision.pretraining.task import PretrainTask
 from vision.resnet import ImageInput, build_encoder
+
+CPU_BANK, CPU_QUERIES = 10_000, 2_000  # images that a CPU's evaluation while training takes: all would take minutes
 
 
 class VisionRun(Run):
@@ -65,7 +67,7 @@ class VisionRun(Run):
         )
         encoder.input = ImageInput(vision.image_size, crop_of(images.size, vision.image_size), *mean_std(images))
         images = images.sample(vision.max_train_samples, engine.seed)
-        knn = _online_knn(vision, images, encoder.input, accelerator)
+        knn = _online_knn(settings, images, encoder.input, accelerator)
         if engine.metric_for_best_model not in (None, f"knn{vision.knn_k}" if knn else None):
             reason = f"known is knn{vision.knn_k}" if knn else "there is no online evaluation (knn_k)"
             raise ParameterError("metric_for_best_model", f"{engine.metric_for_best_model!r} is not measured; {reason}")
@@ -92,6 +94,8 @@ class VisionRun(Run):
                 "classes": len(images.classes),
                 "corrupt": images.corrupt,
                 "loaded_size": images.size,
+                "knn_bank": None if knn is None else len(knn.bank),
+                "knn_queries": None if knn is None else len(knn.queries),
             },
             "versions": versions("kornia", "pytorch_optimizer", "pillow"),
             **paper_row(
@@ -107,7 +111,11 @@ class VisionRun(Run):
         images, name = self.task.views.images, self.record["objective"]
         place = f"at {images.size} x {images.size}" if images.pictures is None else "cropped from the whole picture"
         lines = [f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}"]
-        if self.task.online is None and self.settings.vision.knn_k > 0:
+        knn = self.task.online
+        if knn is not None:
+            told = f"{len(knn.bank):,} training images vote on {len(knn.queries):,} test images"
+            lines.append(f"kNN while training: {told}")
+        elif self.settings.vision.knn_k > 0:
             lines.append("no test split with labels: no accuracy while training")
         lines.append(f"{name} with {self.temperature}" if self.temperature else name)
         lines.append(f"{steps:,} steps of {batch_size} images on {describe(self.accelerator)}")
@@ -150,9 +158,10 @@ def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput
 
 
 def _online_knn(
-    vision: VisionSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
-) -> Evaluate | None:
+    settings: PretrainSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
+) -> OnlineKnn | None:
     """The evaluation while training; None without labels or a test split."""
+    vision = settings.vision
     if vision.knn_k == 0 or images.labels is None:
         return None
     try:
@@ -161,12 +170,15 @@ def _online_knn(
         return None
     if queries.labels is None:
         return None
+    if accelerator.device.type == "cpu":
+        images = images.sample(CPU_BANK, settings.engine.seed)
+        queries = queries.sample(CPU_QUERIES, settings.engine.seed)
     if vision.knn_k > len(images):
         raise ParameterError(
             "knn_k", f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
         )
     transform, dtype = transform_of(image_input), evaluation_dtype(accelerator)
-    return partial(online_knn, bank=images, queries=queries, transform=transform, k=vision.knn_k, dtype=dtype)
+    return OnlineKnn(images, queries, transform, vision.knn_k, dtype)
 
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
