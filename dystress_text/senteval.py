@@ -13,7 +13,6 @@ whose files are missing or damaged is marked, no average is then given, and the 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 from collections.abc import Sequence
@@ -41,10 +40,7 @@ SIMCSE_OPTIONS = {
 
 def make_parser() -> SettingsParser:
     """The program's options."""
-    return SettingsParser(
-        [SentEvalSettings], prog="dystress senteval", description=__doc__, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    return SettingsParser([SentEvalSettings], "dystress senteval", __doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for option in (*(word.split("=")[0] for word in words), *words, *pairs):
             if option in SIMCSE_OPTIONS:
                 raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
-        settings = SentEvalSettings(**vars(make_parser().parse_args(words)))
+        (settings,) = make_parser().settings(words)
         complete = run(settings, PUBLISHED)
         if (Path(settings.model) / REPORT).is_file():  # the page of a run shows results
             print(leave_text_report(Path(settings.model)))

@@ -138,27 +138,6 @@ def failure_of(error: Exception, accelerator: Accelerator) -> str | None:
     return None if isinstance(error, RuntimeError) else f"a file cannot be read or written ({text})"
 
 
-def global_batch_size(settings: EngineSettings, world_size: int) -> int:
-    """The size of the global batch, over all processes: at least 2, and the same for each of them."""
-    if settings.per_device_train_batch_size is not None:
-        option, size = "per_device_train_batch_size", settings.per_device_train_batch_size * world_size
-    else:
-        option, size = "train_batch_size", settings.train_batch_size
-    if size < 2:
-        raise ParameterError(
-            option,
-            "must be at least 2 over all processes (a single pair has no negatives, and a single image no batch "
-            f"statistics), got {size}",
-        )
-    if size % world_size:
-        raise ParameterError(
-            option,
-            f"{size} does not divide among {world_size} processes; use a multiple of {world_size}, or "
-            "per_device_train_batch_size",
-        )
-    return size
-
-
 def on_main_process(accelerator: Accelerator, work: Callable[[], None]) -> None:
     """Run ``work`` on the main process while the others wait. An error in it is raised on all processes."""
     caught: Exception | None = None

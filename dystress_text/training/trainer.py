@@ -36,7 +36,6 @@ from dystress_text.training.accelerator import (
     StopSignals,
     describe,
     failure_of,
-    global_batch_size,
     make_accelerator,
     on_main_process,
     peak_memory,
@@ -61,7 +60,7 @@ from dystress_text.training.run_folder import (
     shorten_logs,
     write_record,
 )
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import EngineSettings, global_batch_size
 from dystress_text.training.similarity_log import SimilarityLog
 from dystress_text.training.task import Run
 

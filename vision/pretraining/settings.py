@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dystress_text.cli.options import check_options, option, reworded
-from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import ParameterError
 from dystress_text.training.settings import (
     OBJECTIVES,
     OWNERS,
     TEMPERATURE_OPTIONS,
+    TEMPERATURES,
     EngineSettings,
     LossDefaults,
     LossSettings,
