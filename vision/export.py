@@ -20,7 +20,7 @@ import transformers
 from safetensors.torch import save_file
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError
 from vision.resnet import load_encoder, torchvision_names
 
 
@@ -32,27 +32,23 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def export(model: Path, output: Path) -> None:
+def export(model: Path, output: Path) -> bool:
     """Write the backbone of ``model`` as ``output``."""
     if output.exists():
-        raise UserError(f"--output: {str(output)!r} exists; name a new file")
+        raise ParameterError("output", f"{str(output)!r} exists; name a new file")
     tensors = {name: tensor.contiguous() for name, tensor in torchvision_names(load_encoder(model)).items()}
     try:
         save_file(tensors, output)
     except Exception as error:  # safetensors has its own errors for those of the system
-        raise UserError(f"--output: cannot write {str(output)!r}: {' '.join(str(error).split())}") from error
+        raise ParameterError("output", f"cannot write {str(output)!r}: {error}") from error
     print(f"{len(tensors)} tensors in {output}")
+    return True
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     transformers.utils.logging.set_verbosity_error()
-
-    def work() -> bool:
-        export(**vars(make_parser().parse_args(argv)))
-        return True
-
-    return exit_code("export.py", work)
+    return exit_code("export.py", lambda: export(**vars(make_parser().parse_args(argv))))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ PROJECTORS = ("cifar", "simclr", "expander", "byol")
 DESCRIPTION, BACKBONE, PROJECTOR = "encoder.json", "model.safetensors", "projector.safetensors"
 PROCESSOR, _INPUT = "preprocessor_config.json", "input"
 LARGEST_OUT_DIM = 65_536
-_CIFAR_HIDDEN, _BYOL_HIDDEN = 512, 4096
 
 
 @dataclass(frozen=True)
@@ -115,37 +114,28 @@ def build_encoder(
             layers of ``out_dim`` units and ``byol`` two with 4,096 hidden ones; both end in a linear layer.
         out_dim: width of the projector's output.
     """
+    for name, made, known in (
+        ("architecture", architecture, ARCHITECTURES), ("stem", stem, STEMS), ("projector", projector, PROJECTORS),
+    ):  # fmt: skip
+        if made not in known:
+            raise ParameterError(name, f"unknown {made!r}; known are {', '.join(known)}")
     if not 1 <= out_dim <= LARGEST_OUT_DIM:
         raise ParameterError("out_dim", f"must lie in [1, {LARGEST_OUT_DIM}], got {out_dim}")
     backbone = ResNetModel(ResNetConfig(**ARCHITECTURES[architecture]))
     if stem == "cifar":
-        _replace_stem(backbone)
+        first = backbone.embedder.embedder
+        first.convolution = nn.Conv2d(3, first.convolution.out_channels, 3, stride=1, padding=1, bias=False)
+        nn.init.kaiming_normal_(first.convolution.weight, mode="fan_out", nonlinearity="relu")
+        backbone.embedder.pooler = nn.Identity()  # type: ignore[assignment]  # declared as another class
     for module in backbone.modules():
         if isinstance(module, nn.ReLU):  # as in torchvision; the layer before needs its input only
             module.inplace = True
-    head = _build_projector(projector, ARCHITECTURES[architecture]["hidden_sizes"][-1], out_dim)
+    features: int = ARCHITECTURES[architecture]["hidden_sizes"][-1]
+    hidden = {"cifar": (512,), "simclr": (features,), "expander": (out_dim, out_dim), "byol": (4096,)}[projector]
+    head = mlp(features, *hidden, out_dim)
+    if projector in ("cifar", "simclr"):
+        head.append(nn.BatchNorm1d(out_dim))
     return ImageEncoder(backbone, head, EncoderDescription(architecture, stem, projector, out_dim))
-
-
-def _replace_stem(backbone: ResNetModel) -> None:
-    layer = backbone.embedder.embedder
-    old = layer.convolution
-    layer.convolution = nn.Conv2d(old.in_channels, old.out_channels, 3, stride=1, padding=1, bias=False)
-    nn.init.kaiming_normal_(layer.convolution.weight, mode="fan_out", nonlinearity="relu")
-    backbone.embedder.pooler = nn.Identity()  # type: ignore[assignment]  # declared as another class
-
-
-def _build_projector(name: str, features: int, out_dim: int) -> nn.Module:
-    match name:
-        case "cifar":
-            return nn.Sequential(*mlp(features, _CIFAR_HIDDEN, out_dim), nn.BatchNorm1d(out_dim))
-        case "simclr":
-            return nn.Sequential(*mlp(features, features, out_dim), nn.BatchNorm1d(out_dim))
-        case "expander":
-            return mlp(features, out_dim, out_dim, out_dim)
-        case "byol":
-            return mlp(features, _BYOL_HIDDEN, out_dim)
-    raise ValueError(f"unknown projector {name!r}; known are {', '.join(PROJECTORS)}")
 
 
 def mlp(*widths: int) -> nn.Sequential:
@@ -181,19 +171,12 @@ def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "") -> N
 
 
 def _card(encoder: ImageEncoder, card: str) -> str:
-    made, image_input = encoder.description, encoder.input
+    made = encoder.description
     loading = "The backbone loads with `transformers.AutoModel.from_pretrained(FOLDER)`; backbone and projector with"
     if made.stem == "cifar":
         loading = (
             "The stem is a 3x3 convolution of stride 1 without max-pooling, which transformers does not know: "
             "`AutoModel.from_pretrained` cannot read this folder. It loads, in a checkout of the project, with"
-        )
-    images = "images (n, 3, h, w) of values from 0 to 1, normalised"
-    if image_input is not None:
-        mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (image_input.mean, image_input.std))
-        images = (
-            f"images (n, 3, {image_input.image_size}, {image_input.image_size}) of values from 0 to 1, normalised by "
-            f"the mean ({mean}) and the standard deviation ({std}) of red, green and blue, as encoder.json has them"
         )
     text = card or f"# {made.architecture}, {made.stem} stem\n\nPre-trained without labels by contrastive learning."
     return (
@@ -201,7 +184,8 @@ def _card(encoder: ImageEncoder, card: str) -> str:
         f"## Loading\n\n{loading}\n\n    from vision.resnet import load_encoder\n\n"
         f"    encoder = load_encoder(FOLDER)       # {made.architecture}, {made.projector} projector\n"
         f"    features = encoder.eval().features(images)  # (n, {encoder.feature_dim})\n\n"
-        f"It takes {images}.\n"
+        "It takes images (n, 3, h, w) of values from 0 to 1, normalised; `input` in encoder.json has their size, mean "
+        "and standard deviation in training.\n"
     )
 
 
@@ -241,21 +225,16 @@ def load_encoder(folder: str | Path) -> ImageEncoder:
 
 
 def torchvision_names(encoder: ImageEncoder) -> dict[str, Tensor]:
-    """The backbone's state under the names of torchvision's ResNets, without the classifier ``fc``.
-
-    ``torchvision.models.resnet18().load_state_dict(names, strict=False)`` takes it for the standard stem; for the CIFAR
-    stem, ``conv1`` must be the 3x3 convolution and ``maxpool`` the identity.
-    """
+    """The backbone's state under the names of torchvision's ResNets, without the classifier; see vision/export.py."""
     return {_torchvision_name(name): tensor for name, tensor in encoder.backbone.state_dict().items()}
 
 
 def _torchvision_name(name: str) -> str:
     """``encoder.stages.S.layers.B.layer.C.convolution.weight`` is ``layer(S + 1).B.conv(C + 1).weight``, and so on."""
     parts = name.split(".")
+    kind, last = "conv" if parts[-2] == "convolution" else "bn", parts[-1]
     if parts[0] == "embedder":
-        return f"{'conv1' if parts[2] == 'convolution' else 'bn1'}.{parts[-1]}"
+        return f"{kind}1.{last}"
     block = f"layer{int(parts[2]) + 1}.{parts[4]}"
-    kind = parts[-2]
-    if parts[5] == "shortcut":
-        return f"{block}.downsample.{0 if kind == 'convolution' else 1}.{parts[-1]}"
-    return f"{block}.{'conv' if kind == 'convolution' else 'bn'}{int(parts[6]) + 1}.{parts[-1]}"
+    place = f"downsample.{int(kind == 'bn')}" if parts[5] == "shortcut" else f"{kind}{int(parts[6]) + 1}"
+    return f"{block}.{place}.{last}"

@@ -13,19 +13,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import transformers
 
 from dystress_text.cli.command_line import exit_code
-from dystress_text.core.registry import Temperature
-from dystress_text.report.page import leave_report, render_page
-from dystress_text.report.runs import read_finished
 from dystress_text.training.presets import parse_settings
 from dystress_text.training.trainer import run
-from vision.evaluation.table import page_tables
 from vision.pretraining.presets import PRESETS
-from vision.pretraining.run import build_vision_run
+from vision.pretraining.run import VisionRun
 from vision.pretraining.settings import (
     WITHOUT_TEMPERATURE,
     PretrainSettings,
@@ -48,16 +43,6 @@ def parse(argv: Sequence[str]) -> PretrainSettings:
     return PretrainSettings(vision, loss, engine, preset)
 
 
-def publish(folder: Path, temperature: Temperature | None) -> str:
-    """Leave the page of a finished run, and return a line about it."""
-
-    def page() -> str:
-        (finished,), _ = read_finished([folder])
-        return render_page([(finished, temperature)], page_tables(finished.record))
-
-    return leave_report(folder, page)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     transformers.utils.logging.set_verbosity_error()
@@ -65,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> bool:
         settings = parse(sys.argv[1:] if argv is None else argv)
-        run(settings.engine, lambda accelerator: build_vision_run(settings, accelerator, publish))
+        run(settings.engine, lambda accelerator: VisionRun(settings, accelerator))
         return True
 
     return exit_code("train.py", work)

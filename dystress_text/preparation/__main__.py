@@ -7,6 +7,8 @@
 
 Data go to ``data/prepared`` of a checkout, else to ``~/.local/share/dystress-text``; DYSTRESS_DATA or --data_dir moves
 them. ``dystress prepare list`` says what each set is, and a set's preparation under which terms it may be used.
+A part that the source does not have is named and left out; the exit code stays 0. It is 1 for a set that cannot be had,
+or whose files are no longer as prepared.
 ``python data/prepare.py`` is the same in a checkout.
 """
 
@@ -71,7 +73,8 @@ def _prepare(request: Request, name: str) -> bool:
 
 def _verify(root: Path, name: str) -> bool:
     problems = verify(name, root)
-    print("\n  ".join([f"{name}: {f'{len(problems)} problems' if problems else 'as prepared'}", *problems]))
+    found = f"{len(problems)} problems" if problems else f"as prepared, {_state(read_manifest(root / name))}"
+    print("\n  ".join([f"{name}: {found}", *problems]))
     return not problems
 
 
@@ -80,7 +83,8 @@ def _state(manifest: Manifest | None) -> str:
         return "not prepared"
     counts = ", ".join(f"{split} {count:,}" for split, count in manifest.counts.items())
     state = f"ready ({counts})" if counts else "ready"
-    state += f" but for {', '.join(manifest.not_ready)}" if manifest.not_ready else ""
+    missing = "; ".join(f"{part} ({reason})" for part, reason in manifest.not_ready.items())
+    state += f" but for {missing}" if missing else ""
     return f"{state}; variant: {manifest.variant}" if manifest.variant else state
 
 

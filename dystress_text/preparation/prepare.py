@@ -49,11 +49,11 @@ def prepare(name: str, request: Request) -> Manifest:
 
 
 def verify(name: str, root: Path) -> list[str]:
-    """What differs between a prepared set and its record; nothing if all is well."""
+    """What differs between what is ready of a set and its record; nothing if all is well."""
     folder, manifest = root / name, read_manifest(root / name)
     if manifest is None:
         raise DataError(f"{name} has not been prepared in {str(folder)!r}")
-    problems = [f"{part}: {reason}" for part, reason in manifest.not_ready.items()]
+    problems = []
     for path, checksum in manifest.files.items():
         if not (folder / path).is_file():
             problems.append(f"{path}: missing")

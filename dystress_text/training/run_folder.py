@@ -62,6 +62,7 @@ def prepare_output(output: Path, engine: EngineSettings, record: Mapping[str, An
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(output / STAGING, ignore_errors=True)  # of a run that was killed
         if engine.overwrite_output_dir or (engine.resumes and not checkpoint_folders(output)):
             _remove_run(output)
         write_record(output, record)
@@ -134,7 +135,7 @@ def _remove_run(output: Path) -> None:
     for pattern in (LOG, SIMILARITY_LOG, REPORT, *AUDIT, *EVALUATIONS, *MODEL_FILES):
         for path in output.glob(pattern):
             path.unlink()
-    others = (STAGING, MODEL_STAGING, ADAPTER, f"{TRACKER_FOLDER}/dystress")
+    others = (MODEL_STAGING, ADAPTER, f"{TRACKER_FOLDER}/dystress")
     for folder in (*checkpoint_folders(output), *(output / name for name in others)):
         shutil.rmtree(folder, ignore_errors=True)
 

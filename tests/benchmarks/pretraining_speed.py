@@ -102,7 +102,7 @@ def ours(images: Tensor, architecture: str, batch: int, precision: str) -> float
         )
         accelerator = make_accelerator(settings)
         encoder.to(accelerator.device)
-        views = RandomViews(data, SimclrAugment(RandomCrop(SIDE, 0.2), MEAN, STD).to(accelerator.device))
+        views = RandomViews(data, SimclrAugment(RandomCrop(SIDE, 0.2), MEAN, STD))
         task = PretrainTask(encoder, views, NTXentLoss(CosineTemperature(0.07, 0.2)), one_pass=True)
         task.save = lambda folder: None  # type: ignore[method-assign]  # saving is not training
         run = Run(

@@ -97,7 +97,12 @@ def test_a_variant_must_be_named_and_is_remembered(tmp_path, root, capsys):
 def test_tasks_are_ready_one_by_one(tmp_path, root, capsys):
     write_files(tmp_path / "one", stsb_files())
     assert main(["senteval", f"--from={tmp_path / 'one'}", f"--data_dir={root}"]) == 0
-    assert "but for STS12" in capsys.readouterr().out
+    state = "ready but for STS12 ("
+    assert state in capsys.readouterr().out
+    assert main(["verify", "senteval", f"--data_dir={root}"]) == 0
+    said = capsys.readouterr().out
+    assert state in said
+    assert said.count("STS13 (") == 1
     manifest = read_manifest(root / "senteval")
     assert "STS-B" not in manifest.not_ready
     assert "STS13-en-test" in manifest.not_ready["STS13"]

@@ -14,7 +14,7 @@ from trainer_cases import equal, log_of, make_task, run, weights
 
 from dystress_text.errors import TrainingError
 from dystress_text.train import main
-from dystress_text.training.run_folder import checkpoint_folders
+from dystress_text.training.run_folder import STAGING, checkpoint_folders
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
@@ -176,7 +176,9 @@ def test_another_run_is_not_continued(copied, capsys):
         assert words in said
     assert log.read_bytes() == before
     file.write_text(whole)
+    (folder.parent / STAGING).mkdir()  # of a run that was killed
     assert main([*flags, "--save_steps=3", "--logging_steps=1"]) == 0  # of no weight for the result
+    assert not (folder.parent / STAGING).exists()
 
 
 def test_an_earlier_checkpoint_goes_on_and_shortens_a_log_of_any_form(copied):

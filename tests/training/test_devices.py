@@ -25,13 +25,13 @@ def test_draws_of_an_evaluation_do_not_reseed_a_gpu(monkeypatch):
     """torch.manual_seed reseeds every device, after which dropout would repeat itself."""
     from encoder_cases import tiny_encoder
 
-    from vision.evaluation.fine_tuning import Classifier
+    from vision.evaluation.fine_tuning import new_classifier
 
     encoder = tiny_encoder()
     monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("reseeds the GPU"))
     state = torch.get_rng_state()
     layers = [initial_layer(4, 3).weight for _ in range(2)]
-    heads = [Classifier(encoder, 3, seed).layer.weight for seed in (1, 1, 2)]
+    heads = [new_classifier(encoder, 3, seed).projector.weight for seed in (1, 1, 2)]
     assert torch.equal(*layers)
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[0], heads[2])

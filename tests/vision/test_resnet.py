@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModel
 
-from dystress_text.errors import UserError
+from dystress_text.errors import ParameterError, UserError
 from vision.export import main as export
 from vision.resnet import build_encoder, load_encoder, save_encoder, torchvision_names
 
@@ -85,6 +85,12 @@ def test_saved_encoders_load(tmp_path, stem):
         model = AutoModel.from_pretrained(tmp_path / "out").eval()
         with torch.no_grad():
             torch.testing.assert_close(model(images).pooler_output.flatten(1), encoder.features(images))
+
+
+@pytest.mark.parametrize("option", ["architecture", "stem", "projector"])
+def test_an_unknown_part_is_named(option):
+    with pytest.raises(ParameterError, match=f"{option}: unknown 'other'; known are "):
+        build_encoder(**{option: "other"})
 
 
 def test_a_damaged_file_is_one_line(tmp_path):

@@ -11,6 +11,7 @@ order comes from the CPU's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -22,7 +23,7 @@ from kornia.enhance import (
     adjust_saturation_with_gray_subtraction,
 )
 from kornia.filters import filter2d_separable, get_gaussian_kernel1d
-from torch import Tensor, nn
+from torch import Tensor
 
 from vision.data.crops import FLIP_RATE, RandomCrop, crop_resize_flip, draw_crops
 
@@ -36,26 +37,22 @@ _SECTORS = ((3.0, 2.0, 4.0), (1.0, -1.0, -1.0), (-1.0, 2.0, 2.0))
 _NO_BLUR = 0.01  # a sigma whose kernel is 1 in the middle and 0 elsewhere
 
 
-class CropAndFlip(nn.Module):
+@dataclass(frozen=True)
+class CropAndFlip:
     """Random resized crop and flip; then normalisation.
 
-    Args:
+    Attributes:
         crop: size and scale of the crops.
         mean: of the channels, as parts of 1.
         std: of the channels.
     """
 
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, crop: RandomCrop, mean: Sequence[float], std: Sequence[float]) -> None:
-        super().__init__()
-        self.crop = crop
-        self.register_buffer("mean", _channels(mean), persistent=False)
-        self.register_buffer("std", _channels(std), persistent=False)
+    crop: RandomCrop
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
     @torch.no_grad()
-    def forward(self, images: Tensor, count: int = 1) -> Tensor:
+    def __call__(self, images: Tensor, count: int = 1) -> Tensor:
         """Views of images, uint8 (n, 3, h, w) -> float32 (count n, 3, size, size), normalised, channels_last.
 
         Args:
@@ -75,7 +72,7 @@ class CropAndFlip(nn.Module):
             crops: (n, count, 3, size, size) uint8.
 
         Returns:
-            What :meth:`forward` does, (count n, 3, size, size).
+            What a call does, (count n, 3, size, size).
         """
         count, crops = crops.shape[1], crops.transpose(0, 1).flatten(0, 1)
         flip = _column(torch.rand(len(crops), device=crops.device) < FLIP_RATE)
@@ -87,22 +84,17 @@ class CropAndFlip(nn.Module):
         return views
 
 
+@dataclass(frozen=True)
 class SimclrAugment(CropAndFlip):
     """Random resized crop, flip, colour jitter, grayscale, optionally blur; then normalisation.
 
-    Args:
-        crop: size and scale of the crops.
-        mean: of the channels, as parts of 1.
-        std: of the channels.
+    Attributes:
         jitter: strength, times (0.4, 0.4, 0.4, 0.1): 1 is the paper's on CIFAR, 2 is what SimCLR calls strength 1.
         blur: Gaussian blur for half of the samples, sigma 0.1 to 2 pixels, a kernel of a tenth of the side.
     """
 
-    def __init__(
-        self, crop: RandomCrop, mean: Sequence[float], std: Sequence[float], jitter: float = 1.0, blur: bool = False
-    ) -> None:
-        super().__init__(crop, mean, std)
-        self.jitter, self.blur = jitter, blur
+    jitter: float = 1.0
+    blur: bool = False
 
     def recoloured(self, views: Tensor, count: int) -> Tensor:
         """The views with other colours; (count n, 3, size, size) in [0, 1]."""
@@ -202,22 +194,18 @@ def evaluation_transform(images: Tensor, size: int, mean: Sequence[float], std: 
             values = F.interpolate(values, target, mode="bilinear", antialias=True)
         top, left = (values.shape[-2] - size) // 2, (values.shape[-1] - size) // 2
         values = values[..., top : top + size, left : left + size]
-    return _normalised(values, _channels(mean).to(images.device), _channels(std).to(images.device))
+    return _normalised(values, mean, std)
 
 
-def _normalised(values: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    return ((values - mean) / std).contiguous(memory_format=torch.channels_last)
+def _normalised(values: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    shift, scale = _constant((tuple(mean), tuple(std)), values.device).view(2, 3, 1, 1).unbind()
+    return ((values - shift) / scale).contiguous(memory_format=torch.channels_last)
 
 
 @lru_cache
 def _constant(rows: tuple[tuple[float, ...], ...], device: torch.device) -> Tensor:
     """A constant on the device, made once, as each copy to a GPU waits for it."""
     return torch.tensor(rows, device=device)
-
-
-def _channels(numbers: Sequence[float]) -> Tensor:
-    """(1, 3, 1, 1)."""
-    return torch.tensor(numbers, dtype=torch.float32).view(1, 3, 1, 1)
 
 
 def _column(values: Tensor) -> Tensor:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from dystress_text.errors import DataError
@@ -29,6 +30,7 @@ KNOWN_MEAN_STD: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet1k": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
 _SAMPLE = 1000
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,11 +107,12 @@ class ImageSet:
         """One image, uint8 (3, size, size): of a picture the middle square, after its shorter side was resized."""
         if self.images is not None:
             return self.images[row]
-        return resized(self._decoded(row), self.size)
+        return resized(self.read(row, decode), self.size)
 
-    def _decoded(self, row: int) -> Image.Image:
+    def read(self, row: int, reader: Callable[[bytes | Path, str], T]) -> T:
+        """What ``reader`` finds in a picture, from its content or path and its name."""
         try:
-            return decode(*self.encoded[row])
+            return reader(*self.encoded[row])
         except DataError as error:
             raise DataError(f"{error}; skip_corrupt leaves such images out") from error
 
@@ -132,7 +135,7 @@ class ImageSet:
 
         def crops_of(row: int) -> list[Tensor]:
             random = np.random.default_rng([*key, row])
-            image = self._decoded(row)
+            image = self.read(row, decode)
             return [
                 torch.stack(
                     [resized(image, crop.size, draw_box(image.height, image.width, crop, random)) for _ in range(count)]

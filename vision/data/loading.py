@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +15,6 @@ from dystress_text.errors import DataError, ParameterError
 from vision.data.augment import EVALUATION_CROP
 from vision.data.decoding import check, image_size
 from vision.data.images import ImageSet, mean_std
-from vision.data.pictures import Pictures
 from vision.data.shapes import SHAPES, make_shapes
 from vision.data.sources import find_images
 
@@ -25,7 +23,7 @@ SMALL, USUAL = 96, 224  # images up to this side keep it; an encoder's side for 
 CORRUPT_SHARE, CORRUPT_COUNT = 0.01, 10  # so many corrupt images may be left out, whichever is more
 JPEG_COPY = "JPEG copy"
 _HEADERS = 101
-_CHUNK = 500  # images that a thread checks at once
+_CHUNK = 500  # images that are checked between two signs of progress
 
 
 def load_images(
@@ -62,6 +60,8 @@ def load_images(
             raise ParameterError("train_list", f"{SHAPES} are drawn, there are no files to name")
         return make_shapes(split)
     found = find_images(name_or_path, split, data_dir, train_list)
+    if skip_corrupt:
+        found = _without_corrupt(found)
     small = size is not None and size <= SMALL
     if size is None:
         side = _median_side(found)
@@ -69,8 +69,6 @@ def load_images(
         small = side <= min(SMALL, 2 * view)
         size = side if small else round(view / EVALUATION_CROP)
     found = replace(found, size=size)
-    if skip_corrupt:
-        found = _without_corrupt(found)
     if not small or len(found) * 3 * size * size > MEMORY:
         return found
     return _decoded(found)
@@ -82,18 +80,9 @@ def usual_view(side: int) -> int:
 
 
 def _median_side(found: ImageSet) -> int:
-    """The median shorter side of 101 evenly spaced images. Decoding names the damaged ones."""
-    pictures, last = found.encoded, len(found) - 1
-    sides: list[int] = []
-    fault: DataError | None = None
-    for row in sorted({round(place * last / (_HEADERS - 1)) for place in range(_HEADERS)}):
-        try:
-            sides.append(min(image_size(*pictures[row])))
-        except DataError as error:
-            fault = fault or error
-    if not sides:
-        raise DataError(f"{found.name}: none of {len(found):,} images can be decoded: {fault}")
-    return statistics.median_low(sides)
+    """The median shorter side of 101 evenly spaced images."""
+    rows = {round(place * (len(found) - 1) / (_HEADERS - 1)) for place in range(_HEADERS)}
+    return statistics.median_low(min(found.read(row, image_size)) for row in rows)
 
 
 def _decoded(found: ImageSet) -> ImageSet:
@@ -110,7 +99,20 @@ def _decoded(found: ImageSet) -> ImageSet:
 
 def _without_corrupt(found: ImageSet) -> ImageSet:
     """The set without its damaged pictures, if these are few."""
-    faults, count = _faults_of(found.encoded), len(found)
+
+    def fault_of(row: int) -> str | None:
+        try:
+            check(*found.encoded[row])
+        except DataError as error:
+            return str(error)
+        return None
+
+    count = len(found)
+    faults: dict[int, str] = {}
+    with ThreadPoolExecutor() as pool:
+        for start in progress_bar(range(0, count, _CHUNK), desc="checking", unit=f" x {_CHUNK} images"):
+            rows = range(start, min(start + _CHUNK, count))
+            faults |= {row: fault for row, fault in zip(rows, pool.map(fault_of, rows), strict=True) if fault}
     if not faults:
         return found
     message = f"{len(faults):,} of {count:,} images of {found.name} are corrupt"
@@ -123,24 +125,6 @@ def _without_corrupt(found: ImageSet) -> ImageSet:
         )
     warnings.warn(f"{message} and left out; the first: {first}", stacklevel=3)
     return replace(found.subset([row for row in range(count) if row not in faults]), corrupt=len(faults))
-
-
-def _faults_of(pictures: Pictures) -> Mapping[int, str]:
-    """What is wrong with the damaged pictures, by row."""
-
-    def faults_of(rows: range) -> dict[int, str]:
-        faults = {}
-        for row in rows:
-            try:
-                check(*pictures[row])
-            except DataError as error:
-                faults[row] = str(error)
-        return faults
-
-    chunks = [range(start, min(start + _CHUNK, len(pictures))) for start in range(0, len(pictures), _CHUNK)]
-    with ThreadPoolExecutor() as pool:
-        done = progress_bar(pool.map(faults_of, chunks), total=len(chunks), desc="checking", unit=f" x {_CHUNK} images")
-        return {row: fault for faults in done for row, fault in faults.items()}
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from vision.data.images import ImageSet
 
 SHAPES = "shapes"  # the name of the set
 SIDE = 24
-CLASSES = ("disc", "ring", "square", "frame", "triangle", "cross", "stripes", "checks", "dots", "waves")
+TEXTURES = ("stripes", "checks", "dots", "waves")
 HUES = {"train": (0.00, 0.45), "test": (0.50, 0.95)}  # parts of the circle
 DISTANCES = {"train": (0.0, 3.0), "test": (3.0, 5.0)}  # pixels from the middle
 RADII = (5.0, 8.0)
@@ -30,23 +30,23 @@ def make_shapes(split: str, seed: int = 0, per_class: int = 256) -> ImageSet:
     """Draw the training or the test split, the same for the same arguments."""
     generator = torch.Generator().manual_seed(2 * seed + (split == "test"))
     images = torch.cat([_draw(figure, split, per_class, generator) for figure in _FIGURES])
-    labels = torch.arange(len(CLASSES)).repeat_interleave(per_class)
-    return ImageSet(images, None, labels, CLASSES, SHAPES, None, SIDE)
+    labels = torch.arange(len(_FIGURES)).repeat_interleave(per_class)
+    return ImageSet(images, None, labels, tuple(_FIGURES), SHAPES, None, SIDE)
 
 
-def _draw(figure: Callable[[Tensor, Tensor], Tensor], split: str, count: int, generator: torch.Generator) -> Tensor:
+def _draw(figure: str, split: str, count: int, generator: torch.Generator) -> Tensor:
     """(count, 3, SIDE, SIDE) uint8."""
 
     def uniform(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(count, 1, 1, generator=generator)
 
     distance, direction, tilt = uniform(*DISTANCES[split]), uniform(0, 2 * math.pi), uniform(-TILT, TILT)
-    unit = uniform(*(PERIODS if figure in _TEXTURES else RADII))
+    unit = uniform(*(PERIODS if figure in TEXTURES else RADII))
     steps = torch.arange(SIDE) - (SIDE - 1) / 2
     x = steps[None, None, :] - distance * direction.cos()
     y = steps[None, :, None] - distance * direction.sin()
     u, v = (x * tilt.cos() + y * tilt.sin()) / unit, (y * tilt.cos() - x * tilt.sin()) / unit
-    mask = (0.5 - figure(u, v) * unit).clamp(0, 1)[:, None]  # (count, 1, SIDE, SIDE), edges a pixel wide
+    mask = (0.5 - _FIGURES[figure](u, v) * unit).clamp(0, 1)[:, None]  # (count, 1, SIDE, SIDE), edges a pixel wide
 
     hue = uniform(*HUES[split])
     dark, light = uniform(0.15, 0.4), uniform(0.6, 1.0)
@@ -64,33 +64,9 @@ def _colour(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
     return value[:, None] * (1 - saturation[:, None] * torch.minimum(k, 4 - k).clamp(0, 1))
 
 
-def _disc(u: Tensor, v: Tensor) -> Tensor:
-    return torch.hypot(u, v) - 0.9
-
-
-def _ring(u: Tensor, v: Tensor) -> Tensor:
-    return (torch.hypot(u, v) - 0.75).abs() - 0.22
-
-
-def _square(u: Tensor, v: Tensor) -> Tensor:
-    return torch.maximum(u.abs(), v.abs()) - 0.8
-
-
-def _frame(u: Tensor, v: Tensor) -> Tensor:
-    return (torch.maximum(u.abs(), v.abs()) - 0.68).abs() - 0.2
-
-
-def _triangle(u: Tensor, v: Tensor) -> Tensor:
-    return torch.maximum(v - 0.6, 0.866 * u.abs() - 0.5 * v - 0.5)
-
-
-def _cross(u: Tensor, v: Tensor) -> Tensor:
-    a, b = u.abs(), v.abs()
-    return torch.maximum(torch.minimum(a, b) - 0.28, torch.maximum(a, b) - 0.95)
-
-
-def _stripes(u: Tensor, v: Tensor) -> Tensor:
-    return 0.25 - _wrapped(v).abs() + 0 * u
+def _wrapped(values: Tensor) -> Tensor:
+    """The distance to the nearest whole number, with its sign."""
+    return values - values.round()
 
 
 def _checks(u: Tensor, v: Tensor) -> Tensor:
@@ -98,19 +74,21 @@ def _checks(u: Tensor, v: Tensor) -> Tensor:
     return torch.where(a * b > 0, -1.0, 1.0) * torch.minimum(a.abs(), b.abs())
 
 
-def _dots(u: Tensor, v: Tensor) -> Tensor:
-    return torch.hypot(_wrapped(u), _wrapped(v)) - 0.28
-
-
-def _waves(u: Tensor, v: Tensor) -> Tensor:
-    return 0.25 - _wrapped(v + 0.35 * torch.sin(2.5 * u)).abs()
-
-
-def _wrapped(values: Tensor) -> Tensor:
-    """The distance to the nearest whole number, with its sign."""
-    return values - values.round()
+def _cross(u: Tensor, v: Tensor) -> Tensor:
+    a, b = u.abs(), v.abs()
+    return torch.maximum(torch.minimum(a, b) - 0.28, torch.maximum(a, b) - 0.95)
 
 
 # a figure maps places, in units of its size, to the distance from its edge, which is negative inside
-_TEXTURES = (_stripes, _checks, _dots, _waves)
-_FIGURES = (_disc, _ring, _square, _frame, _triangle, _cross, *_TEXTURES)
+_FIGURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "disc": lambda u, v: torch.hypot(u, v) - 0.9,
+    "ring": lambda u, v: (torch.hypot(u, v) - 0.75).abs() - 0.22,
+    "square": lambda u, v: torch.maximum(u.abs(), v.abs()) - 0.8,
+    "frame": lambda u, v: (torch.maximum(u.abs(), v.abs()) - 0.68).abs() - 0.2,
+    "triangle": lambda u, v: torch.maximum(v - 0.6, 0.866 * u.abs() - 0.5 * v - 0.5),
+    "cross": _cross,
+    "stripes": lambda u, v: 0.25 - _wrapped(v).abs() + 0 * u,
+    "checks": _checks,
+    "dots": lambda u, v: torch.hypot(_wrapped(u), _wrapped(v)) - 0.28,
+    "waves": lambda u, v: 0.25 - _wrapped(v + 0.35 * torch.sin(2.5 * u)).abs(),
+}

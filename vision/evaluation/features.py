@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -9,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
 from vision.data.augment import evaluation_transform
 from vision.data.images import ImageSet
@@ -55,7 +57,8 @@ def image_features(
     ``dtype`` is that of the products, by autocast. Features that are not finite are refused.
     """
     batches = images.batches(batch_size, next(encoder.parameters()).device)
-    return torch.cat(_features(encoder, map(transform, batches), dtype))
+    shown = progress_bar(batches, total=math.ceil(len(images) / batch_size), desc="features", unit=" batches")
+    return torch.cat(_features(encoder, map(transform, shown), dtype))
 
 
 def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int = 256) -> list[Tensor]:

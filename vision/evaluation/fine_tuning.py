@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from dystress_text.errors import ParameterError, TrainingError
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
-from vision.evaluation.features import Transform, evaluating
+from vision.evaluation.features import Transform, image_features
 from vision.evaluation.knn import Accuracy
 from vision.resnet import ImageEncoder
 
@@ -26,7 +28,6 @@ NAMED_WEIGHTS: dict[str, dict[str, float]] = {
     "mhist": {"SSA": 2.45},
     "chaoyang": {"normal": 1.264, "serrated": 1.667, "adenocarcinoma": 1.0, "adenoma": 2.114},
 }
-_LISTED = 20  # classes that an error names
 _DROPS = (0.6, 0.8)  # shares of the run after which the learning rate is a tenth: epochs 30 and 40 of 50
 
 
@@ -50,57 +51,40 @@ class FineTuningRecipe:
         return start * 0.1 ** sum(epoch >= round(share * self.epochs) for share in _DROPS)
 
 
-class Classifier(nn.Module):
-    """An encoder's backbone and a new linear layer; for two classes one output, the second's logit."""
-
-    def __init__(self, encoder: ImageEncoder, classes: int, seed: int) -> None:
-        super().__init__()
-        self.encoder = copy.deepcopy(encoder)
-        self.encoder.projector = nn.Identity()
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPU too
-            self.layer = nn.Linear(encoder.feature_dim, 1 if classes == 2 else classes)
-        self.to(next(encoder.parameters()).device)
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits of images (n, 3, h, w): (n, classes), or (n, 1) for two classes."""
-        logits: Tensor = self.layer(self.encoder.features(images))
-        return logits
+def new_classifier(encoder: ImageEncoder, classes: int, seed: int) -> ImageEncoder:
+    """A copy of an encoder with a new linear layer as its projector; for two classes one output, the second's logit."""
+    model = copy.deepcopy(encoder)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the GPU too
+        model.projector = nn.Linear(encoder.feature_dim, 1 if classes == 2 else classes)
+    return model.to(next(encoder.parameters()).device)
 
 
 def fine_tune(
-    encoder: ImageEncoder,
-    views: RandomViews,
-    class_weights: Mapping[str, float] | None = None,
-    recipe: FineTuningRecipe | None = None,
-    seed: int = 0,
-) -> tuple[Classifier, float]:
+    encoder: ImageEncoder, views: RandomViews, weights: Tensor, recipe: FineTuningRecipe, seed: int = 0
+) -> tuple[ImageEncoder, float]:
     """Train a classifier that starts from a copy of an encoder.
 
     Args:
         encoder: on the device that computes.
         views: of labelled images, one view of each.
-        class_weights: by class; a class that is not named weighs 1.
-        recipe: the paper's by default.
+        weights: (classes,), from :func:`weights_of`.
+        recipe: of the training.
         seed: of the new layer and the order. Only the views draw from the caller's random state.
 
     Returns:
         The classifier and its mean training loss in the last epoch.
     """
-    recipe, train = recipe or FineTuningRecipe(), views.images
-    weights = weights_of(class_weights or {}, train.classes)
+    train, device = views.images, next(encoder.parameters()).device
     assert train.labels is not None
-    model = Classifier(encoder, len(train.classes), seed).train()
-    device = next(model.parameters()).device
-    labels = train.labels.to(device)
-    weights = weights.to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=recipe.rate(0, len(train.classes)))
+    labels, weights = train.labels.to(device), weights.to(device)
+    model = new_classifier(encoder, len(weights), seed).train()
+    optimizer = torch.optim.SGD(model.parameters())
     generator = torch.Generator().manual_seed(seed)
-    total = torch.zeros((), device=device)
+    mean = float("nan")
     for epoch in range(recipe.epochs):
-        optimizer.param_groups[0]["lr"] = recipe.rate(epoch, len(train.classes))
-        total.zero_()
-        seen = 0
+        optimizer.param_groups[0]["lr"] = recipe.rate(epoch, len(weights))
+        total, seen = torch.zeros((), device=device), 0
         order = torch.randperm(len(train), generator=generator)
         for rows, (view,) in views.batches(recipe.batch_size, device, epoch, order):
             if len(rows) == 1:
@@ -111,15 +95,18 @@ def fine_tune(
             optimizer.step()
             total += loss.detach() * len(rows)
             seen += len(rows)
-        if not total.isfinite():
+        mean = total.item() / seen
+        if not math.isfinite(mean):
             raise TrainingError(
-                f"fine-tuning diverged in epoch {epoch + 1}: the loss is {total.item() / seen}; lower the learning rate"
+                f"fine-tuning diverged in epoch {epoch + 1}: the loss is {mean}; lower the learning rate"
             )
-    return model, total.item() / seen
+    return model, mean
 
 
 @torch.no_grad()
-def score_classifier(model: Classifier, test: ImageSet, transform: Transform, batch_size: int = 256) -> dict[str, Any]:
+def score_classifier(
+    model: ImageEncoder, test: ImageSet, transform: Transform, batch_size: int = 256
+) -> dict[str, Any]:
     """The figures of a fine-tuned classifier on test images, x 100.
 
     Top-1 and top-5, and for two classes the balanced accuracy, the mean over the classes of their accuracy, and the
@@ -127,16 +114,13 @@ def score_classifier(model: Classifier, test: ImageSet, transform: Transform, ba
     """
     assert test.labels is not None
     labels = test.labels
-    with evaluating(model):
-        batches = test.batches(batch_size, next(model.parameters()).device)
-        logits = torch.cat([model(transform(batch)).cpu() for batch in batches])
-    if logits.shape[1] > 1:
-        return {"accuracy": asdict(Accuracy.of(logits, labels)), "balanced_accuracy": None, "auc": None}
-    scores = torch.cat([torch.zeros_like(logits), logits], dim=1)  # the first class's logit is 0
+    logits = model.projector(image_features(model, test, transform, batch_size)).cpu()
+    binary = logits.shape[1] == 1
+    scores = torch.cat([torch.zeros_like(logits), logits], dim=1) if binary else logits  # the first class's logit is 0
     return {
         "accuracy": asdict(Accuracy.of(scores, labels)),
-        "balanced_accuracy": 100 * float(balanced_accuracy_score(labels, scores.argmax(1))),
-        "auc": 100 * float(roc_auc_score(labels, logits[:, 0])),
+        "balanced_accuracy": 100 * float(balanced_accuracy_score(labels, scores.argmax(1))) if binary else None,
+        "auc": 100 * float(roc_auc_score(labels, logits[:, 0])) if binary else None,
     }
 
 
@@ -165,9 +149,8 @@ def weights_of(class_weights: Mapping[str, float], classes: Sequence[str]) -> Te
     """The weight of each class, float32 (classes,); 1 for those that are not named, and no others may be named."""
     for name in class_weights:
         if name not in classes:
-            more = f", ... ({len(classes):,} in all)" if len(classes) > _LISTED else ""
-            known = ", ".join(classes[:_LISTED])
-            raise ParameterError("class_weights", f"no class {name!r}; known are {known}{more}")
+            known = textwrap.shorten(", ".join(classes), 300, placeholder=" ...")
+            raise ParameterError("class_weights", f"no class {name!r}; the {len(classes):,} are {known}")
     return torch.tensor([class_weights.get(name, 1.0) for name in classes])
 
 

@@ -6,6 +6,7 @@ Neighbours are found in blocks of queries and of the bank, so that memory does n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,20 +60,25 @@ def cosine_votes(bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: in
     return _count(((similarity - similarity[:, :1]) / TEMPERATURE).exp(), bank_labels[place], classes)
 
 
-def l2_votes(bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, k: int) -> Tensor:
-    """Votes of the k features at the least Euclidean distance, each weighing its inverse.
+def l2_votes(
+    bank: Tensor, bank_labels: Tensor, queries: Tensor, classes: int, numbers: Sequence[int]
+) -> dict[int, Tensor]:
+    """Votes of the features at the least Euclidean distance, each weighing its inverse, by the number of neighbours.
 
     scikit-learn's KNeighborsClassifier counts them so: exact matches, if any, are the only ones that count. Arguments
     are those of :func:`cosine_votes`, but the features' length matters.
     """
     # in fp64, as products of close vectors cancel
     norms = torch.linalg.vector_norm(bank, dim=1, dtype=torch.float64).square()
-    _, place = _nearest(bank, queries, k, -norms / 2)
-    votes = [
-        _count(_inverse_distances(bank[near], rows), bank_labels[near], classes)
+    _, place = _nearest(bank, queries, max(numbers), -norms / 2)
+    distances = [
+        torch.linalg.vector_norm(bank[near].double() - rows.double()[:, None], dim=2)  # of (QUERIES, k, dim)
         for near, rows in zip(torch.split(place, QUERIES), torch.split(queries, QUERIES), strict=True)
     ]
-    return torch.cat(votes)
+    distance, order = torch.cat(distances).sort(dim=1, stable=True)  # (m, k); products have rounding errors
+    labels, exact = bank_labels[place.gather(1, order)], distance == 0
+    weights = torch.where(exact.any(1, keepdim=True), exact.double(), 1 / distance)
+    return {k: _count(weights[:, :k], labels[:, :k], classes) for k in numbers}
 
 
 def check_neighbours(k: int, bank: int) -> None:
@@ -86,25 +92,18 @@ def _nearest(bank: Tensor, queries: Tensor, k: int, offset: Tensor | None = None
     dtype = bank.dtype if offset is None else offset.dtype
     values, places = [], []
     for rows in torch.split(queries.to(dtype), QUERIES):
-        best = rows.new_empty(len(rows), 0)
-        place = torch.empty(len(rows), 0, dtype=torch.int64, device=rows.device)
+        best, place = [], []  # of each block of the bank
         for start in range(0, len(bank), BANK):
             products = rows @ bank[start : start + BANK].to(dtype).T  # (QUERIES, BANK)
             if offset is not None:
                 products += offset[start : start + BANK]
             value, column = products.topk(min(k, products.shape[1]), dim=1)
-            best, chosen = torch.cat([best, value], 1).topk(min(k, best.shape[1] + value.shape[1]), dim=1)
-            place = torch.cat([place, column + start], 1).gather(1, chosen)
-        values.append(best)
-        places.append(place)
+            best.append(value)
+            place.append(column + start)
+        value, chosen = torch.cat(best, 1).topk(k, dim=1)
+        values.append(value)
+        places.append(torch.cat(place, 1).gather(1, chosen))
     return torch.cat(values), torch.cat(places)
-
-
-def _inverse_distances(neighbours: Tensor, queries: Tensor) -> Tensor:
-    """Weights of neighbours (m, k, dim) of queries (m, dim): (m, k) in fp64."""
-    distance = torch.linalg.vector_norm(neighbours.double() - queries.double()[:, None], dim=2)
-    exact = distance == 0
-    return torch.where(exact.any(1, keepdim=True), exact.double(), 1 / distance)
 
 
 def _count(weights: Tensor, labels: Tensor, classes: int) -> Tensor:
@@ -112,15 +111,28 @@ def _count(weights: Tensor, labels: Tensor, classes: int) -> Tensor:
     return weights.new_zeros(len(weights), classes).scatter_add_(1, labels, weights)
 
 
-def online_knn(
-    encoder: ImageEncoder, bank: ImageSet, queries: ImageSet, transform: Transform, k: int, dtype: torch.dtype
-) -> dict[str, float]:
+@dataclass(frozen=True, eq=False)
+class OnlineKnn:
     """The paper's kNN accuracy of an encoder while it trains, by its name, such as ``knn200``.
 
-    The labelled training images of the bank vote on the queries. ``dtype`` is that of the encoder's products.
+    Attributes:
+        bank: training images, whose labels vote.
+        queries: test images with labels, on which they vote.
+        transform: prepares images for the encoder.
+        k: neighbours.
+        dtype: of the encoder's products.
     """
-    assert bank.labels is not None
-    assert queries.labels is not None
-    known, asked = (image_features(encoder, images, transform, dtype=dtype) for images in (bank, queries))
-    votes = cosine_votes(known, bank.labels.to(known.device), asked, len(bank.classes), k)
-    return {f"knn{k}": Accuracy.of(votes, queries.labels).top1}
+
+    bank: ImageSet
+    queries: ImageSet
+    transform: Transform
+    k: int
+    dtype: torch.dtype
+
+    def __call__(self, encoder: ImageEncoder) -> dict[str, float]:
+        assert self.bank.labels is not None
+        assert self.queries.labels is not None
+        sets = self.bank, self.queries
+        known, asked = (image_features(encoder, images, self.transform, dtype=self.dtype) for images in sets)
+        votes = cosine_votes(known, self.bank.labels.to(known.device), asked, len(self.bank.classes), self.k)
+        return {f"knn{self.k}": Accuracy.of(votes, self.queries.labels).top1}

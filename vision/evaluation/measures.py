@@ -22,7 +22,7 @@ from vision.data.crops import AT_IMAGENET_SCALE, RandomCrop
 from vision.data.loading import SMALL, Splits
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features, seeded, transform_of, view_features
-from vision.evaluation.fine_tuning import FineTuningRecipe, fine_tune, parse_class_weights, score_classifier
+from vision.evaluation.fine_tuning import FineTuningRecipe, fine_tune, score_classifier
 from vision.evaluation.knn import Accuracy, cosine_votes, l2_votes
 from vision.evaluation.probe import augmented_probe, linear_probe
 from vision.evaluation.settings import EvaluationSettings
@@ -40,49 +40,43 @@ class Subject:
         splits: the images.
         input: size, crop and normalisation of the images for the encoder.
         settings: of the evaluation.
+        weights: (classes,), for fine-tuning.
     """
 
     encoder: ImageEncoder
     splits: Splits
     input: ImageInput
     settings: EvaluationSettings
+    weights: Tensor
 
-    def measure(self, task: str) -> dict[str, Any]:
-        """The figures of one of the tasks."""
-        measures = {"knn": self.nearest_neighbours, "linear": self.linear, "geometry": self.geometry}
-        return measures.get(task, self.transfer)()
-
-    def nearest_neighbours(self) -> dict[str, Any]:
+    def knn(self) -> dict[str, Any]:
         """Accuracies on normalised features, by the name of the classifier."""
-        bank, queries = unit_vectors(self.train), unit_vectors(self.test)
+        bank, queries, k = unit_vectors(self.train), unit_vectors(self.test), self.settings.k
         labels, truth, classes = self._labels("train"), self._labels("test"), len(self.splits.train.classes)
-        k = self.settings.k
-        votes = {f"{k}-NN": cosine_votes(bank, labels, queries, classes, k)}
-        votes |= {f"{n}-NN L2": l2_votes(bank, labels, queries, classes, n) for n in L2_NEIGHBOURS if n <= len(bank)}
-        found = {name: asdict(Accuracy.of(of_classes, truth)) for name, of_classes in votes.items()}
-        for name, accuracy in found.items():
-            if int(name.partition("-")[0]) < 5:  # fewer than five classes have a vote
-                accuracy["top5"] = None
-        return found
+        found = {(f"{k}-NN", k): cosine_votes(bank, labels, queries, classes, k)}
+        by_distance = l2_votes(bank, labels, queries, classes, [n for n in L2_NEIGHBOURS if n <= len(bank)])
+        found |= {(f"{n}-NN L2", n): votes for n, votes in by_distance.items()}
+        return {  # fewer than five classes have a vote of fewer neighbours
+            name: asdict(Accuracy.of(votes, truth)) | ({} if n >= 5 else {"top5": None})
+            for (name, n), votes in found.items()
+        }
 
     def linear(self) -> dict[str, Any]:
         """The linear probe: by default the published one for pictures and the fast one for small images."""
-        settings, classes = self.settings, len(self.splits.train.classes)
-        probe = settings.probe or ("fixed" if self.splits.train.pictures is None else "augmented")
+        train, epochs, seed = self.splits.train, self.settings.probe_epochs, self.settings.seed
+        probe = self.settings.probe or ("fixed" if train.pictures is None else "augmented")
         if probe == "fixed":
-            labels, epochs = self._labels("train"), settings.probe_epochs
-            scores = linear_probe(self.train, labels, self.test, classes, epochs, seed=settings.seed)
+            scores = linear_probe(self.train, self._labels("train"), self.test, len(train.classes), epochs, seed=seed)
         else:
-            with seeded(settings.seed, self.device):
-                views, epochs = self.crop_and_flip, settings.probe_epochs
-                scores = augmented_probe(self.encoder, views, self.test, epochs, seed=settings.seed)
+            with seeded(seed, self.device):
+                scores = augmented_probe(self.encoder, self.crop_and_flip, self.test, epochs, seed=seed)
         return {**asdict(Accuracy.of(scores, self._labels("test"))), "probe": probe}
 
     def geometry(self) -> dict[str, Any]:
         """Of the features of the test images; two encoders with one seed see the same views."""
         side, settings = self.input.image_size, self.settings
         scale = AT_IMAGENET_SCALE if side > SMALL else {}  # as in the recipes
-        augment = SimclrAugment(RandomCrop(side), self.input.mean, self.input.std, **scale).to(self.device)
+        augment = SimclrAugment(RandomCrop(side), self.input.mean, self.input.std, **scale)
         views = RandomViews(self.splits.test, augment, 2, settings.seed)
         with seeded(settings.seed, self.device):
             view1, view2 = view_features(self.encoder, views, settings.batch_size)
@@ -93,8 +87,7 @@ class Subject:
         settings = self.settings
         recipe = FineTuningRecipe(epochs=settings.transfer_epochs, learning_rate=settings.transfer_lr)
         with seeded(settings.seed, self.device):
-            weights = parse_class_weights(settings.class_weights)
-            model, loss = fine_tune(self.encoder, self.crop_and_flip, weights, recipe, settings.seed)
+            model, loss = fine_tune(self.encoder, self.crop_and_flip, self.weights, recipe, settings.seed)
         return {
             **score_classifier(model, self.splits.test, transform_of(self.input), settings.batch_size),
             "last_loss": loss,  # the mean of the last epoch
@@ -109,7 +102,7 @@ class Subject:
     def crop_and_flip(self) -> RandomViews:
         """A view of each training image for a classifier, whose colours do not change."""
         augment = CropAndFlip(RandomCrop(self.input.image_size), self.input.mean, self.input.std)
-        return RandomViews(self.splits.train, augment.to(self.device), 1, self.settings.seed)
+        return RandomViews(self.splits.train, augment, 1, self.settings.seed)
 
     @cached_property
     def train(self) -> Tensor:

@@ -5,7 +5,7 @@ All but the geometry of features are accuracies x 100. The paper has one run for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,17 +147,20 @@ def name_of(dataset: str) -> str:
     return Path(dataset).name.lower()
 
 
-def results_of(row: str, dataset: str) -> dict[str, Any]:
-    """The same figures in the shape of an evaluation's results; the linear probe is taken to be the published form."""
-    results: dict[str, Any] = {}
-    for place, value in figures_of(row, dataset).items():
-        part = results
-        for key in place[:-1]:
-            part = part.setdefault(key, {})
-        part[place[-1]] = value
-    if "linear" in results:
-        results["linear"]["probe"] = "augmented"
-    return results
+def results_of(rows: Iterable[str], dataset: str, tasks: Container[str] | None = None) -> dict[str, dict[str, Any]]:
+    """The figures of rows that have some, by row, in the shape of an evaluation's results; ``tasks`` None for all.
+
+    The linear probe is taken to be the published form.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        for place, value in figures_of(row, dataset).items():
+            if tasks is None or place[0] in tasks:
+                part = found.setdefault(row, {})
+                for key in place[:-1]:
+                    part = part.setdefault(key, {"probe": "augmented"} if key == "linear" else {})
+                part[place[-1]] = value
+    return found
 
 
 def told(row: str, dataset: str) -> str:

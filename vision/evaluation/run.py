@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,16 +29,16 @@ from vision.resnet import ImageEncoder, ImageInput, build_encoder, load_encoder
 PACKAGES = ("scikit-learn", "numpy", "pillow", "kornia")
 
 
-def run(settings: EvaluationSettings) -> None:
-    """Evaluate: write the result file after each measure, and print a table."""
+def run(settings: EvaluationSettings) -> bool:
+    """Evaluate: write the result file after each measure, and print a table; True when all is done."""
+    class_weights = parse_class_weights(settings.class_weights)
     encoders = load_encoders(settings)
     dataset, data_dir, train_list = images_of(settings)
     view = view_of(encoders)
     splits = load_splits(dataset, data_dir, view, settings.limit, settings.seed, settings.skip_corrupt, train_list)
     if "knn" in settings.tasks:  # refused before any encoder runs
         check_neighbours(settings.k, len(splits.train))
-    if "transfer" in settings.tasks:
-        weights_of(parse_class_weights(settings.class_weights), splits.train.classes)
+    weights = weights_of(class_weights, splits.train.classes)
     inputs = {name: _input_of(encoder, splits) for name, encoder in encoders.items()}
     papers = papers_of(settings, encoders, dataset)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -49,7 +49,7 @@ def run(settings: EvaluationSettings) -> None:
             **asdict(settings),
             "dataset": dataset,
             "data_dir": data_dir,
-            "class_weights": parse_class_weights(settings.class_weights),
+            "class_weights": class_weights,
         },
         "data": splits.describe(),
         "encoders": {
@@ -64,10 +64,10 @@ def run(settings: EvaluationSettings) -> None:
     file = settings.output or vision_file(Path(settings.model), dataset)
     write_evaluation(file, content)  # shows now, not after the last measure, that the place cannot be written
     for name, encoder in encoders.items():
-        subject = Subject(encoder.to(device), splits, inputs[name], settings)
+        subject = Subject(encoder.to(device), splits, inputs[name], settings, weights)
         for task in settings.tasks:
             start = time.perf_counter()
-            found = subject.measure(task)
+            found = getattr(subject, task)()
             seconds[name][task] = round(time.perf_counter() - start, 2)
             results[name][task] = {"data_variant": splits.train.variant, **found}
             print(f"{name}: {task} ({seconds[name][task]:.1f} s)", file=sys.stderr, flush=True)
@@ -75,15 +75,21 @@ def run(settings: EvaluationSettings) -> None:
         encoder.cpu()
     report(results, splits, papers)
     print(f"{file}: all results")
+    return True
 
 
 def report(results: Mapping[str, Mapping[str, Any]], splits: Splits, papers: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print the table and what belongs to it."""
-    title = f"{splits.train.title}, {len(splits.test):,} test images"
+    """Print the table, and what a reader of the paper's columns must know."""
+    variant = splits.train.variant
     columns = {**results, **{row: found for of in papers.values() for row, found in of["rows"].items()}}
-    print(f"\n{title}\n{lay_out(cells(columns, splits.train.variant))}\n")
-    for line in _notes(papers, splits.train.variant):
-        print(line)
+    print(f"\n{splits.train.title}, {len(splits.test):,} test images\n{lay_out(cells(columns, variant))}\n")
+    for name, paper in papers.items():
+        if paper["differs"]:
+            print(f"{name} differs from the row in {paper['differs']}")
+    if papers and variant is not None:
+        print("the paper's figures are of the published data")
+    if any("alignment" in found.get("geometry", {}) for of in papers.values() for found in of["rows"].values()):
+        print("the paper's alignment cannot be that of two views of an image (docs/reproduction.md)")
 
 
 def papers_of(settings: EvaluationSettings, encoders: Iterable[str], dataset: str) -> dict[str, dict[str, Any]]:
@@ -98,27 +104,11 @@ def papers_of(settings: EvaluationSettings, encoders: Iterable[str], dataset: st
     found: dict[str, dict[str, Any]] = {}
     for name in encoders:
         record = {} if name == UNTRAINED else read_record(Path(name))
-        rows = {}
-        for row in rows_of(record):
-            same = name_of(dataset) == name_of(str(record["settings"].get("dataset")))
-            tasks = {*settings.tasks, UNNAMED[0]} if same else {FINE_TUNED[0]} & {*settings.tasks}
-            if results := {task: figures for task, figures in results_of(row, dataset).items() if task in tasks}:
-                rows[row] = results
-        if rows:
+        same = name_of(dataset) == name_of(str(record.get("settings", {}).get("dataset")))
+        tasks = {*settings.tasks, UNNAMED[0]} if same else {FINE_TUNED[0]} & {*settings.tasks}
+        if rows := results_of(rows_of(record), dataset, tasks):
             found[name] = {"rows": rows, "differs": record[PAPER].get("differs", "")}
     return found
-
-
-def _notes(papers: Mapping[str, Mapping[str, Any]], variant: str | None) -> Iterator[str]:
-    """What a reader of the paper's columns must know."""
-    for name, paper in papers.items():
-        if paper["differs"]:
-            yield f"{name} differs from the row in {paper['differs']}"
-    if papers and variant is not None:
-        yield "the paper's figures are of the published data"
-    shown = [results.get("geometry", {}) for paper in papers.values() for results in paper["rows"].values()]
-    if any("alignment" in figures for figures in shown):
-        yield "the paper's alignment cannot be that of two views of an image (docs/reproduction.md)"
 
 
 def load_encoders(settings: EvaluationSettings) -> dict[str, ImageEncoder]:

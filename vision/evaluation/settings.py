@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dystress_text.cli.options import check_options, option
-from vision.evaluation.fine_tuning import NAMED_WEIGHTS, parse_class_weights
+from vision.evaluation.fine_tuning import NAMED_WEIGHTS
 
 TASKS = ("knn", "linear", "geometry", "transfer")
 UNTRAINED = "untrained"
@@ -62,4 +62,3 @@ class EvaluationSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
-        parse_class_weights(self.class_weights)

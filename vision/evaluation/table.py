@@ -17,6 +17,7 @@ SHOWN = {  # of the figures other than accuracies: digits after the point, and w
     "auc": (2, ""),
 }
 
+PREFIXES = {"transfer": "fine-tuned", "unnamed": "unnamed measure"}  # by task
 PROBES = {"augmented": "augmented images", "fixed": "fixed features"}  # how a linear probe was trained
 
 
@@ -42,12 +43,13 @@ def page_tables(record: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
     Args:
         record: of a finished run of images; one without a row, or on other images, has no table.
     """
-    rows = {row: results_of(row, record["settings"]["dataset"]) for row in rows_of(record)}
-    rows = {row: results for row, results in rows.items() if results}
+    rows = results_of(rows_of(record), record["settings"]["dataset"])
     if not rows:
         return []
     online = {f"{name.removeprefix('knn')}-NN": {"top1": value} for name, value in record["trained"].items()}
-    return [("The paper's figures", cells({"this run, while training": {"knn": online}, **rows}))]
+    queries = record["data"].get("knn_queries")  # on a CPU not all of them
+    mine = f"this run, while training, {queries:,} test images" if queries else "this run, while training"
+    return [("The paper's figures", cells({mine: {"knn": online}, **rows}))]
 
 
 def _figures(tasks: Mapping[str, Any]) -> dict[str, str]:
@@ -59,11 +61,8 @@ def _figures(tasks: Mapping[str, Any]) -> dict[str, str]:
                 if isinstance(accuracy, Mapping):
                     found |= _accuracy(name, accuracy)
             continue
-        prefix = "unnamed measure" if task == "unnamed" else ""
-        if task == "transfer":
-            prefix = "fine-tuned"
-        elif task == "linear":
-            prefix = f"linear probe on {PROBES[result['probe']]},"
+        probe = PROBES.get(result.get("probe"))
+        prefix = f"linear probe on {probe}," if probe else PREFIXES.get(task, "")
         found |= _accuracy(prefix, result.get("accuracy", result))
         for name, (digits, better) in SHOWN.items():
             if result.get(name) is not None:

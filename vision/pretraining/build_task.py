@@ -1,4 +1,4 @@
-"""The encoder, the objective, the task and the optimiser of a run, from its settings."""
+"""The objective, the task and the optimiser of a run, from its settings."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ from dystress_text.training.build_loss import build_objective, build_rule
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.trainer import parameter_groups
 from vision.data.views import RandomViews
+from vision.evaluation.knn import OnlineKnn
 from vision.pretraining.batchnorm import synchronise
 from vision.pretraining.negative_free import NEGATIVE_FREE
 from vision.pretraining.settings import WITH_FOLLOWER, PretrainSettings, VisionSettings
-from vision.pretraining.task import PREDICTOR_HIDDEN, Evaluate, PretrainTask, Prototypes, QueueTask, TeacherTask
-from vision.resnet import ImageEncoder, build_encoder, mlp
+from vision.pretraining.task import PREDICTOR_HIDDEN, PretrainTask, Prototypes, QueueTask, TeacherTask
+from vision.resnet import ImageEncoder, mlp
 
 
-def encoder_of(vision: VisionSettings, accelerator: Accelerator) -> ImageEncoder:
-    """A new encoder on the accelerator's device."""
-    encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
-    _prepare(encoder, vision, accelerator)
-    return encoder
+def prepared(module: nn.Module, vision: VisionSettings, accelerator: Accelerator) -> nn.Module:
+    """The module itself, on the device, with batch statistics of all processes where the settings say so."""
+    gather = gather_of(accelerator)
+    if vision.sync_batchnorm and gather is not None:
+        synchronise(module, gather, accelerator.device)
+    return module.to(accelerator.device)
 
 
 def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> nn.Module:
@@ -57,43 +59,22 @@ def task_of(
     encoder: ImageEncoder,
     views: RandomViews,
     objective: nn.Module,
-    online: Evaluate | None,
+    online: OnlineKnn | None,
     accelerator: Accelerator,
 ) -> PretrainTask:
     """The task that the settings describe; encoder, views and objective are on the accelerator's device."""
     vision, name = settings.vision, settings.loss.objective
     used = f"{type(objective).__name__} and {objective.temperature}" if isinstance(objective, ContrastiveLoss) else name
-    common: dict[str, Any] = {
-        "encoder": encoder,
-        "views": views,
-        "objective": objective,
-        "one_pass": vision.one_pass,
-        "online": online,
-        "card": f"Pre-trained on {views.images.name} with {used}.",
-    }
+    card = f"Pre-trained on {views.images.name} with {used}."
+    common = (encoder, views, objective, vision.one_pass, online, card)
     if name not in WITH_FOLLOWER:
-        return PretrainTask(**common)
-    common |= {"momentum": vision.key_momentum, "autocast": accelerator.autocast}
+        return PretrainTask(*common)
+    following: dict[str, Any] = {"momentum": vision.key_momentum, "autocast": accelerator.autocast}
     if name == "queue":
-        return QueueTask(**common)
+        return QueueTask(*common, **following)
     dim = vision.out_dim
     head = mlp(dim, PREDICTOR_HIDDEN, dim) if name == "byol" else Prototypes(dim)
-    _prepare(head, vision, accelerator)
-    return TeacherTask(**common, head=head, head_in_teacher=name == "dino")
-
-
-def _prepare(module: nn.Module, vision: VisionSettings, accelerator: Accelerator) -> None:
-    """Synchronise the batch statistics where the settings say so, and move the module to the device, in place."""
-    gather = gather_of(accelerator)
-    if vision.sync_batchnorm and gather is not None:
-        synchronise(module, gather, accelerator.device)
-    module.to(accelerator.device)
-
-
-def scaled_rate(engine: EngineSettings, vision: VisionSettings, batch_size: int) -> float:
-    """The learning rate for a global batch: unscaled, times sqrt(batch), or times batch / 256."""
-    factor = {"none": 1.0, "sqrt": math.sqrt(batch_size), "linear": batch_size / 256}[vision.lr_scaling]
-    return engine.learning_rate * factor
+    return TeacherTask(*common, **following, head=prepared(head, vision, accelerator), head_in_teacher=name == "dino")
 
 
 def make_optimizer(
@@ -105,7 +86,8 @@ def make_optimizer(
     LARS adapts the rate of matrices and kernels only (You et al., 2017). With fp16, LARS waits for the device in each
     step, to see whether a gradient overflowed; the others check that on the device.
     """
-    rate = scaled_rate(engine, vision, batch_size)
+    scales = {"none": 1.0, "sqrt": math.sqrt(batch_size), "linear": batch_size / 256}
+    rate = engine.learning_rate * scales[vision.lr_scaling]
     if vision.optimizer == "sgd":
         trainable = [p for p in network.parameters() if p.requires_grad]
         return torch.optim.SGD(trainable, lr=rate, momentum=0.9, weight_decay=engine.weight_decay, fused=True)

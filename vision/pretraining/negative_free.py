@@ -200,14 +200,9 @@ class DINOLoss(NegativeFreeLoss):
         return torch.stack(terms).mean()
 
 
+_OF_THE_BATCH = (barlow_twins, vicreg, w_mse, zero_icl, zero_fcl, zero_cl, arb)
 NEGATIVE_FREE: dict[str, Callable[..., NegativeFreeLoss]] = {
-    "barlow_twins": partial(GlobalBatchLoss, barlow_twins),
-    "vicreg": partial(GlobalBatchLoss, vicreg),
-    "w_mse": partial(GlobalBatchLoss, w_mse),
-    "zero_icl": partial(GlobalBatchLoss, zero_icl),
-    "zero_fcl": partial(GlobalBatchLoss, zero_fcl),
-    "zero_cl": partial(GlobalBatchLoss, zero_cl),
-    "arb": partial(GlobalBatchLoss, arb),
+    **{formula.__name__: partial(GlobalBatchLoss, formula) for formula in _OF_THE_BATCH},
     "byol": BYOLLoss,
     "dino": DINOLoss,
 }

@@ -174,23 +174,21 @@ def _long_tailed_rows() -> dict[str, Preset]:
 _EXPANDER: Options = {"projector": "expander", "out_dim": 8192}
 _AS_LIGHTLY = "the paper says no more than its rate; as lightly's on ImageNet: "
 # lightly's ImageNet benchmark of ResNet-50, whose figures the paper prints for ImageNet-1K: the row, lightly's options,
-# its rate and decay at batch 256 where they are not SimCLR's, and them in words
-_PEERS: dict[str, tuple[str, Options, Options, str, str]] = {
-    "-simclr": ("SimCLR", _constant(0.1), {}, "", "temperature 0.1"),
-    "-dcl": ("DCL", {"objective": "dcl", **_constant(0.1)}, {}, "", "temperature 0.1"),
-    "-dclw": ("DCLW", {"objective": "dclw", "sigma": 0.5, **_constant(0.1)}, {}, "", "temperature 0.1, sigma 0.5"),
+# its rate and decay at batch 256 where they are not SimCLR's, and what the line says
+_PEERS: dict[str, tuple[str, Options, Options, str]] = {
+    "-simclr": ("SimCLR", _constant(0.1), {}, "temperature 0.1"),
+    "-dcl": ("DCL", {"objective": "dcl", **_constant(0.1)}, {}, "temperature 0.1"),
+    "-dclw": ("DCLW", {"objective": "dclw", "sigma": 0.5, **_constant(0.1)}, {}, "temperature 0.1, sigma 0.5"),
     "-byol": (
         "BYOL",
         {"objective": "byol", "projector": "byol", "out_dim": 256, "key_momentum": 0.99, "one_pass": False},
         {"learning_rate": 0.45, "lr_scaling": "linear"},
-        "rate 0.45 at batch 256, ",
         "momentum 0.99, widths 4,096 and 256; ours: SimCLR's augmentation",
     ),
     "-barlow-twins": (
         "Barlow Twins",
         {"objective": "barlow_twins", **_EXPANDER},
         {"learning_rate": 0.2, "lr_scaling": "linear", "weight_decay": 1.5e-6},
-        "rate 0.2 at batch 256, decay 1.5e-06, ",
         "three layers of 8,192; ours: lambda 0.0051, its paper's, for 0.005, one rate for all weights, SimCLR's "
         "augmentation",
     ),
@@ -198,7 +196,6 @@ _PEERS: dict[str, tuple[str, Options, Options, str, str]] = {
         "VICReg",
         {"objective": "vicreg", **_EXPANDER},
         {"learning_rate": 0.5, "lr_scaling": "linear"},
-        "rate 0.5 at batch 256, ",
         "layers of 8,192; ours: three layers for two, variance weight 25 a view for 12.5, rate down to 0, SimCLR's "
         "augmentation",
     ),
@@ -224,9 +221,11 @@ def _imagenet_tables() -> dict[str, Preset]:
             {**_IMAGENET100, "objective": "dcl", **_cosine(0.1, 0.2)},
         ),
     }
-    for suffix, (row, options, rate, rate_in_words, in_words) in _PEERS.items():
+    for suffix, (row, options, rate, in_words) in _PEERS.items():
         if suffix != "-dclw":  # the text has one rate for all methods
             presets[f"imagenet100{suffix}"] = _preset({**_IMAGENET100, **options}, _AS_LIGHTLY + in_words, (small, row))
+        words = {"learning_rate": "rate {} at batch 256, ", "weight_decay": "decay {}, "}
+        rate_in_words = "".join(text.format(rate[option]) for option, text in words.items() if option in rate)
         presets[f"imagenet1k{suffix}"] = _preset(
             {**_IMAGENET1K, **options, **rate},
             f"as lightly's, whose figure it is: {rate_in_words}{in_words}",

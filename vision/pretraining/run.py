@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.registry import Temperature
 from dystress_text.errors import ParameterError
 from dystress_text.files.whole import versions
+from dystress_text.report.page import leave_report, render_page
+from dystress_text.report.runs import read_finished
 from dystress_text.training.accelerator import describe, evaluation_dtype
 from dystress_text.training.build_loss import build_rule, learned_group
 from dystress_text.training.presets import paper_row
@@ -29,50 +30,64 @@ from vision.data.loading import load_images
 from vision.data.sources import NoSuchSplitError
 from vision.data.views import RandomViews
 from vision.evaluation.features import transform_of
-from vision.evaluation.knn import online_knn
+from vision.evaluation.knn import OnlineKnn
+from vision.evaluation.table import page_tables
 from vision.pretraining.allocator import keep_freed_memory
-from vision.pretraining.build_task import encoder_of, make_optimizer, objective_of, task_of
+from vision.pretraining.build_task import make_optimizer, objective_of, prepared, task_of
 from vision.pretraining.presets import PRESETS
-from vision.pretraining.settings import (
-    SMALLEST_CROP,
-    WITHOUT_TEMPERATURE,
-    PretrainSettings,
-    VisionSettings,
-)
-from vision.pretraining.task import Evaluate, PretrainTask
-from vision.resnet import ImageInput
+from vision.pretraining.settings import SMALLEST_CROP, WITHOUT_TEMPERATURE, PretrainSettings
+from vision.pretraining.task import PretrainTask
+from vision.resnet import ImageInput, build_encoder
 
-Publish = Callable[[Path, Temperature | None], str]
+CPU_BANK, CPU_QUERIES = 10_000, 2_000  # images that a CPU's evaluation while training takes: all would take minutes
 
 
-@dataclass(kw_only=True)
 class VisionRun(Run):
-    """A run on images.
+    """A run on images; build it on all processes.
 
-    Attributes:
-        settings: of the run.
-        publish: leaves a page in the run's folder, and returns a line about it.
+    Args:
+        settings: as parsed.
         accelerator: of the run.
     """
 
     task: PretrainTask
-    settings: PretrainSettings
-    publish: Publish
-    accelerator: Accelerator
 
-    def __post_init__(self) -> None:
-        images, objective, settings = self.task.views.images, self.task.objective, self.settings
+    def __init__(self, settings: PretrainSettings, accelerator: Accelerator) -> None:
+        self.settings, self.accelerator = settings, accelerator
+        vision, engine = settings.vision, settings.engine
+        batch = global_batch_size(engine, accelerator.num_processes)
+        check_batch(settings, batch, accelerator.num_processes)
+        if accelerator.device.type == "cpu":
+            keep_freed_memory()
+        set_seed(engine.seed)
+        encoder = build_encoder(vision.architecture, vision.stem, vision.projector, vision.out_dim)
+        prepared(encoder, vision, accelerator)
+        objective = objective_of(settings, accelerator)
+        images = load_images(
+            vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size, vision.train_list
+        )
+        encoder.input = ImageInput(vision.image_size, crop_of(images.size, vision.image_size), *mean_std(images))
+        images = images.sample(vision.max_train_samples, engine.seed)
+        knn = _online_knn(settings, images, encoder.input, accelerator)
+        if engine.metric_for_best_model not in (None, f"knn{vision.knn_k}" if knn else None):
+            reason = f"known is knn{vision.knn_k}" if knn else "there is no online evaluation (knn_k)"
+            raise ParameterError("metric_for_best_model", f"{engine.metric_for_best_model!r} is not measured; {reason}")
+        views = _views(settings, images, encoder.input)
+        self.task = task_of(settings, encoder, views, objective, knn, accelerator)
+        self.make_optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=batch)
         self.samples, self.options = len(images), settings.options()
-        self.best_metric = settings.engine.metric_for_best_model
+        self.best_metric = engine.metric_for_best_model
+        self.temperature: Temperature | None = None
         if isinstance(objective, ContrastiveLoss):
+            self.temperature = objective.temperature
             self.learned_temperature = learned_group(objective, settings.loss)
         self.data_id = f"{images.name}, {len(images)} images, {images.checksum()}"
         self.record = {
             "program": IMAGE_PROGRAM,
             "settings": self.options,
-            "objective": settings.loss.objective if self.temperature is None else type(objective).__name__,
-            "temperature": None if self.temperature is None else repr(self.temperature),
-            "temperature_parameters": None if self.temperature is None else self.temperature.values(),
+            "objective": type(objective).__name__ if self.temperature else settings.loss.objective,
+            "temperature": repr(self.temperature) if self.temperature else None,
+            "temperature_parameters": self.temperature.values() if self.temperature else None,
             "data": {
                 "name": images.name,
                 "variant": images.variant,
@@ -80,91 +95,74 @@ class VisionRun(Run):
                 "classes": len(images.classes),
                 "corrupt": images.corrupt,
                 "loaded_size": images.size,
+                "knn_bank": None if knn is None else len(knn.bank),
+                "knn_queries": None if knn is None else len(knn.queries),
             },
             "versions": versions("kornia", "pytorch_optimizer", "pillow"),
             **paper_row(
                 PRESETS[settings.preset],
                 settings,
-                self.accelerator.num_processes,
+                accelerator.num_processes,
                 lambda loss: None if loss.objective in WITHOUT_TEMPERATURE else build_rule(loss),
                 not_compared=("eval_steps", "evaluation_strategy"),  # they matter to a best model alone
             ),
         }
 
-    @property
-    def temperature(self) -> Temperature | None:
-        """The objective's temperature; None for an objective without one."""
-        objective = self.task.objective
-        return objective.temperature if isinstance(objective, ContrastiveLoss) else None
-
     def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
-        images, name = self.task.views.images, self.settings.loss.objective
+        images, name = self.task.views.images, self.record["objective"]
         place = f"at {images.size} x {images.size}" if images.pictures is None else "cropped from the whole picture"
-        _say(f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}")
-        if self.task.online is None and self.settings.vision.knn_k > 0:
-            _say("no test split with labels: no accuracy while training")
-        _say(name if self.temperature is None else f"{type(self.task.objective).__name__} with {self.temperature}")
-        _say(f"{steps:,} steps of {batch_size} images on {describe(self.accelerator)}")
+        lines = [f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}"]
+        knn = self.task.online
+        if knn is not None:
+            told = f"{len(knn.bank):,} training images vote on {len(knn.queries):,} test images"
+            lines.append(f"kNN while training: {told}")
+        elif self.settings.vision.knn_k > 0:
+            lines.append("no test split with labels: no accuracy while training")
+        lines.append(f"{name} with {self.temperature}" if self.temperature else name)
+        lines.append(f"{steps:,} steps of {batch_size} images on {describe(self.accelerator)}")
+        print(*lines, sep="\n", flush=True)
         self.record["untrained"] = before.get("untrained") or dict(self.task.evaluate())
 
     def finish(self, samples_per_second: float, output: Path) -> None:
-        self.record["images_per_second"] = round(samples_per_second, 1)
-        write_record(output, self.record)
         record = self.record
-        _say(
-            f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "
-            f"peak memory {record['peak_memory_gb']:.2f} GB"
-        )
+        record["images_per_second"] = round(samples_per_second, 1)
+        write_record(output, record)
+
+        def page() -> str:
+            (finished,), _ = read_finished([output])
+            return render_page([(finished, self.temperature)], page_tables(finished.record))
+
         variant = record["data"]["variant"]
-        for metric, value in record["trained"].items():
-            note = "" if variant is None else f"  ({variant})"
-            _say(f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}")
-        _say(f"\npython vision/evaluate.py --model {output} evaluates the encoder.")
-        _say(self.publish(output, self.temperature))
+        note = "" if variant is None else f"  ({variant})"
+        print(
+            f"{record['images_per_second']:,.0f} images/s, {record['train_seconds']:,.0f} s of training, "
+            f"peak memory {record['peak_memory_gb']:.2f} GB",
+            *(
+                f"{metric}: untrained {record['untrained'][metric]:.2f}, trained {value:.2f}{note}"
+                for metric, value in record["trained"].items()
+            ),
+            f"\npython vision/evaluate.py --model {output} evaluates the encoder.",
+            leave_report(output, page),
+            sep="\n",
+            flush=True,
+        )
 
 
-def build_vision_run(settings: PretrainSettings, accelerator: Accelerator, publish: Publish) -> VisionRun:
-    """Load what a run of images needs: its images, its encoder, and its evaluation; called on all processes."""
-    vision, engine = settings.vision, settings.engine
-    batch = global_batch_size(engine, accelerator.num_processes)
-    check_batch(settings, batch, accelerator.num_processes)
-    if accelerator.device.type == "cpu":
-        keep_freed_memory()
-    set_seed(engine.seed)
-    encoder = encoder_of(vision, accelerator)
-    objective = objective_of(settings, accelerator)
-    images = load_images(
-        vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size, vision.train_list
-    )
-    mean, std = mean_std(images)
-    encoder.input = ImageInput(vision.image_size, crop_of(images.size, vision.image_size), mean, std)
-    images = images.sample(vision.max_train_samples, engine.seed)
-    knn = _online_knn(vision, images, encoder.input, accelerator)
-    if engine.metric_for_best_model not in (None, f"knn{vision.knn_k}" if knn else None):
-        reason = f"known is knn{vision.knn_k}" if knn else "there is no online evaluation (knn_k)"
-        raise ParameterError("metric_for_best_model", f"{engine.metric_for_best_model!r} is not measured; {reason}")
-    augment = SimclrAugment(RandomCrop(vision.image_size, vision.min_scale), mean, std, vision.jitter, vision.blur)
-    augment = augment.to(accelerator.device)
-    small = copy.deepcopy(augment)  # DINO's, coloured as the others, with areas up to where the large ones begin
-    small.crop = RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale)
+def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:
+    """Two views of each image, and the small ones of DINO."""
+    vision, crop = settings.vision, RandomCrop(settings.vision.image_size, settings.vision.min_scale)
+    augment = SimclrAugment(crop, image_input.mean, image_input.std, vision.jitter, vision.blur)
+    # coloured as the others, with areas up to where the large ones begin
+    small = replace(augment, crop=RandomCrop(vision.small_crop_size, SMALLEST_CROP, vision.min_scale))
     others = ((small, vision.small_crops),) if vision.small_crops else ()
-    views = RandomViews(images, augment, 2, engine.seed, others)
-    task = task_of(settings, encoder, views, objective, knn, accelerator)
-    optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=batch)
-    return VisionRun(
-        task=task,
-        samples=len(images),
-        make_optimizer=optimizer,
-        settings=settings,
-        publish=publish,
-        accelerator=accelerator,
-    )
+    return RandomViews(images, augment, 2, settings.engine.seed, others)
 
 
 def _online_knn(
-    vision: VisionSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
-) -> Evaluate | None:
+    settings: PretrainSettings, images: ImageSet, image_input: ImageInput, accelerator: Accelerator
+) -> OnlineKnn | None:
     """The evaluation while training; None without labels or a test split."""
+    vision = settings.vision
     if vision.knn_k == 0 or images.labels is None:
         return None
     try:
@@ -173,12 +171,15 @@ def _online_knn(
         return None
     if queries.labels is None:
         return None
+    if accelerator.device.type == "cpu":
+        images = images.sample(CPU_BANK, settings.engine.seed)
+        queries = queries.sample(CPU_QUERIES, settings.engine.seed)
     if vision.knn_k > len(images):
         raise ParameterError(
             "knn_k", f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
         )
     transform, dtype = transform_of(image_input), evaluation_dtype(accelerator)
-    return partial(online_knn, bank=images, queries=queries, transform=transform, k=vision.knn_k, dtype=dtype)
+    return OnlineKnn(images, queries, transform, vision.knn_k, dtype)
 
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
@@ -195,7 +196,3 @@ def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
             f"objective 'w_mse' whitens {vision.out_dim} dimensions, for which the batch must have more images than "
             f"that, but it has {batch}; {max(1, batch // 2)} is the usual half",
         )
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

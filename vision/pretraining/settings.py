@@ -24,7 +24,6 @@ from vision.pretraining.presets import VISION
 from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
 
 WITHOUT_TEMPERATURE = tuple(NEGATIVE_FREE)
-VISION_OBJECTIVES = (*OBJECTIVES, "queue", *WITHOUT_TEMPERATURE)
 WITH_FOLLOWER = ("queue", "byol", "dino")  # a second encoder follows the trained one by --key_momentum
 SMALLEST_CROP = 0.05  # share of an image's area; DINO's
 _OBJECTIVES_WITH = {"queue_size": ("queue",), "key_momentum": WITH_FOLLOWER, "small_crops": ("dino",)}
@@ -104,7 +103,7 @@ class VisionLossSettings(LossSettings):
     objective: str = option(
         "ntxent",
         f"The objective; queue is MoCo v2's. No negatives and no temperature have {', '.join(WITHOUT_TEMPERATURE)}.",
-        choices=VISION_OBJECTIVES,
+        choices=(*OBJECTIVES, "queue", *WITHOUT_TEMPERATURE),
     )
     temperature: str | None = reworded(
         LossSettings,

@@ -21,12 +21,12 @@ from dystress_text.core.vectors import at_least_fp32
 from dystress_text.errors import TrainingError
 from dystress_text.training.batches import Batch, Embeddings
 from vision.data.views import RandomViews
+from vision.evaluation.knn import OnlineKnn
 from vision.pretraining.negative_free import PROTOTYPES
 from vision.resnet import ImageEncoder, save_encoder
 
 PREDICTOR_HIDDEN = 4096  # BYOL's
 
-Evaluate = Callable[[ImageEncoder], Mapping[str, float]]
 Autocast = Callable[[], AbstractContextManager[Any]]  # such as accelerate's ``autocast``
 
 
@@ -50,7 +50,7 @@ class PretrainTask:
     views: RandomViews
     objective: nn.Module
     one_pass: bool = False
-    online: Evaluate | None = None
+    online: OnlineKnn | None = None
     card: str = ""
 
     def __post_init__(self) -> None:

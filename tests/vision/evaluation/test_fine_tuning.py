@@ -5,11 +5,10 @@ import torch
 from encoder_cases import as_float, colour_images, tiny_encoder, whole
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from vision.evaluation.features import evaluating
 from vision.evaluation.fine_tuning import (
-    Classifier,
     FineTuningRecipe,
     fine_tune,
+    new_classifier,
     parse_class_weights,
     score_classifier,
     weights_of,
@@ -20,9 +19,9 @@ from vision.evaluation.fine_tuning import (
 def test_a_step_is_plain_gradient_descent_on_the_weighted_loss(classes, weights):
     encoder, train = tiny_encoder(), colour_images(12, classes)
     recipe = FineTuningRecipe(epochs=1, batch_size=12)
-    model, loss = fine_tune(encoder, whole(train), weights, recipe, seed=5)
+    model, loss = fine_tune(encoder, whole(train), weights_of(weights, train.classes), recipe, seed=5)
 
-    truth = Classifier(encoder, classes, seed=5).train()
+    truth = new_classifier(encoder, classes, seed=5).train()
     log_odds = truth(as_float(train.images)).double()
     each = torch.tensor([weights.get("abc"[label], 1.0) for label in train.labels.tolist()])
     if classes == 2:
@@ -39,11 +38,11 @@ def test_a_step_is_plain_gradient_descent_on_the_weighted_loss(classes, weights)
 @pytest.mark.parametrize("classes", [2, 3])
 def test_it_learns_and_its_figures_are_scikit_learns(classes):
     train, test = colour_images(60, classes), colour_images(31, classes, seed=1)
-    model, _ = fine_tune(tiny_encoder(), whole(train), {}, FineTuningRecipe(8, 8, learning_rate=0.05))
+    model, _ = fine_tune(tiny_encoder(), whole(train), torch.ones(classes), FineTuningRecipe(8, 8, learning_rate=0.05))
     found = score_classifier(model, test, as_float, batch_size=7)
     assert found["accuracy"]["top1"] > 90
-    with evaluating(model), torch.no_grad():
-        logits = model(as_float(test.images))
+    with torch.no_grad():
+        logits = model.eval()(as_float(test.images))
     if classes == 3:
         assert found["accuracy"]["top1"] == pytest.approx(
             100 * (logits.argmax(1) == test.labels).double().mean().item()

@@ -46,7 +46,7 @@ def test_l2_equals_scikit_learn_where_it_defines_neighbours(draw, k, dtype):
     defined = (distances[:, k - 1] < distances[:, k]).numpy()
     assert defined.sum() >= 10
     theirs = KNeighborsClassifier(k, weights="distance", algorithm="kd_tree").fit(bank.double().numpy(), labels.numpy())
-    votes = l2_votes(bank.to(dtype), labels, queries.to(dtype), int(labels.max()) + 1, k)
+    votes = l2_votes(bank.to(dtype), labels, queries.to(dtype), int(labels.max()) + 1, (1, k, 12))[k]
     shares = (votes / votes.sum(1, keepdim=True)).numpy()[defined]
     assert shares == pytest.approx(theirs.predict_proba(queries.double().numpy())[defined], abs=1e-6)
 

@@ -1,13 +1,11 @@
 """A step of pre-training with every tensor on the meta device, augmentation included, for want of a GPU."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from meta_cases import META, leave_autocast_out, step, to_meta
 
 from dystress_text.training.accelerator import make_accelerator
-from vision.pretraining.run import build_vision_run
+from vision.pretraining.run import VisionRun
 from vision.pretraining.settings import WITHOUT_TEMPERATURE
 from vision.train import parse
 
@@ -16,13 +14,10 @@ SHORT = ["--preset=quickstart", "--max_train_samples=64", "--train_batch_size=16
 
 @pytest.mark.parametrize("objective", ["ntxent", "infonce", "dcl", "dclw", "queue", *WITHOUT_TEMPERATURE])
 def test_a_step(objective, tmp_path, monkeypatch):
-    """Encoder, objective and views are moved; the images stay on the CPU."""
+    """Encoder and objective are moved; the images stay on the CPU, and their views follow their batch."""
     leave_autocast_out(monkeypatch)
     settings = parse([*SHORT, f"--objective={objective}", f"--output_dir={tmp_path / 'out'}", "--blur=true"])
-    task = build_vision_run(settings, make_accelerator(settings.engine), lambda *_: None).task
+    task = VisionRun(settings, make_accelerator(settings.engine)).task
     to_meta(task)
-    views = task.views
-    others = tuple((augment.to(META), count) for augment, count in views.others)
-    task.views = replace(views, augment=views.augment.to(META), others=others)
     # torch's fused optimisers do not know the meta device
     assert step(task, 16, lambda network: torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)).device == META

@@ -41,16 +41,20 @@ def run(folder, output, *flags):
 # ntxent, dcl and dclw are built alike; macl has a temperature with a state
 @pytest.mark.parametrize("objective", ["queue", "macl"])
 @pytest.mark.usefixtures("with_pictures")
-def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsys):
+def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("vision.pretraining.run.CPU_BANK", 12)
+    monkeypatch.setattr("vision.pretraining.run.CPU_QUERIES", 3)
     flags = ["--objective", objective, "--max_steps", "3", "--log_similarity"]
     flags += ["--queue_size", "16"] if objective == "queue" else []
     assert run(folder, tmp_path / "out", *flags) == 0
     said = capsys.readouterr().out
     assert "24 images of pictures, 2 classes" in said
+    assert "kNN while training: 12 training images vote on 3 test images" in said
     assert "knn5: untrained" in said
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["program"] == "vision/train.py"
-    assert set(record["trained"]) == {"knn5"}
+    assert (record["data"]["knn_bank"], record["data"]["knn_queries"]) == (12, 3)
+    assert record["trained"]["knn5"] * 3 / 100 == pytest.approx(round(record["trained"]["knn5"] * 3 / 100))
     lines = [json.loads(line) for line in (tmp_path / "out" / "similarity.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert all(-1 <= line["negative"] <= 1 and 0.02 < line["tau_negative"] < 1 for line in lines)
