@@ -30,20 +30,11 @@ def make_parser() -> SettingsParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     transformers.utils.logging.set_verbosity_error()
-<<<<<<< HEAD
-
-    def work() -> bool:
-        run(*make_parser().settings(argv))
-        return True
-
-    return exit_code("evaluate.py", work, "interrupted; the result file holds what was finished")
-=======
     return exit_code(
         "evaluate.py",
-        lambda: run(EvaluationSettings(**vars(make_parser().parse_args(argv)))),
+        lambda: run(*make_parser().settings(argv)),
         "interrupted; the result file holds what was finished",
     )
->>>>>>> main
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def test_every_name_builds_and_its_constructors_options_are_settings():
 def test_what_is_read_from_the_sources_is_what_inspection_finds():
     classes = core_classes()
     assert {name: cls.__name__ for name, cls in registry.TEMPERATURES.items()} == TEMPERATURES
-    assert PROFILES == [n for n, cls in registry.TEMPERATURES.items() if issubclass(cls, core.ProfileTemperature)]
+    assert [n for n, cls in registry.TEMPERATURES.items() if issubclass(cls, core.ProfileTemperature)] == PROFILES
     for name in (*TEMPERATURES.values(), *RULES.values(), *OBJECTIVES.values()):
         constructor = getattr(core, name)
         found = inspect.signature(constructor).parameters
