@@ -89,13 +89,14 @@ def lies_in(value: object, interval: str) -> bool:
 
 
 class SettingsParser(OneLineParser):
-    """A parser whose options are the fields of dataclasses, each of which is a group with a name."""
+    """A parser whose options are the fields of dataclasses, each a group if it has ``_argument_group_name``."""
 
     def __init__(self, groups: Sequence[Any], prog: str, description: str | None = None, **more: Any) -> None:
         super().__init__(prog, description, **more)
         self._groups = groups
         for group in groups:
-            hints, add = get_type_hints(group), self.add_argument_group(group._argument_group_name).add_argument
+            title = getattr(group, "_argument_group_name", None)
+            hints, add = get_type_hints(group), (self.add_argument_group(title) if title else self).add_argument
             for entry in fields(group):
                 _add_option(add, entry, hints[entry.name])
 
