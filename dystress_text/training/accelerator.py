@@ -104,6 +104,12 @@ def set_kernels(deterministic: bool) -> None:
     torch.use_deterministic_algorithms(deterministic)
 
 
+def device_alone() -> torch.device:
+    """The device of a program of one process: a GPU if there is one, unless ACCELERATE_USE_CPU says otherwise."""
+    gpu = torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
+    return torch.device("cuda" if gpu else "cpu")
+
+
 def resolve_precision(name: str) -> str:
     """Resolve ``auto`` to the launcher's precision, else to one in which this machine is fast.
 
@@ -114,7 +120,7 @@ def resolve_precision(name: str) -> str:
     of_launcher = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
     if of_launcher not in ("", "no"):  # "no" is the launcher's default, so it counts as not set
         return of_launcher
-    if torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU"):
+    if device_alone().type == "cuda":
         fast = name == "auto" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if fast else "fp16"
     tiles = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # private functions of torch; without them fp32

@@ -294,7 +294,7 @@ class Trainer:
         metrics = dict(self.task.evaluate())
         if metrics:
             self._log(LOG, state.step, metrics)
-        value = metrics[name] if name and metrics else None
+        value = metrics.get(name, math.nan) if name and metrics else None
         if value is not None and not (state.best_metric is None or value > state.best_metric):
             return
         if value is not None and math.isnan(value):
