@@ -190,12 +190,13 @@ def readable(name_or_path: str) -> Iterator[None]:
         raise UserError(f"cannot load {name_or_path!r}: {reason_of(error)}") from error
 
 
-def check_loaded(name: str, transformer: nn.Module) -> None:
+def check_loaded(name: str, transformer: nn.Module | None) -> None:
     """Refuse the encoder of a sentence-transformers model some of whose weights its files lack."""
     if isinstance(transformer, PreTrainedModel):
         source: dict[str, Any] = {"local_files_only": not hub_reachable(), "output_loading_info": True}
+        kind: Any = type(transformer)
         with suppress(OSError):  # its files lie in a folder of their own, as old releases wrote them
-            check_weights(name, type(transformer).from_pretrained(name, config=transformer.config, **source)[1])
+            check_weights(name, kind.from_pretrained(name, config=transformer.config, **source)[1])
 
 
 def check_weights(name: str, info: Mapping[str, Any]) -> None:
