@@ -194,9 +194,9 @@ def check_loaded(name: str, transformer: nn.Module | None) -> None:
     """Refuse the encoder of a sentence-transformers model some of whose weights its files lack."""
     if isinstance(transformer, PreTrainedModel):
         source: dict[str, Any] = {"local_files_only": not hub_reachable(), "output_loading_info": True}
-        kind: Any = type(transformer)
         with suppress(OSError):  # its files lie in a folder of their own, as old releases wrote them
-            check_weights(name, kind.from_pretrained(name, config=transformer.config, **source)[1])
+            loaded: Any = type(transformer).from_pretrained(name, config=transformer.config, **source)
+            check_weights(name, loaded[1])
 
 
 def check_weights(name: str, info: Mapping[str, Any]) -> None:

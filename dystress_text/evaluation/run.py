@@ -282,7 +282,8 @@ def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path
     results.geometry = {"set": pairs.name, "sentences": len(pairs.sentences), **asdict(measured)}
     print(
         f"\n{_said(settings, results, pairs.name)}, {len(pairs.sentences):,} distinct sentences: alignment "
-        f"{measured.alignment:.4f} (pairs scored above 4), uniformity {measured.uniformity:.4f}, Spearman {measured.spearman:.2f}"
+        f"{measured.alignment:.4f} (pairs scored above 4), uniformity {measured.uniformity:.4f}, Spearman "
+        f"{measured.spearman:.2f}"
     )
 
 

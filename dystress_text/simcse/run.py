@@ -72,7 +72,7 @@ class TextRun(Run):
             self.text = training_text(text)
         if self.text.columns < 3 and text.hard_negative_weight != 0:
             raise ParameterError("hard_negative_weight", "this run has no hard negatives; supervised reads them")
-        self.evaluation = build_evaluation(settings.evaluation, text.data_dir)
+        self.evaluation = build_evaluation(settings.evaluation, text.data_dir, text.tsv_quoting)
         self.best_metric = self.evaluation.best_metric(engine.metric_for_best_model)
         self.dev = next(iter(self.evaluation.pairs), None)  # the set that table and page show
         set_seed(engine.seed)

@@ -75,6 +75,9 @@ class TextSettings:
         "of a data set on the hub; default Wiki1M.",
     )
     text_column: str | None = option(None, "Column of a table; default its only one, or text, sentence or sent0.")
+    tsv_quoting: bool | None = option(
+        None, "Quotation marks in .tsv files stand around cells, as pandas writes them; default no, as in GLUE's files."
+    )
     supervised: bool = option(
         False,
         "A row of the table is an anchor, its positive, and any number of hard negatives; each sentence is "

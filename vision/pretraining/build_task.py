@@ -93,5 +93,6 @@ def make_optimizer(
         return torch.optim.SGD(trainable, lr=rate, momentum=0.9, weight_decay=engine.weight_decay, fused=True)
     groups = parameter_groups(network, engine.weight_decay)
     if vision.optimizer == "lars":
-        return LARS(groups, lr=rate, momentum=0.9)
+        groups[1]["lr"] = rate * vision.bias_lr_ratio
+        return LARS(groups, lr=rate, momentum=0.9, trust_coefficient=vision.trust_coefficient)
     return torch.optim.AdamW(groups, lr=rate, fused=True)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from conftest import reset_accelerator
 from encoder_cases import colour_images, tiny_encoder
 from processes import spawn
+from safetensors.torch import load_file
 from torch import nn
 
 from dystress_text.core import CosineTemperature, NTXentLoss, ProcessGather, QueueInfoNCELoss
@@ -34,22 +35,6 @@ class TurningViews(RandomViews):
         return [images, images.flip(2)]
 
 
-class Unsaved:
-    def evaluate(self):
-        return {}
-
-    def save(self, folder):
-        torch.save(self.model.state_dict(), folder / "weights.pt")
-
-
-class Views(Unsaved, PretrainTask):
-    pass
-
-
-class Queue(Unsaved, QueueTask):
-    pass
-
-
 KINDS = ("views", "queue")
 
 
@@ -68,12 +53,12 @@ def train(folder, kind):
     images = colour_images(IMAGES)
     if kind == "views":
         objective = NTXentLoss(CosineTemperature(0.1, 0.2), gather=gather)
-        task = Views(encoder, TurningViews(images, None), objective)
+        task = PretrainTask(encoder, TurningViews(images, None), objective)
     else:
         objective = QueueInfoNCELoss(CosineTemperature(0.1, 0.2), 24, 16, gather=gather).double()
         torch.manual_seed(3)
         objective.queue.copy_(F.normalize(torch.randn(objective.queue.shape, dtype=torch.float64), dim=-1))
-        task = Queue(encoder, TurningViews(images, None), objective, momentum=0.9, autocast=accelerator.autocast)
+        task = QueueTask(encoder, TurningViews(images, None), objective, momentum=0.9, autocast=accelerator.autocast)
     vision = VisionSettings(optimizer="sgd")
     run = Run(
         task=task, samples=IMAGES, make_optimizer=lambda network: make_optimizer(network, settings, vision, BATCH)
@@ -90,7 +75,7 @@ def train_all(folder):
 
 def results(folder):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    state = torch.load(folder / "weights.pt")
+    state = load_file(folder / "model.safetensors") | load_file(folder / "projector.safetensors")
     weights = torch.cat([w.flatten() for n, w in state.items() if "running" not in n and w.is_floating_point()])
     running = torch.cat([w.flatten() for name, w in state.items() if "running" in name])
     return torch.tensor([line["loss"] for line in lines], dtype=torch.float64), weights, running
