@@ -3,6 +3,7 @@
     dystress senteval --model out/
     dystress senteval --model out/ --suite mini        # small sets that come with the package
     dystress senteval --model bert-base-uncased --pooler_type avg --tasks sts MR TREC --compare
+    dystress senteval --model bert-base-uncased out/ --pooler_type cls      # a row for each
     dystress senteval --model princeton-nlp/sup-simcse-bert-base-uncased --pooler_type pooler
 
 ``python eval/senteval.py`` is the same in a checkout.
@@ -60,8 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
         settings = SentEvalSettings(**vars(make_parser().parse_args(words)))
         complete = run(settings, PUBLISHED)
-        if (Path(settings.model) / REPORT).is_file():  # the page of a run shows results
-            print(leave_text_report(Path(settings.model)))
+        for model in map(Path, settings.model):
+            if (model / REPORT).is_file():  # the page of a run shows results
+                print(leave_text_report(model))
         return complete
 
     return exit_code("dystress senteval", work, "interrupted; the result file holds what was finished")

@@ -124,10 +124,14 @@ def parse_settings(
 def _defaults_from(argv: Sequence[str], preset: Mapping[str, Any], own_temperature: Sequence[str]) -> dict[str, Any]:
     """A preset's settings, without its temperature if the command line names one or an objective with its own.
 
+    Its length does not apply either if the command line names steps or epochs.
+
     If both temperatures are profiles, the preset's tau_min and tau_max stay. Its objective takes its own options along.
     """
     line = " ".join(argv)
     left_out: set[str] = set(OF_AN_OBJECTIVE) if re.search(r"--objective\b", line) else set()
+    if re.search(r"--(max_steps|num_train_epochs)\b", line):
+        left_out |= {"max_epochs"} | ({"max_steps"} if "--num_train_epochs" in line else set())
     if re.search(rf"--(temp|temperature)\b|--objective[= ]({'|'.join(own_temperature)})(?!\S)", line):
         left_out |= {"temperature", *TEMPERATURE_OPTIONS}
         named = re.findall(r"--temperature[= ](\S+)", line)

@@ -142,6 +142,9 @@ class EngineSettings:
     seed: int = option(42, "Seed of everything: initialisation, order, dropout.", interval="[0, 4294967296)")
     num_train_epochs: float = option(1, "Passes over the data; 0.5 is half of one.", interval="(0, 4294967296)")
     max_steps: int = option(-1, "Optimiser steps, instead of epochs if positive.", interval="[-1, inf)")
+    max_epochs: float | None = option(
+        None, "Most passes over the data, however many steps are asked for.", interval="(0, 4294967296)"
+    )
     train_batch_size: int = option(
         64, "Samples per batch over all processes: the global batch, which has the negatives."
     )

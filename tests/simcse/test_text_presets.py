@@ -42,6 +42,17 @@ def test_the_temperature_is_the_names_and_one_on_the_command_line_replaces_it():
     assert repr(macl.temperature) == repr(objective("paper", "--objective=macl").temperature)
 
 
+def test_steps_or_epochs_that_are_named_replace_the_length_of_a_preset():
+    for flags, length in (
+        ([], (1000, 10, 1)),
+        (["--max_steps=7"], (7, None, 1)),
+        (["--num_train_epochs", "3"], (-1, None, 3)),
+        (["--num_train_epochs=3", "--max_steps=7"], (7, None, 3)),
+    ):
+        engine = parse(["--preset=small", *flags]).engine
+        assert (engine.max_steps, engine.max_epochs, engine.num_train_epochs) == length
+
+
 def test_misprinted_averages_are_computed_and_said():
     for row in ROWS:
         wrong = row.name in MISPRINTED
