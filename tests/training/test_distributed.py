@@ -34,6 +34,7 @@ from dystress_text.errors import UserError
 from dystress_text.simcse.corpus import TextFile, load_corpus
 from dystress_text.training.accelerator import StopSignals, _check_launch, make_accelerator, on_main_process
 from dystress_text.training.settings import EngineSettings
+from dystress_text.training.trainer import run as run_engine
 
 STEPS, BATCH, SENTENCES = 20, 8, 67  # 8 batches an epoch and 3 sentences that sit it out: two and a half epochs
 
@@ -143,6 +144,25 @@ def wait_for_an_evaluation():
 
 def test_an_evaluation_may_take_longer_than_the_default_timeout():
     spawn(2, wait_for_an_evaluation)
+
+
+def build_alone(accelerator):
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        raise UserError("no data")
+    accelerator.wait_for_everyone()
+
+
+def end_early(folder):
+    with pytest.raises(UserError) as caught:
+        run_engine(EngineSettings(output_dir=str(folder)), build_alone)
+    said = "no data", "before the first step: another process of this run is gone; its last output says why"
+    assert str(caught.value) == said[int(os.environ["RANK"])]
+    os._exit(0)
+
+
+def test_an_error_of_one_process_before_the_first_step_is_a_line_of_the_others(tmp_path):
+    spawn(2, end_early, tmp_path)
 
 
 def stop_one(folder):
