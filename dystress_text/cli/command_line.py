@@ -12,34 +12,46 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from dystress_text.errors import Interrupted, ParameterError, UserError
+from dystress_text.errors import Interrupted, ParameterError, UserError, meant
 
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
 _SHORTEST = 8  # a shorter value is not a token, and replacing it would hide ordinary words
 
 
-class OneLineErrors:
-    """A mixin for parsers: raises a one-line error where argparse would print its whole usage."""
+class OneLineParser(argparse.ArgumentParser):
+    """A parser that shows a program's docstring unchanged as help and whose errors are one line.
+
+    Options have no abbreviations; dashes within a name count as underscores.
+    """
+
+    def __init__(self, prog: str, description: str | None = None, **more: Any) -> None:
+        more = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **more}
+        super().__init__(prog=prog, description=description, **more)
+        self._negative_number_matcher = re.compile(r"-\.?\d")  # so that -1:0.03 is a value and not an option
 
     def error(self, message: str) -> NoReturn:
-        """Raise the message."""
+        """Raise the message, where argparse would print its whole usage."""
         raise UserError(f"{message} (see --help)")
 
+    def spelled(self, words: Sequence[str]) -> list[str]:
+        """A command line with the options' own spelling; an unknown option is refused, and the nearest one named."""
+        options, found = self._option_string_actions, list(words)
+        for i, word in enumerate(found[: found.index("--") if "--" in found else None]):
+            name, equals, value = word.partition("=")
+            ours = f"--{name[2:].replace('-', '_')}"
+            if name.startswith("--") and ours in options:
+                found[i] = f"{ours}{equals}{value}"
+            elif name.startswith("--") and " " not in word:  # with a space argparse takes it for a value
+                raise UserError(f"unknown option {name}{meant(name, options) or ' (see --help)'}")
+        return found
 
-class OneLineParser(OneLineErrors, argparse.ArgumentParser):
-    """A parser that shows a program's docstring unchanged as help and refuses abbreviated options."""
-
-    def __init__(self, prog: str, description: str | None) -> None:
-        super().__init__(
-            prog=prog,
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, which all its ways to parse call."""
+        return super().parse_known_args(self.spelled(sys.argv[1:] if args is None else args), namespace)
 
 
 def without_tokens(text: str) -> str:

@@ -5,15 +5,15 @@ Code that comes with a model is never run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -26,7 +26,7 @@ from transformers import (
 
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.pooling import AVERAGED, layer_weights
-from dystress_text.encoders.saving import MODULES
+from dystress_text.encoders.saving import MODULES, quiet
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.files.hub import hub_reachable
 
@@ -86,6 +86,7 @@ def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrain
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, **source)
         if transformer.config.is_encoder_decoder:
             raise UserError(f"{name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed")
+        check_weights(name_or_path, info)
         _check_vocabulary(name_or_path, tokenizer, transformer)
         pooler = None if _POOLER in info["missing_keys"] else pooler_dense(transformer)
         left = tuple(sorted({name.split(".")[0] for name in info["unexpected_keys"]}))
@@ -98,7 +99,7 @@ def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
     One that is more than that is refused: the encoder must give the vectors that sentence-transformers gives.
     """
     found = load_pretrained(name_or_path, dropout)
-    if not _is_sentence_transformer(name_or_path):
+    if not is_sentence_transformer(name_or_path):
         return found
     with readable(name_or_path), torch.random.fork_rng(devices=[]):
         model = load_sentence_transformer(name_or_path, "cpu")
@@ -177,13 +178,37 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
 
 @contextmanager
 def readable(name_or_path: str) -> Iterator[None]:
-    """Turn any error inside into one line that says what cannot be loaded."""
+    """Turn any error inside into one line that says what cannot be loaded, and let transformers say nothing else."""
     try:
-        yield
+        with quiet():
+            yield
     except UserError:
         raise
+    except HFValidationError as error:
+        raise UserError(f"{name_or_path!r} is no folder, and no name on the hub has this form") from error
     except Exception as error:  # damaged files raise errors of many libraries
         raise UserError(f"cannot load {name_or_path!r}: {reason_of(error)}") from error
+
+
+def check_loaded(name: str, transformer: nn.Module | None) -> None:
+    """Refuse the encoder of a sentence-transformers model some of whose weights its files lack."""
+    if isinstance(transformer, PreTrainedModel):
+        source: dict[str, Any] = {"local_files_only": not hub_reachable(), "output_loading_info": True}
+        with suppress(OSError):  # its files lie in a folder of their own, as old releases wrote them
+            loaded: Any = type(transformer).from_pretrained(name, config=transformer.config, **source)
+            check_weights(name, loaded[1])
+
+
+def check_weights(name: str, info: Mapping[str, Any]) -> None:
+    """Refuse an encoder some of whose weights its files lack; a pooler's may be missing, since pooling needs none.
+
+    Args:
+        name: folder or hub name.
+        info: what ``from_pretrained`` tells with ``output_loading_info``.
+    """
+    missing = info["missing_keys"]
+    if own := sorted(key for key in missing if not key.startswith("pooler.")):
+        raise UserError(f"{name!r} lacks weights of its encoder, {len(own)} in all, such as {own[0]}")
 
 
 def pooler_dense(transformer: PreTrainedModel) -> nn.Linear | None:
@@ -193,7 +218,8 @@ def pooler_dense(transformer: PreTrainedModel) -> nn.Linear | None:
     return cast(nn.Linear, pooler.dense) if is_tanh else None
 
 
-def _is_sentence_transformer(name_or_path: str) -> bool:
+def is_sentence_transformer(name_or_path: str) -> bool:
+    """Whether a folder, or a name on the hub or in its cache, is a model of sentence-transformers."""
     if Path(name_or_path).is_dir():
         return (Path(name_or_path) / MODULES).is_file()
     with readable(name_or_path):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 from dystress_text.encoders.pooling import AVERAGED, layer_weights
 from dystress_text.files.whole import write_json
@@ -48,6 +51,21 @@ class _TransformerFiles(nn.Module):
         write_json(Path(path) / TRANSFORMER, {"max_seq_length": limit, "do_lower_case": False})
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """transformers says only errors and shows no bars: what it has to say of a model is said by this package."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@quiet()
 def write_model(
     folder: Path,
     transformer: PreTrainedModel,

@@ -16,15 +16,18 @@ from torch import Tensor, nn
 from dystress_text.encoders.encoder import length_limit, position_limit
 from dystress_text.encoders.loading import (
     build_encoder,
+    check_loaded,
+    is_sentence_transformer,
     load_pretrained,
     load_sentence_transformer,
     pooler_encoder,
     readable,
 )
 from dystress_text.encoders.pooling import POOLERS
-from dystress_text.encoders.saving import MODULES
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.sts import Embed
+from dystress_text.files.hub import hub_reachable
+from dystress_text.training.accelerator import device_alone
 
 OWN_POOLER = "pooler"  # the encoder's pooler_output, which SimCSE's evaluation.py calls cls
 EVALUATED = (*POOLERS, OWN_POOLER)
@@ -70,13 +73,13 @@ def load_model(
     """Load an encoder, as a function from sentences to vectors and a description for the record.
 
     Args:
-        model: a sentence-transformers folder, or with ``pooler_type`` a Hugging Face folder or name.
+        model: folder or hub name of a sentence-transformers model, or with ``pooler_type`` of any encoder.
         pooler_type: one of :data:`EVALUATED`.
         dtype: ``fp32`` or ``bf16``.
         batch_size: sentences at a time.
         progress: show a progress bar.
     """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device_alone().type
     forward = DTYPES[dtype], batch_size, progress, device
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # weights missing from a file are drawn at random
@@ -91,6 +94,16 @@ def load_model(
         "model": model, "pooler_type": pooler_type, "max_seq_length": limit, "dtype": dtype, "device": device,
         "weights": digest.hexdigest(),
     }  # fmt: skip
+
+
+def check_complete(model: str) -> None:
+    """Refuse what is no sentence-transformers model and needs a ``pooler_type``."""
+    if not is_sentence_transformer(model):
+        offline = not Path(model).is_dir() and not hub_reachable()
+        where = "no folder and, with the hub out of reach, not in its cache as a" if offline else "no"
+        raise ParameterError(
+            "model", f"{model!r} is {where} sentence-transformers model; for an encoder alone give a pooler_type"
+        )
 
 
 def _load_encoder(
@@ -114,15 +127,12 @@ def _load_encoder(
 def _load_sentence_transformer(
     model: str, dtype: torch.dtype, batch_size: int, progress: bool, device: str
 ) -> tuple[Embed, nn.Module, int]:
-    if not (Path(model) / MODULES).is_file():
-        raise ParameterError(
-            "model",
-            f"{model!r} is not a sentence-transformers folder; for a Hugging Face folder or name give a pooler_type",
-        )
+    check_complete(model)
     with readable(model):
         encoder = load_sentence_transformer(model, device=device)
         limit = int(encoder.max_seq_length or 0)
         transformer = getattr(encoder[0], "model", None) or getattr(encoder[0], "auto_model", None)
+        check_loaded(model, transformer)
         positions = position_limit(transformer) if transformer is not None else limit
         # some errors in a configuration appear only in the forward pass
         if encoder.encode(["One sentence."], convert_to_tensor=True, show_progress_bar=False).ndim != 2:

@@ -6,8 +6,8 @@ without evaluation.
 
 from __future__ import annotations
 
-import csv
 import hashlib
+import math
 import re
 import reprlib
 import time
@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dystress_text.errors import DataError, ParameterError, UserError, reason_of
+from dystress_text.cli.options import check_names
+from dystress_text.errors import DataError, ParameterError, UserError
 from dystress_text.evaluation.catalogue import (
     MINI_TRANSFER_TASKS,
     TASKS,
@@ -37,7 +38,6 @@ from dystress_text.files.tables import is_hub_name, is_table, load_table
 
 COLUMNS = ("sentence1", "sentence2", "score")  # as sentence-transformers' data sets name them
 HUB_SPLIT = "validation"
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 AVERAGE, TRANSFER_AVERAGE, STSB_DEV = "avg_spearman", "avg_transfer_dev", "sts_b_dev_spearman"
 KINDS = ("spearman", "alignment", "uniformity")  # of metrics of scored pairs
 _OTHER_NAMES = {  # of metrics: short ones and SimCSE's
@@ -117,17 +117,18 @@ class Evaluation:
         return [evaluator.pairs for evaluator in self.evaluators if isinstance(evaluator, StsEvaluator)]
 
     def __call__(self, encode: Embed) -> dict[str, float]:
-        """All metrics; with several sets of scored pairs the mean of their correlations too (``avg_spearman``)."""
+        """All metrics that exist; with several sets of scored pairs also ``avg_spearman``, the mean of theirs."""
         metrics: dict[str, float] = {}
         embed = EncodedOnce(encode)
         start = time.perf_counter()
         begun = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         with torch.random.fork_rng([torch.cuda.current_device()] if begun else []):
             for evaluator in self.evaluators:
-                metrics |= evaluator(embed)
+                metrics |= _that_exist(evaluator(embed))
         self.seconds += time.perf_counter() - start
-        if len(self.pairs) > 1:
-            metrics[AVERAGE] = float(np.mean([metrics[pairs.metric("spearman")] for pairs in self.pairs]))
+        found = [metrics[name] for pairs in self.pairs if (name := pairs.metric("spearman")) in metrics]
+        if len(found) == len(self.pairs) > 1:
+            metrics[AVERAGE] = float(np.mean(found))
         return metrics
 
     def best_metric(self, name: str | None) -> str | None:
@@ -156,16 +157,20 @@ class Evaluation:
         return hashlib.sha256(repr(pairs).encode()).hexdigest()
 
 
-def build_evaluation(settings: EvaluationSettings, data_dir: str | Path | None = None) -> Evaluation:
+def build_evaluation(
+    settings: EvaluationSettings, data_dir: str | Path | None = None, tsv_quoting: bool | None = None
+) -> Evaluation:
     """The evaluators that the settings name: sets, then files, then transfer tasks.
 
     Args:
         settings: sets, files and tasks to evaluate on.
         data_dir: where prepared data lie; None for the usual place.
+        tsv_quoting: of files; see :func:`load_table`.
     """
     sets = [eval_pairs(name, data_dir) for name in dict.fromkeys(settings.eval_set) if name != "none"]
     sets += [
-        read_scored_pairs(file, settings.eval_columns, settings.eval_score_range) for file in settings.eval_file or []
+        read_scored_pairs(file, settings.eval_columns, settings.eval_score_range, tsv_quoting)
+        for file in settings.eval_file or []
     ]
     metrics = [AVERAGE, *(pairs.metric("spearman") for pairs in sets)]
     twice = next((metric for metric in metrics if metrics.count(metric) > 1), None)
@@ -187,9 +192,9 @@ def transfer_evaluator(names: Sequence[str], data_dir: str | Path | None = None)
     suites = {"senteval": TRANSFER_TASKS, "mini": MINI_TRANSFER_TASKS}
     known = {task.name: (task, suite) for suite, tasks in suites.items() for task in tasks}
     chosen = []
-    for name in dict.fromkeys(TASKS["transfer"] if list(names) == ["all"] else names):
-        if name not in known:
-            raise ParameterError("eval_transfer", f"no task {name!r}; known are all, or some of {', '.join(known)}")
+    wanted = dict.fromkeys(TASKS["transfer"] if list(names) == ["all"] else names)
+    check_names("eval_transfer", wanted, known)
+    for name in wanted:
         task, suite = known[name]
         try:
             chosen.append((task, task.read(suite_folder(suite, data_dir))))
@@ -200,14 +205,20 @@ def transfer_evaluator(names: Sequence[str], data_dir: str | Path | None = None)
 
 
 def sts_metrics(pairs: StsPairs, vectors: Tensor) -> dict[str, float]:
-    """The scores of the vectors of ``pairs.sentences``, as metrics named after the set."""
-    return {pairs.metric(kind): value for kind, value in vars(score_vectors(pairs, vectors)).items()}
+    """The scores of the vectors of ``pairs.sentences`` that exist, as metrics named after the set."""
+    return _that_exist({pairs.metric(kind): value for kind, value in vars(score_vectors(pairs, vectors)).items()})
+
+
+def _that_exist(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Without those that are no number: a set need not have pairs that are alike, nor equal vectors a correlation."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
 def sts_line(title: str, pooler: str, pairs: StsPairs, metrics: Mapping[str, float]) -> str:
     """A line of the table at the end of a run: the figures of a pooler on a set."""
-    spearman, alignment, uniformity = (metrics[pairs.metric(kind)] for kind in KINDS)
-    return f"{title:24} {pooler:16} {spearman:8.2f} {alignment:9.4f} {uniformity:10.4f}"
+    found = [(metrics.get(pairs.metric(kind)), form) for kind, form in zip(KINDS, (".2f", ".4f", ".4f"), strict=True)]
+    spearman, alignment, uniformity = ("-" if value is None else format(value, form) for value, form in found)
+    return f"{title:24} {pooler:16} {spearman:>8} {alignment:>9} {uniformity:>10}"
 
 
 def further_lines(evaluation: Evaluation, metrics: Mapping[str, float], pooler: str) -> list[str]:
@@ -218,7 +229,10 @@ def further_lines(evaluation: Evaluation, metrics: Mapping[str, float], pooler: 
 
 
 def read_scored_pairs(
-    source: str, columns: Sequence[str] | None = None, score_range: Sequence[float] | None = None
+    source: str,
+    columns: Sequence[str] | None = None,
+    score_range: Sequence[float] | None = None,
+    tsv_quoting: bool | None = None,
 ) -> StsPairs:
     """Read pairs with scores; each run of white space within a sentence becomes one space.
 
@@ -231,11 +245,12 @@ def read_scored_pairs(
         columns: names of the columns with the first sentence, the second and the score; None for sentence1, sentence2
             and score, or for a table of three columns in that order.
         score_range: the lowest and the highest score that are accepted; None for any.
+        tsv_quoting: see :func:`load_table`.
 
     Returns:
         The pairs, named by the file or data set (see :func:`slug_of`).
     """
-    known, rows = _read(source)
+    known, rows = _read(source, tsv_quoting)
     names = _chosen(source, known, columns)
     first: list[str] = []
     second: list[str] = []
@@ -272,32 +287,16 @@ def _is_hub_set(source: str) -> bool:
     return is_hub_name(source.partition(":")[0]) and not Path(source).exists()
 
 
-def _read(source: str) -> tuple[Sequence[str], Iterable[dict[str, Any]]]:
+def _read(source: str, tsv_quoting: bool | None) -> tuple[Sequence[str], Iterable[dict[str, Any]]]:
     """The names of a table's columns, and its rows."""
     name, _, split = source.partition(":") if _is_hub_set(source) else (source, "", "")
     if not is_table(name) or not (_is_hub_set(source) or Path(source).is_file()):
         raise ParameterError("eval_file", f"no table {source!r} (.csv, .tsv, .jsonl, .parquet) and no such data set")
-    if delimiter := _DELIMITERS.get(Path(name).suffix.lower()):
-        return _read_csv(source, delimiter)
     try:
-        table = load_table(name, split=split or HUB_SPLIT)
+        table = load_table(name, split or HUB_SPLIT, tsv_quoting)
     except UserError as error:
         raise ParameterError("eval_file", str(error)) from error
     return table.column_names, cast(Iterable[dict[str, Any]], table)
-
-
-def _read_csv(source: str, delimiter: str) -> tuple[Sequence[str], list[dict[str, Any]]]:
-    # datasets would guess a type for each column, and says of no row that it is too short
-    try:
-        with open(source, encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, delimiter=delimiter, strict=True)
-            names, rows = reader.fieldnames or (), list(reader)
-    except (OSError, ValueError, csv.Error) as error:
-        raise ParameterError("eval_file", f"cannot read {source!r}: {reason_of(error)}") from error
-    for number, row in enumerate(rows, 1):
-        if None in row:
-            raise ParameterError("eval_file", f"row {number} of {source!r} has more than {len(names)} columns")
-    return names, rows
 
 
 def _chosen(source: str, known: Sequence[str], columns: Sequence[str] | None) -> Sequence[str]:

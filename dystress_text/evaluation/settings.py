@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from dystress_text.cli.options import check_options, option
+from dystress_text.cli.options import check_names, check_options, option
 from dystress_text.errors import ParameterError
+from dystress_text.evaluation.catalogue import MINI_TRANSFER_TASKS, STS_SETS, TRANSFER_TASKS
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class EvaluationSettings:
         given: Any = self.eval_set  # a preset's or a record's is one text
         object.__setattr__(self, "eval_set", " ".join([given] if isinstance(given, str) else given).split())
         check_options(self)
+        check_names("eval_set", self.eval_set, [*STS_SETS, "none"])
+        transfer = (task.name for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS)
+        check_names("eval_transfer", self.eval_transfer or [], ["all", *transfer])
         limits = self.eval_score_range
         if limits is not None and not (len(limits) == 2 and -math.inf < limits[0] < limits[1] < math.inf):
             found = " ".join(f"{limit:g}" for limit in limits)

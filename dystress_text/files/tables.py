@@ -1,29 +1,39 @@
-"""Tables: csv, tsv, jsonl and parquet files, and data sets on the hub, read through ``datasets``."""
+"""Tables: csv, tsv, jsonl and parquet files, and data sets on the hub, as rows of ``datasets``."""
 
 from __future__ import annotations
 
+import csv
+import io
+import re
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from dystress_text.errors import DataError, reason_of
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.places import cache_root
+from dystress_text.files.text_lines import OPENERS, open_text
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-LOADERS: dict[str, tuple[str, dict[str, Any]]] = {
-    ".csv": ("csv", {"na_filter": False}),  # a cell with the text NA or None is not missing
-    ".tsv": ("csv", {"sep": "\t", "na_filter": False}),
-    ".jsonl": ("json", {}),
-    ".json": ("json", {}),
-    ".parquet": ("parquet", {}),
-}
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+LOADERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}  # of datasets
+ENDINGS = (*SEPARATORS, *LOADERS)
 
 
 def is_table(source: str) -> bool:
     """Whether a source is a table, by its ending, or the name of a data set on the hub."""
-    return Path(source).suffix.lower() in LOADERS or is_hub_name(source)
+    return _ending(source) in ENDINGS or is_hub_name(source)
+
+
+def _ending(source: str) -> str:
+    """The ending in lower case, without that of a packed file."""
+    path = Path(source.lower())
+    return Path(path.stem).suffix if path.suffix in OPENERS else path.suffix
 
 
 def is_hub_name(name: str) -> bool:
@@ -33,31 +43,85 @@ def is_hub_name(name: str) -> bool:
     return named and not Path(name).exists()
 
 
-def load_table(source: str, split: str = "train") -> Dataset:
-    """The rows of a table.
+def load_table(source: str, split: str = "train", tsv_quoting: bool | None = None) -> Dataset:
+    """The rows of a table; the cells of a .csv or .tsv file are all texts.
 
     Args:
-        source: a file with one of the endings in :data:`LOADERS`, or a hub data set's name.
+        source: a file with one of the :data:`ENDINGS`, packed or not, or a hub data set's name.
         split: of a data set on the hub.
+        tsv_quoting: whether quotation marks in a .tsv file stand around cells, as pandas writes it, or belong to the
+            texts, as in GLUE's files; None is the latter, but refuses a cell that can hardly be anything but quoted.
 
     Raises:
-        DataError: the file or data set does not exist or cannot be read.
+        DataError: the file or data set does not exist or cannot be read, or a row has not as many cells as the header.
     """
     import datasets  # slow to import
 
     datasets.disable_progress_bars()
-    on_hub = is_hub_name(source)
+    on_hub, ending = is_hub_name(source), _ending(source)
     if on_hub and not hub_reachable():
         raise DataError(f"no file {source!r}, and no hub to look for a data set of that name")
-    loader, options = ("", {}) if on_hub else LOADERS[Path(source).suffix.lower()]
     try:
         if on_hub:
             return datasets.load_dataset(source, split=split)
-        if loader == "json":
-            with open(source, "rb") as file:
+        if ending in SEPARATORS:
+            return datasets.Dataset(_separated(Path(source), ending, tsv_quoting))
+        if LOADERS[ending] == "json":
+            with open_text(Path(source)) as file:
                 if b"{" not in file.read(2**20):  # pyarrow crashes on a file with only nulls
                     raise ValueError("no row in its first megabyte")
         cache = str(cache_root() / "datasets")
-        return datasets.load_dataset(loader, data_files=source, split="train", cache_dir=cache, **options)
+        return datasets.load_dataset(LOADERS[ending], data_files=source, split="train", cache_dir=cache)
     except Exception as error:  # the libraries that read tables have many kinds
-        raise DataError(f"cannot read {source!r}: {reason_of(error.__cause__ or error)}") from error
+        found = error.__cause__ or error
+        reason = "it is not in UTF-8" if isinstance(found, UnicodeDecodeError) else reason_of(found)
+        raise DataError(f"cannot read {source!r}: {reason}") from error
+
+
+def _separated(path: Path, ending: str, tsv_quoting: bool | None) -> pa.Table:
+    # the libraries' readers guess a type for each column, and fill up or join rows that do not fit without a word
+    with open_text(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+        rows = _rows(text, ending, tsv_quoting)
+        names = next(rows, [])
+        if len(set(names)) < max(1, len(names)):
+            raise ValueError(f"its header names a column twice: {', '.join(names)}" if names else "it is empty")
+        if len(names) == 1 and re.search("[\t,;]", names[0]):
+            raise ValueError(f"its header is one cell, {names[0]!r}: a .csv has commas between cells, a .tsv tabs")
+        schema = pa.schema([(name, pa.string()) for name in names])
+        batches = []
+        while some := list(islice(rows, 10_000)):
+            columns = [pa.array(cells, pa.string()) for cells in zip(*some, strict=True)]
+            batches.append(pa.record_batch(columns, schema=schema))
+    return pa.Table.from_batches(batches, schema)
+
+
+def _rows(text: io.TextIOWrapper, ending: str, tsv_quoting: bool | None) -> Iterator[list[str]]:
+    """The header and the rows; blank lines are left out, and a row with more or fewer cells is a ValueError."""
+    tabs = ending == ".tsv"
+    quoted = tsv_quoting is True or not tabs
+    hint = f"; or is it for tsv_quoting {'no' if quoted else 'yes'}?" if tabs else ""
+    reader = csv.reader(
+        text, delimiter=SEPARATORS[ending], quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, strict=True
+    )
+    width, line = 0, 1
+    try:
+        for row in reader:
+            width = width or len(row)
+            if row and len(row) != width:
+                raise ValueError(f"line {line} does not have the header's {width} cells but {len(row)}{hint}")
+            if tabs and tsv_quoting is None and any(map(_is_quoted, row)):
+                raise ValueError(
+                    f"line {line} has a cell in quotation marks with doubled ones inside: tsv_quoting yes takes off "
+                    "what pandas adds, no takes it as text"
+                )
+            if row:
+                yield row
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"line {line}: {error}; is a quotation mark unpaired?{hint}") from None
+
+
+def _is_quoted(cell: str) -> bool:
+    """Whether a cell is in quotation marks, with one inside at least, and all inside doubled."""
+    inside = cell[1:-1]
+    return cell[:1] == cell[-1:] == '"' and '""' in inside and '"' not in inside.replace('""', "")

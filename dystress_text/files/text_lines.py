@@ -16,7 +16,7 @@ from typing import BinaryIO, cast
 import numpy as np
 
 MAX_LINE_BYTES = 65_536
-_OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 
@@ -45,6 +45,11 @@ class CorpusReport:
     nul: int = 0
     duplicates: int = 0
     truncated: int = 0
+
+    @property
+    def unreadable(self) -> int:
+        """Lines that are left out though they are not empty."""
+        return self.over_long + self.invalid_utf8 + self.nul
 
     def summary(self) -> str:
         """One line for the user: the number of lines of each kind, and what was done with them."""
@@ -107,4 +112,4 @@ def _bounded(stream: BinaryIO) -> Iterator[bytes]:
 
 def open_text(path: Path) -> BinaryIO:
     """Open a text, unpacked if its name ends in .gz, .xz or .bz2; reading may raise ``UNPACK_ERRORS``."""
-    return cast(BinaryIO, _OPENERS.get(path.suffix, open)(path, "rb"))
+    return cast(BinaryIO, OPENERS.get(path.suffix, open)(path, "rb"))

@@ -31,7 +31,7 @@ from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import ParameterError
 from dystress_text.files.hub import published_file
 from dystress_text.files.places import cache_error, cache_root, data_root
-from dystress_text.files.tables import LOADERS, is_table, load_table
+from dystress_text.files.tables import ENDINGS, is_table, load_table
 from dystress_text.files.text_lines import MAX_LINE_BYTES, UNPACK_ERRORS, CorpusReport, open_text, read_sentences
 from dystress_text.files.whole import sha256_of, whole_folder
 from dystress_text.simcse.quickstart import write_documentation_corpus
@@ -44,7 +44,7 @@ WIKI1M = "wiki1m_for_simcse.txt"
 TEXT_COLUMNS = ("text", "sentence", "sent0")  # tried in this order if no column is named
 HARD_NEGATIVES = "hard_neg"  # a column of SimCSE's NLI file, whose rows are not single sentences
 
-FORMAT = 5  # version of the cache; raise it with the layout of the files or the reading of a text
+FORMAT = 6  # version of the cache; raise it with the layout of the files or the reading of a text
 TOKENS, OFFSETS, REPORT = "tokens.bin", "offsets.npy", "report.json"
 CHUNK = 20_000  # sentences tokenised at a time
 
@@ -135,15 +135,15 @@ def training_text(text: TextSettings) -> TrainingText:
     name = text.train_file
     if text.supervised:
         if name is None or not is_table(name):
-            known = ", ".join(LOADERS)
+            known = ", ".join(ENDINGS)
             raise ParameterError("supervised", f"needs a table as train_file ({known}, or one on the hub)")
-        return rows_of_table(name, text.text_columns)
+        return rows_of_table(name, text.text_columns, text.tsv_quoting)
     if name is None:
         return TextFile(wiki1m(text.data_dir))
     if name == "python-documentation":
         return TextFile(write_documentation_corpus())
     if is_table(name):
-        return column_of_table(name, text.text_column)
+        return column_of_table(name, text.text_column, text.tsv_quoting)
     if text.text_column is not None:
         raise ParameterError("text_column", f"{name!r} is a text file without columns")
     if not Path(name).is_file():  # said before a model is loaded
@@ -151,9 +151,9 @@ def training_text(text: TextSettings) -> TrainingText:
     return TextFile(Path(name))
 
 
-def column_of_table(train_file: str, column: str | None) -> TableText:
+def column_of_table(train_file: str, column: str | None, tsv_quoting: bool | None = None) -> TableText:
     """A column of a table, each cell a sentence; without a name the only one, or one called text, sentence or sent0."""
-    rows = load_table(train_file)
+    rows = load_table(train_file, tsv_quoting=tsv_quoting)
     known = rows.column_names
     if column is None and HARD_NEGATIVES in known:
         raise ParameterError(
@@ -163,14 +163,14 @@ def column_of_table(train_file: str, column: str | None) -> TableText:
         )
     if column is None:
         column = next(iter(known if len(known) == 1 else [name for name in TEXT_COLUMNS if name in known]), None)
-    if column not in known:
+    if column is None or column not in known:
         raise ParameterError("text_column", f"{train_file!r} has the columns {', '.join(known)}; name one")
-    return TableText(train_file, rows.select_columns([column]))
+    return _text_of(train_file, rows, [column])
 
 
-def rows_of_table(train_file: str, columns: Sequence[str] | None) -> TableText:
+def rows_of_table(train_file: str, columns: Sequence[str] | None, tsv_quoting: bool | None = None) -> TableText:
     """Rows of a table: columns of anchor, positive and any number of hard negatives; without names all, in order."""
-    rows = load_table(train_file)
+    rows = load_table(train_file, tsv_quoting=tsv_quoting)
     names, known = list(columns or rows.column_names), ", ".join(rows.column_names)
     if not set(names) <= set(rows.column_names):
         raise ParameterError("text_columns", f"{train_file!r} has the columns {known}; got {', '.join(names)}")
@@ -180,7 +180,14 @@ def rows_of_table(train_file: str, columns: Sequence[str] | None) -> TableText:
             "a row is an anchor, a positive and any number of hard negatives, each in a column of its own; "
             f"{train_file!r} gives {', '.join(names)}",
         )
-    return TableText(train_file, rows.select_columns(names))
+    return _text_of(train_file, rows, names)
+
+
+def _text_of(train_file: str, rows: Dataset, columns: list[str]) -> TableText:
+    for column in columns:  # in a .csv labels and scores are texts too
+        if not any(not isinstance(cell, str) or re.search(r"[^\W\d_]", cell) for cell in rows[column]):
+            raise ParameterError("train_file", f"column {column!r} of {train_file!r} has no cell with a letter")
+    return TableText(train_file, rows.select_columns(columns))
 
 
 def wiki1m(data_dir: str | Path | None = None) -> Path:
@@ -284,8 +291,11 @@ def load_corpus(
                 sentences = text.sentences(report, most)
                 bar = progress_bar(sentences, desc="tokenising", unit=" sentences", total=most)
                 _write(bar, backend, "H" if len(tokenizer) <= 2**16 else "I", staging, report)
-                if report.sentences == 0:
-                    raise ParameterError("train_file", f"no usable sentence in {text.name!r} ({report.summary()})")
+                if report.sentences == 0 or report.unreadable > report.sentences:
+                    raise ParameterError(
+                        "train_file",
+                        f"{text.name!r} is no text in UTF-8 with a sentence a line: {report.summary()}",
+                    )
             return _open_cached(folder, identity, text.columns)
     except OSError as error:
         raise cache_error(folder.parent, error) from error

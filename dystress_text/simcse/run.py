@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -40,6 +41,7 @@ from dystress_text.training.accelerator import (
 from dystress_text.training.build_loss import build_objective, build_rule, learned_group
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import TEXT_PROGRAM
+from dystress_text.training.settings import global_batch_size
 from dystress_text.training.task import Run
 
 
@@ -71,7 +73,7 @@ class TextRun(Run):
             self.text = training_text(text)
         if self.text.columns < 3 and text.hard_negative_weight != 0:
             raise ParameterError("hard_negative_weight", "this run has no hard negatives; supervised reads them")
-        self.evaluation = build_evaluation(settings.evaluation, text.data_dir)
+        self.evaluation = build_evaluation(settings.evaluation, text.data_dir, text.tsv_quoting)
         self.best_metric = self.evaluation.best_metric(engine.metric_for_best_model)
         self.dev = next(iter(self.evaluation.pairs), None)  # the set that table and page show
         set_seed(engine.seed)
@@ -82,6 +84,11 @@ class TextRun(Run):
             read = load_corpus(self.text, start.tokenizer, text.max_seq_length, text.max_train_samples)
         corpus = read.distinct() if text.drop_duplicates else read
         self.samples = len(corpus)
+        if self.samples < (batch := global_batch_size(engine, accelerator.num_processes)):
+            found = read.report.summary() + "; duplicates are dropped" * (len(read) > len(corpus))
+            raise ParameterError(
+                "train_batch_size", f"{batch} exceeds the {self.samples} samples of {self.text.name!r} ({found})"
+            )
         self.task = SimcseTask(
             start.model, start.tokenizer, corpus, objective, self.evaluation, text.packing, masking, text.mlm_weight,
             evaluation_dtype(accelerator),
@@ -115,7 +122,11 @@ class TextRun(Run):
         ]
         lines.append(f"{type(task.objective).__name__} with {task.objective.temperature}")
         samples = "sentences" if corpus.columns == 1 else f"rows of {corpus.columns} sentences"
-        lines.append(f"{steps:,} steps of {batch_size} {samples} on {describe(self.accelerator)}")
+        epochs = steps * self.settings.engine.gradient_accumulation_steps / (self.samples // batch_size)
+        lines.append(
+            f"{self.samples:,} {samples}: {epochs:.4g} epochs, {steps:,} steps of {batch_size} on "
+            f"{describe(self.accelerator)}"
+        )
         print(*lines, sep="\n", flush=True)
         self._measured = some_sentences(self.text, corpus.report.sentences)  # now: a text may be gone at the end
         self.record["untrained"] = {} if self.dev is None else self._measure_untrained(self.dev)
@@ -139,7 +150,7 @@ class TextRun(Run):
             "before": similarity_histograms(dev, vectors[model.pooler_type]),
         }
         results = {name: sts_metrics(dev, vectors[name]) for name in POOLERS}
-        return dict(sorted(results.items(), key=lambda result: -result[1][f"{dev.slug}_spearman"]))
+        return dict(sorted(results.items(), key=lambda result: -result[1].get(dev.metric("spearman"), -math.inf)))
 
     def finish(self, samples_per_second: float, output: Path) -> None:
         task, dev = self.task, self.dev

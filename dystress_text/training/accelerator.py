@@ -118,6 +118,12 @@ def set_kernels(deterministic: bool) -> None:
     torch.use_deterministic_algorithms(deterministic)
 
 
+def device_alone() -> torch.device:
+    """The device of a program of one process: a GPU if there is one, unless ACCELERATE_USE_CPU says otherwise."""
+    gpu = torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
+    return torch.device("cuda" if gpu else "cpu")
+
+
 def resolve_precision(name: str) -> str:
     """Resolve ``auto`` to the launcher's precision, else to one in which this machine is fast.
 
@@ -128,7 +134,7 @@ def resolve_precision(name: str) -> str:
     of_launcher = os.environ.get("ACCELERATE_MIXED_PRECISION", "").lower()
     if of_launcher not in ("", "no"):  # "no" is the launcher's default, so it counts as not set
         return of_launcher
-    if torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU"):
+    if device_alone().type == "cuda":
         fast = name == "auto" and torch.cuda.is_bf16_supported(including_emulation=False)
         return "bf16" if fast else "fp16"
     tiles = ("_is_amx_tile_supported", "_is_avx512_bf16_supported")  # private functions of torch; without them fp32
@@ -150,27 +156,6 @@ def failure_of(error: Exception, accelerator: Accelerator) -> str | None:
     if lost and accelerator.num_processes > 1:
         return "another process of this run is gone; its last output says why"
     return None if isinstance(error, RuntimeError) else f"a file cannot be read or written ({text})"
-
-
-def global_batch_size(settings: EngineSettings, world_size: int) -> int:
-    """The size of the global batch, over all processes: at least 2, and the same for each of them."""
-    if settings.per_device_train_batch_size is not None:
-        option, size = "per_device_train_batch_size", settings.per_device_train_batch_size * world_size
-    else:
-        option, size = "train_batch_size", settings.train_batch_size
-    if size < 2:
-        raise ParameterError(
-            option,
-            "must be at least 2 over all processes (a single pair has no negatives, and a single image no batch "
-            f"statistics), got {size}",
-        )
-    if size % world_size:
-        raise ParameterError(
-            option,
-            f"{size} does not divide among {world_size} processes; use a multiple of {world_size}, or "
-            "per_device_train_batch_size",
-        )
-    return size
 
 
 def on_main_process(accelerator: Accelerator, work: Callable[[], None]) -> None:

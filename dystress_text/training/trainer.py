@@ -36,7 +36,6 @@ from dystress_text.training.accelerator import (
     StopSignals,
     describe,
     failure_of,
-    global_batch_size,
     make_accelerator,
     on_main_process,
     peak_memory,
@@ -61,7 +60,7 @@ from dystress_text.training.run_folder import (
     shorten_logs,
     write_record,
 )
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import EngineSettings, global_batch_size
 from dystress_text.training.similarity_log import SimilarityLog
 from dystress_text.training.task import Run
 
@@ -295,7 +294,7 @@ class Trainer:
         metrics = dict(self.task.evaluate())
         if metrics:
             self._log(LOG, state.step, metrics)
-        value = metrics[name] if name and metrics else None
+        value = metrics.get(name, math.nan) if name and metrics else None
         if value is not None and not (state.best_metric is None or value > state.best_metric):
             return
         if value is not None and math.isnan(value):

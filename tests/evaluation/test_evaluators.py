@@ -94,13 +94,13 @@ def test_unknown_metrics_and_names_of_other_evaluators(data_dir):
         Evaluation([]).best_metric("avg")
 
 
-def test_an_evaluator_that_draws_numbers_does_not_move_the_run():
+def test_an_evaluator_that_draws_numbers_does_not_move_the_run_and_gives_figures_that_exist():
     class Careless:
         best_metrics = ("x",)
 
         def __call__(self, embed):
             torch.manual_seed(0)
-            return {"x": float(torch.rand(()))}
+            return {"x": float(torch.rand(())), "y": float("nan")}
 
     torch.manual_seed(7)
     expected = torch.rand(())
@@ -126,12 +126,18 @@ def test_bad_evaluations_are_one_line_and_write_nothing(flags, own, wrong, words
 
 
 def test_a_resumed_run_is_evaluated_on_the_same_pairs(flags, own, tmp_path, capsys):
-    run(flags, tmp_path / "out", "--eval_file", str(own), "--save_steps=4")
+    flags = [*flags, "--eval_set=none", "--save_steps=4", "--eval_score_range", "-20", "20"]
+    run(flags, tmp_path / "out", "--eval_file", str(own))
     moved = tmp_path / "elsewhere" / own.name
     moved.parent.mkdir()
     moved.write_bytes(own.read_bytes())
-    run(flags, tmp_path / "out", "--eval_file", str(moved), "--save_steps=4", "--resume_from_checkpoint")
+    record, _ = run(flags, tmp_path / "out", "--eval_file", str(moved), "--resume_from_checkpoint")
+    known = {"my_pairs_spearman", "my_pairs_uniformity"}  # no score is in the top fifth of -20 to 20
+    assert {frozenset(metrics) for metrics in (record["trained"], *record["untrained"].values())} == {frozenset(known)}
+    printed = capsys.readouterr().out
+    assert "nan" not in printed
+    assert "alignment" in printed
     moved.write_text(moved.read_text().replace("-3.5", "-3.6"))
     reset_accelerator()
-    assert main([*flags, "--eval_file", str(moved), "--save_steps=4", "--resume_from_checkpoint"]) == 2
+    assert main([*flags, "--eval_file", str(moved), "--resume_from_checkpoint"]) == 2
     assert "--eval_file" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Training text from tables: every kind of file, every wrong one."""
 
 import csv
+import gzip
 import json
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from hub_server import hub_server, with_hub
 from dystress_text.errors import UserError
 from dystress_text.files.tables import is_table
 from dystress_text.files.text_lines import CorpusReport
-from dystress_text.simcse.corpus import column_of_table
+from dystress_text.simcse.corpus import column_of_table, rows_of_table
 
 SENTENCES = ['the cat, it "sat"', "a line\nand another", "plain", "", "caf\u00e9 \U0001f600"]
 LINES = ['the cat, it "sat"', "a line and another", "plain", "caf\u00e9 \U0001f600"]
@@ -40,16 +41,24 @@ def lines_of(table, column=None):
 def test_a_column_becomes_lines(tmp_path, kind):
     table = write(tmp_path, kind, {"id": [1, 2, 3, 4, 5], "sentence": SENTENCES, "other": ["x"] * 5})
     report = CorpusReport()
-    text = column_of_table(table, None)
+    text = column_of_table(table, None, tsv_quoting=True)
     assert list(text.sentences(report, None)) == LINES
     assert (report.lines, report.empty, text.columns) == (5, 1, 1)
-    assert column_of_table(table, "sentence").checksum() == text.checksum()
-    assert column_of_table(table, "other").checksum() != text.checksum()
-    assert lines_of(table, "other") == ["x"] * 5
+    assert column_of_table(table, "sentence", True).checksum() == text.checksum()
+    assert column_of_table(table, "other", True).checksum() != text.checksum()
+
+
+def test_quotation_marks_in_tsv_files_are_text(tmp_path):
+    rows = [[str(i), ('"' * (i % 3)) + f"he said {i}" + '"' * (i % 2), "a dog"] for i in range(60)]
+    file = tmp_path / "glue.TSV.gz"
+    file.write_bytes(gzip.compress("".join("\t".join(row) + "\r\n" for row in [["id", "text", "b"], *rows]).encode()))
+    assert lines_of(str(file)) == [row[1] for row in rows]
+    text = rows_of_table(str(file), ["text", "b"])
+    assert list(text.sentences(CorpusReport(), None)) == [cell for row in rows for cell in row[1:]]
 
 
 def test_what_is_a_table():
-    assert [name for name in ("a.csv", "b.TSV", "c.jsonl", "d.parquet", "owner/name") if not is_table(name)] == []
+    assert [name for name in ("a.csv", "b.TSV.xz", "c.jsonl", "d.parquet", "owner/name") if not is_table(name)] == []
     assert [name for name in ("a.txt", "a.txt.gz", "./x", "/a/b", "x", "a/b.txt", "a/b/c") if is_table(name)] == []
 
 
@@ -69,14 +78,28 @@ def test_wrong_columns_are_one_line(tmp_path, columns, column, words):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"),
-    [("bad.parquet", b"PAR1 no"), ("bad.jsonl", b'{"text": "a"\n{'), ("none.csv", None), ("empty.csv", b"")],
+    ("name", "content", "said"),
+    [
+        ("bad.parquet", b"PAR1 no", "cannot read"),
+        ("bad.jsonl", b'{"text": "a"\n{', "cannot read"),
+        ("none.csv", None, "No such file"),
+        ("empty.csv", b"", "it is empty"),
+        ("twice.csv", b"a,a\nx,y\n", "names a column twice: a, a"),
+        ("tabs.csv", b"a\ttext\nx\ty\n", "header is one cell"),
+        ("latin.csv", b"text\n\xe9\n", "not in UTF-8"),
+        ("short.csv", b'a,text\n"x\ny",z\n\nx\n', "line 5 does not have the header's 2 cells but 1$"),
+        ("more.tsv", b'a\ttext\n"x\ty\n1\t2\t"3\n', "line 3 .*2 cells but 3; or is it for tsv_quoting yes"),
+        ("pandas.tsv", b'a\ttext\n1\t"x ""y"""\n', "line 2 has a cell in quotation marks .*tsv_quoting yes"),
+        ("open.csv", b'a,text\n1,x\n2,"y\n3,z\n', "line 3: .*is a quotation mark unpaired"),
+        ("labels.csv", b"text\n1\n0\n\n", "column 'text' of .* has no cell with a letter"),
+    ],
 )
-def test_damaged_tables_are_one_line(tmp_path, name, content):
+def test_damaged_tables_are_one_line(tmp_path, name, content, said):
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match="cannot read") as caught:
+    with pytest.raises(UserError, match=said) as caught:
         lines_of(str(tmp_path / name))
+    assert name in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

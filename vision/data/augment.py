@@ -99,20 +99,17 @@ class SimclrAugment(CropAndFlip):
     def recoloured(self, views: Tensor, count: int) -> Tensor:
         """The views with other colours; (count n, 3, size, size) in [0, 1]."""
         factors = draw_jitter(len(views), self.jitter, views.device)
-        parts = zip(views.chunk(count), factors.chunk(count, dim=1), strict=True)
-        views = torch.cat([_jittered(part, of_part) for part, of_part in parts])
+        parts = list(views.chunk(count))
+        for part, of_part in enumerate(factors.chunk(count, dim=1)):
+            for operation in torch.randperm(4).tolist():
+                parts[part] = OPERATIONS[operation](parts[part], of_part[operation])
+        views = torch.cat(parts)
         gray = _column(torch.rand(len(views), device=views.device) < GRAY_RATE)
         views = torch.where(gray, rgb_to_grayscale(views), views)
         if not self.blur:
             return views
-        return blur(views, draw_sigma(len(views), views.device), kernel_of(self.crop.size))
-
-
-def _jittered(views: Tensor, factors: Tensor) -> Tensor:
-    """The four operations in an order of these views, (n, 3, h, w) and (4, n)."""
-    for operation in torch.randperm(4).tolist():
-        views = OPERATIONS[operation](views, factors[operation])
-    return views
+        # the authors' kernel: a tenth of the image's side, odd, at least 3
+        return blur(views, draw_sigma(len(views), views.device), max(3, self.crop.size // 10 | 1))
 
 
 def draw_jitter(count: int, strength: float, device: torch.device) -> Tensor:
@@ -160,11 +157,6 @@ def draw_sigma(count: int, device: torch.device) -> Tensor:
     """Widths of the blur, (n,); for half of the samples one that does not change them."""
     sigma = SIGMA[0] + (SIGMA[1] - SIGMA[0]) * torch.rand(count, device=device)
     return torch.where(torch.rand(count, device=device) < BLUR_RATE, sigma, _NO_BLUR)
-
-
-def kernel_of(size: int) -> int:
-    """SimCLR's blur kernel: a tenth of the image's side, odd, at least 3."""
-    return max(3, size // 10 | 1)
 
 
 def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:

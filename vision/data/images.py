@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,6 +29,7 @@ KNOWN_MEAN_STD: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet1k": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
 _SAMPLE = 1000
+_DECODERS = ThreadPoolExecutor(thread_name_prefix="decode")  # its threads start with the first picture
 T = TypeVar("T")
 
 
@@ -120,7 +120,7 @@ class ImageSet:
         """The images at ``rows`` in that order, uint8 (b, 3, size, size) on the CPU; threads decode pictures."""
         if self.images is not None:
             return self.images[torch.from_numpy(rows)]
-        return torch.stack(list(_decoders().map(self.image, rows.tolist())))
+        return torch.stack(list(_DECODERS.map(self.image, rows.tolist())))
 
     def crops(
         self, rows: NDArray[np.int64], kinds: Sequence[tuple[RandomCrop, int]], key: tuple[int, ...]
@@ -143,17 +143,12 @@ class ImageSet:
                 for crop, count in kinds
             ]
 
-        return [torch.stack(of_kind) for of_kind in zip(*_decoders().map(crops_of, rows.tolist()), strict=True)]
+        return [torch.stack(of_kind) for of_kind in zip(*_DECODERS.map(crops_of, rows.tolist()), strict=True)]
 
     def batches(self, batch_size: int, device: torch.device) -> Iterator[Tensor]:
         """All images in order, (b, 3, size, size) on the device; the last batch may have fewer."""
         rows = np.split(np.arange(len(self)), range(batch_size, len(self), batch_size))
         return (batch["images"] for batch in load_ahead(lambda rows: {"images": self.batch(rows)}, rows, device))
-
-
-@lru_cache
-def _decoders() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(thread_name_prefix="decode")
 
 
 def mean_std(images: ImageSet) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -166,7 +161,9 @@ def mean_std(images: ImageSet) -> tuple[tuple[float, ...], tuple[float, ...]]:
     if known in KNOWN_MEAN_STD:
         return KNOWN_MEAN_STD[known]
     total, squares, count = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64), 0
-    for chunk in _chunks(images):
+    rows = range(0, len(images), math.ceil(len(images) / _SAMPLE))
+    chunks = torch.split(images.images, _SAMPLE) if images.images is not None else (images.image(k)[None] for k in rows)
+    for chunk in chunks:
         values = chunk.float() / 255  # (n, 3, h, w)
         total += values.sum((0, 2, 3), dtype=torch.float64)
         squares += values.square().sum((0, 2, 3), dtype=torch.float64)
@@ -175,10 +172,3 @@ def mean_std(images: ImageSet) -> tuple[tuple[float, ...], tuple[float, ...]]:
     # a channel of one value would otherwise divide by 0
     std = (squares / count - mean.square()).clamp_min(1 / 255**2).sqrt()
     return tuple(mean.tolist()), tuple(std.tolist())
-
-
-def _chunks(images: ImageSet) -> Iterable[Tensor]:
-    if images.images is not None:
-        return torch.split(images.images, _SAMPLE)
-    rows = range(0, len(images), math.ceil(len(images) / _SAMPLE))
-    return (images.image(row)[None] for row in rows)

@@ -35,11 +35,6 @@ class Pictures:
     rows: NDArray[np.int64]
     place: str = ""
 
-    @classmethod
-    def of_files(cls, paths: Sequence[Path]) -> Pictures:
-        """Pictures in files of their own."""
-        return cls(paths, np.arange(len(paths)))
-
     def __len__(self) -> int:
         return len(self.rows)
 

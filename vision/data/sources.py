@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -137,7 +138,7 @@ def _from_folder(
     if others:
         message = f"{len(others):,} files in {folder} are passed over, as their endings are not those of images"
         warnings.warn(f"{message}; the first: {others[0]}", stacklevel=3)
-    return Pictures.of_files(files), torch.tensor(labels) if classes else None, tuple(classes)
+    return Pictures(files, np.arange(len(files))), torch.tensor(labels) if classes else None, tuple(classes)
 
 
 def _split_folder(root: Path, split: str) -> Path:

@@ -14,6 +14,7 @@ import torch
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError
 from dystress_text.files.whole import versions
+from dystress_text.training.accelerator import device_alone
 from dystress_text.training.presets import PAPER, rows_of
 from dystress_text.training.run_folder import RECORD, read_record, vision_file, write_evaluation
 from vision.data.augment import crop_of
@@ -41,16 +42,11 @@ def run(settings: EvaluationSettings) -> bool:
     weights = weights_of(class_weights, splits.train.classes)
     inputs = {name: _input_of(encoder, splits) for name, encoder in encoders.items()}
     papers = papers_of(settings, encoders, dataset)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_alone()
     results: dict[str, dict[str, Any]] = {name: {} for name in encoders}
     seconds: dict[str, dict[str, float]] = {name: {} for name in encoders}
     content = {
-        "settings": {
-            **asdict(settings),
-            "dataset": dataset,
-            "data_dir": data_dir,
-            "class_weights": class_weights,
-        },
+        "settings": asdict(settings) | {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights},
         "data": splits.describe(),
         "encoders": {
             name: {**asdict(encoder.description), "input": asdict(inputs[name])} for name, encoder in encoders.items()

@@ -236,9 +236,9 @@ def _imagenet_tables() -> dict[str, Preset]:
 
 # what options have of the conditions of Zero-CL and ARB, and in what they differ
 _LONG: Options = {**_IMAGENET100, "train_batch_size": 128, "num_train_epochs": 400, "warmup_ratio": 0.025,
-                  "eval_steps": 0, "learning_rate": 0.3, "lr_scaling": "linear", "jitter": 1.0,
-                  "one_pass": False}  # fmt: skip
-_NOT_THEIRS = "not as Zero-CL and ARB: eta 0.001 of LARS for 0.02, one rate for biases too, the same augmentation twice"
+                  "eval_steps": 0, "learning_rate": 0.3, "lr_scaling": "linear", "trust_coefficient": 0.02,
+                  "bias_lr_ratio": 0.016, "jitter": 1.0, "one_pass": False}  # fmt: skip
+_NOT_THEIRS = "not as Zero-CL and ARB: SimCLR's augmentation for both views"
 _WIDE: Options = {"projector": "expander", "out_dim": 2048}
 _RIDGE = "ridge 0.01 is its authors'"
 # the rows of otherframein100 at the table's widths

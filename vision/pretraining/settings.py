@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dystress_text.cli.options import check_options, option, reworded
-from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import ParameterError
 from dystress_text.training.settings import (
     OBJECTIVES,
     OWNERS,
     TEMPERATURE_OPTIONS,
+    TEMPERATURES,
     EngineSettings,
     LossDefaults,
     LossSettings,
@@ -68,6 +68,10 @@ class VisionSettings:
     lr_scaling: str = option(
         "none", "learning_rate as it is, times sqrt(batch), or times batch / 256.", choices=("none", "sqrt", "linear")
     )
+    trust_coefficient: float = option(0.001, "lars: eta, the rate of a matrix by its norm.", interval="(0, inf)")
+    bias_lr_ratio: float = option(
+        1.0, "lars: the rate of biases and normalisation layers, times learning_rate.", interval="(0, inf)"
+    )
     queue_size: int = option(4096, "queue: number of keys in the queue.", interval="[1, 16777216]")
     key_momentum: float = option(
         0.99, "queue, byol, dino: momentum of the encoder that follows; byol and dino raise it to 1.", interval="[0, 1)"
@@ -85,7 +89,7 @@ class VisionSettings:
         False,
         "Both views go through the network in one pass, which is faster, and share its batch statistics; not of queue.",
     )
-    sync_batchnorm: bool = option(False, "Compute batch statistics over all processes, not in each one alone.")
+    sync_batchnorm: bool = option(False, "On GPUs: compute batch statistics over all processes, not in each one.")
     knn_k: int = option(200, "Neighbours of the online evaluation; 0 for none.", interval="[0, inf)")
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ def photos(folder, count=6):
     paths = [folder / f"{i}.jpg" for i in range(count)]
     for i, path in enumerate(paths):
         path.write_bytes(photo(120 + 10 * i, 160, seed=i))
-    return ImageSet(None, Pictures.of_files(paths), torch.arange(count) % 2, ("a", "b"), "photos", None, 256)
+    return ImageSet(None, Pictures(paths, np.arange(count)), torch.arange(count) % 2, ("a", "b"), "photos", None, 256)
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("JPEG", "RGB"), ("JPEG", "L"), ("PNG", "RGBA"), ("JPEG", "CMYK")])

@@ -44,7 +44,9 @@ def fails(capsys, *arguments):
     return line
 
 
-def test_everything_of_two_encoders(model, data, tmp_path, capsys):
+def test_everything_of_two_encoders(model, data, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")  # so the GPU is left alone
     state = torch.get_rng_state()
     output = tmp_path / "results.json"
     flags = ["--dataset=colours", "--k=5", "--probe_epochs=3", "--transfer_epochs=1", "--class_weights", "c=1.5", "a=2"]

@@ -153,19 +153,19 @@ def test_the_gradient_is_the_losss_and_a_teacher_has_none(name):
 
 @pytest.mark.parametrize("shape", [(12, 5), (5, 12)])
 def test_whitening_is_a_constant_to_the_gradient_and_arbs_base_has_none(shape):
-    views = [z.requires_grad_() for z in draw("zero_icl", *shape)]
-
-    def rows(z, ridge):
-        z = F.layer_norm(z, shape[1:])  # mean 0, variance 1, 1e-5
-        return z, torch.from_numpy(inverse_root(z.detach().numpy(), ridge)) @ z
-
-    (_, a), (_, b) = (rows(z, 0.01) for z in views)
-    expected = torch.autograd.grad((1 - (a * b).mean(1)).square().sum(), views)
-    torch.testing.assert_close(torch.autograd.grad(objectives.zero_icl(*views), views), expected, rtol=1e-9, atol=1e-12)
-    (z1, b1), (z2, b2) = (rows(z, 1e-4) for z in views)
-    loss = sum((1 - (z * base.detach()).mean(1)).square().sum() for z, base in ((z1, b2), (z2, b1)))
-    found = torch.autograd.grad(objectives.arb(*(z.T for z in views)), views)
-    torch.testing.assert_close(found, torch.autograd.grad(loss, views), rtol=1e-7, atol=1e-10)
+    views = [z.requires_grad_() for z in draw("arb", *shape)]
+    a, b = rows = [F.layer_norm(z, shape[1:]) for z in views]  # mean 0, variance 1, 1e-5
+    fixed, nearest = (
+        [torch.from_numpy(inverse_root(z.detach().numpy(), ridge)) for z in rows] for ridge in (1e-2, 1e-4)
+    )
+    icl = (1 - ((fixed[0] @ a) * (fixed[1] @ b)).mean(1)).square().sum()
+    base = sum(
+        (1 - (x * (root @ y.detach())).mean(1)).square().sum()
+        for x, root, y in ((a, nearest[1], b), (b, nearest[0], a))
+    )
+    for ours, expected in ((objectives.zero_icl(*views), icl), (objectives.arb(*(z.T for z in views)), base)):
+        found, expected = (torch.autograd.grad(loss, views, retain_graph=True) for loss in (ours, expected))
+        torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("together", [True, False])

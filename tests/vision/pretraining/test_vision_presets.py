@@ -8,6 +8,7 @@ import spec_formulas as spec
 import torch
 from vision_cases import ONE_PROCESS
 
+from dystress_text.errors import ParameterError
 from dystress_text.training.settings import EngineSettings
 from vision.pretraining.build_task import objective_of
 from vision.pretraining.presets import PRESETS
@@ -27,6 +28,13 @@ def test_options_exist_and_fit_each_other():
             warnings.simplefilter("ignore")  # several of the paper's profiles have a falling logit
             objective_of(settings, ONE_PROCESS)
         check_batch(settings, settings.engine.train_batch_size, 1)
+
+
+@pytest.mark.parametrize("flags", [["--objective=queue"], ["--preset=cifar10"]])
+def test_one_image_a_process_has_no_batch_statistics(flags):
+    with pytest.raises(ParameterError, match="needs at least 2 images a process"):
+        check_batch(parse(flags), 2, 2)
+    check_batch(parse([*flags, "--sync_batchnorm=true"]), 2, 2)
 
 
 MACL_PRESETS = [name for name, preset in PRESETS.items() if preset.settings.get("objective") == "macl"]
