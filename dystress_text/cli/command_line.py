@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
+import json
 import os
 import re
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from dystress_text.errors import Interrupted, ParameterError, UserError, meant
@@ -81,7 +85,9 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
         return 0 if work() else 1
     except UserError as error:
         dashes = "--" if isinstance(error, ParameterError) else ""
-        print(f"{prog}: error: {dashes}{one_line(str(error))}", file=sys.stderr, flush=True)
+        line = f"{prog}: error: {dashes}{one_line(str(error))}"
+        print(line, file=sys.stderr, flush=True)
+        _tell_launcher(line)
         return 2
     except Interrupted as stop:
         print(f"{prog}: {stop}", file=sys.stderr, flush=True)
@@ -93,3 +99,13 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that flushing at exit does not fail again
         print(f"{prog}: stopped: the reader of its output has ended", file=sys.stderr, flush=True)
         return 128 + signal.SIGPIPE
+
+
+def _tell_launcher(line: str) -> None:
+    """Leave the line where torchrun quotes it at its end; say what follows it where accelerate started one process."""
+    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        extra = {"py_callstack": line, "timestamp": str(int(time.time()))}
+        with contextlib.suppress(OSError):
+            Path(file).write_text(json.dumps({"message": {"message": line, "extraInfo": extra}}), encoding="utf-8")
+    elif "ACCELERATE_DYNAMO_BACKEND" in os.environ:  # its launcher sets it
+        print("(accelerate launch adds its own traceback; --quiet before the program's name: none)", file=sys.stderr)

@@ -334,8 +334,14 @@ def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str
     output = Path(engine.output_dir)
     check_output(output, engine)
     global_batch_size(engine, accelerator.num_processes)  # before the data are read
-    built = build(accelerator)
-    trainer = Trainer(built, engine, accelerator)
+    try:
+        built = build(accelerator)
+        trainer = Trainer(built, engine, accelerator)
+        accelerator.wait_for_everyone()  # all must have checked the folder before one of them writes to it
+    except RuntimeError as error:
+        if (reason := failure_of(error, accelerator)) is None:
+            raise
+        raise TrainingError(f"before the first step: {reason}") from error
     built.record.update(processes=accelerator.num_processes, device=describe(accelerator))
 
     def begin() -> None:
@@ -347,7 +353,6 @@ def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str
             print(f"going on after step {step:,}" if step else "no checkpoint yet: from the start", flush=True)
         write_record(output, built.record)
 
-    accelerator.wait_for_everyone()  # all must have checked the folder before one of them writes to it
     try:
         on_main_process(accelerator, begin)
         state = trainer.fit()
