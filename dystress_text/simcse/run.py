@@ -36,12 +36,12 @@ from dystress_text.training.accelerator import (
     describe,
     evaluation_dtype,
     gather_of,
-    global_batch_size,
     keep_few_kernels,
 )
 from dystress_text.training.build_loss import build_objective, build_rule, learned_group
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import TEXT_PROGRAM
+from dystress_text.training.settings import global_batch_size
 from dystress_text.training.task import Run
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-import transformers
 from conftest import make_sentences
 from hub_server import hub_server, with_hub, without_network
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from transformers.utils import logging
 
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.errors import UserError
@@ -70,6 +70,8 @@ def test_a_model_of_the_hub(saved, tmp_path):
 
 
 def test_loading_and_saving_are_quiet_and_lost_weights_are_said(saved, tmp_path, capfd):
+    logging.set_verbosity_warning()  # a program that ran in this process has turned all off
+    logging.enable_progress_bar()
     encoder, tokenizer = load_encoder(str(saved), "avg")
     encoder.save(tmp_path / "again", tokenizer)
     weights = load_file(saved / "model.safetensors")
@@ -85,7 +87,7 @@ def test_loading_and_saving_are_quiet_and_lost_weights_are_said(saved, tmp_path,
         with pytest.raises(UserError, match=f"lacks weights of its encoder, 1 in all, such as {name}$"):
             load(str(saved), None if load is load_model else "avg")
     assert capfd.readouterr() == ("", "")
-    assert transformers.utils.logging.is_progress_bar_enabled()  # as before
+    assert logging.is_progress_bar_enabled()  # as before
 
 
 def test_a_gpu_is_left_alone_where_accelerate_shall_use_the_cpu(saved, monkeypatch):

@@ -172,7 +172,7 @@ def test_a_grid_is_all_combinations_that_are_ranges():
         ([], "nothing to run: name a --table, --presets, or a --temperature with its values"),
         (["--table", "sts", "--jobs", "0"], "--jobs: must be at least 1, got 0"),
         (["--table", "sts", "--", "--seed=3"], "--seed=3: not behind --, the sweep sets it"),
-        (["--table", "sts", "--", "--max_stepps=3"], "unknown option --max_stepps=3"),
+        (["--table", "sts", "--", "--max_stepps=3"], "unknown option --max_stepps (did you mean --max_steps?)"),
         (
             ["--temperature", "cosine", "--shift", "-0.4"],
             "--shift: temperature 'cosine' takes tau_min, tau_max only",

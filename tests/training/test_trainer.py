@@ -13,10 +13,10 @@ from trainer_cases import equal, log_of, make_task, run, weights
 
 from dystress_text.core import ScheduledTemperature, ShiftedCosineTemperature
 from dystress_text.errors import TrainingError, UserError
-from dystress_text.training.accelerator import global_batch_size, resolve_precision
+from dystress_text.training.accelerator import resolve_precision
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.run_folder import checkpoint_folders
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import EngineSettings, global_batch_size
 from dystress_text.training.trainer import parameter_groups
 
 # ---- batches --------------------------------------------------------------------------------------------------------
