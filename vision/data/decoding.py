@@ -61,8 +61,8 @@ def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int
 def resized(image: Image.Image, size: int, box: tuple[int, int, int, int] | None = None) -> Tensor:
     """A box of the picture, or its middle square, as a square, uint8 (3, size, size), bilinear and filtered.
 
-    Boxes are (left, top, right, bottom). As in torchvision, a box is cut out before it is resized, while the middle is cut out of the resized picture: there
-    the filter sees what lies next to it.
+    Boxes are left, top, right, bottom. As in torchvision, a box is cut out before it is resized, while the middle is
+    cut out of the resized picture: there the filter sees what lies next to it.
     """
     if box is not None:
         middle, image = None, image.crop(box)
