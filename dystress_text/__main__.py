@@ -15,7 +15,7 @@ from types import ModuleType
 
 from dystress_text import __version__
 from dystress_text.cli.command_line import exit_code
-from dystress_text.errors import UserError
+from dystress_text.errors import UserError, meant
 
 COMMANDS = {  # module with ``main``, loaded when it is called, and what it does
     "train": ("dystress_text.train", "fine-tune an encoder, unsupervised or on pairs"),
@@ -37,7 +37,7 @@ def _own_command(command: str) -> bool:
         lines = [f"  {name:11} {about}" for name, (_, about) in COMMANDS.items()]
         print(f"dystress {__version__}: {__doc__}\n" + "\n".join(["commands:", *lines]), flush=True)
     else:
-        raise UserError(f"unknown command {command!r}; commands are {', '.join(COMMANDS)}")
+        raise UserError(f"unknown command {command!r}{meant(command, COMMANDS)}; commands are {', '.join(COMMANDS)}")
     return True
 
 

@@ -20,7 +20,7 @@ from dystress_text.core.registry import TEMPERATURES, Temperature
 from dystress_text.errors import UserError, reason_of
 from dystress_text.files.whole import write_json
 from dystress_text.report.audit import Audit, in_words, record_of, table, windows_of
-from dystress_text.simcse.settings import temperature_of_record
+from dystress_text.training.build_loss import temperature_of_record
 from dystress_text.training.run_folder import (
     AUDIT,
     IMAGE_PROGRAM,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Iterable
+
 
 class UserError(Exception):
     """Something that the user can put right; the message is one line that names the option and the valid values."""
@@ -32,6 +36,13 @@ class DataError(UserError):
 def reason_of(error: BaseException) -> str:
     """What an error says, on one line; its type where it says nothing."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """The known name that was probably meant, as words for a message; case and dashes aside. Empty if none is near."""
+    plain = {re.sub(r"[\W_]", "", name).lower(): name for name in known}
+    near = difflib.get_close_matches(re.sub(r"[\W_]", "", word).lower(), plain, 1)
+    return f" (did you mean {plain[near[0]]}?)" if near else ""
 
 
 class Interrupted(Exception):

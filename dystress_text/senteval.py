@@ -3,6 +3,7 @@
     dystress senteval --model out/
     dystress senteval --model out/ --suite mini        # small sets that come with the package
     dystress senteval --model bert-base-uncased --pooler_type avg --tasks sts MR TREC --compare
+    dystress senteval --model bert-base-uncased out/ --pooler_type cls      # a row for each
     dystress senteval --model princeton-nlp/sup-simcse-bert-base-uncased --pooler_type pooler
 
 ``python eval/senteval.py`` is the same in a checkout.
@@ -13,21 +14,15 @@ whose files are missing or damaged is marked, no average is then given, and the 
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import transformers
-
 from dystress_text.cli.command_line import exit_code
 from dystress_text.cli.options import SettingsParser
 from dystress_text.errors import UserError
-from dystress_text.evaluation.run import SentEvalSettings, run
-from dystress_text.report.text_page import leave_text_report
-from dystress_text.simcse.paper import PUBLISHED
-from dystress_text.training.run_folder import REPORT
+from dystress_text.evaluation.settings import SentEvalSettings
 
 # the options of SimCSE's evaluation.py, and what they are called here
 SIMCSE_OPTIONS = {
@@ -41,16 +36,11 @@ SIMCSE_OPTIONS = {
 
 def make_parser() -> SettingsParser:
     """The program's options."""
-    return SettingsParser(
-        [SentEvalSettings], prog="dystress senteval", description=__doc__, allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    return SettingsParser([SentEvalSettings], "dystress senteval", __doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
 
     def work() -> bool:
         words = sys.argv[1:] if argv is None else list(argv)
@@ -58,10 +48,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         for option in (*(word.split("=")[0] for word in words), *words, *pairs):
             if option in SIMCSE_OPTIONS:
                 raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
-        settings = SentEvalSettings(**vars(make_parser().parse_args(words)))
-        complete = run(settings, PUBLISHED)
-        if (Path(settings.model) / REPORT).is_file():  # the page of a run shows results
-            print(leave_text_report(Path(settings.model)))
+        (settings,) = make_parser().settings(words)
+        # here, so that help and errors of the command line come at once
+        from dystress_text.encoders.saving import quiet
+        from dystress_text.evaluation.run import run
+        from dystress_text.report.text_page import leave_text_report
+        from dystress_text.simcse.paper import PUBLISHED
+        from dystress_text.training.run_folder import REPORT
+
+        with quiet():
+            complete = run(settings, PUBLISHED)
+        for model in map(Path, settings.model):
+            if (model / REPORT).is_file():  # the page of a run shows results
+                print(leave_text_report(model))
         return complete
 
     return exit_code("dystress senteval", work, "interrupted; the result file holds what was finished")

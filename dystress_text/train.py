@@ -17,20 +17,14 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import transformers
+from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import exit_code
-from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.export.card import describe_base, write_card
-from dystress_text.report.text_page import leave_text_report
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.run import TextRun
 from dystress_text.simcse.settings import RunSettings
-from dystress_text.simcse.start import model_path
-from dystress_text.training.run_folder import write_record
-from dystress_text.training.trainer import run
+
+if TYPE_CHECKING:
+    from dystress_text.encoders.encoder import SentenceEncoder
 
 
 def train(settings: RunSettings) -> dict[str, Any]:
@@ -39,6 +33,14 @@ def train(settings: RunSettings) -> dict[str, Any]:
     Raises:
         UserError: the settings or the data are wrong, or the run cannot be resumed.
     """
+    # here, so that help and errors of the command line come at once
+    from dystress_text.encoders.saving import quiet
+    from dystress_text.export.card import describe_base, write_card
+    from dystress_text.report.text_page import leave_text_report
+    from dystress_text.simcse.run import TextRun
+    from dystress_text.simcse.start import model_path
+    from dystress_text.training.run_folder import write_record
+    from dystress_text.training.trainer import run
 
     def publish(output: Path, record: dict[str, Any], model: SentenceEncoder, limit: int) -> None:
         record["base_model"] = describe_base(model_path(record["settings"]["model_name_or_path"]))
@@ -47,13 +49,12 @@ def train(settings: RunSettings) -> dict[str, Any]:
         page = leave_text_report(output)
         print(f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}", flush=True)
 
-    return run(settings.engine, lambda accelerator: TextRun(settings, accelerator, publish))
+    with quiet():
+        return run(settings.engine, lambda accelerator: TextRun(settings, accelerator, publish))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
     logging.getLogger("accelerate.utils.other").setLevel(logging.ERROR)  # it warns at each checkpoint with --do_mlm
 
     def work() -> bool:

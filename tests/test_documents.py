@@ -218,7 +218,7 @@ def test_options_that_the_documents_name_exist(capsys):
     mains = [*IMAGES.values(), *(dystress.program(name).main for name in dystress.COMMANDS)]
     for main in mains:
         with pytest.raises(SystemExit):
-            main(["--help"])
+            main(["--help", "all"])
     known = capsys.readouterr().out
     known += " ".join(launch_command_parser()._option_string_actions)  # its help shows those of one kind of launch
     benchmarks = [*ROOT.glob("tests/benchmarks/*.py"), ROOT / "tests/gpu/kit.py", ROOT / "tests/consumers/check.py"]

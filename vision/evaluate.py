@@ -11,7 +11,6 @@ exp(s / 0.1), as in the paper; the L2 kNN is that of the paper's long-tailed row
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
@@ -25,13 +24,7 @@ from vision.evaluation.settings import EvaluationSettings
 
 def make_parser() -> SettingsParser:
     """The program's options."""
-    return SettingsParser(
-        [EvaluationSettings],
-        prog="evaluate.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    return SettingsParser([EvaluationSettings], "evaluate.py", __doc__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     transformers.utils.logging.set_verbosity_error()
     return exit_code(
         "evaluate.py",
-        lambda: run(EvaluationSettings(**vars(make_parser().parse_args(argv)))),
+        lambda: run(*make_parser().settings(argv)),
         "interrupted; the result file holds what was finished",
     )
 

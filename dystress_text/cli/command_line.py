@@ -3,39 +3,55 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
+import json
 import os
 import re
 import signal
 import sys
+import time
 import warnings
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
-from dystress_text.errors import Interrupted, ParameterError, UserError
+from dystress_text.errors import Interrupted, ParameterError, UserError, meant
 
 _TOKEN = re.compile(r"hf_[A-Za-z0-9]{20,}")
 _SHORTEST = 8  # a shorter value is not a token, and replacing it would hide ordinary words
 
 
-class OneLineErrors:
-    """A mixin for parsers: raises a one-line error where argparse would print its whole usage."""
+class OneLineParser(argparse.ArgumentParser):
+    """A parser that shows a program's docstring unchanged as help and whose errors are one line.
+
+    Options have no abbreviations; dashes within a name count as underscores.
+    """
+
+    def __init__(self, prog: str, description: str | None = None, **more: Any) -> None:
+        more = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **more}
+        super().__init__(prog=prog, description=description, **more)
+        self._negative_number_matcher = re.compile(r"-\.?\d")  # so that -1:0.03 is a value and not an option
 
     def error(self, message: str) -> NoReturn:
-        """Raise the message."""
+        """Raise the message, where argparse would print its whole usage."""
         raise UserError(f"{message} (see --help)")
 
+    def spelled(self, words: Sequence[str]) -> list[str]:
+        """A command line with the options' own spelling; an unknown option is refused, and the nearest one named."""
+        options, found = self._option_string_actions, list(words)
+        for i, word in enumerate(found[: found.index("--") if "--" in found else None]):
+            name, equals, value = word.partition("=")
+            ours = f"--{name[2:].replace('-', '_')}"
+            if name.startswith("--") and ours in options:
+                found[i] = f"{ours}{equals}{value}"
+            elif name.startswith("--") and " " not in word:  # with a space argparse takes it for a value
+                raise UserError(f"unknown option {name}{meant(name, options) or ' (see --help)'}")
+        return found
 
-class OneLineParser(OneLineErrors, argparse.ArgumentParser):
-    """A parser that shows a program's docstring unchanged as help and refuses abbreviated options."""
-
-    def __init__(self, prog: str, description: str | None) -> None:
-        super().__init__(
-            prog=prog,
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, which all its ways to parse call."""
+        return super().parse_known_args(self.spelled(sys.argv[1:] if args is None else args), namespace)
 
 
 def without_tokens(text: str) -> str:
@@ -69,7 +85,9 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
         return 0 if work() else 1
     except UserError as error:
         dashes = "--" if isinstance(error, ParameterError) else ""
-        print(f"{prog}: error: {dashes}{one_line(str(error))}", file=sys.stderr, flush=True)
+        line = f"{prog}: error: {dashes}{one_line(str(error))}"
+        print(line, file=sys.stderr, flush=True)
+        _tell_launcher(line)
         return 2
     except Interrupted as stop:
         print(f"{prog}: {stop}", file=sys.stderr, flush=True)
@@ -81,3 +99,13 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that flushing at exit does not fail again
         print(f"{prog}: stopped: the reader of its output has ended", file=sys.stderr, flush=True)
         return 128 + signal.SIGPIPE
+
+
+def _tell_launcher(line: str) -> None:
+    """Leave the line where torchrun quotes it at its end; say what follows it where accelerate started one process."""
+    if file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        extra = {"py_callstack": line, "timestamp": str(int(time.time()))}
+        with contextlib.suppress(OSError):
+            Path(file).write_text(json.dumps({"message": {"message": line, "extraInfo": extra}}), encoding="utf-8")
+    elif "ACCELERATE_DYNAMO_BACKEND" in os.environ:  # its launcher sets it
+        print("(accelerate launch adds its own traceback; --quiet before the program's name: none)", file=sys.stderr)

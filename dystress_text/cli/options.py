@@ -11,18 +11,14 @@ class Settings:
 
 from __future__ import annotations
 
-import copy
-import re
-from argparse import ArgumentParser
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import MISSING, Field, field, fields
-from types import MappingProxyType
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
-from transformers import HfArgumentParser
-
-from dystress_text.cli.command_line import OneLineErrors
-from dystress_text.errors import ParameterError
+from dystress_text.cli.command_line import OneLineParser
+from dystress_text.errors import ParameterError, meant
 
 
 def option(
@@ -52,12 +48,10 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-def reworded(settings: type, name: str, help: str, default: Any = MISSING) -> Any:
-    """The option of another dataclass with another help text and, if given, another default; its interval stays."""
+def reworded(settings: type, name: str, help: str) -> Any:
+    """The option of another dataclass with another help text."""
     entry: Field[Any] = settings.__dataclass_fields__[name]  # type: ignore[attr-defined]
-    return field(
-        default=default_of(entry) if default is MISSING else default, metadata={**entry.metadata, "help": help}
-    )
+    return field(default=default_of(entry), metadata={**entry.metadata, "help": help})
 
 
 def check_options(settings: Any) -> None:
@@ -69,6 +63,13 @@ def check_options(settings: Any) -> None:
             raise ParameterError(entry.name, f"must lie in {interval}, got {value}")
         if needs and value != default_of(entry) and getattr(settings, needs) in (None, False):
             raise ParameterError(entry.name, f"has no effect without {needs}")
+
+
+def check_names(option: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Refuse names that are not known, with the nearest one that is."""
+    for name in names:
+        if name not in known:
+            raise ParameterError(option, f"no {name!r}{meant(name, known)}; known are {', '.join(known)}")
 
 
 def default_of(entry: Field[Any]) -> Any:
@@ -85,16 +86,50 @@ def lies_in(value: object, interval: str) -> bool:
     return above and (value <= high if interval[-1] == "]" else value < high)
 
 
-class SettingsParser(OneLineErrors, HfArgumentParser):
-    """A parser whose options are the fields of dataclasses; an error is one line."""
+class SettingsParser(OneLineParser):
+    """A parser whose options are the fields of dataclasses, each a group if it has ``_argument_group_name``."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._negative_number_matcher = re.compile(r"-\.?\d")  # so that -1:0.03 is a value and not an option
+    def __init__(self, groups: Sequence[Any], prog: str, description: str | None = None, **more: Any) -> None:
+        super().__init__(prog, description, **more)
+        self._groups = groups
+        for group in groups:
+            title = getattr(group, "_argument_group_name", None)
+            hints, add = get_type_hints(group), (self.add_argument_group(title) if title else self).add_argument
+            for entry in fields(group):
+                _add_option(add, entry, hints[entry.name])
 
-    @staticmethod
-    def _parse_dataclass_field(parser: ArgumentParser, field: Field[Any]) -> None:
-        known = copy.copy(field)
-        metadata = {key: value for key, value in field.metadata.items() if key not in ("interval", "needs")}
-        known.metadata = MappingProxyType(metadata)
-        HfArgumentParser._parse_dataclass_field(parser, known)
+    def settings(self, argv: Sequence[str] | None = None) -> list[Any]:
+        """One instance of each dataclass."""
+        values = vars(self.parse_args(argv))
+        return [group(**{entry.name: values[entry.name] for entry in fields(group)}) for group in self._groups]
+
+
+_METAVARS = {int: "N", float: "X", bool: "yes|no"}
+
+
+def _add_option(add: Callable[..., object], entry: Field[Any], kind: Any) -> None:
+    """Add the option of a field: a number or text, ``| None``, a list of them, or yes or no."""
+    more = {key: value for key, value in entry.metadata.items() if key not in ("interval", "needs")}
+    needed = entry.default is MISSING and entry.default_factory is MISSING
+    more |= {"required": True} if needed else {"default": default_of(entry)}
+    if isinstance(kind, UnionType):
+        kind = next(each for each in get_args(kind) if each is not NoneType)
+    if get_origin(kind) is list:
+        kind, more["nargs"] = get_args(kind)[0], "+"
+    if kind is bool and more.get("default") is not None:  # the name alone means yes
+        more |= {"nargs": "?", "const": True}
+    if "choices" not in more:
+        more.setdefault("metavar", _METAVARS.get(kind, "TEXT"))
+    if more.get("default") is True:
+        add(f"--no_{entry.name}", dest=entry.name, action="store_false", default=True, help=argparse.SUPPRESS)
+        more["help"] += f" --no_{entry.name} turns it off."
+    add(f"--{entry.name}", type=_truth if kind is bool else kind, **more)
+
+
+def _truth(word: str) -> bool:
+    if word.lower() not in TRUTH:
+        raise argparse.ArgumentTypeError(f"yes or no is needed, got {word!r}")
+    return TRUTH[word.lower()]
+
+
+TRUTH = dict.fromkeys(("yes", "true", "t", "y", "1"), True) | dict.fromkeys(("no", "false", "f", "n", "0"), False)

@@ -1,14 +1,11 @@
-"""The base of all temperatures, the registry that knows them by name, and their options, found by inspection."""
+"""The base of all temperatures, and the registry that knows them by name."""
 
 from __future__ import annotations
 
 import inspect
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from types import NoneType
-from typing import Any, TypeVar, get_args, get_type_hints
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -116,48 +113,3 @@ def make_temperature(name: str, **parameters: Any) -> Temperature:
     except TypeError as error:
         raise ValueError(f"temperature {name!r} takes {', '.join(known)}: {error}") from error
     return TEMPERATURES[name](**parameters)
-
-
-@dataclass
-class ConstructorOption:
-    """A number or text that constructors take."""
-
-    kind: type  # float, int, bool or str
-    defaults: dict[str, Any]  # of each class that takes it, by the name of the class
-    described: dict[str, str]  # what the docstring of each of them says about it
-
-    @property
-    def help(self) -> str:
-        """The descriptions, each after the names of the classes that it is of."""
-        names: dict[str, list[str]] = {}
-        for name, text in self.described.items():
-            names.setdefault(text, []).append(name)
-        return " ".join(f"{', '.join(some)}: {text}" for text, some in names.items())
-
-
-def constructor_options(classes: Mapping[str, type]) -> dict[str, ConstructorOption]:
-    """The options of classes, given by name: the numbers and texts among their constructors' parameters.
-
-    ``constructor_options(TEMPERATURES)`` has the options of all temperatures.
-    """
-    found: dict[str, ConstructorOption] = {}
-    for name, cls in classes.items():
-        hints, described = get_type_hints(cls.__init__), _arguments(cls)  # type: ignore[misc]  # of the constructor
-        for key, parameter in inspect.signature(cls).parameters.items():
-            kinds = [kind for kind in get_args(hints.get(key)) or (hints.get(key),) if kind is not NoneType]
-            if len(kinds) == 1 and kinds[0] in (float, int, bool, str):
-                option = found.setdefault(key, ConstructorOption(kinds[0], {}, {}))
-                option.defaults[name] = parameter.default
-                option.described[name] = described.get(key, "")
-    return found
-
-
-def _arguments(cls: type) -> dict[str, str]:
-    """What the ``Args`` of a class's docstring, or else of its bases', say about each argument."""
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        _, _, args = inspect.cleandoc(base.__doc__ or "").partition("Args:\n")
-        section = re.split(r"\n\S", args)[0]
-        for key, text in re.findall(r"^ {4}(\w+): (.*?)(?=^ {4}\w|\Z)", section, flags=re.S | re.M):
-            found[key] = " ".join(text.split())
-    return found

@@ -186,12 +186,3 @@ class HardnessRule(Rule):
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
         return (similarity / tau + self.hardness_strength * similarity.detach(),)
-
-
-NEGATIVE_RULES: dict[str, type[Rule]] = {
-    "debiased": DebiasedRule,
-    "hcl": HardNegativeRule,
-    "focal": FocalRule,
-    "adnce": ADNCERule,
-    "hardness": HardnessRule,
-}

@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
+from dystress_text.cli.options import check_names
 from dystress_text.errors import DataError, ParameterError, UserError
 from dystress_text.evaluation.readers import (
     Labelled,
@@ -214,9 +215,7 @@ def choose(suite: str, names: Sequence[str]) -> dict[str, list[Task]]:
     groups = SUITES[suite]
     known = ["all", *groups, *(task.name for tasks in groups.values() for task in tasks)]
     names = [SENTEVAL_NAMES.get(name, name) for name in names]
-    for name in names:
-        if name not in known:
-            raise ParameterError("tasks", f"no {name!r} in suite {suite!r}; known are {', '.join(known)}")
+    check_names("tasks", names, known)
     chosen = {
         group: [task for task in tasks if {"all", group, task.name} & set(names)] for group, tasks in groups.items()
     }
@@ -232,8 +231,7 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
         name: a key of :data:`STS_SETS`.
         data_dir: where prepared data lie; None for the usual place.
     """
-    if name not in STS_SETS:
-        raise ParameterError("eval_set", f"unknown set {name!r}; known are {', '.join(STS_SETS)} and none")
+    check_names("eval_set", [name], [*STS_SETS, "none"])
     task, folder = STS_SETS[name], suite_folder("mini" if name == "mini_sts" else "senteval", data_dir)
     if name == "stsb_dev" and not (folder / STSB_DEV).exists():
         folder = published_file(

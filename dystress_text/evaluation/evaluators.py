@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dystress_text.cli.options import check_names
 from dystress_text.errors import DataError, ParameterError, UserError
 from dystress_text.evaluation.catalogue import (
     MINI_TRANSFER_TASKS,
@@ -191,9 +192,9 @@ def transfer_evaluator(names: Sequence[str], data_dir: str | Path | None = None)
     suites = {"senteval": TRANSFER_TASKS, "mini": MINI_TRANSFER_TASKS}
     known = {task.name: (task, suite) for suite, tasks in suites.items() for task in tasks}
     chosen = []
-    for name in dict.fromkeys(TASKS["transfer"] if list(names) == ["all"] else names):
-        if name not in known:
-            raise ParameterError("eval_transfer", f"no task {name!r}; known are all, or some of {', '.join(known)}")
+    wanted = dict.fromkeys(TASKS["transfer"] if list(names) == ["all"] else names)
+    check_names("eval_transfer", wanted, known)
+    for name in wanted:
         task, suite = known[name]
         try:
             chosen.append((task, task.read(suite_folder(suite, data_dir))))

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dystress_text.cli.options import check_options, option
 from dystress_text.cli.text_table import lay_out
+from dystress_text.encoders.loading import is_sentence_transformer
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import (
     SENTEVAL_NAMES,
@@ -31,7 +31,13 @@ from dystress_text.evaluation.catalogue import (
     suite_folder,
 )
 from dystress_text.evaluation.classifier import RECIPES, SEED
-from dystress_text.evaluation.embedder import DTYPES, EVALUATED, EncodedOnce, load_model, refusing_useless
+from dystress_text.evaluation.embedder import (
+    EncodedOnce,
+    check_complete,
+    load_model,
+    refusing_useless,
+)
+from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.sts import Embed, evaluate_sts, evaluate_sts_task
 from dystress_text.evaluation.transfer import evaluate_transfer
 from dystress_text.files.places import PACKAGE
@@ -44,40 +50,6 @@ Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group
 _SAME = (  # results of the same of all these stand beside each other in a file
     "suite", "mode", "engine", "data", "data_variant", "pooler_type", "max_seq_length", "dtype", "weights"
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class SentEvalSettings:
-    """What is evaluated, on what, and where the results go."""
-
-    _argument_group_name = "evaluation"
-
-    model: str = field(
-        metadata={"help": "sentence-transformers folder; with --pooler_type a Hugging Face folder or name"}
-    )
-    pooler_type: str | None = option(
-        None,
-        "of a Hugging Face encoder; pooler is its own (pooler_output), for SimCSE's supervised models; cls is for the "
-        "unsupervised ones",
-        choices=EVALUATED,
-    )
-    tasks: list[str] = option(["all"], "sts, transfer, all, or names of tasks, ours or SentEval's")
-    suite: str = option("senteval", "senteval, or mini: small sets that come with the package", choices=tuple(SUITES))
-    mode: str = option("test", "test: the published figures; fast: fewer folds", choices=tuple(RECIPES))
-    data_dir: str | None = option(None, "where prepared data lie; default: where dystress prepare puts them")
-    dtype: str = option("fp32", "of the encoder's forward pass", choices=tuple(DTYPES))
-    batch_size: int = option(64, "sentences at a time", interval="[1, inf)")
-    engine: str = option(
-        "batched", "ours, or original: everything by the senteval package", choices=("batched", "original")
-    )
-    compare: bool = option(False, "add the rows of the published tables (BERT-base)")
-    geometry: str = option("dev", "STS-B split for alignment and uniformity", choices=("dev", "test", "none"))
-    output: Path | None = option(
-        None, "all results; default senteval-SUITE-MODE.json in the model's folder, else here", metavar="FILE.json"
-    )
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
 
 @dataclass
@@ -100,20 +72,14 @@ class Results:
         """The figures of tasks, None for a task without a result."""
         return {name: figure_of(self.tasks[name]) if name in self.tasks else None for name in names}
 
-    def table(self, names: Sequence[str], mean: str, more: Mapping[str, Row]) -> str:
-        """The figures of tasks and their average, with further rows below, such as published ones."""
+    def rows(self, names: Sequence[str], aggregations: bool) -> dict[str, Row]:
+        """The rows of a table, with the other aggregations of tasks with subsets; other tasks repeat their figure."""
         rows = {self.about["model"]: self.row(names)}
         years = [name for name in names if len(self.tasks.get(name, {}).get("subsets", ())) > 1]
-        if years:  # the other aggregations; tasks without subsets repeat their figure
+        if years and aggregations:
             for label, key in (("  mean of subsets", "mean"), ("  weighted mean", "weighted_mean")):
                 rows[label] = self.row(names) | {name: self.tasks[name][key] for name in years}
-        lines = [["", *names, mean]]
-        for label, row in {**rows, **more}.items():
-            figures = {name: row[name] for name in names}
-            cells = ["missing" if figure is None else f"{figure:.2f}" for figure in figures.values()]
-            of_row = average(figures)
-            lines.append([label, *cells, "-" if of_row is None else f"{of_row:.2f}"])
-        return lay_out(lines)
+        return rows
 
     def keep(self, file: Path) -> None:
         """Take up what the file holds of the same model, data and settings."""
@@ -134,6 +100,18 @@ class Results:
             "versions": versions("sentence-transformers", "tokenizers", "scipy", "scikit-learn"),
         }
         write_evaluation(file, content)
+
+
+def table(found: Sequence[Results], names: Sequence[str], mean: str, more: Mapping[str, Row]) -> str:
+    """The figures of models on tasks and their averages, with further rows below, such as published ones."""
+    lines = [["", *names, mean]]
+    rows = [row for results in found for row in results.rows(names, len(found) == 1).items()]
+    for label, row in (*rows, *more.items()):
+        figures = {name: row[name] for name in names}
+        cells = ["missing" if figure is None else f"{figure:.2f}" for figure in figures.values()]
+        of_row = average(figures)
+        lines.append([label, *cells, "-" if of_row is None else f"{of_row:.2f}"])
+    return lay_out(lines)
 
 
 def evaluate_task(
@@ -160,14 +138,14 @@ def evaluate_task(
 
 
 def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
-    """Evaluate a model: print the tables, and replace its entries in the result file task by task.
+    """Evaluate models: print the tables, and replace the entries of each in its result file task by task.
 
     Args:
         settings: the program's options.
         published: rows of published tables, for ``compare``.
 
     Returns:
-        Whether every chosen task gave a result.
+        Whether every chosen task gave a result, for every model.
     """
     chosen = choose(settings.suite, settings.tasks)
     folder = suite_folder(settings.suite, settings.data_dir)
@@ -181,29 +159,56 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
     variant = variant_of(folder)
     if variant is not None:
         print(f"not SentEval's published data but a variant: {variant}")
-    encode, model = load_model(settings.model, settings.pooler_type, settings.dtype, settings.batch_size, progress=True)
-    embed = EncodedOnce(refusing_useless(encode))
+    poolers = {model: _pooler_of(settings, model) for model in settings.model}
     about = {name: getattr(settings, name) for name in ("suite", "mode", "engine", "batch_size")}
-    results = Results({**about, "data": str(folder), "data_variant": variant, **model})
-    of_model = Path(settings.model) if Path(settings.model).is_dir() else Path()
-    file = settings.output or evaluation_file(of_model, settings.suite, settings.mode)
-    results.keep(file)
-    if not file.exists():  # a place that cannot be written is found now, not after the first task
-        results.write(file)
-    for group, tasks in chosen.items():
-        for task in tasks:
-            _run_task(settings, results, task, folder, embed)
-            results.write(file)
-        names = [task.name for task in tasks]
-        mean = "avg" if len(tasks) == len(SUITES[settings.suite][group]) else f"avg of {len(tasks)}"
+    about |= {"data": str(folder), "data_variant": variant}
+    found: list[Results] = []
+
+    def show(group: str) -> None:
+        names = [task.name for task in chosen[group]]
+        mean = "avg" if len(names) == len(SUITES[settings.suite][group]) else f"avg of {len(names)}"
         more = (published or {}).get(group, {}) if settings.compare and settings.suite == "senteval" else {}
-        print(f"\n{results.table(names, mean, more)}", flush=True)
-    if "sts" in chosen and settings.geometry != "none":
-        _measure_geometry(settings, results, folder, embed)
-        results.write(file)
-    missing = ", ".join(task.name for tasks in chosen.values() for task in tasks if task.name not in results.tasks)
-    print(f"\n{file}: {f'results except {missing}' if missing else 'all results'}")
-    return not missing
+        print(f"\n{table(found, names, mean, more)}", flush=True)
+
+    for model, pooler in poolers.items():
+        encode, of_model = load_model(model, pooler, settings.dtype, settings.batch_size, progress=True)
+        embed, file = EncodedOnce(refusing_useless(encode)), _file_of(settings, model)
+        found.append(results := Results({**about, **of_model}))
+        results.keep(file)
+        if not file.exists():  # a place that cannot be written is found now, not after the first task
+            results.write(file)
+        for group, tasks in chosen.items():
+            for task in tasks:
+                _run_task(settings, results, task, folder, embed)
+                results.write(file)
+            if len(poolers) == 1:
+                show(group)
+        if "sts" in chosen and settings.geometry != "none":
+            _measure_geometry(settings, results, folder, embed)
+            results.write(file)
+        missing = ", ".join(task.name for tasks in chosen.values() for task in tasks if task.name not in results.tasks)
+        print(f"\n{file}: {f'results except {missing}' if missing else 'all results'}", flush=True)
+    if len(poolers) > 1:
+        for group in chosen:
+            show(group)
+    return all(task.name in results.tasks for results in found for tasks in chosen.values() for task in tasks)
+
+
+def _pooler_of(settings: SentEvalSettings, model: str) -> str | None:
+    """How vectors of a model are made; what cannot be evaluated is refused before the first model is."""
+    if len(settings.model) > 1 and is_sentence_transformer(model):
+        return None
+    if settings.pooler_type is None:
+        check_complete(model)
+    return settings.pooler_type
+
+
+def _file_of(settings: SentEvalSettings, model: str) -> Path:
+    if settings.output is not None:
+        return settings.output
+    file = evaluation_file(Path(model) if Path(model).is_dir() else Path(), settings.suite, settings.mode)
+    here = [name for name in settings.model if not Path(name).is_dir()]
+    return file.with_name(f"{model.replace('/', '--')}-{file.name}") if model in here[:-1] + here[1:] else file
 
 
 def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: Path, embed: Embed) -> None:
@@ -216,7 +221,12 @@ def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: 
         print(f"{task.name} left out: {error}", file=sys.stderr, flush=True)
         return
     results.tasks[task.name] = found
-    print(f"{task.name}: {figure_of(found):.2f} ({found['seconds']:.1f} s)", file=sys.stderr, flush=True)
+    name = _said(settings, results, task.name)
+    print(f"{name}: {figure_of(found):.2f} ({found['seconds']:.1f} s)", file=sys.stderr, flush=True)
+
+
+def _said(settings: SentEvalSettings, results: Results, name: str) -> str:
+    return f"{results.about['model']}, {name}" if len(settings.model) > 1 else name
 
 
 def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path, embed: Embed) -> None:
@@ -230,8 +240,9 @@ def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path
     measured = evaluate_sts(pairs, embed)
     results.geometry = {"set": pairs.name, "sentences": len(pairs.sentences), **asdict(measured)}
     print(
-        f"\n{pairs.name}, {len(pairs.sentences):,} distinct sentences: alignment {measured.alignment:.4f} (pairs "
-        f"scored above 4), uniformity {measured.uniformity:.4f}, Spearman {measured.spearman:.2f}"
+        f"\n{_said(settings, results, pairs.name)}, {len(pairs.sentences):,} distinct sentences: alignment "
+        f"{measured.alignment:.4f} (pairs scored above 4), uniformity {measured.uniformity:.4f}, Spearman "
+        f"{measured.spearman:.2f}"
     )
 
 

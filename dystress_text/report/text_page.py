@@ -9,7 +9,7 @@ from dystress_text.evaluation.random_pairs import random_pairs_rows
 from dystress_text.report.page import leave_report, render_page
 from dystress_text.report.tables import Comparisons, notes_of, sections, verdict
 from dystress_text.report.text_runs import TRAINING, read_text_runs
-from dystress_text.simcse.settings import temperature_of_record
+from dystress_text.training.build_loss import temperature_of_record
 
 
 def leave_text_report(folder: Path) -> str:

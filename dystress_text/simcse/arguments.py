@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dystress_text.cli.options import TRUTH
 from dystress_text.errors import UserError
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.presets import PRESETS
@@ -16,12 +17,18 @@ from dystress_text.training.presets import parse_settings
 from dystress_text.training.settings import EngineSettings, LossSettings
 
 GROUPS = (TextSettings, EvaluationSettings, LossSettings, EngineSettings)
+COMMON = (  # what --help shows
+    "model_name_or_path", "train_file", "supervised", "pooler_type", "max_seq_length", "drop_duplicates", "eval_set",
+    "eval_file", "temp", "temperature", "tau_min", "tau_max", "shift", "output_dir", "overwrite_output_dir",
+    "resume_from_checkpoint", "seed", "num_train_epochs", "max_steps", "train_batch_size", "learning_rate",
+    "save_steps", "log_similarity",
+)  # fmt: skip
 
 
 def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
     """Settings from the command line."""
     words = translate(argv)
-    settings, preset = parse_settings(words, GROUPS, PRESETS, "paper", "dystress train", description)
+    settings, preset = parse_settings(words, GROUPS, PRESETS, "paper", "dystress train", description, common=COMMON)
     text, evaluation, loss, engine = settings
     named = (word.removeprefix("--").split("=")[0] for word in words if word.startswith("--"))
     given = frozenset(name.replace("-", "_") for name in named)
@@ -37,7 +44,6 @@ FLAGS: dict[str, tuple[tuple[str, ...], tuple[str, ...] | str]] = {
     "--bf16": (("--mixed_precision", "bf16"), ("--mixed_precision", "no")),
     "--eval_transfer": (("--eval_transfer", "all"), ()),
 }
-_VALUES = dict.fromkeys(("yes", "true", "t", "y", "1"), True) | dict.fromkeys(("no", "false", "f", "n", "0"), False)
 
 # options that are refused, with what to use instead
 REPLACED: dict[str, str] = {
@@ -85,12 +91,12 @@ def translate(argv: Sequence[str]) -> list[str]:
             raise _refused(name, REPLACED[name])
         if name in FLAGS and not equals:
             follows = left[0].lower() if left else "--"
-            value = left.pop(0) if follows in _VALUES else "true" if follows.startswith("--") else ""
-        if name not in FLAGS or value.lower() not in _VALUES:
+            value = left.pop(0) if follows in TRUTH else "true" if follows.startswith("--") else ""
+        if name not in FLAGS or value.lower() not in TRUTH:
             words.append(word)  # as it is; a value that is none is refused by the parser
             continue
         on, off = FLAGS[name]
-        meaning = on if _VALUES[value.lower()] else off
+        meaning = on if TRUTH[value.lower()] else off
         if isinstance(meaning, str):
             raise _refused(f"{name} {value}", meaning)
         words += meaning

@@ -14,6 +14,7 @@ _SMALL: dict[str, Any] = {
     "mlp_head": True,
     "learning_rate": 1e-4,
     "drop_duplicates": True,
+    "max_epochs": 10,
 }
 
 # What SimCSE's scripts set. Kept otherwise: the precision of a CPU, where those scripts do not run (bf16: 61.39 on

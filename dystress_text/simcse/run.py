@@ -41,6 +41,7 @@ from dystress_text.training.accelerator import (
 from dystress_text.training.build_loss import build_objective, build_rule, learned_group
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import TEXT_PROGRAM
+from dystress_text.training.settings import global_batch_size
 from dystress_text.training.task import Run
 
 
@@ -83,6 +84,11 @@ class TextRun(Run):
             read = load_corpus(self.text, start.tokenizer, text.max_seq_length, text.max_train_samples)
         corpus = read.distinct() if text.drop_duplicates else read
         self.samples = len(corpus)
+        if self.samples < (batch := global_batch_size(engine, accelerator.num_processes)):
+            found = read.report.summary() + "; drop_duplicates keeps the first of each" * (len(read) > len(corpus))
+            raise ParameterError(
+                "train_batch_size", f"{batch} exceeds the {self.samples} samples of {self.text.name!r} ({found})"
+            )
         self.task = SimcseTask(
             start.model, start.tokenizer, corpus, objective, self.evaluation, text.packing, masking, text.mlm_weight,
             evaluation_dtype(accelerator),
@@ -116,7 +122,11 @@ class TextRun(Run):
         ]
         lines.append(f"{type(task.objective).__name__} with {task.objective.temperature}")
         samples = "sentences" if corpus.columns == 1 else f"rows of {corpus.columns} sentences"
-        lines.append(f"{steps:,} steps of {batch_size} {samples} on {describe(self.accelerator)}")
+        epochs = steps * self.settings.engine.gradient_accumulation_steps / (self.samples // batch_size)
+        lines.append(
+            f"{self.samples:,} {samples}: {epochs:.4g} epochs, {steps:,} steps of {batch_size} on "
+            f"{describe(self.accelerator)}"
+        )
         print(*lines, sep="\n", flush=True)
         self._measured = some_sentences(self.text, corpus.report.sentences)  # now: a text may be gone at the end
         self.record["untrained"] = {} if self.dev is None else self._measure_untrained(self.dev)

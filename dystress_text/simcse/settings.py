@@ -1,17 +1,13 @@
-"""The options of a text run, as dataclasses, and the temperature that a run's record describes."""
+"""The options of a text run, as dataclasses."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from dystress_text.cli.options import check_options, option
-from dystress_text.core.registry import Temperature
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.training.build_loss import build_rule
 from dystress_text.training.settings import EngineSettings, LossSettings
 
 
@@ -130,15 +126,3 @@ class RunSettings:
         """Every option by its name."""
         evaluation = {**vars(self.evaluation), "eval_set": " ".join(self.evaluation.eval_set)}
         return {"preset": self.preset, **vars(self.text), **evaluation, **vars(self.loss), **vars(self.engine)}
-
-
-def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
-    """The rule of a text run, from its ``run.json``; a learned temperature is a fixed one then."""
-    learned = {"temp" if name == "tau" else name: x for name, x in record.get("learned_temperature", {}).items()}
-    # rounded end points may lie on the bounds, which LearnableTemperature refuses
-    left = ("learn_temperature", "temperature_bounds", "temperature_learning_rate") if learned else ()
-    known = {entry.name for entry in fields(LossSettings)}.difference(left)
-    options = {name: value for name, value in (record["settings"] | learned).items() if name in known}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # training has said that a logit falls
-        return build_rule(LossSettings(**options))

@@ -8,7 +8,9 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -17,7 +19,7 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import DistributedType, broadcast_object_list, parse_flag_from_env
+from accelerate.utils import DistributedType, InitProcessGroupKwargs, broadcast_object_list, parse_flag_from_env
 
 from dystress_text.core.gather import ProcessGather
 from dystress_text.errors import ParameterError, TrainingError, UserError, reason_of
@@ -25,6 +27,9 @@ from dystress_text.training.run_folder import TRACKER_FOLDER
 from dystress_text.training.settings import AUTO_FP16, EngineSettings
 
 _ECHO = 1.0  # seconds; launchers pass a Ctrl-C on that the terminal has already sent to this process
+_ASK = 1.0  # seconds between two times that the processes ask each other for signals
+# how long processes wait for each other: the main one may evaluate for longer than NCCL's default, ten minutes
+_PATIENCE = timedelta(hours=12)
 
 
 def make_accelerator(settings: EngineSettings) -> Accelerator:
@@ -40,6 +45,7 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
             gradient_accumulation_steps=settings.gradient_accumulation_steps,
             log_with=None if settings.report_to == "none" else settings.report_to,
             project_dir=str(Path(settings.output_dir) / TRACKER_FOLDER),
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=_PATIENCE)],
         )
     except (ValueError, RuntimeError, OSError) as error:
         raise UserError(f"accelerate cannot start here: {reason_of(error)}") from error
@@ -51,11 +57,19 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
 
 
 def _check_launch(accelerator: Accelerator, settings: EngineSettings) -> None:
-    """Refuse what the launcher asks for and the trainer does not do."""
+    """Refuse what the launcher asks for and the trainer does not do, and say what the launcher has not done."""
     if accelerator.num_processes == 1 < int(os.environ.get("WORLD_SIZE", "1")):
         raise UserError(
             "the launcher started several processes, but accelerate found no devices to join them on; for CPUs set "
             "the environment variable ACCELERATE_USE_CPU=true"
+        )
+    # accelerate's launcher sets an address for several processes, and without --multi_gpu still starts one
+    said = {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR", "WORLD_SIZE"} & os.environ.keys()
+    if accelerator.num_processes == 1 and said == {"ACCELERATE_MIXED_PRECISION", "MASTER_ADDR"}:
+        warnings.warn(
+            "the launcher was asked for several processes and has started one, which trains alone; for several on CPUs "
+            "set ACCELERATE_USE_CPU=true and give accelerate launch --multi_gpu in place of --cpu",
+            stacklevel=2,
         )
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if accelerator.device.type == "cuda" and here > torch.cuda.device_count():  # they would wait for each other
@@ -144,27 +158,6 @@ def failure_of(error: Exception, accelerator: Accelerator) -> str | None:
     return None if isinstance(error, RuntimeError) else f"a file cannot be read or written ({text})"
 
 
-def global_batch_size(settings: EngineSettings, world_size: int) -> int:
-    """The size of the global batch, over all processes: at least 2, and the same for each of them."""
-    if settings.per_device_train_batch_size is not None:
-        option, size = "per_device_train_batch_size", settings.per_device_train_batch_size * world_size
-    else:
-        option, size = "train_batch_size", settings.train_batch_size
-    if size < 2:
-        raise ParameterError(
-            option,
-            "must be at least 2 over all processes (a single pair has no negatives, and a single image no batch "
-            f"statistics), got {size}",
-        )
-    if size % world_size:
-        raise ParameterError(
-            option,
-            f"{size} does not divide among {world_size} processes; use a multiple of {world_size}, or "
-            "per_device_train_batch_size",
-        )
-    return size
-
-
 def on_main_process(accelerator: Accelerator, work: Callable[[], None]) -> None:
     """Run ``work`` on the main process while the others wait. An error in it is raised on all processes."""
     caught: Exception | None = None
@@ -208,6 +201,8 @@ class StopSignals:
     def __init__(self, accelerator: Accelerator) -> None:
         self._show = accelerator.is_main_process
         self._number, self._since = 0, 0.0
+        self._gap = self._left = 1  # steps from one asking to the next, and those of them that are left
+        self._asked = time.monotonic()
         # a group of its own: the devices' backend would wait for the work queued on them
         self._group = dist.new_group(backend="gloo") if accelerator.num_processes > 1 else None
 
@@ -230,12 +225,22 @@ class StopSignals:
             os._exit(128 + number)
 
     def agreed(self) -> int:
-        """The number of the signal that has asked any of the processes to stop, 0 while none has; on all of them."""
+        """The number of the signal that has asked any of the processes to stop, 0 while none has; on all of them.
+
+        Call it after every step. The processes ask each other about once a second, after the same steps.
+        """
         if self._group is None:
             return self._number
-        largest = torch.tensor(self._number)
+        self._left -= 1
+        if self._left > 0:
+            return 0
+        now = time.monotonic()
+        largest = torch.tensor([self._number, (now - self._asked) / self._gap], dtype=torch.float64)
         dist.all_reduce(largest, dist.ReduceOp.MAX, self._group)
-        return int(largest)
+        number, seconds = largest.tolist()  # of a step, the slowest process's
+        self._gap = self._left = max(1, int(_ASK / max(seconds, 1e-3)))
+        self._asked = now
+        return int(number)
 
 
 def peak_memory(device: torch.device) -> int:

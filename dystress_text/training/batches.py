@@ -63,7 +63,8 @@ def count_steps(batches: int, settings: EngineSettings) -> tuple[int, int]:
         raise ParameterError(
             "gradient_accumulation_steps", f"{accumulation} batches per step, but an epoch has {batches}"
         )
-    return per_epoch, settings.max_steps if settings.max_steps > 0 else math.ceil(settings.num_train_epochs * per_epoch)
+    steps = settings.max_steps if settings.max_steps > 0 else math.ceil(settings.num_train_epochs * per_epoch)
+    return per_epoch, min(steps, math.ceil((settings.max_epochs or steps) * per_epoch))
 
 
 def load_ahead(load: Callable[[T], Batch], wanted: Iterable[T], device: torch.device) -> Iterator[Batch]:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from torch import nn
 
+from dystress_text import core
 from dystress_text.core.gather import Gather
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.other_losses import SigmoidRule
 from dystress_text.core.registry import TEMPERATURES, Temperature, make_temperature, temperature_parameters
-from dystress_text.core.rules import NEGATIVE_RULES
 from dystress_text.core.run_temperatures import LearnableTemperature
 from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import ParameterError
-from dystress_text.training.settings import OBJECTIVES, OWNERS, TEMPERATURE_OPTIONS, LossSettings
+from dystress_text.training.settings import OBJECTIVES, OWNERS, RULES, TEMPERATURE_OPTIONS, LossSettings
 
 T = TypeVar("T")
 
@@ -65,8 +67,20 @@ def build_rule(settings: LossSettings) -> Temperature:
     temperature = build_temperature(settings)
     if settings.rule is None:
         return temperature
-    kind = NEGATIVE_RULES[settings.rule]
+    kind: type[Temperature] = getattr(core, RULES[settings.rule])
     return _made("rule", kind, temperature=temperature, **_options_of(kind, settings))
+
+
+def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
+    """The rule of a text run, from its ``run.json``; a learned temperature is a fixed one then."""
+    learned = {"temp" if name == "tau" else name: x for name, x in record.get("learned_temperature", {}).items()}
+    # rounded end points may lie on the bounds, which LearnableTemperature refuses
+    left = ("learn_temperature", "temperature_bounds", "temperature_learning_rate") if learned else ()
+    known = {entry.name for entry in fields(LossSettings)}.difference(left)
+    options = {name: value for name, value in (record["settings"] | learned).items() if name in known}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # training has said that a logit falls
+        return build_rule(LossSettings(**options))
 
 
 def build_objective(
@@ -83,7 +97,8 @@ def build_objective(
         hard_negative_weight: added to the logits of an anchor's own hard negatives.
         bidirectional: see :class:`~dystress_text.core.objectives.InfoNCELoss`.
     """
-    kind, rule = OBJECTIVES[settings.objective], build_rule(settings)
+    kind: type[ContrastiveLoss] = getattr(core, OBJECTIVES[settings.objective])
+    rule = build_rule(settings)
     more: dict[str, Any] = {"gather": gather, "hard_negative_weight": hard_negative_weight}
     if settings.objective != "siglip":  # which has its own
         more |= {"temperature": rule, "detach_temperature": settings.detach_temperature}

@@ -6,7 +6,6 @@ A preset may stand for a row of the paper's tables; a run's record then says in 
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,11 +14,14 @@ from typing import Any
 
 from dystress_text.cli.command_line import without_tokens
 from dystress_text.cli.options import SettingsParser
-from dystress_text.core.registry import TEMPERATURES, Temperature
-from dystress_text.core.temperature import ProfileTemperature
-from dystress_text.errors import ParameterError
-from dystress_text.training.accelerator import global_batch_size
-from dystress_text.training.settings import FREE_OPTIONS, OF_AN_OBJECTIVE, TEMPERATURE_OPTIONS
+from dystress_text.errors import ParameterError, meant
+from dystress_text.training.settings import (
+    FREE_OPTIONS,
+    OF_AN_OBJECTIVE,
+    PROFILES,
+    TEMPERATURE_OPTIONS,
+    global_batch_size,
+)
 
 PAPER = "paper"  # the entry of the record
 # options that no row has: places and logs, chance, and how the same numbers are computed; the temperature is compared
@@ -45,12 +47,9 @@ class Preset:
 
 
 def find_preset(name: str, presets: Mapping[str, Preset]) -> Preset:
-    """The preset of that name; an error names similar ones."""
+    """The preset of that name; an error names a similar one."""
     if name not in presets:
-        near = difflib.get_close_matches(name, presets, 3) or presets
-        raise ParameterError(
-            "preset", f"unknown preset {name!r}; known are {', '.join(near)} (--list_presets shows all)"
-        )
+        raise ParameterError("preset", f"no {name!r}{meant(name, presets)}; --list_presets shows all")
     return presets[name]
 
 
@@ -60,17 +59,26 @@ def listing(presets: Mapping[str, Preset]) -> str:
     return "\n".join(f"{name.ljust(width)}  {preset.about}" for name, preset in presets.items())
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
+class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Adds the preset's default to the help of an option that does not mention it."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text, default = action.help or "", action.default
-        if any(option.startswith("--no_") for option in action.option_strings):
-            return f"Turns --{action.dest} off."
         hidden = default is None or default is False or default is argparse.SUPPRESS
         if hidden or "default" in text.lower():
             return text
         return f"{text} Default {' '.join(map(str, default)) if isinstance(default, list) else default}."
+
+
+class _Help(argparse.Action):
+    """``--help``, with the options that are often needed, and ``--help all``; ``const`` names the former."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: object, values: object, *_: object) -> None:
+        for action in parser._actions:
+            if values != "all" and action.dest not in self.const:
+                action.help = argparse.SUPPRESS
+        parser.print_help()
+        parser.exit()
 
 
 def parse_settings(
@@ -81,6 +89,7 @@ def parse_settings(
     prog: str,
     description: str | None = None,
     own_temperature: Sequence[str] = ("macl", "siglip"),
+    common: Collection[str] = (),
 ) -> tuple[list[Any], str]:
     """One instance of each dataclass in ``groups``, and the name of the preset.
 
@@ -93,25 +102,29 @@ def parse_settings(
         description: of the program, for its help.
         own_temperature: objectives with a temperature of their own; if the flags name one of them, the preset's
             temperature does not apply.
+        common: options that ``--help`` shows, where ``--help all`` shows all; without them both do.
     """
-    parser = SettingsParser(list(groups), prog=prog, description=description, formatter_class=_Help, allow_abbrev=False)
+    parser = SettingsParser(groups, prog, description, formatter_class=_Formatter, add_help=not common)
     parser.usage = "%(prog)s [--preset NAME] [--OPTION VALUE ...]"
-    parser.add_argument("--preset", help=f"Settings by name; default {default_preset}. --list_presets shows all.")
+    parser.add_argument(
+        "--preset", metavar="NAME", help=f"Settings by name; default {default_preset}. --list_presets shows all."
+    )
     parser.add_argument(
         "--list_presets",
         action="version",
         version=listing(presets),
         help="Show the presets with the table and row that each stands for, and exit.",
     )
-    first_look = SettingsParser([], add_help=False, allow_abbrev=False)
-    first_look.add_argument("--preset", default=default_preset)
-    preset = first_look.parse_known_args(argv)[0].preset
-    parser.set_defaults(**_defaults_from(argv, find_preset(preset, presets).settings, own_temperature))
-    *settings, _, unknown = parser.parse_args_into_dataclasses(
-        argv, return_remaining_strings=True, look_for_args_file=False
-    )
-    if unknown:
-        parser.error(f"unknown option {' '.join(unknown)}")
+    if common:
+        shown, every = ("preset", "list_presets", "help", *common), sum(len(fields(group)) for group in groups)
+        about = f"Show the usual options, or all {every}, and exit."
+        parser.add_argument("-h", "--help", action=_Help, nargs="?", const=shown, metavar="all", help=about)
+    words = parser.spelled(argv)
+    first_look = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    first_look.add_argument("--preset", nargs="?", default=default_preset, const=default_preset)
+    preset = first_look.parse_known_args(words)[0].preset
+    parser.set_defaults(**_defaults_from(words, find_preset(preset, presets).settings, own_temperature))
+    settings = parser.settings(words)
     for group in settings:
         for name, value in vars(group).items():
             if without_tokens(str(value)) != str(value):  # the run records all options
@@ -124,16 +137,22 @@ def parse_settings(
 def _defaults_from(argv: Sequence[str], preset: Mapping[str, Any], own_temperature: Sequence[str]) -> dict[str, Any]:
     """A preset's settings, without its temperature if the command line names one or an objective with its own.
 
-    If both temperatures are profiles, the preset's tau_min and tau_max stay. Its objective takes its own options along.
+    Its length does not apply either if the command line names steps or epochs.
+
+    If both temperatures are profiles, the preset's tau_min and tau_max stay. Its objective takes its own options along,
+    its shift the scale.
     """
     line = " ".join(argv)
     left_out: set[str] = set(OF_AN_OBJECTIVE) if re.search(r"--objective\b", line) else set()
+    if re.search(r"--(max_steps|num_train_epochs)\b", line):
+        left_out |= {"max_epochs"} | ({"max_steps"} if "--num_train_epochs" in line else set())
     if re.search(rf"--(temp|temperature)\b|--objective[= ]({'|'.join(own_temperature)})(?!\S)", line):
         left_out |= {"temperature", *TEMPERATURE_OPTIONS}
         named = re.findall(r"--temperature[= ](\S+)", line)
-        kinds = [TEMPERATURES.get(name) for name in (*named[-1:], preset.get("temperature", ""))]
-        if named and all(kind is not None and issubclass(kind, ProfileTemperature) for kind in kinds):
+        if named and {named[-1], preset.get("temperature")} <= set(PROFILES):
             left_out -= {"tau_min", "tau_max"}
+    if re.search(r"--shift\b", line):
+        left_out.add("scale")  # which follows the shift
     return {name: value for name, value in preset.items() if name not in left_out}
 
 
@@ -141,7 +160,7 @@ def paper_row(
     preset: Preset,
     settings: Any,
     processes: int,
-    temperature_of: Callable[[Any], Temperature | None],
+    temperature_of: Callable[[Any], object],
     not_compared: Collection[str] = (),
 ) -> dict[str, Any]:
     """The record's entry about the row that the preset stands for, and in what a run differs; empty without a row.

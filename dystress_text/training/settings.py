@@ -7,31 +7,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, make_dataclass
-from inspect import signature
 from typing import Any, ClassVar
 
 from dystress_text.cli.options import check_options, option
-from dystress_text.core.objectives import ContrastiveLoss, DCLLoss, DCLWLoss, InfoNCELoss, MACLLoss, NTXentLoss
-from dystress_text.core.other_losses import RINCELoss, SigLIPLoss
-from dystress_text.core.registry import TEMPERATURES, ConstructorOption, constructor_options
-from dystress_text.core.rules import NEGATIVE_RULES
 from dystress_text.errors import ParameterError, UserError
+from dystress_text.training.constructors import (
+    ConstructorOption,
+    constructor_options,
+    core_classes,
+    lineage,
+    parameters,
+    registered,
+)
 
 AUTO_FP16 = "auto_fp16"
-OBJECTIVES: dict[str, type[ContrastiveLoss]] = {
-    "infonce": InfoNCELoss, "ntxent": NTXentLoss, "dcl": DCLLoss, "dclw": DCLWLoss, "macl": MACLLoss,
-    "rince": RINCELoss, "siglip": SigLIPLoss,
+OBJECTIVES = {  # classes of dystress_text.core
+    "infonce": "InfoNCELoss", "ntxent": "NTXentLoss", "dcl": "DCLLoss", "dclw": "DCLWLoss", "macl": "MACLLoss",
+    "rince": "RINCELoss", "siglip": "SigLIPLoss",
+}  # fmt: skip
+RULES = {
+    "debiased": "DebiasedRule", "hcl": "HardNegativeRule", "focal": "FocalRule", "adnce": "ADNCERule",
+    "hardness": "HardnessRule",
 }  # fmt: skip
 MACL_ROWS = ("infonce", "ntxent")
-# what temperatures, rules and objectives take besides what all objectives take, found by inspection
-_OF_TEMPERATURES = constructor_options(TEMPERATURES)
+_CLASSES = core_classes()
+TEMPERATURES = registered(_CLASSES)
+PROFILES = [name for name, cls in TEMPERATURES.items() if _CLASSES["ProfileTemperature"] in lineage(cls, _CLASSES)]
+# what temperatures, rules and objectives take besides what all objectives take
+_OF_TEMPERATURES = constructor_options(TEMPERATURES, _CLASSES)
 _OF_OTHERS = {
     name: found
-    for name, found in constructor_options({**NEGATIVE_RULES, **OBJECTIVES}).items()
-    if name not in (*signature(ContrastiveLoss).parameters, *_OF_TEMPERATURES, "bidirectional", "both_views")
+    for name, found in constructor_options({**RULES, **OBJECTIVES}, _CLASSES).items()
+    if name not in (*parameters("ContrastiveLoss", _CLASSES), *_OF_TEMPERATURES, "bidirectional", "both_views")
 }
 TEMPERATURE_OPTIONS = tuple("temp" if name == "tau" else name for name in _OF_TEMPERATURES)
-OWNERS = {name: tuple(found.defaults) for name, found in _OF_OTHERS.items()}  # of an option: rules and objectives
+OWNERS = {name: tuple(found.described) for name, found in _OF_OTHERS.items()}  # of an option: rules and objectives
 OF_AN_OBJECTIVE = ("rows", *(name for name, owners in OWNERS.items() if set(owners) <= set(OBJECTIVES)))
 # options that may differ between a run and its continuation
 FREE_OPTIONS = (
@@ -95,7 +105,7 @@ class LossSettings(_ConstructorOptions):  # type: ignore[misc]  # its fields are
     rule: str | None = option(
         None,
         "What the negatives weigh, with any temperature and objective but siglip; default nothing more.",
-        choices=list(NEGATIVE_RULES),
+        choices=list(RULES),
     )
     rows: str | None = option(
         None,
@@ -142,6 +152,9 @@ class EngineSettings:
     seed: int = option(42, "Seed of everything: initialisation, order, dropout.", interval="[0, 4294967296)")
     num_train_epochs: float = option(1, "Passes over the data; 0.5 is half of one.", interval="(0, 4294967296)")
     max_steps: int = option(-1, "Optimiser steps, instead of epochs if positive.", interval="[-1, inf)")
+    max_epochs: float | None = option(
+        None, "Most passes over the data, however many steps are asked for.", interval="(0, 4294967296)"
+    )
     train_batch_size: int = option(
         64, "Samples per batch over all processes: the global batch, which has the negatives."
     )
@@ -222,3 +235,24 @@ class EngineSettings:
     def resumes(self) -> bool:
         """Whether the run goes on from a checkpoint, if there is one."""
         return self.resume_from_checkpoint != "no"
+
+
+def global_batch_size(settings: EngineSettings, world_size: int) -> int:
+    """The size of the global batch, over all processes: at least 2, and the same for each of them."""
+    if settings.per_device_train_batch_size is not None:
+        option, size = "per_device_train_batch_size", settings.per_device_train_batch_size * world_size
+    else:
+        option, size = "train_batch_size", settings.train_batch_size
+    if size < 2:
+        raise ParameterError(
+            option,
+            "must be at least 2 over all processes (a single pair has no negatives, and a single image no batch "
+            f"statistics), got {size}",
+        )
+    if size % world_size:
+        raise ParameterError(
+            option,
+            f"{size} does not divide among {world_size} processes; use a multiple of {world_size}, or "
+            "per_device_train_batch_size",
+        )
+    return size

@@ -36,7 +36,6 @@ from dystress_text.training.accelerator import (
     StopSignals,
     describe,
     failure_of,
-    global_batch_size,
     make_accelerator,
     on_main_process,
     peak_memory,
@@ -61,7 +60,7 @@ from dystress_text.training.run_folder import (
     shorten_logs,
     write_record,
 )
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import EngineSettings, global_batch_size
 from dystress_text.training.similarity_log import SimilarityLog
 from dystress_text.training.task import Run
 
@@ -335,8 +334,14 @@ def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str
     output = Path(engine.output_dir)
     check_output(output, engine)
     global_batch_size(engine, accelerator.num_processes)  # before the data are read
-    built = build(accelerator)
-    trainer = Trainer(built, engine, accelerator)
+    try:
+        built = build(accelerator)
+        trainer = Trainer(built, engine, accelerator)
+        accelerator.wait_for_everyone()  # all must have checked the folder before one of them writes to it
+    except RuntimeError as error:
+        if (reason := failure_of(error, accelerator)) is None:
+            raise
+        raise TrainingError(f"before the first step: {reason}") from error
     built.record.update(processes=accelerator.num_processes, device=describe(accelerator))
 
     def begin() -> None:
@@ -348,7 +353,6 @@ def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str
             print(f"going on after step {step:,}" if step else "no checkpoint yet: from the start", flush=True)
         write_record(output, built.record)
 
-    accelerator.wait_for_everyone()  # all must have checked the folder before one of them writes to it
     try:
         on_main_process(accelerator, begin)
         state = trainer.fit()

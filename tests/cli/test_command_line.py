@@ -1,6 +1,7 @@
 """How a program ends: errors as one line with the option's dashes, signals, and tokens that are never shown."""
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from dystress_text.cli.command_line import exit_code
 from dystress_text.errors import Interrupted, ParameterError, UserError
@@ -28,3 +29,22 @@ def test_an_error_is_one_line(error, code, line, capsys):
 @pytest.mark.parametrize(("done", "code"), [(True, 0), (False, 1)])
 def test_the_code_says_whether_all_was_done(done, code):
     assert exit_code("p", lambda: done) == code
+
+
+def refuse():
+    raise UserError("no data")
+
+
+def test_torchruns_last_words_are_the_programs(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    assert exit_code("p", refuse) == 2
+    of_torch = ProcessFailure(0, 1, 2, str(tmp_path / "error.json"))
+    assert str(ChildFailedError("train.py", {0: of_torch})).splitlines()[-2] == "  traceback : p: error: no data"
+
+
+def test_what_accelerates_launcher_adds_is_announced(monkeypatch, capsys):
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", "NO")
+    assert exit_code("p", refuse) == 2
+    error, more = capsys.readouterr().err.splitlines()
+    assert error == "p: error: no data"
+    assert "--quiet" in more

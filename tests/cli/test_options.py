@@ -1,10 +1,10 @@
 """Options as fields of a dataclass: the interval of each and the option that it needs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
-from dystress_text.cli.options import check_options, lies_in, option
+from dystress_text.cli.options import SettingsParser, check_names, check_options, lies_in, option
 from dystress_text.errors import UserError
 
 
@@ -44,3 +44,66 @@ def test_settings_that_do_not_fit_name_the_option(given, message):
 def test_what_is_not_a_number_lies_in_no_interval(value):
     """argparse of Python 3.11 makes an empty list of ``--dropout=--``."""
     assert not lies_in(value, "[0, 2]")
+
+
+# ---- the command line -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Words:
+    _argument_group_name = "words"
+
+    model_name: str = field(metadata={"help": "a name"})
+    packing: bool = option(True, "packing")
+    quick: bool = option(False, "quick")
+    head: bool | None = option(None, "a head")
+    rate: float | None = option(None, "a rate")
+    sizes: list[int] | None = option(None, "sizes")
+    mode: str = option("no", "a mode", nargs="?", const="yes", choices=["yes", "no"])
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", {}),
+        ("--no_packing --quick --rate -1e-3", {"packing": False, "quick": True, "rate": -1e-3}),
+        ("--no-packing --quick no --head=Y", {"packing": False, "head": True}),
+        ("--packing 0 --quick=TRUE --sizes 1 -2", {"packing": False, "quick": True, "sizes": [1, -2]}),
+        ("--rate .5 --mode --model-name=a-b --rate 1", {"rate": 1.0, "mode": "yes", "model_name": "a-b"}),
+    ],
+)
+def test_words_become_fields(line, expected):
+    (words,) = SettingsParser([Words], "p").settings(["--model_name", "m", *line.split()])
+    assert vars(words) == {
+        "model_name": "m", "packing": True, "quick": False, "head": None, "rate": None, "sizes": None, "mode": "no",
+        **expected,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "the following arguments are required: --model_name"),
+        ("--modle_name x", "unknown option --modle_name (did you mean --model_name?)"),
+        ("--model-nam=hf_x", "unknown option --model-nam (did you mean --model_name?)"),
+        ("--zzz", "unknown option --zzz (see --help)"),
+        ("--model_name m --packin", "unknown option --packin (did you mean --packing?)"),
+        ("--model_name m --quick maybe", "argument --quick: yes or no is needed, got 'maybe'"),
+        ("--model_name m --rate x", "argument --rate: invalid float value: 'x'"),
+        ("--model_name m --head", "argument --head: expected one argument"),
+        ("--model_name m --mode so", "argument --mode: invalid choice: 'so'"),
+        ("--model_name m x", "unrecognized arguments: x"),
+    ],
+)
+def test_words_that_do_not_fit_are_one_line(line, message):
+    with pytest.raises(UserError) as caught:
+        SettingsParser([Words], "p").settings(line.split())
+    assert str(caught.value).startswith(message)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    check_names("tasks", ["STS-B"], ["STS-B", "MR"])
+    for name, near in (("stsb", " (did you mean STS-B?)"), ("xyz", "")):
+        with pytest.raises(UserError) as caught:
+            check_names("tasks", [name], ["STS-B", "MR"])
+        assert str(caught.value) == f"tasks: no {name!r}{near}; known are STS-B, MR"

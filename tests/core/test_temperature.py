@@ -13,7 +13,7 @@ from spec_formulas import cosine_tau, shifted_tau, simcse_rows
 
 from dystress_text import core
 from dystress_text.core import registry
-from dystress_text.core.registry import constructor_options
+from dystress_text.training.constructors import constructor_options, core_classes
 
 GRID = torch.linspace(-1, 1, 401, dtype=torch.float64)
 
@@ -259,12 +259,11 @@ def test_a_temperature_of_ones_own_brings_its_options(monkeypatch):
 
     assert core.make_temperature("power", tau_min=0.2)(torch.tensor(0.8)).item() == pytest.approx(0.296)
     options = constructor_options(
-        {"power": PowerTemperature, "cosine": core.CosineTemperature, "temo": core.TeMoTemperature}
+        {"power": "PowerTemperature", "cosine": "CosineTemperature", "temo": "TeMoTemperature"}, core_classes()
     )
     power = options["power"]
-    assert (power.kind, power.defaults) == (float, {"power": None})
+    assert (power.kind, list(power.described)) == (float, ["power"])
     assert power.help == "power: of the size of s; positive, on two lines."
-    assert options["tau_max"].defaults == {"power": 0.35, "cosine": 0.2}
     assert options["tau_max"].help == "power, cosine: highest temperature; not below tau_min."
     with pytest.raises(ValueError, match=r"shape of Negative\(.*\) gives temperatures that are not positive"):
         type("Negative", (PowerTemperature,), {"shape": lambda self, s: -2 * s.abs()})()

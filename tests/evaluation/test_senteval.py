@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from sweep_runs import a_run
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.evaluation import classifier
 from dystress_text.evaluation import run as runner
-from dystress_text.evaluation.run import Results
+from dystress_text.evaluation.run import Results, table
 from dystress_text.files.places import EMBEDDED
 from dystress_text.report.text_page import leave_text_report
 from dystress_text.senteval import main
@@ -118,6 +119,29 @@ def test_results_stand_side_by_side_and_are_replaced_task_by_task(arguments, tmp
     assert evaluated(5, "--pooler_type=cls", "--tasks", "MiniSTS")[0] == {"MiniSTS": 5}
 
 
+def test_several_models_are_rows_of_one_table_with_a_file_each(tiny_bert, tmp_path, capsys):
+    """A model of sentence-transformers keeps its own pooler."""
+    encoder, tokenizer = load_encoder(str(tiny_bert), "avg")
+    encoder.save(tmp_path / "saved", tokenizer)
+    shutil.copytree(tiny_bert, tmp_path / "base")
+    models, suite = [str(tmp_path / name) for name in ("base", "saved")], ["--suite=mini", "--tasks", "MiniSTS"]
+    assert main(["--model", *models, "--pooler_type=cls", *suite]) == 0
+    file = "senteval-mini-test.json"
+    found = [json.loads((Path(model) / file).read_text()) for model in models]
+    figures = [f"{each['tasks']['MiniSTS']['spearman']:.2f}" for each in found]
+    assert [each["pooler_type"] for each in found] == ["cls", None]
+    *before, header, base, saved = capsys.readouterr().out.strip().split("\n")
+    assert [header.split(), base.split(), saved.split()] == [
+        ["MiniSTS", "avg"], [models[0], figures[0], figures[0]], [models[1], figures[1], figures[1]]
+    ]  # fmt: skip
+    assert all(f"{model}/{file}: all results" in before for model in models)
+    assert main([f"--model={models[0]}", "--pooler_type=cls", "--geometry=none", *suite]) == 0
+    assert capsys.readouterr().out.split("\n")[2].split()[1:] == [figures[0]] * 2
+    for wrong, said in ((["--output=x.json"], "--output: is the file of one model"), ([], "--model: '")):
+        assert main(["--model", *models, *suite, *wrong]) == 2
+        assert capsys.readouterr().err.startswith(f"dystress senteval: error: {said}")
+
+
 BAD = [
     (["--tasks", "STS99"], ["--tasks", "STS12", "transfer"]),
     (["--data_dir", "/no/such"], ["--data_dir", "/no/such", "suite mini"]),
@@ -171,7 +195,7 @@ def test_the_package_gets_its_own_names_and_is_not_our_program_of_its_name(
 def test_years_have_rows_for_the_other_aggregations():
     year = {"spearman": 10.0, "mean": 20.0, "weighted_mean": 30.0, "subsets": {"a": 1.0, "b": 2.0}}
     results = Results({"model": "mine"}, {"STS12": year, "STS-B": {"spearman": 40.0, "subsets": {"test": 40.0}}})
-    rows = [line.split() for line in results.table(["STS12", "STS-B"], "avg of 2", {}).split("\n")]
+    rows = [line.split() for line in table([results], ["STS12", "STS-B"], "avg of 2", {}).split("\n")]
     assert rows == [
         ["STS12", "STS-B", "avg", "of", "2"], ["mine", "10.00", "40.00", "25.00"],
         ["mean", "of", "subsets", "20.00", "40.00", "30.00"], ["weighted", "mean", "30.00", "40.00", "35.00"],

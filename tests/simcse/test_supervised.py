@@ -58,7 +58,10 @@ def test_the_program_trains_on_rows(flags, tmp_path, columns, more, capsys):
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     dropped = 20 - len(set(ROWS[:20])) if "--drop_duplicates" in more else 0
     assert (record["corpus"]["sentences"], record["corpus"]["dropped"], record["steps"]) == (20 * columns, dropped, 6)
-    assert (f"{dropped} samples with the tokens of an earlier" in capsys.readouterr().out) == (dropped > 0)
+    printed = capsys.readouterr().out
+    assert (f"{dropped} samples with the tokens of an earlier" in printed) == (dropped > 0)
+    per_epoch = (20 - dropped) // record["settings"]["train_batch_size"]
+    assert f"{20 - dropped} rows of {columns} sentences: {6 / per_epoch:.4g} epochs, 6 steps of " in printed
 
 
 def test_columns_are_taken_in_the_order_that_is_named_and_cells_that_say_none_are_texts(tmp_path):

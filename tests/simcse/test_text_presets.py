@@ -1,5 +1,6 @@
 """Presets have options that fit, what their scripts and papers say, and a line each; the paper's misprints are said."""
 
+import re
 import warnings
 from dataclasses import fields
 
@@ -7,7 +8,7 @@ import pytest
 
 from dystress_text.core.objectives import InfoNCELoss, MACLLoss
 from dystress_text.evaluation.catalogue import average
-from dystress_text.simcse.arguments import GROUPS, parse
+from dystress_text.simcse.arguments import COMMON, GROUPS, parse
 from dystress_text.simcse.paper import ROWS
 from dystress_text.simcse.presets import PRESETS, SIMCSE_MODELS, TABLES
 from dystress_text.training.build_loss import build_objective, build_rule
@@ -40,6 +41,17 @@ def test_the_temperature_is_the_names_and_one_on_the_command_line_replaces_it():
     macl = objective("sts-macl")
     assert isinstance(macl, MACLLoss)
     assert repr(macl.temperature) == repr(objective("paper", "--objective=macl").temperature)
+
+
+def test_steps_or_epochs_that_are_named_replace_the_length_of_a_preset():
+    for flags, length in (
+        ([], (1000, 10, 1)),
+        (["--max_steps=7"], (7, None, 1)),
+        (["--num_train_epochs", "3"], (-1, None, 3)),
+        (["--num_train_epochs=3", "--max_steps=7"], (7, None, 3)),
+    ):
+        engine = parse(["--preset=small", *flags]).engine
+        assert (engine.max_steps, engine.max_epochs, engine.num_train_epochs) == length
 
 
 def test_misprinted_averages_are_computed_and_said():
@@ -94,7 +106,26 @@ def test_the_list_has_a_line_for_each_and_help_says_the_defaults_of_the_preset(c
     assert capfd.readouterr().out.splitlines() == listing(PRESETS).splitlines()
     for preset, shown in (("paper", "Default 3e-05."), ("supervised-bert-base", "Default 5e-05.")):
         with pytest.raises(SystemExit):
-            parse([f"--preset={preset}", "--help"])
+            parse([f"--preset={preset}", "--help", "all"])
         told = " ".join(capfd.readouterr().out.split())
         assert f"Peak learning rate of AdamW. {shown}" in told
-        assert "Turns --packing off." in told
+        assert "slower, with the same result. --no_packing turns it off. Default True." in told
+        assert ("--lora_rank N Train" in told, "--lora-rank" in told) == (True, False)
+
+
+def test_help_alone_has_the_usual_options(capfd):
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    told = capfd.readouterr().out
+    assert len(told.splitlines()) < 100
+    assert set(re.findall(r"^  (?:-h \[all\], )?--(\w+)", told, re.M)) == {*COMMON, "preset", "list_presets", "help"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "shift", "scale"),
+    [([], -0.4, 0.7), (["--shift=-0.2"], -0.2, 0.6), (["--shift=-0.2", "--scale=0.7"], -0.2, 0.7)],
+)
+def test_the_scale_follows_a_shift_on_the_command_line(flags, shift, scale):
+    """To (1 + |shift|) / 2, as in the paper's rows, unless it is given too."""
+    found = objective("sts-shifted-0.4-0.05-0.07", *flags).temperature
+    assert (found.shift, found.scale) == (shift, pytest.approx(scale))

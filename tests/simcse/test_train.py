@@ -120,7 +120,7 @@ BAD = [  # one of each kind
     (["--train_file=/no/such.txt"], ["--train_file", "/no/such.txt"]),
     (["--model_name_or_path=/no/such"], ["/no/such"]),
     (["--tau_min=0.1", "--tau_max=0.05"], ["tau_min", "tau_max", "0.1", "0.05"]),
-    (["--train_batch_size=500"], ["--train_batch_size", "200"]),
+    (["--train_batch_size=500"], ["--train_batch_size", "200 sentences in 200 lines"]),
     (["--max_seq_length=41"], ["--max_seq_length", "at most 40 tokens"]),
     (["--metric_for_best_model=accuracy"], ["--metric_for_best_model", "sts_b_dev_spearman"]),
     (["--resume_from_checkpoint"], ["--output_dir", "holds no run"]),

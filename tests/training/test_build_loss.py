@@ -1,12 +1,15 @@
 """From options to temperatures, rules and objectives, and runs of the program that learn some of it."""
 
+import inspect
 import json
 import warnings
+from typing import get_type_hints
 
 import pytest
 import torch
 from trainer_cases import make_task, run
 
+from dystress_text import core
 from dystress_text.core import (
     ADNCERule,
     ConstantTemperature,
@@ -17,14 +20,22 @@ from dystress_text.core import (
     ShiftedCosineTemperature,
     SigLIPLoss,
     TeMoTemperature,
+    registry,
 )
-from dystress_text.core.rules import NEGATIVE_RULES
 from dystress_text.errors import ParameterError
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.settings import temperature_of_record
 from dystress_text.train import main
-from dystress_text.training.build_loss import build_objective, learned_group
-from dystress_text.training.settings import OBJECTIVES, OWNERS, TEMPERATURE_OPTIONS, LossSettings
+from dystress_text.training.build_loss import build_objective, learned_group, temperature_of_record
+from dystress_text.training.constructors import constructor_options, core_classes, parameters
+from dystress_text.training.settings import (
+    OBJECTIVES,
+    OWNERS,
+    PROFILES,
+    RULES,
+    TEMPERATURE_OPTIONS,
+    TEMPERATURES,
+    LossSettings,
+)
 
 
 def built(**options):
@@ -55,11 +66,24 @@ def test_options_make_the_rule(options, objective, rule, values):
 
 def test_every_name_builds_and_its_constructors_options_are_settings():
     for name in OBJECTIVES:
-        assert type(built(objective=name)) is OBJECTIVES[name]
-    for name in NEGATIVE_RULES:
+        assert type(built(objective=name)).__name__ == OBJECTIVES[name]
+    for name in RULES:
         assert type(built(rule=name)) is InfoNCELoss
     assert OWNERS["sigma"] == ("adnce", "dclw")
     assert set(TEMPERATURE_OPTIONS) | set(OWNERS) <= set(vars(LossSettings()))
+
+
+def test_what_is_read_from_the_sources_is_what_inspection_finds():
+    classes = core_classes()
+    assert {name: cls.__name__ for name, cls in registry.TEMPERATURES.items()} == TEMPERATURES
+    assert [n for n, cls in registry.TEMPERATURES.items() if issubclass(cls, core.ProfileTemperature)] == PROFILES
+    for name in (*TEMPERATURES.values(), *RULES.values(), *OBJECTIVES.values()):
+        constructor = getattr(core, name)
+        found = inspect.signature(constructor).parameters
+        assert list(parameters(name, classes)) == [key for key in found if key != "options"], name
+        kinds = get_type_hints(constructor.__init__)
+        for key, option in constructor_options({"it": name}, classes).items():
+            assert kinds[key] in (option.kind, option.kind | None)
 
 
 @pytest.mark.parametrize(

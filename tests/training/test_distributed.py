@@ -3,15 +3,20 @@
 import gc
 import json
 import os
+import signal
+import time
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 from conftest import build_tokenizer, reset_accelerator
 from processes import spawn
+from torch.distributed import distributed_c10d
 from trainer_cases import log_of, make_task, run
 
 from dystress_text.core import (
@@ -27,8 +32,9 @@ from dystress_text.core import (
 )
 from dystress_text.errors import UserError
 from dystress_text.simcse.corpus import TextFile, load_corpus
-from dystress_text.training.accelerator import _check_launch, make_accelerator
+from dystress_text.training.accelerator import StopSignals, _check_launch, make_accelerator, on_main_process
 from dystress_text.training.settings import EngineSettings
+from dystress_text.training.trainer import run as run_engine
 
 STEPS, BATCH, SENTENCES = 20, 8, 67  # 8 batches an epoch and 3 sentences that sit it out: two and a half epochs
 
@@ -127,6 +133,63 @@ def test_several_processes_equal_one(alone, tmp_path, text_file):
         compare(tmp_path / case, alone / case)
 
 
+# ---- waiting for each other ------------------------------------------------------------------------------------------
+
+
+def wait_for_an_evaluation():
+    """With torch's default, which is here two seconds, the main process is gone too long."""
+    distributed_c10d._get_default_timeout = lambda backend: timedelta(seconds=2)
+    on_main_process(make_accelerator(EngineSettings()), lambda: time.sleep(5))
+
+
+def test_an_evaluation_may_take_longer_than_the_default_timeout():
+    spawn(2, wait_for_an_evaluation)
+
+
+def build_alone(accelerator):
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        raise UserError("no data")
+    accelerator.wait_for_everyone()
+
+
+def end_early(folder):
+    with pytest.raises(UserError) as caught:
+        run_engine(EngineSettings(output_dir=str(folder)), build_alone)
+    said = "no data", "before the first step: another process of this run is gone; its last output says why"
+    assert str(caught.value) == said[int(os.environ["RANK"])]
+    os._exit(0)
+
+
+def test_an_error_of_one_process_before_the_first_step_is_a_line_of_the_others(tmp_path):
+    spawn(2, end_early, tmp_path)
+
+
+def stop_one(folder):
+    """1,000 steps, of 2 and 4 ms; the second process is told to stop after 300 of them."""
+    accelerator = make_accelerator(EngineSettings())
+    rank, asked, real = accelerator.process_index, [], dist.all_reduce
+    dist.all_reduce = lambda *arguments: asked.append(1) or real(*arguments)
+    with StopSignals(accelerator) as stop:
+        for step in range(1000):
+            time.sleep(0.002 * (1 + rank))
+            if rank == 1 and step == 300:
+                signal.raise_signal(signal.SIGTERM)
+                told = time.monotonic()
+            if stop.agreed():
+                break
+    waited = time.monotonic() - told if rank == 1 else 0.0
+    (folder / str(rank)).write_text(json.dumps([step, len(asked), waited]))
+
+
+def test_a_signal_is_agreed_on_soon_and_without_a_word_after_each_step(tmp_path):
+    spawn(2, stop_one, tmp_path)
+    (step, asked, _), (last, _, waited) = (json.loads((tmp_path / name).read_text()) for name in "01")
+    assert 300 <= step == last < 999
+    assert asked < step / 10
+    assert waited < 5
+
+
 # ---- launching ------------------------------------------------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -154,6 +217,15 @@ def test_what_a_launcher_asks_for_and_the_loop_does_not_do_is_refused(variables,
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=message):
+        make_accelerator(EngineSettings())
+
+
+def test_one_process_in_place_of_several_is_told(monkeypatch):
+    """As accelerate's launcher leaves the environment after ``--cpu --num_processes 2``."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.warns(UserWarning, match="asked for several processes and has started one"):
         make_accelerator(EngineSettings())
 
 

@@ -13,10 +13,10 @@ from trainer_cases import equal, log_of, make_task, run, weights
 
 from dystress_text.core import ScheduledTemperature, ShiftedCosineTemperature
 from dystress_text.errors import TrainingError, UserError
-from dystress_text.training.accelerator import global_batch_size, resolve_precision
+from dystress_text.training.accelerator import resolve_precision
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.run_folder import checkpoint_folders
-from dystress_text.training.settings import EngineSettings
+from dystress_text.training.settings import EngineSettings, global_batch_size
 from dystress_text.training.trainer import parameter_groups
 
 # ---- batches --------------------------------------------------------------------------------------------------------
@@ -238,12 +238,14 @@ def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpu
         ({"num_train_epochs": 0.5, "evaluation_strategy": "epoch"}, [13]),  # of 25 steps, rounded up
         ({"num_train_epochs": 2, "evaluation_strategy": "no", "eval_steps": 10}, [50]),
         ({"num_train_epochs": 1, "eval_steps": 10}, [10, 20, 25]),
+        ({"max_steps": 100, "max_epochs": 1.5, "eval_steps": 0}, [38]),
+        ({"max_steps": 3, "max_epochs": 1.5}, [3]),
     ],
 )
 def test_parts_of_an_epoch_and_when_it_is_evaluated(options, evaluated, tmp_path, corpus):
     task, steps = make_task(corpus), []
     task.evaluate = lambda: steps.append(1) or {"score": float(len(steps))}
-    summary, _ = run(task, corpus, tmp_path, max_steps=-1, **options)
+    summary, _ = run(task, corpus, tmp_path, **{"max_steps": -1, **options})
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if "score" in line] == evaluated
     assert summary.step == evaluated[-1]

@@ -46,12 +46,7 @@ def run(settings: EvaluationSettings) -> bool:
     results: dict[str, dict[str, Any]] = {name: {} for name in encoders}
     seconds: dict[str, dict[str, float]] = {name: {} for name in encoders}
     content = {
-        "settings": {
-            **asdict(settings),
-            "dataset": dataset,
-            "data_dir": data_dir,
-            "class_weights": class_weights,
-        },
+        "settings": asdict(settings) | {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights},
         "data": splits.describe(),
         "encoders": {
             name: {**asdict(encoder.description), "input": asdict(inputs[name])} for name, encoder in encoders.items()

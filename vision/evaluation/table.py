@@ -8,13 +8,15 @@ from typing import Any
 from dystress_text.training.presets import rows_of
 from vision.evaluation.paper import results_of
 
-SHOWN = {  # of the figures other than accuracies: digits after the point, and what is better
-    "alignment": (3, "lower: views closer"),
-    "uniformity": (3, "lower: more spread out"),
-    "interclass_uniformity": (3, "lower: classes farther apart"),
-    "tolerance": (3, "higher: classes tighter"),
-    "balanced_accuracy": (2, ""),
-    "auc": (2, ""),
+SHOWN = {  # figures: what they are called, digits after the point, and what is better
+    "top1": ("top-1", 2, ""),
+    "top5": ("top-5", 2, ""),
+    "alignment": ("alignment", 3, ", lower: views closer"),
+    "uniformity": ("uniformity", 3, ", lower: more spread out"),
+    "interclass_uniformity": ("interclass uniformity", 3, ", lower: classes farther apart"),
+    "tolerance": ("tolerance", 3, ", higher: classes tighter"),
+    "balanced_accuracy": ("balanced accuracy", 2, ""),
+    "auc": ("auc", 2, ""),
 }
 
 PREFIXES = {"transfer": "fine-tuned", "unnamed": "unnamed measure"}  # by task
@@ -56,21 +58,11 @@ def _figures(tasks: Mapping[str, Any]) -> dict[str, str]:
     """By label, in order."""
     found: dict[str, str] = {}
     for task, result in tasks.items():
-        if task == "knn":
-            for name, accuracy in result.items():
-                if isinstance(accuracy, Mapping):
-                    found |= _accuracy(name, accuracy)
-            continue
         probe = PROBES.get(result.get("probe"))
         prefix = f"linear probe on {probe}," if probe else PREFIXES.get(task, "")
-        found |= _accuracy(prefix, result.get("accuracy", result))
-        for name, (digits, better) in SHOWN.items():
-            if result.get(name) is not None:
-                label = f"{prefix} {name.replace('_', ' ')}".strip()
-                found[f"{label}, {better}" if better else label] = f"{result[name]:.{digits}f}"
+        measured = result if task == "knn" else {prefix: {**result.get("accuracy", {}), **result}}
+        for name, values in measured.items():
+            for figure, (label, digits, better) in SHOWN.items():
+                if isinstance(values, Mapping) and values.get(figure) is not None:
+                    found[f"{name} {label}{better}".strip()] = f"{values[figure]:.{digits}f}"
     return found
-
-
-def _accuracy(name: str, accuracy: Mapping[str, float | None]) -> dict[str, str]:
-    figures = {f"{name} top-1": accuracy.get("top1"), f"{name} top-5": accuracy.get("top5")}
-    return {label: f"{value:.2f}" for label, value in figures.items() if value is not None}

@@ -19,7 +19,6 @@ from dystress_text.training.settings import EngineSettings
 from dystress_text.training.trainer import parameter_groups
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
-from vision.pretraining.batchnorm import synchronise
 from vision.pretraining.negative_free import NEGATIVE_FREE
 from vision.pretraining.settings import WITH_FOLLOWER, PretrainSettings, VisionSettings
 from vision.pretraining.task import PREDICTOR_HIDDEN, PretrainTask, Prototypes, QueueTask, TeacherTask
@@ -28,9 +27,10 @@ from vision.resnet import ImageEncoder, mlp
 
 def prepared(module: nn.Module, vision: VisionSettings, accelerator: Accelerator) -> nn.Module:
     """The module itself, on the device, with batch statistics of all processes where the settings say so."""
-    gather = gather_of(accelerator)
-    if vision.sync_batchnorm and gather is not None:
-        synchronise(module, gather, accelerator.device)
+    if vision.sync_batchnorm and accelerator.num_processes > 1:
+        if accelerator.device.type == "cpu":
+            raise ParameterError("sync_batchnorm", "torch has it for GPUs alone, and these processes are on CPUs")
+        module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
     return module.to(accelerator.device)
 
 

@@ -17,10 +17,11 @@ from dystress_text.errors import ParameterError
 from dystress_text.files.whole import versions
 from dystress_text.report.page import leave_report, render_page
 from dystress_text.report.runs import read_finished
-from dystress_text.training.accelerator import describe, evaluation_dtype, global_batch_size
+from dystress_text.training.accelerator import describe, evaluation_dtype
 from dystress_text.training.build_loss import build_rule, learned_group
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import IMAGE_PROGRAM, write_record
+from dystress_text.training.settings import global_batch_size
 from dystress_text.training.task import Run
 from vision.data.augment import SimclrAugment, crop_of
 from vision.data.crops import RandomCrop

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dystress_text.cli.options import check_options, option, reworded
-from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import ParameterError
 from dystress_text.training.settings import (
     OBJECTIVES,
     OWNERS,
     TEMPERATURE_OPTIONS,
+    TEMPERATURES,
     EngineSettings,
     LossDefaults,
     LossSettings,
@@ -89,7 +89,7 @@ class VisionSettings:
         False,
         "Both views go through the network in one pass, which is faster, and share its batch statistics; not of queue.",
     )
-    sync_batchnorm: bool = option(False, "Compute batch statistics over all processes, not in each one alone.")
+    sync_batchnorm: bool = option(False, "On GPUs: compute batch statistics over all processes, not in each one.")
     knn_k: int = option(200, "Neighbours of the online evaluation; 0 for none.", interval="[0, inf)")
 
     def __post_init__(self) -> None:
