@@ -6,13 +6,12 @@ from functools import partial
 import pytest
 import spec_formulas as spec
 import torch
-from core_cases import assert_same, value_and_gradients, views
-from gather_cases import losses_of_ranks
+from core_cases import FORMS, assert_same, value_and_gradients, views
+from processes import losses_of_ranks
 
 from dystress_text import core
-from dystress_text.core import blockwise
 
-FORMS = pytest.mark.parametrize("form", [False, True], ids=["plain", "blockwise"])
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 def case(kind, row_loss, tau, **options):
@@ -38,11 +37,6 @@ LOW = {  # at the temperature 0.02, where fp32 holds neither exp(l) nor a small 
     "adnce, sentences": case(core.ADNCERule, spec.adnce, 0.02, mu=0.4, sigma=0.05, weigh_positive=True),
     "hardness": case(core.HardnessRule, spec.hardness, 0.02, hardness_strength=9.0),
 }
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(blockwise, "CPU_BLOCK", 4)
 
 
 def by_loop(rows, row_loss, inputs):

@@ -30,6 +30,11 @@ def test_temperature_is_the_formula_in_any_shape_and_dtype(name):
         torch.testing.assert_close(temperature(similarity), right, rtol=8 * torch.finfo(dtype).eps, atol=0)
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+def test_equal_ends_are_exactly_the_constant_temperature(profile):
+    assert torch.equal(profile(0.07, 0.07)(GRID.float()), core.ConstantTemperature(0.07)(GRID.float()))
+
+
 def test_even_ode_is_exact_near_zero():
     for ratio in (1e-8, 1e-5, 0.9e-3, 1.1e-3):  # on both sides of where the series ends
         excess = ratio / 2 - ratio**2 / 12 + ratio**3 / 24
