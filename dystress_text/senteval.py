@@ -50,14 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
         (settings,) = make_parser().settings(words)
         # here, so that help and errors of the command line come at once
-        from dystress_text.cli.progress import quiet_transformers
+        from dystress_text.encoders.saving import quiet
         from dystress_text.evaluation.run import run
         from dystress_text.report.text_page import leave_text_report
         from dystress_text.simcse.paper import PUBLISHED
         from dystress_text.training.run_folder import REPORT
 
-        quiet_transformers()
-        complete = run(settings, PUBLISHED)
+        with quiet():
+            complete = run(settings, PUBLISHED)
         for model in map(Path, settings.model):
             if (model / REPORT).is_file():  # the page of a run shows results
                 print(leave_text_report(model))
