@@ -19,15 +19,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import transformers
-
 from dystress_text.cli.command_line import exit_code
 from dystress_text.cli.options import SettingsParser
 from dystress_text.errors import UserError
-from dystress_text.evaluation.run import SentEvalSettings, run
-from dystress_text.report.text_page import leave_text_report
-from dystress_text.simcse.paper import PUBLISHED
-from dystress_text.training.run_folder import REPORT
+from dystress_text.evaluation.settings import SentEvalSettings
 
 # the options of SimCSE's evaluation.py, and what they are called here
 SIMCSE_OPTIONS = {
@@ -46,8 +41,6 @@ def make_parser() -> SettingsParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
 
     def work() -> bool:
         words = sys.argv[1:] if argv is None else list(argv)
@@ -56,7 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             if option in SIMCSE_OPTIONS:
                 raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
         (settings,) = make_parser().settings(words)
-        complete = run(settings, PUBLISHED)
+        # here, so that help and errors of the command line come at once
+        from dystress_text.encoders.saving import quiet
+        from dystress_text.evaluation.run import run
+        from dystress_text.report.text_page import leave_text_report
+        from dystress_text.simcse.paper import PUBLISHED
+        from dystress_text.training.run_folder import REPORT
+
+        with quiet():
+            complete = run(settings, PUBLISHED)
         for model in map(Path, settings.model):
             if (model / REPORT).is_file():  # the page of a run shows results
                 print(leave_text_report(model))

@@ -34,15 +34,13 @@ def train(settings: RunSettings) -> dict[str, Any]:
         UserError: the settings or the data are wrong, or the run cannot be resumed.
     """
     # here, so that help and errors of the command line come at once
-    from dystress_text.cli.progress import quiet_transformers
+    from dystress_text.encoders.saving import quiet
     from dystress_text.export.card import describe_base, write_card
     from dystress_text.report.text_page import leave_text_report
     from dystress_text.simcse.run import TextRun
     from dystress_text.simcse.start import model_path
     from dystress_text.training.run_folder import write_record
     from dystress_text.training.trainer import run
-
-    quiet_transformers()
 
     def publish(output: Path, record: dict[str, Any], model: SentenceEncoder, limit: int) -> None:
         record["base_model"] = describe_base(model_path(record["settings"]["model_name_or_path"]))
@@ -51,7 +49,8 @@ def train(settings: RunSettings) -> dict[str, Any]:
         page = leave_text_report(output)
         print(f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}", flush=True)
 
-    return run(settings.engine, lambda accelerator: TextRun(settings, accelerator, publish))
+    with quiet():
+        return run(settings.engine, lambda accelerator: TextRun(settings, accelerator, publish))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -41,7 +41,8 @@ def test_what_is_no_command_is_one_line(capsys):
 def test_what_only_reads_the_command_line_does_not_wait_for_torch():
     """Which takes seconds to load, with all that stands on it."""
     lines = [[], ["train", "--help"], ["train", "--help", "all"], ["train", "--list_presets"],
-             ["train", "--presett", "x"], ["train", "--eval_set", "stsb"]]  # fmt: skip
+             ["train", "--presett", "x"], ["train", "--eval_set", "stsb"], ["senteval", "--help"],
+             ["senteval", "--model", "x", "--tasks", "sts-b", "MNLI"], ["prepare", "--help"]]  # fmt: skip
     program = f"""
 import contextlib, sys
 from dystress_text.__main__ import main
@@ -56,4 +57,5 @@ print(sorted(heavy & sys.modules.keys()))
     assert [line.partition(";")[0] for line in done.stderr.splitlines()] == [
         "dystress train: error: unknown option --presett (did you mean --preset?)",
         "dystress train: error: --eval_set: no 'stsb' (did you mean stsb_dev?)",
+        "dystress senteval: error: --tasks: no 'sts-b' (did you mean STS-B?)",
     ]

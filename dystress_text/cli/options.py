@@ -48,12 +48,10 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-def reworded(settings: type, name: str, help: str, default: Any = MISSING) -> Any:
-    """The option of another dataclass with another help text and, if given, another default; its interval stays."""
+def reworded(settings: type, name: str, help: str) -> Any:
+    """The option of another dataclass with another help text."""
     entry: Field[Any] = settings.__dataclass_fields__[name]  # type: ignore[attr-defined]
-    return field(
-        default=default_of(entry) if default is MISSING else default, metadata={**entry.metadata, "help": help}
-    )
+    return field(default=default_of(entry), metadata={**entry.metadata, "help": help})
 
 
 def check_options(settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""Progress bars: updated often on a terminal, rarely in a log file; none of transformers' own."""
+"""Progress bars: updated often on a terminal, rarely in a log file."""
 
 from __future__ import annotations
 
@@ -7,14 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from tqdm import tqdm
-
-
-def quiet_transformers() -> None:
-    """Leave out transformers' warnings and progress bars."""
-    import transformers  # takes seconds
-
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
 
 
 def progress_bar(iterable: Iterable[Any] | None = None, show: bool = True, **options: Any) -> tqdm[Any]:

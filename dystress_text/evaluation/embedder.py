@@ -23,14 +23,12 @@ from dystress_text.encoders.loading import (
     pooler_encoder,
     readable,
 )
-from dystress_text.encoders.pooling import POOLERS
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.sts import Embed
 from dystress_text.files.hub import hub_reachable
 from dystress_text.training.accelerator import device_alone
 
 OWN_POOLER = "pooler"  # the encoder's pooler_output, which SimCSE's evaluation.py calls cls
-EVALUATED = (*POOLERS, OWN_POOLER)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -74,7 +72,7 @@ def load_model(
 
     Args:
         model: folder or hub name of a sentence-transformers model, or with ``pooler_type`` of any encoder.
-        pooler_type: one of :data:`EVALUATED`.
+        pooler_type: a choice of ``SentEvalSettings``.
         dtype: ``fp32`` or ``bf16``.
         batch_size: sentences at a time.
         progress: show a progress bar.

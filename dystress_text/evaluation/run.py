@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dystress_text.cli.options import check_options, option
 from dystress_text.cli.text_table import lay_out
 from dystress_text.encoders.loading import is_sentence_transformer
 from dystress_text.errors import DataError, ParameterError
@@ -33,13 +32,12 @@ from dystress_text.evaluation.catalogue import (
 )
 from dystress_text.evaluation.classifier import RECIPES, SEED
 from dystress_text.evaluation.embedder import (
-    DTYPES,
-    EVALUATED,
     EncodedOnce,
     check_complete,
     load_model,
     refusing_useless,
 )
+from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.sts import Embed, evaluate_sts, evaluate_sts_task
 from dystress_text.evaluation.transfer import evaluate_transfer
 from dystress_text.files.places import PACKAGE
@@ -52,45 +50,6 @@ Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group
 _SAME = (  # results of the same of all these stand beside each other in a file
     "suite", "mode", "engine", "data", "data_variant", "pooler_type", "max_seq_length", "dtype", "weights"
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class SentEvalSettings:
-    """What is evaluated, on what, and where the results go."""
-
-    _argument_group_name = "evaluation"
-
-    model: list[str] = field(
-        metadata={
-            "help": "folder or hub name of a sentence-transformers model, with --pooler_type of any encoder; several "
-            "make one table"
-        }
-    )
-    pooler_type: str | None = option(
-        None,
-        "of a Hugging Face encoder; pooler is its own (pooler_output), for SimCSE's supervised models; cls is for the "
-        "unsupervised ones; of several models, those of sentence-transformers keep their own",
-        choices=EVALUATED,
-    )
-    tasks: list[str] = option(["all"], "sts, transfer, all, or names of tasks, ours or SentEval's")
-    suite: str = option("senteval", "senteval, or mini: small sets that come with the package", choices=tuple(SUITES))
-    mode: str = option("test", "test: the published figures; fast: fewer folds", choices=tuple(RECIPES))
-    data_dir: str | None = option(None, "where prepared data lie; default: where dystress prepare puts them")
-    dtype: str = option("fp32", "of the encoder's forward pass", choices=tuple(DTYPES))
-    batch_size: int = option(64, "sentences at a time", interval="[1, inf)")
-    engine: str = option(
-        "batched", "ours, or original: everything by the senteval package", choices=("batched", "original")
-    )
-    compare: bool = option(False, "add the rows of the published tables (BERT-base)")
-    geometry: str = option("dev", "STS-B split for alignment and uniformity", choices=("dev", "test", "none"))
-    output: Path | None = option(
-        None, "all results; default senteval-SUITE-MODE.json in the model's folder, else here", metavar="FILE.json"
-    )
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        if self.output is not None and len(self.model) > 1:
-            raise ParameterError("output", "is the file of one model; each of several has its own")
 
 
 @dataclass

@@ -1,14 +1,15 @@
-"""The options of evaluation while training."""
+"""The options of evaluation, while training and by itself."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from dystress_text.cli.options import check_names, check_options, option
 from dystress_text.errors import ParameterError
-from dystress_text.evaluation.catalogue import MINI_TRANSFER_TASKS, STS_SETS, TRANSFER_TASKS
+from dystress_text.evaluation.catalogue import MINI_TRANSFER_TASKS, STS_SETS, SUITES, TRANSFER_TASKS, choose
 
 
 @dataclass(frozen=True)
@@ -50,3 +51,43 @@ class EvaluationSettings:
         if limits is not None and not (len(limits) == 2 and -math.inf < limits[0] < limits[1] < math.inf):
             found = " ".join(f"{limit:g}" for limit in limits)
             raise ParameterError("eval_score_range", f"two numbers, the lowest and the highest score; got {found}")
+
+
+@dataclass(frozen=True)
+class SentEvalSettings:
+    """What is evaluated, on what, and where the results go."""
+
+    _argument_group_name = "evaluation"
+
+    model: list[str] = field(
+        metadata={
+            "help": "folder or hub name of a sentence-transformers model, with --pooler_type of any encoder; several "
+            "make one table"
+        }
+    )
+    pooler_type: str | None = option(
+        None,
+        "of a Hugging Face encoder; pooler is its own (pooler_output), for SimCSE's supervised models; cls is for the "
+        "unsupervised ones; of several models, those of sentence-transformers keep their own",
+        choices=("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "pooler"),
+    )
+    tasks: list[str] = option(["all"], "sts, transfer, all, or names of tasks, ours or SentEval's")
+    suite: str = option("senteval", "senteval, or mini: small sets that come with the package", choices=tuple(SUITES))
+    mode: str = option("test", "test: the published figures; fast: fewer folds", choices=("test", "fast"))
+    data_dir: str | None = option(None, "where prepared data lie; default: where dystress prepare puts them")
+    dtype: str = option("fp32", "of the encoder's forward pass", choices=("fp32", "bf16"))
+    batch_size: int = option(64, "sentences at a time", interval="[1, inf)")
+    engine: str = option(
+        "batched", "ours, or original: everything by the senteval package", choices=("batched", "original")
+    )
+    compare: bool = option(False, "add the rows of the published tables (BERT-base)")
+    geometry: str = option("dev", "STS-B split for alignment and uniformity", choices=("dev", "test", "none"))
+    output: Path | None = option(
+        None, "all results; default senteval-SUITE-MODE.json in the model's folder, else here", metavar="FILE.json"
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        choose(self.suite, self.tasks)
+        if self.output is not None and len(self.model) > 1:
+            raise ParameterError("output", "is the file of one model; each of several has its own")

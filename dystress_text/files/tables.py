@@ -86,7 +86,7 @@ def _separated(path: Path, ending: str, tsv_quoting: bool | None) -> pa.Table:
         if len(set(names)) < max(1, len(names)):
             raise ValueError(f"its header names a column twice: {', '.join(names)}" if names else "it is empty")
         if len(names) == 1 and re.search("[\t,;]", names[0]):
-            raise ValueError(f"its header is one cell, {names[0]!r}: a .csv has commas between cells, a .tsv tabs")
+            raise ValueError(f"its header is one cell, {names[0]!r:.60}: a .csv has commas between cells, a .tsv tabs")
         schema = pa.schema([(name, pa.string()) for name in names])
         batches = []
         while some := list(islice(rows, 10_000)):
@@ -99,7 +99,8 @@ def _rows(text: io.TextIOWrapper, ending: str, tsv_quoting: bool | None) -> Iter
     """The header and the rows; blank lines are left out, and a row with more or fewer cells is a ValueError."""
     tabs = ending == ".tsv"
     quoted = tsv_quoting is True or not tabs
-    hint = f"; or is it for tsv_quoting {'no' if quoted else 'yes'}?" if tabs else ""
+    other = "no takes quotation marks as text" if quoted else "yes reads cells in quotation marks"
+    hint = f"; tsv_quoting {other}" if tabs else ""
     reader = csv.reader(
         text, delimiter=SEPARATORS[ending], quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, strict=True
     )
@@ -118,7 +119,7 @@ def _rows(text: io.TextIOWrapper, ending: str, tsv_quoting: bool | None) -> Iter
                 yield row
             line = reader.line_num + 1
     except csv.Error as error:
-        raise ValueError(f"line {line}: {error}; is a quotation mark unpaired?{hint}") from None
+        raise ValueError(f"line {line}: {error} (an unpaired quotation mark?){hint}") from None
 
 
 def _is_quoted(cell: str) -> bool:

@@ -28,7 +28,6 @@ from dystress_text.errors import DataError, UserError
 from dystress_text.files.places import data_root
 from dystress_text.files.prepared_data import Manifest, read_manifest
 from dystress_text.preparation.data_sets import CATALOG, Request
-from dystress_text.preparation.prepare import prepare, verify
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -62,6 +61,8 @@ def run(options: argparse.Namespace) -> bool:
 
 
 def _prepare(request: Request, name: str) -> bool:
+    from dystress_text.preparation.prepare import prepare  # here, so that help and the list come at once
+
     try:
         manifest = prepare(name, request)
     except DataError as error:
@@ -72,6 +73,8 @@ def _prepare(request: Request, name: str) -> bool:
 
 
 def _verify(root: Path, name: str) -> bool:
+    from dystress_text.preparation.prepare import verify
+
     problems = verify(name, root)
     found = f"{len(problems)} problems" if problems else f"as prepared, {_state(read_manifest(root / name))}"
     print("\n  ".join([f"{name}: {found}", *problems]))

@@ -186,7 +186,9 @@ def rows_of_table(train_file: str, columns: Sequence[str] | None, tsv_quoting: b
 def _text_of(train_file: str, rows: Dataset, columns: list[str]) -> TableText:
     for column in columns:  # in a .csv labels and scores are texts too
         if not any(not isinstance(cell, str) or re.search(r"[^\W\d_]", cell) for cell in rows[column]):
-            raise ParameterError("train_file", f"column {column!r} of {train_file!r} has no cell with a letter")
+            raise ParameterError(
+                "train_file", f"column {column!r} of {train_file!r} has no letter; name columns of sentences"
+            )
     return TableText(train_file, rows.select_columns(columns))
 
 

@@ -85,7 +85,7 @@ class TextRun(Run):
         corpus = read.distinct() if text.drop_duplicates else read
         self.samples = len(corpus)
         if self.samples < (batch := global_batch_size(engine, accelerator.num_processes)):
-            found = read.report.summary() + "; duplicates are dropped" * (len(read) > len(corpus))
+            found = read.report.summary() + "; drop_duplicates keeps the first of each" * (len(read) > len(corpus))
             raise ParameterError(
                 "train_batch_size", f"{batch} exceeds the {self.samples} samples of {self.text.name!r} ({found})"
             )

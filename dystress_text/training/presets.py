@@ -6,7 +6,6 @@ A preset may stand for a row of the paper's tables; a run's record then says in 
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 from dystress_text.cli.command_line import without_tokens
 from dystress_text.cli.options import SettingsParser
-from dystress_text.errors import ParameterError
+from dystress_text.errors import ParameterError, meant
 from dystress_text.training.settings import (
     FREE_OPTIONS,
     OF_AN_OBJECTIVE,
@@ -48,12 +47,9 @@ class Preset:
 
 
 def find_preset(name: str, presets: Mapping[str, Preset]) -> Preset:
-    """The preset of that name; an error names similar ones."""
+    """The preset of that name; an error names a similar one."""
     if name not in presets:
-        near = difflib.get_close_matches(name, presets, 3) or presets
-        raise ParameterError(
-            "preset", f"unknown preset {name!r}; known are {', '.join(near)} (--list_presets shows all)"
-        )
+        raise ParameterError("preset", f"no {name!r}{meant(name, presets)}; --list_presets shows all")
     return presets[name]
 
 

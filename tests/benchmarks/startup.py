@@ -1,4 +1,4 @@
-"""Seconds until something is there: imports, the help, one training step with its model saved.
+"""Seconds until something is there: imports, the help, a wrong option, one training step with its model saved.
 
     python tests/benchmarks/startup.py [--repeats 5]
 
@@ -53,6 +53,9 @@ def main() -> None:
             "import transformers' BERT": ["-c", "from transformers import BertModel"],
             "import sentence_transformers": ["-c", "import sentence_transformers"],
             "train.py --help": [program, "--help"],
+            "train.py --list_presets": [program, "--list_presets"],
+            "train.py, a misspelt option": [program, "--presett", "small"],
+            "dystress": ["-m", "dystress_text"],
             "train.py, one step": [program, *step, "--output_dir", out, "--overwrite_output_dir"],
             "sentence-transformers, one step": [
                 "-c", THEIRS.format(model=model, folder=f"{folder}/theirs", sentences=SENTENCES)
@@ -61,7 +64,8 @@ def main() -> None:
 
         def seconds_of(arguments: list[str]) -> float:
             start = time.perf_counter()
-            subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+            ended = subprocess.run([sys.executable, *arguments], capture_output=True)
+            assert ended.returncode == 2 * ("--presett" in arguments), ended.stderr.decode()
             return time.perf_counter() - start
 
         seconds = in_turn({name: partial(seconds_of, each) for name, each in contestants.items()}, options.repeats)

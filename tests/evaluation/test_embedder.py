@@ -3,7 +3,6 @@
 import pytest
 import torch
 from conftest import make_sentences
-from hub_server import hub_server, with_hub, without_network
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers.utils import logging
@@ -49,24 +48,6 @@ def test_both_kinds_of_model_give_the_same_vectors(saved, tiny_bert):
     other, other_card = load_model(str(tiny_bert), "avg")
     torch.testing.assert_close(one(sentences), other(sentences), rtol=0, atol=1e-6)
     assert (card["max_seq_length"], card["pooler_type"], other_card["pooler_type"]) == (40, None, "avg")
-
-
-def test_a_model_of_the_hub(saved, tmp_path):
-    """First from the hub, then from the cache alone; a name that is not there is one line."""
-    expected = load_model(str(saved), None)[0](["a cat sat"])
-    with hub_server() as (address, files, _):
-        files["models/someone/model"] = {
-            str(file.relative_to(saved)): file.read_bytes() for file in saved.rglob("*") if file.is_file()
-        }
-        files["models/someone/bare"] = {"config.json": b"{}"}
-        with with_hub(address, tmp_path / "hf"):
-            assert torch.equal(load_model("someone/model", None)[0](["a cat sat"]), expected)
-            with pytest.raises(UserError, match=r"^model: 'someone/bare' is no sentence-transformers model; for an"):
-                load_model("someone/bare", None)
-    with with_hub("http://no.such.host.invalid", tmp_path / "hf"), without_network():
-        assert torch.equal(load_model("someone/model", None)[0](["a cat sat"]), expected)
-        with pytest.raises(UserError, match=r"^model: 'someone/other' is no folder and, with the hub out of reach,"):
-            load_model("someone/other", None)
 
 
 def test_loading_and_saving_are_quiet_and_lost_weights_are_said(saved, tmp_path, capfd):

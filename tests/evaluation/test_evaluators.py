@@ -112,7 +112,6 @@ def test_an_evaluator_that_draws_numbers_does_not_move_the_run_and_gives_figures
 BAD = [
     (["--eval_set", "stsb_dev", "sts13"], ["--eval_set", "no sts13", "dystress prepare senteval"]),
     (["--eval_file", "{own}", "{own}"], ["--eval_file", "my_pairs_spearman", "rename"]),
-    (["--eval_file", "{own}", "--eval_score_range", "0", "5"], ["--eval_score_range", "row 1", "-3.5", "0 to 5"]),
 ]  # fmt: skip
 
 

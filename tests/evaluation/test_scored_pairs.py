@@ -68,15 +68,6 @@ def test_the_score_is_sentence_transformers(tmp_path, tiny_bert):
     assert result.alignment == pytest.approx(2 - sum(alike), abs=1e-5)  # of those above 2 of -2 to 3
 
 
-@pytest.mark.parametrize(
-    ("scores", "limits", "above"),
-    [((0, 5, 4), None, 4.0), ((0, 1, 1), None, 0.8), ((1, 2, 3), (0, 5), 4.0)],
-)
-def test_alignment_is_of_the_top_fifth(tmp_path, scores, limits, above):
-    rows = [(*row[:2], score) for row, score in zip(ROWS, scores, strict=False)]
-    assert read_scored_pairs(write(tmp_path, "csv", rows=rows), None, limits).positive_above == pytest.approx(above)
-
-
 FIRST = b"sentence1,sentence2,score\na cat,a dog,1\n"
 
 

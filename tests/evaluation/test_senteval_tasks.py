@@ -1,10 +1,16 @@
 """Task files: orders, encodings and counts; tests/fuzz has the damaged ones."""
 
+from dataclasses import fields
+
 import pytest
 
+from dystress_text.encoders.pooling import POOLERS
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import SUITES, average, choose
+from dystress_text.evaluation.classifier import RECIPES
+from dystress_text.evaluation.embedder import DTYPES, OWN_POOLER
 from dystress_text.evaluation.readers import read_mrpc, read_trec, read_two_classes
+from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.simcse.paper import PUBLISHED
 
 TASKS = {task.name: task for groups in SUITES.values() for tasks in groups.values() for task in tasks}
@@ -31,6 +37,12 @@ def test_tasks_are_chosen_by_name_and_group():
         UserError, match=r"tasks: no 'STSB' \(did you mean STS-B\?\); known are all, sts, transfer, STS12"
     ):
         choose("senteval", ["STSB"])
+
+
+def test_the_choices_of_the_program_are_those_of_what_it_calls():
+    choices = {entry.name: entry.metadata.get("choices") for entry in fields(SentEvalSettings)}
+    assert choices["pooler_type"] == [*POOLERS, OWN_POOLER]
+    assert (choices["mode"], choices["dtype"]) == (list(RECIPES), list(DTYPES))
 
 
 def write(folder, name, content):

@@ -9,8 +9,6 @@ import torch
 from dystress_text.errors import UserError
 from dystress_text.training.batches import AHEAD, BatchOrder, load_ahead
 
-CPU = torch.device("cpu")
-
 
 def test_an_epoch_visits_every_sample_once_and_epochs_differ():
     order = BatchOrder(size=103, batch_size=10, seed=3)
@@ -34,40 +32,20 @@ def test_a_batch_beyond_the_data_names_the_option():
         BatchOrder(7, 8, 0)
 
 
-def test_batches_come_in_order_from_another_thread():
-    threads = set()
+def test_batches_are_loaded_in_order_by_another_thread_a_few_ahead_and_an_error_comes_at_its_batch():
+    threads, loads = set(), []
 
     def load(indices):
         threads.add(threading.current_thread().name)
+        loads.append(int(indices[0]))
+        if indices[0] == 30:
+            raise OSError("no such picture")
         return {"x": torch.from_numpy(indices * 10)}
 
-    batches = [np.array([i, i + 1]) for i in range(7)]
-    loaded = [batch["x"].tolist() for batch in load_ahead(load, batches, CPU)]
-    assert loaded == [[10 * i, 10 * i + 10] for i in range(7)]
-    assert threading.current_thread().name not in threads
-
-
-def test_no_more_than_a_few_batches_are_loaded_ahead():
-    loads = []
-
-    def load(indices):
-        loads.append(int(indices[0]))
-        return {}
-
-    loaded = load_ahead(load, (np.array([i]) for i in range(100)), CPU)
-    for _ in range(3):
-        next(loaded)
-    loaded.close()
-    assert 3 <= len(loads) <= 3 + AHEAD
-
-
-def test_an_error_comes_at_its_batch():
-    def load(indices):
-        if indices[0] == 2:
-            raise OSError("no such picture")
-        return {"i": torch.tensor(indices)}
-
-    loaded = load_ahead(load, [np.array([i]) for i in range(4)], CPU)
-    assert [int(next(loaded)["i"]) for _ in range(2)] == [0, 1]
+    loaded = load_ahead(load, (np.array([i, i + 1]) for i in range(100)), torch.device("cpu"))
+    for i in range(30):
+        assert next(loaded)["x"].tolist() == [10 * i, 10 * i + 10]
+        assert i < len(loads) <= i + 1 + AHEAD
     with pytest.raises(OSError, match="no such picture"):
         next(loaded)
+    assert threading.current_thread().name not in threads

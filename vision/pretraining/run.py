@@ -38,7 +38,7 @@ from vision.pretraining.settings import SMALLEST_CROP, WITHOUT_TEMPERATURE, Pret
 from vision.pretraining.task import PretrainTask
 from vision.resnet import ImageInput, build_encoder
 
-CPU_BANK, CPU_QUERIES = 10_000, 2_000  # images that a CPU's evaluation while training takes: all would take minutes
+CPU_BANK, CPU_QUERIES = 10_000, 3_000  # images that a CPU's evaluation while training takes: all would take minutes
 
 
 class VisionRun(Run):
