@@ -3,7 +3,10 @@
     dystress sweep --table sts --seeds 0 1 2                         # the paper's nine rows
     dystress sweep --table sts controls --seeds 0 1 2 --tasks all    # and constants as their controls
     dystress sweep --presets sts-macl paper --seeds 0 -- --max_steps 100
+    dystress sweep --presets small --temp 0.05 -- --train_file mine.txt    # its own, and 0.05
     dystress sweep --temperature shifted_cosine --tau_min 0.03 0.05 --tau_max 0.05 0.07 --shift -0.4
+
+A grid of temperatures goes on top of the one preset that is named. The last lines say which configuration is higher.
 
 What follows -- goes to the training program. The same command again runs what is missing and resumes runs that
 stopped. A run that fails does not stop the others; its log is named, and the exit code is then 1.
@@ -36,6 +39,8 @@ def make_parser() -> OneLineParser:
     for name in GRID:
         add(f"--{name}", nargs="+", default=[], type=float, metavar="VALUE", help="of the grid")
     add("--seeds", nargs="+", type=int, default=[0, 1, 2], help="of every configuration (default 0 1 2)")
+    different = "take configurations that differ in more than objective and temperature"
+    add("--different_settings", action="store_true", help=different)
     add = parser.add_argument_group("how").add_argument
     add("--output_dir", type=Path, default=Path("sweep"), help="a folder for each run, and logs/ (default sweep)")
     add("--jobs", type=int, default=1, help="runs at once (default 1)")

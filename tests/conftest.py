@@ -170,6 +170,12 @@ def with_pictures(galleries, monkeypatch):
     monkeypatch.setattr("dystress_text.report.page_drawings.galleries", galleries)
 
 
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Of a few rows, in the blockwise form of losses."""
+    monkeypatch.setattr("dystress_text.core.blockwise.CPU_BLOCK", 4)
+
+
 @pytest.fixture(scope="session")
 def shared():
     """The folder of real data beside the checkout."""

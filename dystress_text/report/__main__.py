@@ -4,10 +4,12 @@
     dystress report sweep/ --format latex > tables.tex
     dystress report sweep/ --format jsonl > runs.jsonl         # a line for each run; dystress report reads it again
     dystress report out_a/ out_b/ --baseline out_b             # single runs
+    dystress report base/ out/                                 # a model that is no run, after dystress senteval
     dystress report out_a/ out_b/ --format html > compare.html # with curves, settings and similarities
 
-Differences are paired by seed. Without --baseline a configuration is compared with the constant 0.05 (SimCSE) and the
-constant that equals its tau_max, where the folders hold these, else with every constant in them.
+The first lines say which configuration is higher, by how much, and whether the seeds can tell. Differences are paired
+by seed. Without --baseline a configuration is compared with the constant 0.05 (SimCSE) and the constant that equals its
+tau_max, where the folders hold these, else with every constant in them; of these with those of its own setup.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from dystress_text.report.text_page import text_page
 from dystress_text.report.text_runs import read_text_runs
 
 STYLES: dict[str, Callable[[Comparisons], str]] = {
-    "jsonl": lambda compared: "\n".join(run.line() for run in compared.runs),
+    "jsonl": lambda compared: "\n".join(each.line() for each in compared.shown),
     "html": text_page,
 }
 
@@ -32,7 +34,8 @@ def make_parser() -> OneLineParser:
     """The program's options."""
     parser = OneLineParser("dystress report", __doc__)
     add = parser.add_argument
-    add("folders", nargs="+", type=Path, metavar="FOLDER", help="a sweep's folder, a run's, or a file of runs (.jsonl)")
+    folders = "of a sweep, a run or an evaluated model; or a file of runs (.jsonl)"
+    add("folders", nargs="+", type=Path, metavar="FOLDER", help=folders)
     formats = (*text_table.FORMATS, *STYLES)
     add("--format", choices=formats, default="text", help="of the tables (default text); html is a page")
     add("--baseline", nargs="+", default=[], metavar="NAME", help="configurations to compare the others with")

@@ -39,6 +39,10 @@ class Difference:
     high: float | None = None
     p: float | None = None
 
+    def __neg__(self) -> Difference:
+        low, high = (None if end is None else -end for end in (self.high, self.low))
+        return Difference(self.seeds, -self.mean, low, high, self.p)
+
     def __str__(self) -> str:
         ends = "" if self.low is None else f" ({self.interval})"
         return f"{self.mean:+.2f}{ends}"

@@ -36,6 +36,7 @@ def render_page(
     runs: Sequence[tuple[FinishedRun, Temperature | None]],
     tables: Sequence[tuple[str, Table]] = (),
     notes: Sequence[str] = (),
+    verdict: Sequence[str] = (),
 ) -> str:
     """The page of runs, as HTML.
 
@@ -43,6 +44,7 @@ def render_page(
         runs: one, or several side by side, each with its temperature for a curve of it.
         tables: more tables, each with its title.
         notes: what a reader of the tables must know.
+        verdict: what the runs say about one another, the first that is read.
     """
     require("plots", "a page")
     from jinja2 import StrictUndefined, Template
@@ -60,6 +62,7 @@ def render_page(
         tables=[("Before and after training", _results(finished)), *tables],
         galleries=page_drawings.galleries(runs),
         notes=notes,
+        verdict=verdict,
         differing=_by_run(names, settings, differing(finished)),
         settings=_by_run(names, settings, chain(*settings)),
         surroundings=_by_run(names, surroundings, chain(*surroundings)),

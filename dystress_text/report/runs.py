@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,10 +17,11 @@ from dystress_text.training.run_folder import (
     read_steps,
     run_folders,
 )
-from dystress_text.training.settings import FREE_OPTIONS
+from dystress_text.training.settings import FREE_OPTIONS, LossSettings
 
 # Options that do not set configurations apart. Unlike a resumed run, a configuration has one training file.
 FREE = {*FREE_OPTIONS, "metric_for_best_model"} - {"train_file", "text_column"}
+OF_THE_LOSS = {entry.name for entry in fields(LossSettings)}  # what configurations are compared in
 MEASURES = {
     "loss": "training loss",
     "spearman": "Spearman x 100 (higher is better)",

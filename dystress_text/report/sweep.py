@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +21,9 @@ from typing import Any
 from dystress_text.errors import Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose
 from dystress_text.files.places import PACKAGE
-from dystress_text.report.runs import FREE
+from dystress_text.report.runs import FREE, OF_THE_LOSS, FinishedRun, differing
+from dystress_text.report.tables import Comparisons, verdict
+from dystress_text.report.text_runs import read_text_runs
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.presets import TABLES
 from dystress_text.training.build_loss import build_objective
@@ -84,20 +86,34 @@ class PlannedRun:
 
 
 def configurations(options: Any) -> dict[str, list[str]]:
-    """Options of the training program by the name of the configuration."""
+    """Options of the training program by the name of the configuration.
+
+    A grid goes on top of the preset that is named, which is trained too; without one, on top of the default's.
+    """
     names = [*itertools.chain.from_iterable(TABLES[table] for table in options.table), *options.presets]
     found = {name: [f"--preset={name}"] for name in names}
     kind = {} if options.temperature is None else {"temperature": options.temperature}
     axes = {name: list(dict.fromkeys(values)) for name in GRID if (values := getattr(options, name))}
     if axes or kind:
+        if len(found) > 1:
+            raise UserError(f"a grid goes on top of one preset, and {len(found)} are named: {', '.join(found)}")
+        preset, words = next(iter(found.items()), ("", []))
         for values in itertools.product(*axes.values()):
             point = dict(zip(axes, values, strict=True))
             if point.get("tau_min", 0) <= point.get("tau_max", math.inf):
-                name = "-".join(["grid", *kind.values(), *(f"{option}={value:g}" for option, value in point.items())])
-                found[name] = [f"--{option}={value}" for option, value in (kind | point).items()]
+                name = "-".join([*[preset] * bool(preset), *kind.values(), *_words_of(point, not kind)])
+                found[name] = [*words, *(f"--{option}={value}" for option, value in (kind | point).items())]
     if not found:
         raise UserError("nothing to run: name a --table, --presets, or a --temperature with its values")
     return found
+
+
+def _words_of(point: Mapping[str, float], alone: bool) -> Iterator[str]:
+    """A point of a grid in a name: ``constant-0.05``, ``0.03-0.05``, and other values with the option's name."""
+    bare = {"temp", *(("tau_min", "tau_max") if {"tau_min", "tau_max"} <= set(point) else ())}
+    if alone and "temp" in point:
+        yield "constant"
+    yield from (f"{value:g}" if option in bare else f"{option}={value:g}" for option, value in point.items())
 
 
 def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
@@ -111,7 +127,7 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     chosen = choose(options.suite, [task for task in options.tasks if task != "none"])
     tasks = tuple(task.name for group in chosen.values() for task in group)
     data = [] if options.data_dir is None else [f"--data_dir={options.data_dir}"]
-    named, runs = configurations(options), []
+    named, runs, compared = configurations(options), [], {}
     for seed in dict.fromkeys(options.seeds):
         for name, words in named.items():
             run_options = (*extra, *words, *data, f"--seed={seed}")
@@ -120,7 +136,14 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
                 settings = parse(run_options)
                 build_objective(settings.loss, bidirectional=settings.text.bidirectional)
             folder = options.output_dir / f"{name}-seed-{seed}"
+            compared[name] = FinishedRun(folder, {"settings": settings.options()})
             runs.append(PlannedRun(folder, run_options, tasks, options.suite, options.data_dir))
+    away = differing([*compared.values()], OF_THE_LOSS)
+    if away and not options.different_settings:
+        raise UserError(
+            f"{', '.join(named)} differ in more than objective and temperature ({', '.join(away)}), so that no "
+            "difference between them is a temperature's; --different_settings runs them all the same"
+        )
     return runs
 
 
@@ -145,6 +168,9 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     for name, reason in failures.items():
         print(f"failed: {name}: {reason}", file=sys.stderr)
     done = len(runs) - len(failures)
+    if done:
+        compared = Comparisons(*read_text_runs([run.folder for run in runs if run.folder.name not in failures]))
+        print("\n".join(verdict(compared)), end="\n" * bool(verdict(compared)))
     tables = f"; dystress report {shlex.quote(str(options.output_dir))} makes the tables" if done else ""
     print(f"{done} done, {len(failures)} failed{tables}")
     return not failures

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -13,16 +13,16 @@ from dystress_text.cli import text_table
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import GROUPS, TASKS, Row, average
-from dystress_text.report.comparison import paired, spread
+from dystress_text.report.comparison import Difference, paired, spread
 from dystress_text.report.page import Table
-from dystress_text.report.runs import FinishedRun, by_configuration, differing
-from dystress_text.report.text_runs import TextRun
+from dystress_text.report.runs import OF_THE_LOSS, FinishedRun, by_configuration, differing
+from dystress_text.report.text_runs import TRAINING, Evaluated, TextRun
 from dystress_text.simcse.arguments import parse
+from dystress_text.simcse.corpus import WIKI1M
 from dystress_text.simcse.paper import ROWS, PaperRow
 from dystress_text.simcse.presets import PRESETS
-from dystress_text.training.settings import LossSettings
 
-OF_THE_LOSS = {entry.name for entry in fields(LossSettings)}
+_FEW = 3  # as many undecided comparisons are named one by one
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,17 @@ class Group:
     columns: tuple[str, ...]
     headline: str
 
-    def row(self, run: TextRun) -> Row:
+    @property
+    def where(self) -> str:
+        """The headline and its table in words."""
+        return f"{self.headline} ({self.title})"
+
+    def row(self, run: TextRun | Evaluated) -> Row:
         """The run's figures, None where there is none."""
         return self._averaged(run.figures.get(self.key, {}))
 
     def paper(self, run: TextRun) -> tuple[str, Row] | None:
-        """The paper's row for the run's objective and temperature: its name, and figures over the same tasks."""
+        """The paper's row for the run: its name, and figures over the same tasks."""
         suite, _, kind = self.key.partition("/")
         row = paper_row(run) if suite == "senteval" else None
         return None if row is None else (row.name, self._averaged(row.figures(kind)))
@@ -58,8 +63,8 @@ class Group:
         return row
 
 
-def groups_of(runs: Sequence[TextRun]) -> list[Group]:
-    """The tables that these runs have figures for."""
+def groups_of(runs: Sequence[TextRun | Evaluated]) -> list[Group]:
+    """The tables that these have figures for."""
     found = []
     for key in dict.fromkeys(key for run in runs for key in run.figures):
         names = list(dict.fromkeys(name for run in runs for name in run.figures.get(key, {})))
@@ -75,9 +80,11 @@ def groups_of(runs: Sequence[TextRun]) -> list[Group]:
 
 
 def paper_row(run: TextRun) -> PaperRow | None:
-    """The row of the paper's table with the run's objective and temperature."""
+    """The row of the paper's table for a run that has its encoder, data, objective and temperature."""
     settings, temperature = run.record["settings"], run.temperature
-    if not settings.get("detach_temperature"):
+    encoder, trained_on = (Path(settings.get(name) or "").name for name in ("model_name_or_path", "train_file"))
+    its_own = encoder == PRESETS["paper"].settings["model_name_or_path"] and trained_on in ("", WIKI1M)
+    if not its_own or run.variants or not settings.get("detach_temperature"):
         return None
     for row in ROWS:
         values = {"tau" if name == "temp" else name: value for name, value in row.loss.items()}
@@ -95,12 +102,19 @@ class Comparisons:
     Attributes:
         runs: finished ones.
         unfinished: names of the others.
+        evaluated: models that are no runs, for the tables.
         baselines: configurations named by the user; empty for the ones that fit.
     """
 
     runs: Sequence[TextRun]
     unfinished: Sequence[str] = ()
+    evaluated: Sequence[Evaluated] = ()
     baselines: Sequence[str] = ()
+
+    @property
+    def shown(self) -> list[TextRun | Evaluated]:
+        """All that have a line in a table."""
+        return [*self.runs, *self.evaluated]
 
     @cached_property
     def configurations(self) -> dict[str, list[TextRun]]:
@@ -116,15 +130,39 @@ class Comparisons:
                 raise ParameterError("baseline", f"no {baseline!r}; there are {', '.join(known)}")
 
     def baselines_of(self, name: str) -> list[str]:
-        """The configurations that one is compared with: the user's, else constants that are SimCSE's or its own end."""
+        """The configurations that one is compared with: the user's, else constants that are SimCSE's or its own end.
+
+        Of themselves only those that differ in nothing but the loss.
+        """
         if self.baselines:
             return [baseline for baseline in self.baselines if baseline != name]
         one = self.configurations[name][0]
         if one.constant == 0.05:
             return []
-        constants = {other: runs[0].constant for other, runs in self.configurations.items() if runs[0].constant}
+        constants = {
+            other: runs[0].constant
+            for other, runs in self.configurations.items()
+            if runs[0].constant and not self.away(name, other)
+        }
         fitting = [other for other, tau in constants.items() if tau in (0.05, one.temperature[1].get("tau_max"))]
         return [other for other in fitting or constants if other != name]
+
+    def away(self, *names: str) -> list[str]:
+        """The settings, apart from the loss's, in which configurations differ; a file may have changed its content."""
+        runs = [self.configurations[name][0] for name in names]
+        texts = {run.record["corpus"]["sha256"] for run in runs}
+        return differing(runs, OF_THE_LOSS) or ["training text"] * (len(texts) > 1)
+
+    def differences(self, group: Group) -> list[tuple[str, str, Difference]]:
+        """Each configuration against its baselines in the group's headline, over the seeds that both have."""
+        found = []
+        for name in self.configurations:
+            ours = self.by_seed(name, group, group.headline)
+            for baseline in self.baselines_of(name):
+                difference = paired(ours, self.by_seed(baseline, group, group.headline))
+                if difference is not None:
+                    found.append((name, baseline, difference))
+        return found
 
     def by_seed(self, name: str, group: Group, column: str) -> dict[int, float]:
         """A configuration's figures in a column."""
@@ -135,7 +173,7 @@ class Comparisons:
 def sections(compared: Comparisons, but: str | None = None) -> list[tuple[str, Table]]:
     """Titles and tables; ``but`` names a group to leave out."""
     found = []
-    for group in groups_of(compared.runs):
+    for group in groups_of(compared.shown):
         if group.key != but:
             found.append((group.title, _means(compared, group)))
             differences = _differences(compared, group)
@@ -147,6 +185,10 @@ def sections(compared: Comparisons, but: str | None = None) -> list[tuple[str, T
 def _means(compared: Comparisons, group: Group) -> Table:
     """Mean and deviation of each figure, the paper's figure, and the difference."""
     lines = [["", *group.columns]]
+    for model in compared.evaluated:
+        if group.key in model.figures:
+            found = group.row(model)
+            lines.append([model.name, *("missing" if f is None else f"{f:.2f}" for f in found.values())])
     for name, runs in compared.configurations.items():
         columns = [list(compared.by_seed(name, group, column).values()) for column in group.columns]
         cells = [
@@ -166,14 +208,8 @@ def _means(compared: Comparisons, group: Group) -> Table:
 
 
 def _differences(compared: Comparisons, group: Group) -> Table:
-    """Each configuration against its baselines in the group's headline, over seeds."""
-    found = []
-    for name in compared.configurations:
-        ours = compared.by_seed(name, group, group.headline)
-        for baseline in compared.baselines_of(name):
-            difference = paired(ours, compared.by_seed(baseline, group, group.headline))
-            if difference is not None:
-                found.append((name, baseline, difference))
+    """The differences of a group with their tests."""
+    found = compared.differences(group)
     tested = [d.p for _, _, d in found if d.p is not None]
     adjusted = iter(stats.false_discovery_control(tested) if tested else [])
     lines = [["", "baseline", "common seeds", group.headline, "95 % over seeds", "p", "p, all rows"]]
@@ -184,39 +220,66 @@ def _differences(compared: Comparisons, group: Group) -> Table:
 
 
 def render(compared: Comparisons, style: str) -> str:
-    """All tables and the notes below them, as ``text``, ``markdown`` or ``latex``."""
+    """The verdict, all tables and the notes below them, as ``text``, ``markdown`` or ``latex``."""
     heading = {"markdown": "## {}\n\n", "latex": "% {}\n", "text": "{}\n\n"}[style]
     note = {"markdown": "- {}", "latex": "% {}", "text": "{}"}[style]
     tables = [heading.format(title) + text_table.lay_out(lines, style) for title, lines in sections(compared)]
-    return "\n\n".join([*tables, "\n".join(note.format(line) for line in notes_of(compared))])
+    first, last = ("\n".join(map(note.format, lines)) for lines in (verdict(compared), notes_of(compared)))
+    return "\n\n".join(part for part in (first, *tables, last) if part)
 
 
 # ---- what a reader of the tables must know ---------------------------------------------------------------------------
 
 
+def verdict(compared: Comparisons) -> list[str]:
+    """Which configuration is higher, by how much, and whether the seeds can tell; no line for a configuration alone."""
+    if len(compared.configurations) < 2:
+        return []
+    away = compared.away(*compared.configurations)
+    lines = [f"The configurations differ in more than the temperature: {', '.join(away)}."] * bool(away)
+    groups = sorted(groups_of(compared.runs), key=lambda group: group.key == TRAINING)  # test sets first
+    group, found = next(((g, found) for g in groups if (found := compared.differences(g))), (None, []))
+    if group is None:
+        return [*lines, "Nothing is compared: there is no constant that differs in nothing else; --baseline names one."]
+    told, open_ones = [], []
+    for name, baseline, difference in found:
+        higher, lower, d = (name, baseline, difference) if difference.mean >= 0 else (baseline, name, -difference)
+        line = f"{higher} is {d.mean:.2f} above {lower} in {group.where}"
+        if changed := compared.away(name, baseline):
+            open_ones.append(f"{line}, which is no temperature's doing alone: they differ in {', '.join(changed)}.")
+        elif d.low is None:
+            open_ones.append(f"{line}, with one seed: nobody can tell whether that is the temperature or the seed.")
+        elif d.low > 0:
+            told.append(f"{line}; {d.seeds} seeds can tell: the 95 % interval is {d.interval}.")
+        else:
+            open_ones.append(f"{line}, but {d.seeds} seeds cannot tell: the 95 % interval is {d.interval}.")
+    if len(open_ones) > _FEW:
+        open_ones = [f"{len(open_ones)} of {len(found)} differences in {group.where} are not told from none."]
+    return [*lines, *told, *open_ones]
+
+
 def notes_of(compared: Comparisons) -> list[str]:
     """The notes below the tables, each one a sentence or two."""
     runs, configurations = compared.runs, compared.configurations
-    notes = [f"Setup: {_setup(runs[0])}."]
-    away = not_the_papers(runs)
-    if away and any(group.paper(run) is not None for group in groups_of(runs) for run in runs):
+    setups: dict[str, list[str]] = {}
+    for name, several in configurations.items():
+        setups.setdefault(_setup(several[0]), []).append(name)
+    whose = [f" of {', '.join(names)}" if len(setups) > 1 else "" for names in setups.values()]
+    notes = [f"Setup{names}: {setup}." for setup, names in zip(setups, whose, strict=True)]
+    published = [run for run in runs if any(group.paper(run) is not None for group in groups_of([run]))]
+    if away := not_the_papers(published):
         notes.append(f"Not the paper's setup ({', '.join(away)}): the lines 'ours - paper' are not about its claims.")
-    otherwise = differing(runs, OF_THE_LOSS)
-    if otherwise:
-        notes.append(f"The configurations differ in more than the temperature: {', '.join(otherwise)}.")
-    variants = sorted({variant for run in runs for variant in run.variants})
+    variants = sorted({variant for each in compared.shown for variant in each.variants})
     notes += [f"Not the published data but a variant: {variant}." for variant in variants]
     single = [name for name, several in configurations.items() if len(several) == 1]
     if single:
         notes.append(f"One seed: no interval, and no claim about a temperature: {', '.join(single)}.")
-    else:
+    elif configurations:
         least = min(map(len, configurations.values()))
         notes.append(
             f"± is the standard deviation over seeds. p is that of the two-sided sign-flip test, at least "
             f"{2 / 2**least:.3g} with {least} seeds; 'all rows' is p after Benjamini and Hochberg over the table."
         )
-    if len(configurations) > 1 and not any(map(compared.baselines_of, configurations)):
-        notes.append("No configuration with a constant temperature is here: nothing is tested; --baseline names one.")
     return notes + [f"Not finished and left out: {', '.join(compared.unfinished)}."] * bool(compared.unfinished)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dystress_text.errors import UserError
 from dystress_text.evaluation.random_pairs import random_pairs_rows
 from dystress_text.report.page import leave_report, render_page
-from dystress_text.report.tables import Comparisons, notes_of, sections
+from dystress_text.report.tables import Comparisons, notes_of, sections, verdict
 from dystress_text.report.text_runs import TRAINING, read_text_runs
 from dystress_text.training.build_loss import temperature_of_record
 
@@ -18,6 +19,8 @@ def leave_text_report(folder: Path) -> str:
 
 def text_page(compared: Comparisons) -> str:
     """The page of text runs, alone or side by side, as HTML."""
+    if not compared.runs:
+        raise UserError("a page shows runs, and there is none: --format text has the figures of the models")
     alone = len(compared.runs) == 1  # the page has another table for what its training measured
     tables = sections(compared, but=TRAINING if alone else None)
     reached = {run.folder.name: dict(random_pairs_rows(run.record)) for run in compared.runs}
@@ -25,4 +28,4 @@ def text_page(compared: Comparisons) -> str:
         lines = [[share, *(rows.get(share, "-") for rows in reached.values())] for share in shares]
         tables.append(("Which similarity is high: what random pairs reach", [["share of them", *reached], *lines]))
     runs = [(run, temperature_of_record(run.record)) for run in compared.runs]
-    return render_page(runs, tables, notes_of(compared))
+    return render_page(runs, tables, notes_of(compared), verdict(compared))

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from core_cases import OBJECTIVES, assert_same, value_and_gradients, views
+from core_cases import DETACH, EVERY, OBJECTIVES, assert_same, value_and_gradients, views
 
 from dystress_text import core
 from dystress_text.core import blockwise, objectives
 from dystress_text.core.vectors import unit_vectors
 
-DETACH = pytest.mark.parametrize("detach", [True, False], ids=["detached", "in the graph"])
+pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
 class OwnTemperature(core.Temperature):
@@ -28,12 +28,7 @@ class OwnTemperature(core.Temperature):
         return a + b * s + c * s.square()
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(blockwise, "CPU_BLOCK", 4)
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
+@EVERY
 @DETACH
 @pytest.mark.parametrize("count", [2, 4])
 def test_blockwise_is_plain_with_parameters_at_any_block(name, detach, count, monkeypatch):
@@ -49,7 +44,7 @@ def test_blockwise_is_plain_with_parameters_at_any_block(name, detach, count, mo
         assert_same(found, expected)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@EVERY
 def test_in_fp32_and_at_low_temperatures(name):
     z = views(11, 3)
     single = [x.detach().float().requires_grad_() for x in z]

@@ -8,8 +8,7 @@ import pytest
 import spec_formulas as spec
 import torch
 from core_cases import OBJECTIVES, TEMPERATURES, views
-from gather_cases import own
-from processes import in_threads
+from processes import in_threads, own
 
 from dystress_text import core
 from dystress_text.core import diagnosis

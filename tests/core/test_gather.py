@@ -3,11 +3,9 @@
 import pytest
 import torch
 import torch.distributed as dist
-from core_cases import views
-from gather_cases import losses_of_ranks
 from processes import in_threads
 
-from dystress_text.core import LocalGather, NTXentLoss, ProcessGather
+from dystress_text.core import LocalGather, ProcessGather
 
 
 def test_rows_come_in_the_order_of_the_ranks_and_their_gradients_are_summed(monkeypatch):
@@ -46,9 +44,3 @@ def test_one_process_and_ranks_outside_the_group():
     for rank, world_size in ((-1, 2), (2, 2), (0, 0)):
         with pytest.raises(ValueError, match="rank"):
             ProcessGather(rank, world_size)
-
-
-def test_one_row_a_process_is_a_batch():
-    z = views(2, 3)
-    average = torch.stack(losses_of_ranks(NTXentLoss, 0.1, z, 2)).mean()
-    torch.testing.assert_close(average, NTXentLoss(0.1)(*z))

@@ -4,12 +4,11 @@ import math
 
 import pytest
 import torch
-from core_cases import OBJECTIVES, PROFILES, value_and_gradients, views
+from core_cases import EVERY, OBJECTIVES, PROFILES, value_and_gradients, views
 
 from dystress_text import core
 from dystress_text.core.vectors import unit_vectors
 
-EVERY = pytest.mark.parametrize("name", OBJECTIVES)
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 N, DIM = 6, 8
 

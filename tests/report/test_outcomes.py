@@ -14,11 +14,12 @@ from matplotlib import pyplot as plt
 from dystress_text.files.whole import write_json
 from dystress_text.report.outcomes import draw_outcomes
 from dystress_text.training.build_loss import build_objective
-from vision.data.loading import Splits
 from vision.data.shapes import make_shapes
 from vision.evaluation.knn import Accuracy
 from vision.evaluation.measures import geometry_of
+from vision.evaluation.run import about as about_images
 from vision.evaluation.settings import EvaluationSettings
+from vision.resnet import ImageInput
 from vision.train import parse
 
 GEOMETRY = geometry_of(*[torch.eye(4)] * 3, torch.tensor([0, 0, 1, 1]))
@@ -41,7 +42,7 @@ def _close_figures():
 @pytest.fixture(scope="module")
 def about():
     train, test = (make_shapes(split, per_class=3) for split in ("train", "test"))
-    return Splits(train, test, 24, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)).describe()
+    return about_images(train, test, ImageInput(24, 1.0, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)))
 
 
 @pytest.fixture

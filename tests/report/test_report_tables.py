@@ -8,9 +8,11 @@ from scipy import stats
 from sweep_runs import write_run
 
 from dystress_text.evaluation.catalogue import TASKS
+from dystress_text.evaluation.run import Results
 from dystress_text.report.__main__ import main
-from dystress_text.report.tables import Comparisons, groups_of, not_the_papers, paper_row, sections
+from dystress_text.report.tables import Comparisons, groups_of, not_the_papers, paper_row, sections, verdict
 from dystress_text.report.text_runs import read_text_runs
+from dystress_text.training.run_folder import evaluation_file
 
 CONSTANT, SHIFTED = "sts-constant-0.05", "sts-shifted-0.4-0.05-0.07"
 # by configuration and seed: each task's figure is this plus its place in the table
@@ -62,8 +64,76 @@ def test_each_profile_is_held_against_its_own_constant_too(sweep):
     assert [pair[1:] for pair in against if pair[0] == SHIFTED] == [(CONSTANT, "3"), ("sts-constant-0.07", "2")]
     (one,) = [line for line in tables(sweep)[title] if line[""] == "sts-constant-0.03"]
     assert (one["95 % over seeds"], one["p"]) == ("one seed: no interval", "-")
-    named = tables(sweep, "sts-macl")[title]
-    assert {line["baseline"] for line in named} == {"sts-macl"}
+    assert {line["baseline"] for line in tables(sweep, "sts-macl")[title]} == {"sts-macl"}
+
+
+def said(folder, *baselines):
+    return verdict(Comparisons(*read_text_runs([folder]), baselines))
+
+
+def test_the_verdict_says_which_is_higher_by_how_much_and_whether_seeds_can_tell(sweep, capsys):
+    where = "avg (STS, Spearman x 100)"
+    for name, figures in (("sts-constant-0.07", (70.0, 70.9, 72.6)), ("sts-constant-0.03", (75.0, 76.1, 77.3))):
+        for seed, figure in enumerate(figures):
+            write_run(sweep, name, seed, figure)
+    told, *others = said(sweep, CONSTANT)
+    low, high = stats.ttest_1samp([5.0, 5.1, 4.8], 0).confidence_interval()
+    interval = f"the 95 % interval is {low:+.2f} to {high:+.2f}."
+    assert told == f"sts-constant-0.03 is 4.97 above {CONSTANT} in {where}; 3 seeds can tell: {interval}"
+    low, high = stats.ttest_1samp([0.5, 1.0, 0.5], 0).confidence_interval()
+    interval = f"the 95 % interval is {low:+.2f} to {high:+.2f}."
+    assert f"{SHIFTED} is 0.67 above {CONSTANT} in {where}, but 3 seeds cannot tell: {interval}" in others
+    assert main([str(sweep)]) == 0
+    first, second, third = capsys.readouterr().out.splitlines()[:3]
+    assert (first, third) == (told, "")  # the tables follow
+    assert second == f"4 of 5 differences in {where} are not told from none."
+
+
+def test_configurations_that_differ_in_more_are_no_comparison_of_temperatures(tmp_path, capsys):
+    write_run(tmp_path, "small", 0, 70.0, ["--preset=small"])
+    write_run(tmp_path, CONSTANT, 0, 36.0)
+    differ, nothing = said(tmp_path)
+    assert differ.startswith("The configurations differ in more than the temperature: model_name_or_path, pooler_type,")
+    assert nothing.startswith("Nothing is compared: there is no constant that differs in nothing else")
+    assert f"small is 34.00 above {CONSTANT} in avg" in said(tmp_path, CONSTANT)[1]
+    assert "no temperature's doing alone: they differ in model_name_or_path" in said(tmp_path, CONSTANT)[1]
+    assert main([str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "Setup of small: bert-mini-wiki, avg, 20 steps of 64, learning rate 0.0001, " in printed
+    assert f"Setup of {CONSTANT}: bert-base-uncased, cls, 20 steps of 64, learning rate 3e-05, " in printed
+    assert printed.count("  paper: ") == 1  # bert-mini-wiki has no row
+    write_run(tmp_path / "b", CONSTANT, 0, 36.0)
+    write_run(tmp_path / "b", "sts-macl", 0, 36.0, corpus={"sentences": 3000, "sha256": "f" * 64})
+    assert said(tmp_path / "b")[0] == "The configurations differ in more than the temperature: training text."
+
+
+def test_a_model_that_is_no_run_stands_beside_the_runs(sweep, tmp_path, monkeypatch, capsys):
+    def evaluated(folder, model, pooler, figure):
+        about = {"suite": "senteval", "model": model, "pooler_type": pooler, "data_variant": f"of {model}"}
+        tasks = {task: {"spearman": figure + i} for i, task in enumerate(TASKS["sts"])}
+        Results(about, tasks).write(evaluation_file(folder, "senteval", "test"))
+
+    evaluated(tmp_path / "base", str(tmp_path / "base"), "cls", 30.0)
+    evaluated(tmp_path / "here", "owner/of-the-hub", None, 40.0)
+    monkeypatch.chdir(tmp_path / "here")
+
+    def printed(*argv):
+        assert main([*map(str, argv)]) == 0
+        return capsys.readouterr().out
+
+    places = tmp_path / "base", "senteval-senteval-test.json", sweep
+    text = printed(*places)
+    lines = [line.split("  ") for line in text[text.index("STS, Spearman") :].splitlines()]
+    rows = {line[0]: [cell.strip() for cell in line[1:] if cell.strip()] for line in lines}
+    assert rows["base, cls"] == [f"{figure:.2f}" for figure in (*range(30, 37), 33)]
+    assert rows["of-the-hub"] == [f"{figure:.2f}" for figure in (*range(40, 47), 43)]
+    assert "a variant: evaluation: of owner/of-the-hub." in text
+    (tmp_path / "runs.jsonl").write_text(printed(*places, "--format=jsonl"))
+    assert printed(tmp_path / "runs.jsonl") == text
+    assert "base, cls" in printed(tmp_path)  # of a folder of models
+    assert "of-the-hub" in printed(".")
+    assert main([".", "--format=html"]) == 2
+    assert "a page shows runs, and there is none" in capsys.readouterr().err
 
 
 def test_styles_and_a_file_of_runs(sweep, capsys):
@@ -97,14 +167,13 @@ def test_another_way_of_training_is_not_the_papers(tmp_path, options, named):
 
 def test_what_a_reader_must_know_is_said(sweep, capsys):
     write_run(sweep, "sts-macl", 7, 70.0, unfinished=True)
-    write_run(sweep, "grid-temp=0.1", 0, 70.0, ["--temp=0.1", "--max_steps=20"], tasks=())
+    write_run(sweep, "short", 0, 70.0, ["--preset=sts-macl", "--max_steps=20"], tasks=("STS12",))
     write_run(sweep, "grid-temp=0.2", 0, 70.0, ["--temp=0.2"], data_variants={"train_file": "a sample"})
     assert main([str(sweep)]) == 0
     printed = capsys.readouterr().out
     assert "Not the paper's setup (max_steps): the lines 'ours - paper' are not about its claims." in printed
-    assert "The configurations differ in more than the temperature: max_steps." in printed
     assert "Not the published data but a variant: train_file: a sample." in printed
-    assert "One seed: no interval, and no claim about a temperature: grid-temp=0.1, grid-temp=0.2." in printed
+    assert "One seed: no interval, and no claim about a temperature: grid-temp=0.2, short." in printed
     assert "Not finished and left out: sts-macl-seed-7." in printed
     assert "Setup: bert-base-uncased, cls, 20 steps of 64, learning rate 3e-05, 3,000 sentences (sha256 0123" in printed
 
@@ -116,10 +185,14 @@ def test_a_row_is_known_by_its_temperature_not_its_name(tmp_path):
     write_run(tmp_path, "sts-macl", 0, 70.0, ["--temp=0.05"])
     write_run(tmp_path, "both-views", 0, 70.0, ["--preset=sts-macl", "--rows=ntxent"])
     write_run(tmp_path, "its-own", 0, 70.0, ["--preset=sts-macl"])
+    for name, option in (("mini", "--model_name_or_path=x/bert-mini"), ("mine", "--train_file=mine.txt")):
+        write_run(tmp_path, f"of-{name}", 0, 70.0, ["--preset=sts-macl", option])
+    write_run(tmp_path, "of-sample", 0, 70.0, ["--preset=sts-macl"], data_variants={"train_file": "a sample"})
     runs = {run.configuration: run for run in read_text_runs([tmp_path])[0]}
     assert paper_row(runs["mine"]).name == "DySTreSS* 0.05/0.07"
     assert paper_row(runs["its-own"]).name == "MACL (repro.)"
-    assert paper_row(runs["other"]) is paper_row(runs["sts-macl"]) is paper_row(runs["both-views"]) is None
+    none = ("other", "sts-macl", "both-views", "of-mini", "of-mine", "of-sample")
+    assert [paper_row(runs[name]) for name in none] == [None] * 6
 
 
 def test_missing_tasks_leave_no_average_and_a_few_stand_beside_the_papers_same_few(tmp_path):
@@ -128,7 +201,7 @@ def test_missing_tasks_leave_no_average_and_a_few_stand_beside_the_papers_same_f
     line, *_ = tables(tmp_path / "a")["STS, Spearman x 100"]
     assert (line["STS13"], line["STS14"], line["avg"]) == ("71.00 ± 0.00", "72.00 (1 of 2)", "73.00 (1 of 2)")
     write_run(tmp_path / "b", CONSTANT, 0, 70.0, tasks=("STS12", "STS-B"))
-    runs, _ = read_text_runs([tmp_path / "b"])
+    runs, *_ = read_text_runs([tmp_path / "b"])
     group = next(group for group in groups_of(runs) if group.key == "senteval/sts")
     assert (group.columns, group.headline) == (("STS12", "STS-B", "avg of 2"), "avg of 2")
     assert group.row(runs[0])["avg of 2"] == 70.5

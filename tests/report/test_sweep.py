@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from sweep_runs import record_of
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import TASKS
@@ -25,22 +26,21 @@ TRAINER = """
     import json, os, signal, sys, time
     from pathlib import Path
     given = dict(word[2:].split("=", 1) for word in sys.argv[1:] if "=" in word)
-    out = Path(given["output_dir"])
+    out, records = Path(given["output_dir"]), Path(os.environ["RECORDS"])
     assert given["resume_from_checkpoint"] == "auto"
     resumed = (out / "run.json").exists()
     out.mkdir(parents=True, exist_ok=True)
-    here = Path(os.environ["SETTINGS"]).with_name("here") / str(os.getpid())
+    here = records.with_name("here") / str(os.getpid())
     here.parent.mkdir(exist_ok=True)
     here.touch()
     time.sleep(0.2)
     print("at once", len(list(here.parent.iterdir())))
     here.unlink()
-    settings = json.loads(Path(os.environ["SETTINGS"]).read_text())[out.name]
-    record = {"program": "dystress_text/train.py", "settings": settings}
+    record = json.loads(records.read_text())[out.name]
     (out / "run.json").write_text(json.dumps(record))
     if given["seed"] == "9":
         sys.exit("train.py: error: seed 9 is not liked")
-    if Path(os.environ["SETTINGS"]).with_name("wait").exists() and not resumed:
+    if records.with_name("wait").exists() and not resumed:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit("train.py: stopped by SIGTERM"))
         (out / "up").touch()
         time.sleep(60)
@@ -56,8 +56,10 @@ EVALUATOR = """
         print(*tasks, file=file)
     results = Path(model) / f"senteval-{suite}-test.json"
     before = json.loads(results.read_text())["tasks"] if results.exists() else {}
-    results.write_text(json.dumps({"tasks": before | dict.fromkeys(tasks)}))
+    found = dict.fromkeys(tasks, {"figure": 70.0 + 2 * ("paper" in model)})
+    results.write_text(json.dumps({"suite": suite, "tasks": before | found}))
 """
+CONSTANT = "sts-constant-0.05"
 
 
 @pytest.fixture
@@ -66,34 +68,34 @@ def stage(tmp_path, monkeypatch):
     for name, source in (("TRAIN", TRAINER), ("EVALUATE", EVALUATOR)):
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
         monkeypatch.setattr(program, name, tmp_path / f"{name}.py")
-    monkeypatch.setenv("SETTINGS", str(tmp_path / "settings.json"))
+    monkeypatch.setenv("RECORDS", str(tmp_path / "records.json"))
     folder = tmp_path / "sweep"
 
     def run(*more, seeds=(0, 1), extra=("--max_steps=3",)):
-        argv = ["--presets", "sts-macl", "paper", "--seeds", *map(str, seeds), f"--output_dir={folder}", *more]
+        argv = ["--presets", CONSTANT, "paper", "--seeds", *map(str, seeds), f"--output_dir={folder}", *more]
         runs = plan(make_parser().parse_args(argv), extra)
-        settings = {each.folder.name: program.parse(each.options).options() for each in runs}
-        (tmp_path / "settings.json").write_text(json.dumps(settings))
+        records = {each.folder.name: record_of(program.parse(each.options)) for each in runs}
+        (tmp_path / "records.json").write_text(json.dumps(records))
         return main([*argv, "--", *extra])
 
     run.folder = folder
     return run
 
 
-def test_a_sweep_trains_and_evaluates_each_run_once(stage, capsys):
-    assert stage("--jobs=2") == 0
+def test_a_sweep_trains_and_evaluates_each_run_once_and_says_which_is_higher(stage, capsys):
+    names = [f"{name}-seed-{seed}" for seed in (0, 1) for name in (CONSTANT, "paper")]
+    sts, transfer = (f"{' '.join(TASKS[kind])}\n" for kind in ("sts", "transfer"))
+    for options, evaluated in (
+        (["--jobs=2"], sts), ([], sts), (["--tasks", "transfer"], sts + transfer), (["--tasks", "all"], sts + transfer),
+    ):  # fmt: skip
+        assert stage(*options) == 0
+        assert [(stage.folder / name / "evaluations").read_text() for name in names] == [evaluated] * 4
+        printed = capsys.readouterr().out
+        assert "4 done" in printed
+        assert f"paper is 2.00 above {CONSTANT} in avg (STS, Spearman x 100); 2 seeds can tell" in printed
+    assert sorted(os.listdir(stage.folder)) == sorted([*names, "logs"])
     logs = [log.read_text() for log in (stage.folder / "logs").iterdir()]
     assert {number for log in logs for number in re.findall(r"at once (\d)", log)} <= {"1", "2"}
-    names = [f"{name}-seed-{seed}" for seed in (0, 1) for name in ("sts-macl", "paper")]
-    sts = " ".join(TASKS["sts"])
-    assert sorted(os.listdir(stage.folder)) == sorted([*names, "logs"])
-    assert [(stage.folder / name / "evaluations").read_text() for name in names] == [f"{sts}\n"] * 4
-    assert "4 done" in capsys.readouterr().out
-    assert stage() == 0
-    assert [(stage.folder / name / "evaluations").read_text() for name in names] == [f"{sts}\n"] * 4
-    for tasks in ("transfer", "sts", "all"):
-        assert stage("--tasks", tasks) == 0
-        assert (stage.folder / names[0] / "evaluations").read_text() == f"{sts}\n{' '.join(TASKS['transfer'])}\n"
 
 
 def test_a_failed_run_is_named_and_the_others_go_on(stage, capsys):
@@ -118,12 +120,11 @@ def test_a_stopped_sweep_goes_on(stage, capsys, tmp_path):
     stopper.start()
     assert stage("--tasks=none") == 128 + signal.SIGTERM
     stopper.join()
-    printed = capsys.readouterr()
-    assert "stopped by SIGTERM; the same line goes on from there" in printed.err
+    assert "stopped by SIGTERM; the same line goes on from there" in capsys.readouterr().err
     (tmp_path / "wait").unlink()
     assert stage("--tasks=none") == 0
     resumed = {f.parent.name: json.loads(f.read_text())["resumed"] for f in stage.folder.glob("*/run.json")}
-    assert resumed == {"sts-macl-seed-0": True, "paper-seed-0": False, "sts-macl-seed-1": False, "paper-seed-1": False}
+    assert [resumed.pop(f"{CONSTANT}-seed-0"), *resumed.values()] == [True, False, False, False]
 
 
 def test_a_dry_run_says_what_would_be_done(stage, capsys):
@@ -131,61 +132,69 @@ def test_a_dry_run_says_what_would_be_done(stage, capsys):
     capsys.readouterr()
     assert stage("--dry_run", seeds=(0, 1)) == 0
     evaluated, _, trained, _ = map(shlex.split, capsys.readouterr().out.splitlines())
-    assert evaluated[0] == "sts-macl-seed-0:"
-    assert evaluated[3:5] == ["--model", str(stage.folder / "sts-macl-seed-0")]
-    assert f"--output_dir={stage.folder / 'sts-macl-seed-1'}" in trained
+    assert evaluated[0] == f"{CONSTANT}-seed-0:"
+    assert evaluated[3:5] == ["--model", str(stage.folder / f"{CONSTANT}-seed-0")]
+    assert f"--output_dir={stage.folder / f'{CONSTANT}-seed-1'}" in trained
     assert stage("--tasks=none", "--dry_run", seeds=(0,)) == 0
-    assert capsys.readouterr().out == "sts-macl-seed-0: done\npaper-seed-0: done\n"
+    assert capsys.readouterr().out == f"{CONSTANT}-seed-0: done\npaper-seed-0: done\n"
     assert not (stage.folder / "paper-seed-1").exists()
 
 
 # ---- plans ---------------------------------------------------------------------------------------------------------
 
 
-def planned(*argv, extra=()):
-    return plan(make_parser().parse_args(argv), extra)
+def planned(*words):
+    """The options of each run by name."""
+    runs = plan(make_parser().parse_args([str(word) for word in words]), ())
+    return {run.folder.name: program.parse(run.options).options() for run in runs}
 
 
 def test_a_table_has_every_row_with_every_seed():
-    runs = planned("--table", "sts", "--seeds", "0", "1", "2", "1")
-    assert len(runs) == len(TABLES["sts"]) * 3
-    assert runs[0].folder.name == "sts-constant-0.05-seed-0"
-    assert runs[len(TABLES["sts"])].folder.name == "sts-constant-0.05-seed-1"  # a whole table before the next seed
-    assert "--preset=sts-macl" in runs[1].options
+    names = [*planned("--table", "sts", "--seeds", 0, 1, 2, 1)]
+    assert names == [f"{row}-seed-{seed}" for seed in (0, 1, 2) for row in TABLES["sts"]]  # a whole table, then another
 
 
 def test_a_grid_is_all_combinations_that_are_ranges():
-    argv = ["--temperature", "shifted_cosine", "--shift", "-0.4", "--seeds", "5"]
-    argv += ["--tau_min", "0.03", "0.05", "--tau_max", "0.04", "0.07"]
-    names = [run.folder.name for run in planned(*argv)]
-    assert names == [
-        f"grid-shifted_cosine-tau_min={low}-tau_max={high}-shift=-0.4-seed-5"
-        for low, high in ((0.03, 0.04), (0.03, 0.07), (0.05, 0.07))
-    ]
-    loss = program.parse(planned(*argv)[0].options).loss
-    assert (loss.temperature, loss.tau_min, loss.tau_max, loss.shift) == ("shifted_cosine", 0.03, 0.04, -0.4)
+    grid = ["--temperature", "shifted_cosine", "--shift", -0.4, "--tau_min", 0.03, 0.05, "--tau_max", 0.04, 0.07]
+    runs = planned(*grid, "--seeds", 5)
+    points = [(0.03, 0.04), (0.03, 0.07), (0.05, 0.07)]
+    assert [*runs] == [f"shifted_cosine-{low}-{high}-shift=-0.4-seed-5" for low, high in points]
+    values = [[run[name] for name in ("temperature", "tau_min", "tau_max", "shift")] for run in runs.values()]
+    assert values == [["shifted_cosine", low, high, -0.4] for low, high in points]
+
+
+def test_a_grid_is_on_top_of_the_preset_that_is_named():
+    runs = planned("--presets", "small", "--temp", 0.05, "--seeds", 0)
+    assert [*runs] == ["small-seed-0", "small-constant-0.05-seed-0"]
+    own, constant = runs.values()
+    assert {name for name in own if own[name] != constant[name]} == {"temp"}
+    assert (constant["temp"], constant["pooler_type"]) == (0.05, "avg")
+    assert "small-tau_min=0.06-seed-0" in planned("--presets", "small", "--tau_min", 0.06, "--seeds", 0)
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    ("words", "message"),
     [
-        ([], "nothing to run: name a --table, --presets, or a --temperature with its values"),
-        (["--table", "sts", "--jobs", "0"], "--jobs: must be at least 1, got 0"),
-        (["--table", "sts", "--", "--seed=3"], "--seed=3: not behind --, the sweep sets it"),
-        (["--table", "sts", "--", "--max_stepps=3"], "unknown option --max_stepps (did you mean --max_steps?)"),
-        (
-            ["--temperature", "cosine", "--shift", "-0.4"],
-            "--shift: temperature 'cosine' takes tau_min, tau_max only",
-        ),
+        ("", "nothing to run: name a --table, --presets, or a --temperature with its values"),
+        ("--table sts --jobs 0", "--jobs: must be at least 1, got 0"),
+        ("--table sts -- --seed=3", "--seed=3: not behind --, the sweep sets it"),
+        ("--table sts -- --max_stepps=3", "unknown option --max_stepps (did you mean --max_steps?)"),
+        ("--temperature cosine --shift -0.4", "--shift: temperature 'cosine' takes tau_min, tau_max only"),
+        ("--presets small paper --temp 0.1", "a grid goes on top of one preset, and 2 are named: small, paper"),
+        ("--presets small paper", "small, paper differ in more than objective and temperature (model_name_or_path, "),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_runs(argv, message, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_is_refused_before_anything_runs(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(argv) == 2
+    assert main(words.split()) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"dystress sweep: error: {message}")
     assert error.count("\n") == 1
     assert os.listdir(tmp_path) == []
+
+
+def test_a_flag_takes_configurations_that_differ_in_more():
+    assert len(planned("--presets", "small", "paper", "--seeds", 0, "--different_settings")) == 2
 
 
 # ---- the real programs ---------------------------------------------------------------------------------------------
@@ -200,7 +209,8 @@ def test_a_real_run_is_known_by_its_settings(flags, tmp_path):
     (command,) = run.commands()
     assert command[-2:] == ["--tasks", "MiniSTS"]
     assert replace(run, options=(*options, "--logging_steps=7")).is_trained()
+    changed = replace(run, options=(*options, "--seed=1"))
     with pytest.raises(
         UserError, match=r"finished run with other settings \(seed was 42, is 1\): another --output_dir"
     ):
-        replace(run, options=(*options, "--seed=1")).is_trained()
+        changed.is_trained()

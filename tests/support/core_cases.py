@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 import spec_formulas as spec
 import torch
 from spec_formulas import Row
@@ -31,6 +32,10 @@ TEMPERATURES = {  # built once: none of them has state
     "even ODE": (core.EvenODETemperature(0.1, 0.3), lambda s: spec.even_ode_tau(s, 0.1, 0.3)),
     "TeMo": (core.TeMoTemperature(0.1, 0.2), lambda s: spec.temo_tau(s, 0.1, 0.2)),
 }
+
+
+DETACH = pytest.mark.parametrize("detach", [True, False], ids=["detached", "in the graph"])
+FORMS = pytest.mark.parametrize("form", [False, True], ids=["plain", "blockwise"])
 
 
 def both_directions(z1, z2):
@@ -88,6 +93,7 @@ OBJECTIVES = {
     "MACL": Objective(macl(False), losses=each(spec.macl)),
     "MACL, both views": Objective(macl(True), spec.simclr_rows, each(spec.macl)),
 }
+EVERY = pytest.mark.parametrize("name", OBJECTIVES)
 
 
 def views(n, dim, count=2, alike=0.7, seed=0):

@@ -1,5 +1,6 @@
 """Several processes that train together, for tests."""
 
+import copy
 import multiprocessing
 import os
 import socket
@@ -76,6 +77,20 @@ def in_threads(world_size, work):
     if errors:
         raise errors[0]
     return results
+
+
+def own(rows, rank, world_size):
+    return rows.chunk(world_size)[rank]
+
+
+def losses_of_ranks(build, temperature, views, world_size, **options):
+    """The loss of each simulated process, on its own rows of the views."""
+
+    def work(gather):
+        loss = build(copy.deepcopy(temperature), gather=gather, **options)
+        return loss(*(own(z, gather.rank, world_size) for z in views))
+
+    return in_threads(world_size, work)
 
 
 class _Meeting:

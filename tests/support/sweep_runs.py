@@ -14,20 +14,24 @@ HISTOGRAM = [0] * 50 + [3] * 30 + [0] * 20
 NAMES = ("positive", "negative", "tau_positive", "tau_negative", "tau_effective", "high_share", "high_gradient")
 
 
-def write_run(folder, name, seed, figure, options=(), unfinished=False, tasks=TASKS["sts"], **more):
-    place = folder / f"{name}-seed-{seed}"
-    place.mkdir(parents=True)
-    preset = [f"--preset={name}"] if name.startswith("sts-") else []
-    settings = parse([*preset, f"--seed={seed}", f"--output_dir={place}", *options])
+def record_of(settings):
+    """The record of a run with these settings that has begun."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         objective = build_objective(settings.loss)
-    record = {
+    return {
         "program": "dystress_text/train.py", "settings": settings.options(), "objective": type(objective).__name__,
         "temperature": repr(objective.temperature), "temperature_parameters": objective.temperature.values(),
         "steps": 20, "device": "1 x cpu", "data_variants": {},
         "corpus": {"sentences": 3000, "sha256": "0123456789abcdef"},
     }  # fmt: skip
+
+
+def write_run(folder, name, seed, figure, options=(), unfinished=False, tasks=TASKS["sts"], **more):
+    place = folder / f"{name}-seed-{seed}"
+    place.mkdir(parents=True)
+    preset = [f"--preset={name}"] if name.startswith("sts-") else []
+    record = record_of(parse([*preset, f"--seed={seed}", f"--output_dir={place}", *options]))
     if not unfinished:
         record["trained"] = {"sts_b_dev_spearman": figure + 5, "sts_b_dev_uniformity": -2.0}
     (place / "run.json").write_text(json.dumps(record | more))
