@@ -10,10 +10,10 @@ import pytest
 import torch
 from figure_texts import error_of
 from matplotlib import pyplot as plt
+from sweep_runs import record_of
 
 from dystress_text.files.whole import write_json
 from dystress_text.report.outcomes import draw_outcomes
-from dystress_text.training.build_loss import build_objective
 from vision.data.loading import Splits
 from vision.data.shapes import make_shapes
 from vision.evaluation.knn import Accuracy
@@ -52,12 +52,7 @@ def image_run(tmp_path, about):
         folder = tmp_path / name
         folder.mkdir(parents=True)
         settings = parse(["--preset=quickstart", *flags, f"--seed={seed}", f"--output_dir={folder}"])
-        objective = build_objective(settings.loss)
-        temperature = objective.temperature
-        record = {"program": "vision/train.py", "settings": settings.options(), "trained": {},
-                  "objective": type(objective).__name__, "temperature": repr(temperature),
-                  "temperature_parameters": temperature.values()}  # fmt: skip
-        write_json(folder / "run.json", record)
+        write_json(folder / "run.json", record_of(settings) | {"program": "vision/train.py", "trained": {}})
         told = EvaluationSettings(str(folder), "shapes", tasks=list(tasks), **options)
         found = {
             "knn": {f"{told.k}-NN": asdict(Accuracy(top1, 99.0)), "1-NN L2": asdict(Accuracy(1.0, None))},
@@ -83,35 +78,30 @@ def images(image_run):
 
 def points(axes):
     """Middle and half-lengths of the bars of every point, (x, y, dx, dy), 0 where there is no bar."""
-    found = []
-    for line, _, bars in axes.containers:
-        for i, (x, y) in enumerate(zip(line.get_xdata(), line.get_ydata(), strict=True)):
-            lengths = [0.0, 0.0]
-            for bar in bars:
-                start, end = bar.get_segments()[i]
-                lengths[int(start[0] == end[0])] = float(np.abs(end - start).max() / 2)
-            found.append((float(x), float(y), *lengths))
-    return np.array(found)
+    return np.array([
+        [*line.get_xydata()[0], *sum((np.ptp(bar.get_segments()[0], axis=0) / 2 for bar in bars), np.zeros(2))]
+        for line, _, bars in axes.containers
+    ])  # fmt: skip
 
 
-def expected(place, seeds):
-    """Mean and deviation of the figure at that place, by numpy."""
-    values = [figures[place] for figures in seeds]
-    return np.mean(values), np.std(values, ddof=1) if len(values) > 1 else 0.0
+def expected(place):
+    """Means and deviations of the figure at that place and of the accuracy, by numpy."""
+    chosen = [np.array(seeds)[:, [place, 0]] for _, seeds in GRID]
+    return np.array([[*s.mean(0), *(s.std(0, ddof=1) if len(s) > 1 else (0, 0))] for s in chosen])
 
 
 def test_accuracy_against_geometry_is_the_files_and_the_linear_probe_can_be_asked_for(images):
     figure = draw_outcomes(images)
     for place, axes, words in zip((1, 2), figure.axes, ("uniformity", "tolerance"), strict=True):
-        wanted = [[expected(place, s)[0], expected(0, s)[0], expected(place, s)[1], expected(0, s)[1]] for _, s in GRID]
+        wanted = expected(place)
         np.testing.assert_allclose(points(axes), wanted, rtol=1e-9, atol=1e-9)
-        np.testing.assert_allclose(axes.lines[-1].get_xydata(), np.array(wanted)[:2, :2])  # through the constants
+        np.testing.assert_allclose(axes.lines[-1].get_xydata(), wanted[:2, :2])  # through the constants
         assert words in axes.get_xlabel()
         assert axes.get_ylabel() == "200-NN top-1 accuracy (%)"
         assert [note.get_text() for note in axes.texts] == ["run-0", "run-1", "run-2", "run-3"]
     assert "30 training and 30 test images" in figure.get_suptitle()
     axes = draw_outcomes(images, "linear").axes[0]
-    assert points(axes)[0, 1] == pytest.approx(expected(0, GRID[0][1])[0] + 7)
+    assert points(axes)[0, 1] == pytest.approx(expected(1)[0, 1] + 7)
     assert axes.get_ylabel().startswith("linear top-1 accuracy")
 
 

@@ -92,7 +92,9 @@ def test_a_sweep_trains_and_evaluates_each_run_once_and_says_which_is_higher(sta
         assert [(stage.folder / name / "evaluations").read_text() for name in names] == [evaluated] * 4
         printed = capsys.readouterr().out
         assert "4 done" in printed
-        assert f"paper is 2.00 above {CONSTANT} in avg (STS, Spearman x 100); 2 seeds can tell" in printed
+        assert (
+            f"paper is 2.00 above {CONSTANT} in avg (STS, Spearman x 100), but 2 seeds are too few to tell" in printed
+        )
     assert sorted(os.listdir(stage.folder)) == sorted([*names, "logs"])
     logs = [log.read_text() for log in (stage.folder / "logs").iterdir()]
     assert {number for log in logs for number in re.findall(r"at once (\d)", log)} <= {"1", "2"}
