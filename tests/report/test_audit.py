@@ -70,9 +70,6 @@ def test_windows_are_the_first_tenth_all_and_the_last_tenth_of_the_steps():
     assert windows["last"].negative == pytest.approx((0.95 + 1.0) / 4)
     assert windows["all"].along_axis == pytest.approx(0.25)
     assert windows["all"].rule[30:32] - windows["all"].constant[30:32] == pytest.approx([-0.25, 0.25])
-
-
-def test_a_tenth_without_a_gradient_is_left_out():
     lines = [part(step, 0.1, batches=0 if step == 100 else 10) for step in range(10, 101, 10)]
     assert steps_of(windows_of(lines, "log")[0]) == {"first": (1, 10), "all": (1, 90), "last": (81, 90)}
     with pytest.raises(UserError, match=r"^log compares no gradient of negatives with constants"):

@@ -6,8 +6,8 @@ import re
 import shlex
 import signal
 import textwrap
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -79,18 +79,12 @@ def read(folder, name):
 
 
 def test_a_sweep_trains_and_evaluates_each_run_once_and_says_which_is_higher(stage, capsys):
-    sts, transfer = ([list(TASKS[kind])] for kind in ("sts", "transfer"))
-    for options, calls in (
-        ("--jobs=2", sts),
-        ("--jobs=1", sts),
-        ("--tasks=transfer", sts + transfer),
-        ("--tasks=all", sts + transfer),
-    ):
+    sts = [list(TASKS["sts"])]
+    both = [*sts, list(TASKS["transfer"])]
+    for options, calls in (("--jobs=2", sts), ("--jobs=1", sts), ("--tasks=transfer", both), ("--tasks=all", both)):
         assert stage(options) == 0
-        found = read(stage.folder, "senteval-senteval-test.json")
-        assert {name: of["calls"] for name, of in found.items()} == {
-            f"{name}-seed-{seed}": calls for seed in (0, 1) for name in (CONSTANT, "paper")
-        }
+        found = {name: of["calls"] for name, of in read(stage.folder, "senteval-senteval-test.json").items()}
+        assert found == {f"{name}-seed-{seed}": calls for seed in (0, 1) for name in (CONSTANT, "paper")}
         printed = capsys.readouterr().out
         assert "4 done" in printed
         assert (
@@ -126,15 +120,14 @@ def test_a_stopped_sweep_goes_on(stage, capsys, tmp_path):
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    stopper = threading.Thread(target=stop)
-    stopper.start()
-    assert stage("--tasks=none") == 128 + signal.SIGTERM
-    stopper.join()
+    with ThreadPoolExecutor() as threads:
+        threads.submit(stop)
+        assert stage("--tasks=none") == 128 + signal.SIGTERM
     assert "stopped by SIGTERM; the same line goes on from there" in capsys.readouterr().err
     (tmp_path / "wait").unlink()
     assert stage("--tasks=none") == 0
-    resumed = {name: record["resumed"] for name, record in read(stage.folder, "run.json").items()}
-    assert [resumed.pop(f"{CONSTANT}-seed-0"), *resumed.values()] == [True, False, False, False]
+    resumed = [name for name, record in read(stage.folder, "run.json").items() if record["resumed"]]
+    assert resumed == [f"{CONSTANT}-seed-0"]
 
 
 # ---- plans ---------------------------------------------------------------------------------------------------------
@@ -150,10 +143,11 @@ def test_a_table_has_every_row_with_every_seed_and_a_grid_all_combinations_that_
     names = [*planned("--table sts --seeds 0 1 2 1")]
     assert names == [f"{row}-seed-{seed}" for seed in (0, 1, 2) for row in TABLES["sts"]]  # a whole table, then another
     grid = planned("--temperature shifted_cosine --shift -0.4 --tau_min 0.03 0.05 --tau_max 0.04 0.07 --seeds 5")
-    points = [(0.03, 0.04), (0.03, 0.07), (0.05, 0.07)]
-    assert [*grid] == [f"shifted_cosine-{low}-{high}-shift=-0.4-seed-5" for low, high in points]
-    values = [[run[name] for name in ("temperature", "tau_min", "tau_max", "shift")] for run in grid.values()]
-    assert values == [["shifted_cosine", low, high, -0.4] for low, high in points]
+    values = {name: [run[n] for n in ("temperature", "tau_min", "tau_max", "shift")] for name, run in grid.items()}
+    assert values == {
+        f"shifted_cosine-{low}-{high}-shift=-0.4-seed-5": ["shifted_cosine", low, high, -0.4]
+        for low, high in ((0.03, 0.04), (0.03, 0.07), (0.05, 0.07))
+    }
 
 
 def test_a_grid_is_on_top_of_the_preset_that_is_named():
