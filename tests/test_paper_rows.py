@@ -9,7 +9,8 @@ from dystress_text.simcse import paper as text_paper
 from dystress_text.training.build_loss import build_rule
 from vision import train
 from vision.evaluation import paper
-from vision.evaluation.fine_tuning import NAMED_WEIGHTS, FineTuningRecipe
+from vision.evaluation.fine_tuning import BATCH_SIZE, NAMED_WEIGHTS, rate_of
+from vision.evaluation.settings import EvaluationSettings
 from vision.pretraining.presets import PRESETS as IMAGE_PRESETS
 
 _CIFAR = {"CIFAR10": ("cifar10", paper.NN200), "CIFAR100": ("cifar100", paper.NN200)}
@@ -89,7 +90,7 @@ def image_problems(tables):
 
 def transfer_problems(table, label):
     """Fine-tuning on a data set is a row; its columns are the models of three presets, and supervised ones."""
-    recipe, setup = FineTuningRecipe(), table["setup"]
+    epochs, setup = EvaluationSettings("").transfer_epochs, table["setup"]
     for row in table["rows"]:
         dataset, settings = {"Flowers": "flowers102"}.get(row["name"], row["name"].lower()), row["settings"]
         found = []
@@ -99,10 +100,10 @@ def transfer_problems(table, label):
             found += [] if presets_of(own, "imagenet1k") or model == "supervised" else [f"no preset for {model}"]
         weights = settings.get("class_weights", [settings["positive_weight"]] if "positive_weight" in settings else [])
         named = [float(number) for number in re.findall(r"\d+\.\d+", str(NAMED_WEIGHTS.get(dataset, "")))]
-        rates = [recipe.rate(epoch, CLASSES[dataset]) for epoch in range(recipe.epochs)]
-        drops = [epoch for epoch in range(1, recipe.epochs) if rates[epoch] < rates[epoch - 1]]
+        rates = [rate_of(epoch, epochs, CLASSES[dataset]) for epoch in range(epochs)]
+        drops = [epoch for epoch in range(1, epochs) if rates[epoch] < rates[epoch - 1]]
         theirs = (setup["epochs"], setup["batch"], setup["milestones"], settings["lr"], weights)
-        ours = (recipe.epochs, recipe.batch_size, drops, rates[0], named)
+        ours = (epochs, BATCH_SIZE, drops, rates[0], named)
         yield "transfer", row["name"], found + ([] if theirs == ours else [f"{ours} here, {theirs} in the paper"])
 
 

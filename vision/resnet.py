@@ -73,7 +73,6 @@ class ImageEncoder(nn.Module):
         backbone: transformers' ResNetModel.
         projector: linear layers, the first of which have BN and ReLU, (n, feature_dim) -> (n, out_dim).
         feature_dim: width of the backbone's pooled output, which evaluation uses.
-        out_dim: width of the projector's output, which the loss uses.
     """
 
     def __init__(self, backbone: ResNetModel, projector: nn.Module, description: EncoderDescription) -> None:
@@ -83,7 +82,6 @@ class ImageEncoder(nn.Module):
         self.backbone = backbone
         self.projector = projector
         self.feature_dim: int = ARCHITECTURES[description.architecture]["hidden_sizes"][-1]
-        self.out_dim = description.out_dim
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch does not declare it
 
     def features(self, images: Tensor) -> Tensor:
@@ -146,7 +144,7 @@ def mlp(*widths: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1], bias=False))
 
 
-def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "") -> None:
+def save_encoder(encoder: ImageEncoder, folder: str | Path, card: str = "Pre-trained.") -> None:
     """Write a Hugging Face folder: backbone, projector, description and a card; no pickle.
 
     The files are renamed into the folder when all are complete. With the standard stem ``AutoModel.from_pretrained``
@@ -178,9 +176,8 @@ def _card(encoder: ImageEncoder, card: str) -> str:
             "The stem is a 3x3 convolution of stride 1 without max-pooling, which transformers does not know: "
             "`AutoModel.from_pretrained` cannot read this folder. It loads, in a checkout of the project, with"
         )
-    text = card or f"# {made.architecture}, {made.stem} stem\n\nPre-trained without labels by contrastive learning."
     return (
-        f"---\nlibrary_name: transformers\npipeline_tag: image-feature-extraction\n---\n\n{text.rstrip()}\n\n"
+        f"---\nlibrary_name: transformers\npipeline_tag: image-feature-extraction\n---\n\n{card.rstrip()}\n\n"
         f"## Loading\n\n{loading}\n\n    from vision.resnet import load_encoder\n\n"
         f"    encoder = load_encoder(FOLDER)       # {made.architecture}, {made.projector} projector\n"
         f"    features = encoder.eval().features(images)  # (n, {encoder.feature_dim})\n\n"

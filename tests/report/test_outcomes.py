@@ -15,11 +15,12 @@ from sweep_runs import record_of
 
 from dystress_text.files.whole import write_json
 from dystress_text.report.outcomes import draw_outcomes
-from vision.data.loading import Splits
 from vision.data.shapes import make_shapes
 from vision.evaluation.knn import Accuracy
 from vision.evaluation.measures import geometry_of
+from vision.evaluation.run import about as about_images
 from vision.evaluation.settings import EvaluationSettings
+from vision.resnet import ImageInput
 from vision.train import parse
 
 GEOMETRY = geometry_of(*[torch.eye(4)] * 3, torch.tensor([0, 0, 1, 1]))
@@ -34,7 +35,7 @@ GRID = {  # flags: (accuracy, uniformity, tolerance) by seed
 @cache
 def about():
     train, test = (make_shapes(split, per_class=3) for split in ("train", "test"))
-    return Splits(train, test, 24, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)).describe()
+    return about_images(train, test, ImageInput(24, 1.0, (0.5, 0.5, 0.5), (0.2, 0.2, 0.2)))
 
 
 def image_run(folder, figures, flags, tasks=("knn", "linear", "geometry"), **options):

@@ -3,7 +3,9 @@
 import torch
 
 from vision.data.images import ImageSet
-from vision.resnet import build_encoder
+from vision.resnet import ImageInput, build_encoder
+
+HALF = ImageInput(16, 1.0, (0.5,) * 3, (1.0,) * 3)  # what as_float does
 
 
 def tiny_encoder(seed=0, out_dim=16):

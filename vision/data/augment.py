@@ -29,7 +29,6 @@ from vision.data.crops import FLIP_RATE, RandomCrop, crop_resize_flip, draw_crop
 
 JITTER = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation; hue as a part of the circle
 STRONGEST_JITTER = 1 / max(JITTER[:3])  # beyond it, factors would be negative
-_NEUTRAL = (1.0, 1.0, 1.0, 0.0)
 JITTER_RATE, GRAY_RATE, BLUR_RATE = 0.8, 0.2, 0.5
 SIGMA = (0.1, 2.0)
 EVALUATION_CROP = 7 / 8  # 224 of 256
@@ -98,7 +97,10 @@ class SimclrAugment(CropAndFlip):
 
     def recoloured(self, views: Tensor, count: int) -> Tensor:
         """The views with other colours; (count n, 3, size, size) in [0, 1]."""
-        factors = draw_jitter(len(views), self.jitter, views.device)
+        spread, neutral = _constant((JITTER, (1.0, 1.0, 1.0, 0.0)), views.device)
+        jittered = torch.rand(len(views), device=views.device) < JITTER_RATE
+        offsets = (2 * torch.rand(4, len(views), device=views.device) - 1) * jittered
+        factors = torch.addcmul(neutral[:, None], offsets, self.jitter * spread[:, None])  # (4, count n)
         parts = list(views.chunk(count))
         for part, of_part in enumerate(factors.chunk(count, dim=1)):
             for operation in torch.randperm(4).tolist():
@@ -108,19 +110,10 @@ class SimclrAugment(CropAndFlip):
         views = torch.where(gray, rgb_to_grayscale(views), views)
         if not self.blur:
             return views
+        sigma = SIGMA[0] + (SIGMA[1] - SIGMA[0]) * torch.rand(len(views), device=views.device)
+        sigma = torch.where(torch.rand(len(views), device=views.device) < BLUR_RATE, sigma, _NO_BLUR)
         # the authors' kernel: a tenth of the image's side, odd, at least 3
-        return blur(views, draw_sigma(len(views), views.device), max(3, self.crop.size // 10 | 1))
-
-
-def draw_jitter(count: int, strength: float, device: torch.device) -> Tensor:
-    """Factors of brightness, contrast and saturation around 1, and shifts of hue around 0, in turns; (4, n).
-
-    A fifth of the samples has neutral values.
-    """
-    spread, neutral = _constant((JITTER, _NEUTRAL), device)
-    applied = torch.rand(count, device=device) < JITTER_RATE
-    offsets = (2 * torch.rand(4, count, device=device) - 1) * applied
-    return torch.addcmul(neutral[:, None], offsets, strength * spread[:, None])
+        return blur(views, sigma, max(3, self.crop.size // 10 | 1))
 
 
 def shift_hue(images: Tensor, turns: Tensor) -> Tensor:
@@ -151,12 +144,6 @@ OPERATIONS = (  # of the jitter, on images in [0, 1] and a factor of each
     adjust_saturation_with_gray_subtraction,
     shift_hue,
 )
-
-
-def draw_sigma(count: int, device: torch.device) -> Tensor:
-    """Widths of the blur, (n,); for half of the samples one that does not change them."""
-    sigma = SIGMA[0] + (SIGMA[1] - SIGMA[0]) * torch.rand(count, device=device)
-    return torch.where(torch.rand(count, device=device) < BLUR_RATE, sigma, _NO_BLUR)
 
 
 def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:

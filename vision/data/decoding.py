@@ -14,8 +14,6 @@ from torch import Tensor
 
 from dystress_text.errors import DataError, reason_of
 
-Box = tuple[int, int, int, int]  # left, top, right, bottom, in pixels
-
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
 _DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")  # Pillow's grayscale of more than 8 bits
 
@@ -60,11 +58,11 @@ def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int
         return image.height, image.width
 
 
-def resized(image: Image.Image, size: int, box: Box | None = None) -> Tensor:
+def resized(image: Image.Image, size: int, box: tuple[int, int, int, int] | None = None) -> Tensor:
     """A box of the picture, or its middle square, as a square, uint8 (3, size, size), bilinear and filtered.
 
-    As in torchvision, a box is cut out before it is resized, while the middle is cut out of the resized picture: there
-    the filter sees what lies next to it.
+    Boxes are left, top, right, bottom. As in torchvision, a box is cut out before it is resized, while the middle is
+    cut out of the resized picture: there the filter sees what lies next to it.
     """
     if box is not None:
         middle, image = None, image.crop(box)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import statistics
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 
@@ -14,7 +13,7 @@ from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, ParameterError
 from vision.data.augment import EVALUATION_CROP
 from vision.data.decoding import check, image_size
-from vision.data.images import ImageSet, mean_std
+from vision.data.images import ImageSet
 from vision.data.shapes import SHAPES, make_shapes
 from vision.data.sources import find_images
 
@@ -125,72 +124,3 @@ def _without_corrupt(found: ImageSet) -> ImageSet:
         )
     warnings.warn(f"{message} and left out; the first: {first}", stacklevel=3)
     return replace(found.subset([row for row in range(count) if row not in faults]), corrupt=len(faults))
-
-
-@dataclass(frozen=True)
-class Splits:
-    """Labelled images for an evaluation.
-
-    Attributes:
-        train: the bank of the nearest neighbours, and the training images of classifiers.
-        test: the images that are scored.
-        view: side of the encoder's input.
-        mean: of the training images' channels, of values from 0 to 1.
-        std: their standard deviations.
-    """
-
-    train: ImageSet
-    test: ImageSet
-    view: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def describe(self) -> dict[str, Any]:
-        """For a record."""
-        return {
-            "name": self.train.name,
-            "variant": self.train.variant,
-            "classes": len(self.train.classes),
-            "train_images": len(self.train),
-            "test_images": len(self.test),
-            "corrupt_train_images": self.train.corrupt,
-            "corrupt_test_images": self.test.corrupt,
-            "image_size": self.view,
-            "loaded_size": self.train.size,
-            "mean": self.mean,
-            "std": self.std,
-        }
-
-
-def load_splits(
-    name: str,
-    data_dir: str | None = None,
-    view: int | None = None,
-    limit: int | None = None,
-    seed: int = 0,
-    skip_corrupt: bool = False,
-    train_list: str | None = None,
-) -> Splits:
-    """Read the two splits; see :func:`load_images`. ``limit`` images are drawn from each with the seed."""
-    train = load_images(name, "train", data_dir, None, skip_corrupt, view, train_list)
-    test = load_images(name, "test", data_dir, train.size, skip_corrupt)
-    view = view or usual_view(train.size)
-    mean, std = mean_std(train)
-    train, test = (images.sample(limit, seed) for images in (train, test))
-    _check_labels(train, test)
-    return Splits(train, test, view, mean, std)
-
-
-def _check_labels(train: ImageSet, test: ImageSet) -> None:
-    """Refuse images on which no classifier can be trained and tested."""
-    if train.labels is None or test.labels is None:
-        split = "training" if train.labels is None else "test"
-        raise ParameterError("dataset", f"the {split} images of {train.name} have no labels (class folders)")
-    if train.classes != test.classes:
-        raise ParameterError(
-            "dataset",
-            f"{train.name} has {len(train.classes)} classes for training and {len(test.classes)} for the test, or "
-            "their names differ; they must be the same",
-        )
-    if len(torch.unique(train.labels)) < 2:
-        raise ParameterError("dataset", f"the training images of {train.name} are of one class; a classifier needs two")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +15,6 @@ from vision.data.augment import evaluation_transform
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
 from vision.resnet import ImageEncoder, ImageInput
-
-Transform = Callable[[Tensor], Tensor]  # uint8 images (n, 3, h, w) to what the encoder takes
-
-
-def transform_of(image_input: ImageInput) -> Transform:
-    """The preparation of images for an encoder with this input, without augmentation."""
-    return partial(evaluation_transform, size=image_input.image_size, mean=image_input.mean, std=image_input.std)
 
 
 @contextmanager
@@ -48,17 +40,19 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 def image_features(
     encoder: ImageEncoder,
     images: ImageSet,
-    transform: Transform,
+    image_input: ImageInput,
     batch_size: int = 256,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Features of all images, in evaluation mode: (n, feature_dim) in fp32, on the encoder's device.
+    """Features of all images, without augmentation: (n, feature_dim) in fp32, on the encoder's device.
 
     ``dtype`` is that of the products, by autocast. Features that are not finite are refused.
     """
+    size, mean, std = image_input.image_size, image_input.mean, image_input.std
     batches = images.batches(batch_size, next(encoder.parameters()).device)
     shown = progress_bar(batches, total=math.ceil(len(images) / batch_size), desc="features", unit=" batches")
-    return torch.cat(_features(encoder, map(transform, shown), dtype))
+    inputs = (evaluation_transform(batch, size, mean, std) for batch in shown)
+    return torch.cat(_features(encoder, inputs, dtype))
 
 
 def view_features(encoder: ImageEncoder, views: RandomViews, batch_size: int = 256) -> list[Tensor]:

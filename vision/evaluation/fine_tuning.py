@@ -6,7 +6,7 @@ import copy
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from dystress_text.errors import ParameterError, TrainingError
 from vision.data.images import ImageSet
 from vision.data.views import RandomViews
-from vision.evaluation.features import Transform, image_features
+from vision.evaluation.features import image_features
 from vision.evaluation.knn import Accuracy
-from vision.resnet import ImageEncoder
+from vision.resnet import ImageEncoder, ImageInput
 
 # the paper's, by the class names of data/README.md, which says what counts they come from
 NAMED_WEIGHTS: dict[str, dict[str, float]] = {
@@ -28,27 +28,14 @@ NAMED_WEIGHTS: dict[str, dict[str, float]] = {
     "mhist": {"SSA": 2.45},
     "chaoyang": {"normal": 1.264, "serrated": 1.667, "adenocarcinoma": 1.0, "adenoma": 2.114},
 }
+BATCH_SIZE = 128  # the paper's
 _DROPS = (0.6, 0.8)  # shares of the run after which the learning rate is a tenth: epochs 30 and 40 of 50
 
 
-@dataclass(frozen=True)
-class FineTuningRecipe:
-    """How fine-tuning by plain SGD runs; the defaults are the paper's.
-
-    Attributes:
-        epochs: of training.
-        batch_size: images a step.
-        learning_rate: None for 0.1, with two classes 1.0.
-    """
-
-    epochs: int = 50
-    batch_size: int = 128
-    learning_rate: float | None = None
-
-    def rate(self, epoch: int, classes: int) -> float:
-        """The learning rate of an epoch, counted from 0."""
-        start = self.learning_rate or (1.0 if classes == 2 else 0.1)
-        return start * 0.1 ** sum(epoch >= round(share * self.epochs) for share in _DROPS)
+def rate_of(epoch: int, epochs: int, classes: int, start: float | None = None) -> float:
+    """The learning rate of an epoch, counted from 0; by default it starts at the paper's."""
+    start = start or (1.0 if classes == 2 else 0.1)
+    return start * 0.1 ** sum(epoch >= round(share * epochs) for share in _DROPS)
 
 
 def new_classifier(encoder: ImageEncoder, classes: int, seed: int) -> ImageEncoder:
@@ -61,15 +48,23 @@ def new_classifier(encoder: ImageEncoder, classes: int, seed: int) -> ImageEncod
 
 
 def fine_tune(
-    encoder: ImageEncoder, views: RandomViews, weights: Tensor, recipe: FineTuningRecipe, seed: int = 0
+    encoder: ImageEncoder,
+    views: RandomViews,
+    weights: Tensor,
+    epochs: int,
+    learning_rate: float | None = None,
+    batch_size: int = BATCH_SIZE,
+    seed: int = 0,
 ) -> tuple[ImageEncoder, float]:
-    """Train a classifier that starts from a copy of an encoder.
+    """Train a classifier that starts from a copy of an encoder, by plain SGD.
 
     Args:
         encoder: on the device that computes.
         views: of labelled images, one view of each.
         weights: (classes,), from :func:`weights_of`.
-        recipe: of the training.
+        epochs: of training.
+        learning_rate: at the start; None for 0.1, with two classes 1.0.
+        batch_size: images a step.
         seed: of the new layer and the order. Only the views draw from the caller's random state.
 
     Returns:
@@ -82,11 +77,11 @@ def fine_tune(
     optimizer = torch.optim.SGD(model.parameters())
     generator = torch.Generator().manual_seed(seed)
     mean = float("nan")
-    for epoch in range(recipe.epochs):
-        optimizer.param_groups[0]["lr"] = recipe.rate(epoch, len(weights))
+    for epoch in range(epochs):
+        optimizer.param_groups[0]["lr"] = rate_of(epoch, epochs, len(weights), learning_rate)
         total, seen = torch.zeros((), device=device), 0
         order = torch.randperm(len(train), generator=generator)
-        for rows, (view,) in views.batches(recipe.batch_size, device, epoch, order):
+        for rows, (view,) in views.batches(batch_size, device, epoch, order):
             if len(rows) == 1:
                 continue  # batch norm again; in another epoch another image is left over
             loss = classification_loss(model(view), labels[rows.to(device)], weights)
@@ -105,7 +100,7 @@ def fine_tune(
 
 @torch.no_grad()
 def score_classifier(
-    model: ImageEncoder, test: ImageSet, transform: Transform, batch_size: int = 256
+    model: ImageEncoder, test: ImageSet, image_input: ImageInput, batch_size: int = 256
 ) -> dict[str, Any]:
     """The figures of a fine-tuned classifier on test images, x 100.
 
@@ -114,7 +109,7 @@ def score_classifier(
     """
     assert test.labels is not None
     labels = test.labels
-    logits = model.projector(image_features(model, test, transform, batch_size)).cpu()
+    logits = model.projector(image_features(model, test, image_input, batch_size)).cpu()
     binary = logits.shape[1] == 1
     scores = torch.cat([torch.zeros_like(logits), logits], dim=1) if binary else logits  # the first class's logit is 0
     return {

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from dystress_text.core.vectors import unit_vectors
-from dystress_text.errors import ParameterError
 from vision.data.images import ImageSet
-from vision.evaluation.features import Transform, image_features
-from vision.resnet import ImageEncoder
+from vision.evaluation.features import image_features
+from vision.resnet import ImageEncoder, ImageInput
 
 QUERIES, BANK = 512, 32_768  # rows in a block: 16 M products at a time
 TEMPERATURE = 0.1  # the paper's
@@ -81,12 +80,6 @@ def l2_votes(
     return {k: _count(weights[:, :k], labels[:, :k], classes) for k in numbers}
 
 
-def check_neighbours(k: int, bank: int) -> None:
-    """Refuse a number of neighbours that the bank does not have."""
-    if not 1 <= k <= bank:
-        raise ParameterError("k", f"{k} neighbours of a bank of {bank:,} images; give 1 to {bank:,}")
-
-
 def _nearest(bank: Tensor, queries: Tensor, k: int, offset: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The k highest products (plus ``offset`` (n,), in its precision) of each query: values and places, (m, k)."""
     dtype = bank.dtype if offset is None else offset.dtype
@@ -118,14 +111,14 @@ class OnlineKnn:
     Attributes:
         bank: training images, whose labels vote.
         queries: test images with labels, on which they vote.
-        transform: prepares images for the encoder.
+        input: of the encoder.
         k: neighbours.
         dtype: of the encoder's products.
     """
 
     bank: ImageSet
     queries: ImageSet
-    transform: Transform
+    input: ImageInput
     k: int
     dtype: torch.dtype
 
@@ -133,6 +126,6 @@ class OnlineKnn:
         assert self.bank.labels is not None
         assert self.queries.labels is not None
         sets = self.bank, self.queries
-        known, asked = (image_features(encoder, images, self.transform, dtype=self.dtype) for images in sets)
+        known, asked = (image_features(encoder, images, self.input, dtype=self.dtype) for images in sets)
         votes = cosine_votes(known, self.bank.labels.to(known.device), asked, len(self.bank.classes), self.k)
         return {f"knn{self.k}": Accuracy.of(votes, self.queries.labels).top1}

@@ -19,10 +19,11 @@ from dystress_text.core.geometry import (
 from dystress_text.core.vectors import unit_vectors
 from vision.data.augment import CropAndFlip, SimclrAugment
 from vision.data.crops import AT_IMAGENET_SCALE, RandomCrop
-from vision.data.loading import SMALL, Splits
+from vision.data.images import ImageSet
+from vision.data.loading import SMALL
 from vision.data.views import RandomViews
-from vision.evaluation.features import image_features, seeded, transform_of, view_features
-from vision.evaluation.fine_tuning import FineTuningRecipe, fine_tune, score_classifier
+from vision.evaluation.features import image_features, seeded, view_features
+from vision.evaluation.fine_tuning import fine_tune, score_classifier
 from vision.evaluation.knn import Accuracy, cosine_votes, l2_votes
 from vision.evaluation.probe import augmented_probe, linear_probe
 from vision.evaluation.settings import EvaluationSettings
@@ -37,22 +38,24 @@ class Subject:
 
     Attributes:
         encoder: on the device where the work is done.
-        splits: the images.
+        train: the bank of the nearest neighbours, and the training images of classifiers; with labels.
+        test: the images that are scored; with labels.
         input: size, crop and normalisation of the images for the encoder.
         settings: of the evaluation.
         weights: (classes,), for fine-tuning.
     """
 
     encoder: ImageEncoder
-    splits: Splits
+    train: ImageSet
+    test: ImageSet
     input: ImageInput
     settings: EvaluationSettings
     weights: Tensor
 
     def knn(self) -> dict[str, Any]:
         """Accuracies on normalised features, by the name of the classifier."""
-        bank, queries, k = unit_vectors(self.train), unit_vectors(self.test), self.settings.k
-        labels, truth, classes = self._labels("train"), self._labels("test"), len(self.splits.train.classes)
+        bank, queries, k = unit_vectors(self.bank), unit_vectors(self.queries), self.settings.k
+        labels, truth, classes = self._labels(self.train), self._labels(self.test), len(self.train.classes)
         found = {(f"{k}-NN", k): cosine_votes(bank, labels, queries, classes, k)}
         by_distance = l2_votes(bank, labels, queries, classes, [n for n in L2_NEIGHBOURS if n <= len(bank)])
         found |= {(f"{n}-NN L2", n): votes for n, votes in by_distance.items()}
@@ -63,33 +66,33 @@ class Subject:
 
     def linear(self) -> dict[str, Any]:
         """The linear probe: by default the published one for pictures and the fast one for small images."""
-        train, epochs, seed = self.splits.train, self.settings.probe_epochs, self.settings.seed
-        probe = self.settings.probe or ("fixed" if train.pictures is None else "augmented")
+        classes, epochs, seed = len(self.train.classes), self.settings.probe_epochs, self.settings.seed
+        probe = self.settings.probe or ("fixed" if self.train.pictures is None else "augmented")
         if probe == "fixed":
-            scores = linear_probe(self.train, self._labels("train"), self.test, len(train.classes), epochs, seed=seed)
+            scores = linear_probe(self.bank, self._labels(self.train), self.queries, classes, epochs, seed=seed)
         else:
             with seeded(seed, self.device):
-                scores = augmented_probe(self.encoder, self.crop_and_flip, self.test, epochs, seed=seed)
-        return {**asdict(Accuracy.of(scores, self._labels("test"))), "probe": probe}
+                scores = augmented_probe(self.encoder, self.crop_and_flip, self.queries, epochs, seed=seed)
+        return {**asdict(Accuracy.of(scores, self._labels(self.test))), "probe": probe}
 
     def geometry(self) -> dict[str, Any]:
         """Of the features of the test images; two encoders with one seed see the same views."""
         side, settings = self.input.image_size, self.settings
         scale = AT_IMAGENET_SCALE if side > SMALL else {}  # as in the recipes
         augment = SimclrAugment(RandomCrop(side), self.input.mean, self.input.std, **scale)
-        views = RandomViews(self.splits.test, augment, 2, settings.seed)
+        views = RandomViews(self.test, augment, 2, settings.seed)
         with seeded(settings.seed, self.device):
             view1, view2 = view_features(self.encoder, views, settings.batch_size)
-        return geometry_of(self.test, view1, view2, self._labels("test"))
+        return geometry_of(self.queries, view1, view2, self._labels(self.test))
 
     def transfer(self) -> dict[str, Any]:
         """Fine-tune on the training images, cropped and flipped at random, and score the test images."""
-        settings = self.settings
-        recipe = FineTuningRecipe(epochs=settings.transfer_epochs, learning_rate=settings.transfer_lr)
-        with seeded(settings.seed, self.device):
-            model, loss = fine_tune(self.encoder, self.crop_and_flip, self.weights, recipe, settings.seed)
+        settings, views = self.settings, self.crop_and_flip
+        epochs, rate, seed = settings.transfer_epochs, settings.transfer_lr, settings.seed
+        with seeded(seed, self.device):
+            model, loss = fine_tune(self.encoder, views, self.weights, epochs, rate, seed=seed)
         return {
-            **score_classifier(model, self.splits.test, transform_of(self.input), settings.batch_size),
+            **score_classifier(model, self.test, self.input, settings.batch_size),
             "last_loss": loss,  # the mean of the last epoch
         }
 
@@ -102,23 +105,22 @@ class Subject:
     def crop_and_flip(self) -> RandomViews:
         """A view of each training image for a classifier, whose colours do not change."""
         augment = CropAndFlip(RandomCrop(self.input.image_size), self.input.mean, self.input.std)
-        return RandomViews(self.splits.train, augment, 1, self.settings.seed)
+        return RandomViews(self.train, augment, 1, self.settings.seed)
 
     @cached_property
-    def train(self) -> Tensor:
+    def bank(self) -> Tensor:
         """Backbone features of the training images, (n, feature_dim)."""
-        return image_features(self.encoder, self.splits.train, transform_of(self.input), self.settings.batch_size)
+        return image_features(self.encoder, self.train, self.input, self.settings.batch_size)
 
     @cached_property
-    def test(self) -> Tensor:
+    def queries(self) -> Tensor:
         """Backbone features of the test images, (m, feature_dim)."""
-        return image_features(self.encoder, self.splits.test, transform_of(self.input), self.settings.batch_size)
+        return image_features(self.encoder, self.test, self.input, self.settings.batch_size)
 
-    def _labels(self, split: str) -> Tensor:
+    def _labels(self, images: ImageSet) -> Tensor:
         """(n,), on the device of the features."""
-        labels = (self.splits.train if split == "train" else self.splits.test).labels
-        assert labels is not None  # checked by load_splits
-        return labels.to(self.device)
+        assert images.labels is not None  # checked before
+        return images.labels.to(self.device)
 
 
 def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor, bins: int = 100) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from vision.data.views import RandomViews
 from vision.evaluation.features import evaluating
 from vision.resnet import ImageEncoder
 
-EPOCHS = 90
 BATCH_SIZE = 256
 LEARNING_RATE = 0.1  # for 256 images a step; proportional to that number
 MOMENTUM = 0.9
@@ -29,7 +28,7 @@ def linear_probe(
     labels: Tensor,
     queries: Tensor,
     classes: int,
-    epochs: int = EPOCHS,
+    epochs: int,
     batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> Tensor:
@@ -70,7 +69,7 @@ def augmented_probe(
     encoder: ImageEncoder,
     views: RandomViews,
     queries: Tensor,
-    epochs: int = EPOCHS,
+    epochs: int,
     batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> Tensor:

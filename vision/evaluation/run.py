@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from dystress_text.training.accelerator import device_alone
 from dystress_text.training.presets import PAPER, rows_of
 from dystress_text.training.run_folder import RECORD, read_record, vision_file, write_evaluation
 from vision.data.augment import crop_of
-from vision.data.loading import Splits, load_splits
+from vision.data.images import ImageSet, mean_std
+from vision.data.loading import load_images, usual_view
 from vision.evaluation.fine_tuning import parse_class_weights, weights_of
-from vision.evaluation.knn import check_neighbours
 from vision.evaluation.measures import Subject
 from vision.evaluation.paper import FINE_TUNED, UNNAMED, name_of, results_of
 from vision.evaluation.settings import UNTRAINED, EvaluationSettings
@@ -35,19 +35,22 @@ def run(settings: EvaluationSettings) -> bool:
     class_weights = parse_class_weights(settings.class_weights)
     encoders = load_encoders(settings)
     dataset, data_dir, train_list = images_of(settings)
-    view = view_of(encoders)
-    splits = load_splits(dataset, data_dir, view, settings.limit, settings.seed, settings.skip_corrupt, train_list)
-    if "knn" in settings.tasks:  # refused before any encoder runs
-        check_neighbours(settings.k, len(splits.train))
-    weights = weights_of(class_weights, splits.train.classes)
-    inputs = {name: _input_of(encoder, splits) for name, encoder in encoders.items()}
+    train, test, image_input = load_splits(settings, dataset, data_dir, train_list, view_of(encoders))
+    if "knn" in settings.tasks and settings.k > len(train):  # refused before any encoder runs
+        bank = f"{len(train):,}"
+        raise ParameterError("k", f"{settings.k} neighbours of a bank of {bank} images; give 1 to {bank}")
+    weights = weights_of(class_weights, train.classes)
+    inputs = {  # normalised as in training; where that is not known, by the mean and deviation of these images
+        name: replace(image_input, mean=encoder.input.mean, std=encoder.input.std) if encoder.input else image_input
+        for name, encoder in encoders.items()
+    }
     papers = papers_of(settings, encoders, dataset)
     device = device_alone()
     results: dict[str, dict[str, Any]] = {name: {} for name in encoders}
     seconds: dict[str, dict[str, float]] = {name: {} for name in encoders}
     content = {
         "settings": asdict(settings) | {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights},
-        "data": splits.describe(),
+        "data": about(train, test, image_input),
         "encoders": {
             name: {**asdict(encoder.description), "input": asdict(inputs[name])} for name, encoder in encoders.items()
         },
@@ -60,25 +63,72 @@ def run(settings: EvaluationSettings) -> bool:
     file = settings.output or vision_file(Path(settings.model), dataset)
     write_evaluation(file, content)  # shows now, not after the last measure, that the place cannot be written
     for name, encoder in encoders.items():
-        subject = Subject(encoder.to(device), splits, inputs[name], settings, weights)
+        subject = Subject(encoder.to(device), train, test, inputs[name], settings, weights)
         for task in settings.tasks:
             start = time.perf_counter()
             found = getattr(subject, task)()
             seconds[name][task] = round(time.perf_counter() - start, 2)
-            results[name][task] = {"data_variant": splits.train.variant, **found}
+            results[name][task] = {"data_variant": train.variant, **found}
             print(f"{name}: {task} ({seconds[name][task]:.1f} s)", file=sys.stderr, flush=True)
             write_evaluation(file, content)
         encoder.cpu()
-    report(results, splits, papers)
+    report(results, train, len(test), papers)
     print(f"{file}: all results")
     return True
 
 
-def report(results: Mapping[str, Mapping[str, Any]], splits: Splits, papers: Mapping[str, Mapping[str, Any]]) -> None:
+def load_splits(
+    settings: EvaluationSettings, dataset: str, data_dir: str | None, train_list: str | None, view: int | None
+) -> tuple[ImageSet, ImageSet, ImageInput]:
+    """Labelled images for training and test, and the input of an encoder that has not been trained on others."""
+    train = load_images(dataset, "train", data_dir, None, settings.skip_corrupt, view, train_list)
+    test = load_images(dataset, "test", data_dir, train.size, settings.skip_corrupt)
+    view = view or usual_view(train.size)
+    image_input = ImageInput(view, crop_of(train.size, view), *mean_std(train))
+    train, test = (images.sample(settings.limit, settings.seed) for images in (train, test))
+    _check_labels(train, test)
+    return train, test, image_input
+
+
+def _check_labels(train: ImageSet, test: ImageSet) -> None:
+    """Refuse images on which no classifier can be trained and tested."""
+    if train.labels is None or test.labels is None:
+        split = "training" if train.labels is None else "test"
+        raise ParameterError("dataset", f"the {split} images of {train.name} have no labels (class folders)")
+    if train.classes != test.classes:
+        raise ParameterError(
+            "dataset",
+            f"{train.name} has {len(train.classes)} classes for training and {len(test.classes)} for the test, or "
+            "their names differ; they must be the same",
+        )
+    if len(torch.unique(train.labels)) < 2:
+        raise ParameterError("dataset", f"the training images of {train.name} are of one class; a classifier needs two")
+
+
+def about(train: ImageSet, test: ImageSet, image_input: ImageInput) -> dict[str, Any]:
+    """The images, for the record."""
+    return {
+        "name": train.name,
+        "variant": train.variant,
+        "classes": len(train.classes),
+        "train_images": len(train),
+        "test_images": len(test),
+        "corrupt_train_images": train.corrupt,
+        "corrupt_test_images": test.corrupt,
+        "image_size": image_input.image_size,
+        "loaded_size": train.size,
+        "mean": image_input.mean,
+        "std": image_input.std,
+    }
+
+
+def report(
+    results: Mapping[str, Mapping[str, Any]], train: ImageSet, tested: int, papers: Mapping[str, Mapping[str, Any]]
+) -> None:
     """Print the table, and what a reader of the paper's columns must know."""
-    variant = splits.train.variant
+    variant = train.variant
     columns = {**results, **{row: found for of in papers.values() for row, found in of["rows"].items()}}
-    print(f"\n{splits.train.title}, {len(splits.test):,} test images\n{lay_out(cells(columns, variant))}\n")
+    print(f"\n{train.title}, {tested:,} test images\n{lay_out(cells(columns, variant))}\n")
     for name, paper in papers.items():
         if paper["differs"]:
             print(f"{name} differs from the row in {paper['differs']}")
@@ -145,9 +195,3 @@ def view_of(encoders: Mapping[str, ImageEncoder]) -> int | None:
         said = " and ".join(str(side) for side in sorted(sides))
         raise ParameterError("compare", f"the encoders were trained on images of {said} pixels a side")
     return next(iter(sides), None)
-
-
-def _input_of(encoder: ImageEncoder, splits: Splits) -> ImageInput:
-    """Normalised as in training; where that is not known, by the mean and deviation of these images."""
-    mean, std = (splits.mean, splits.std) if encoder.input is None else (encoder.input.mean, encoder.input.std)
-    return ImageInput(splits.view, crop_of(splits.train.size, splits.view), mean, std)

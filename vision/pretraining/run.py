@@ -29,7 +29,6 @@ from vision.data.images import ImageSet, mean_std
 from vision.data.loading import load_images
 from vision.data.sources import NoSuchSplitError
 from vision.data.views import RandomViews
-from vision.evaluation.features import transform_of
 from vision.evaluation.knn import OnlineKnn
 from vision.evaluation.table import page_tables
 from vision.pretraining.allocator import keep_freed_memory
@@ -39,7 +38,7 @@ from vision.pretraining.settings import SMALLEST_CROP, WITHOUT_TEMPERATURE, Pret
 from vision.pretraining.task import PretrainTask
 from vision.resnet import ImageInput, build_encoder
 
-CPU_BANK, CPU_QUERIES = 10_000, 2_000  # images that a CPU's evaluation while training takes: all would take minutes
+CPU_BANK, CPU_QUERIES = 10_000, 3_000  # images that a CPU's evaluation while training takes: all would take minutes
 
 
 class VisionRun(Run):
@@ -178,8 +177,7 @@ def _online_knn(
         raise ParameterError(
             "knn_k", f"{vision.knn_k} neighbours of {len(images)} training images; 0 for no evaluation"
         )
-    transform, dtype = transform_of(image_input), evaluation_dtype(accelerator)
-    return OnlineKnn(images, queries, transform, vision.knn_k, dtype)
+    return OnlineKnn(images, queries, image_input, vision.knn_k, evaluation_dtype(accelerator))
 
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:

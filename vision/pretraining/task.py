@@ -27,8 +27,6 @@ from vision.resnet import ImageEncoder, save_encoder
 
 PREDICTOR_HIDDEN = 4096  # BYOL's
 
-Autocast = Callable[[], AbstractContextManager[Any]]  # such as accelerate's ``autocast``
-
 
 @dataclass(eq=False)
 class PretrainTask:
@@ -51,7 +49,7 @@ class PretrainTask:
     objective: nn.Module
     one_pass: bool = False
     online: OnlineKnn | None = None
-    card: str = ""
+    card: str = "Pre-trained."
 
     def __post_init__(self) -> None:
         self.model: nn.Module = self.encoder
@@ -99,7 +97,7 @@ class MomentumTask(PretrainTask):
 
     Args:
         momentum: of the follower's weights.
-        autocast: the precision of the follower.
+        autocast: the precision of the follower, such as accelerate's ``autocast``.
         **others: as for :class:`PretrainTask`.
 
     Attributes:
@@ -107,7 +105,7 @@ class MomentumTask(PretrainTask):
     """
 
     momentum: float
-    autocast: Autocast
+    autocast: Callable[[], AbstractContextManager[Any]]
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,13 +8,12 @@ from encoder_cases import colour_images, tiny_encoder
 from sklearn.neighbors import KNeighborsClassifier
 
 from dystress_text.core.vectors import unit_vectors
-from vision.data import loading
-from vision.data.augment import evaluation_transform
 from vision.data.images import mean_std
 from vision.evaluate import main
+from vision.evaluation import run
 from vision.evaluation.features import image_features
 from vision.evaluation.paper import row_of
-from vision.resnet import load_encoder, save_encoder
+from vision.resnet import ImageInput, load_encoder, save_encoder
 
 CIFAR, GEOMETRY = (row_of(t, "DySTreSS") for t in ("cifar10n100_bal_bs128_sgd0p1_200eps", "unifalginmentmetrics"))
 
@@ -33,7 +32,7 @@ def data(monkeypatch):
         "train": colour_images(48, name="colours", variant="JPEG copy"),
         "test": colour_images(21, seed=1, name="colours", variant="JPEG copy"),
     }
-    monkeypatch.setattr(loading, "load_images", lambda name, split, *rest: sets[split])
+    monkeypatch.setattr(run, "load_images", lambda name, split, *rest: sets[split])
     return sets
 
 
@@ -68,11 +67,8 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys, monkeypatch):
     assert sum(mine["geometry"]["true_positive"]) == 21
 
     encoder = load_encoder(model)
-    mean, std = mean_std(data["train"])
-    bank, queries = (
-        unit_vectors(image_features(encoder, data[split], lambda x: evaluation_transform(x, 16, mean, std)))
-        for split in ("train", "test")
-    )
+    shown = ImageInput(16, 1.0, *mean_std(data["train"]))
+    bank, queries = (unit_vectors(image_features(encoder, data[split], shown)) for split in ("train", "test"))
     theirs = KNeighborsClassifier(10, weights="distance").fit(bank, data["train"].labels)
     assert mine["knn"]["10-NN L2"]["top1"] == pytest.approx(100 * theirs.score(queries, data["test"].labels))
 

@@ -1,7 +1,7 @@
 """Features: what the encoder gives image by image, and what they leave as it was."""
 
 import torch
-from encoder_cases import as_float, colour_images, tiny_encoder
+from encoder_cases import HALF, as_float, colour_images, tiny_encoder
 
 from vision.evaluation.features import image_features
 
@@ -10,7 +10,7 @@ def test_features_are_those_of_each_image_alone_and_modes_stay():
     encoder, images = tiny_encoder().train(), colour_images(20)
     encoder.projector.eval()
     before = [part.training for part in encoder.modules()]
-    found = image_features(encoder, images, as_float, 7)
+    found = image_features(encoder, images, HALF, 7)
     assert [part.training for part in encoder.modules()] == before
     encoder.eval()
     with torch.no_grad():

@@ -2,24 +2,16 @@
 
 import pytest
 import torch
-from encoder_cases import as_float, colour_images, tiny_encoder, whole
+from encoder_cases import HALF, as_float, colour_images, tiny_encoder, whole
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 
-from vision.evaluation.fine_tuning import (
-    FineTuningRecipe,
-    fine_tune,
-    new_classifier,
-    parse_class_weights,
-    score_classifier,
-    weights_of,
-)  # fmt: skip
+from vision.evaluation.fine_tuning import fine_tune, new_classifier, parse_class_weights, score_classifier, weights_of
 
 
 @pytest.mark.parametrize(("classes", "weights"), [(3, {"b": 3.0, "c": 0.5}), (2, {"b": 2.45}), (2, {"a": 2.45})])
 def test_a_step_is_plain_gradient_descent_on_the_weighted_loss(classes, weights):
     encoder, train = tiny_encoder(), colour_images(12, classes)
-    recipe = FineTuningRecipe(epochs=1, batch_size=12)
-    model, loss = fine_tune(encoder, whole(train), weights_of(weights, train.classes), recipe, seed=5)
+    model, loss = fine_tune(encoder, whole(train), weights_of(weights, train.classes), 1, seed=5)
 
     truth = new_classifier(encoder, classes, seed=5).train()
     log_odds = truth(as_float(train.images)).double()
@@ -38,8 +30,8 @@ def test_a_step_is_plain_gradient_descent_on_the_weighted_loss(classes, weights)
 @pytest.mark.parametrize("classes", [2, 3])
 def test_it_learns_and_its_figures_are_scikit_learns(classes):
     train, test = colour_images(60, classes), colour_images(31, classes, seed=1)
-    model, _ = fine_tune(tiny_encoder(), whole(train), torch.ones(classes), FineTuningRecipe(8, 8, learning_rate=0.05))
-    found = score_classifier(model, test, as_float, batch_size=7)
+    model, _ = fine_tune(tiny_encoder(), whole(train), torch.ones(classes), 8, 0.05, batch_size=8)
+    found = score_classifier(model, test, HALF, batch_size=7)
     assert found["accuracy"]["top1"] > 90
     with torch.no_grad():
         logits = model.eval()(as_float(test.images))

@@ -59,7 +59,7 @@ def test_the_program_trains_saves_and_reports(objective, folder, tmp_path, capsy
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert all(-1 <= line["negative"] <= 1 and 0.02 < line["tau_negative"] < 1 for line in lines)
     assert "first and the last training batches" in (tmp_path / "out" / "report.html").read_text()
-    assert load_encoder(tmp_path / "out").out_dim == 16
+    assert load_encoder(tmp_path / "out").description.out_dim == 16
 
 
 @pytest.mark.parametrize(("objective", "side"), [("dcl", 120), ("queue", 16)])
