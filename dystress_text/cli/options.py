@@ -33,7 +33,7 @@ def option(
     """A field of a dataclass that is an option of a program.
 
     Args:
-        default: the value if the option is not given.
+        default: the value if the option is not given; ``MISSING`` for one that must be given.
         help: the text for ``--help``.
         interval: the interval of valid numbers, such as ``[0, 1)`` or ``(0, inf)``; None (not given) is always valid.
         needs: the option without which this one has no effect; without it, only the default is valid.
@@ -110,7 +110,7 @@ _METAVARS = {int: "N", float: "X", bool: "yes|no"}
 def _add_option(add: Callable[..., object], entry: Field[Any], kind: Any) -> None:
     """Add the option of a field: a number or text, ``| None``, a list of them, or yes or no."""
     more = {key: value for key, value in entry.metadata.items() if key not in ("interval", "needs")}
-    needed = entry.default is MISSING and entry.default_factory is MISSING
+    needed = entry.default is entry.default_factory is MISSING
     more |= {"required": True} if needed else {"default": default_of(entry)}
     if isinstance(kind, UnionType):
         kind = next(each for each in get_args(kind) if each is not NoneType)

@@ -19,7 +19,6 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoTokenizer,
-    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -76,7 +75,10 @@ def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrain
         source: dict[str, Any] = {"local_files_only": not hub_reachable(), "trust_remote_code": False}
         config = AutoConfig.from_pretrained(name_or_path, **source)
         if dropout is not None:
-            _set_dropout(config, dropout)
+            rates = [name for name, x in config.to_dict().items() if "drop" in name and isinstance(x, float | int)]
+            if not rates:
+                raise ParameterError("dropout", "this encoder's configuration names no dropout rate")
+            config.update(dict.fromkeys(rates, dropout))
         weights = source | {"config": config, "dtype": torch.float32, "output_loading_info": True}
         transformer, info = AutoModel.from_pretrained(name_or_path, **weights)
         simcse = _MLP in info["unexpected_keys"] and _POOLER in info["missing_keys"]
@@ -245,14 +247,6 @@ def _with_modules(found: Pretrained, model: SentenceTransformer) -> Pretrained:
     found.tokenizer.model_max_length = model.max_seq_length or found.tokenizer.model_max_length
     head = modules["Dense"].linear if "Dense" in modules else None
     return replace(found, pooler_type=pooler_type, head=head, normalize="Normalize" in modules)
-
-
-def _set_dropout(config: PretrainedConfig, rate: float) -> None:
-    names = [name for name, value in config.to_dict().items() if "drop" in name and isinstance(value, float | int)]
-    if not names:
-        raise ParameterError("dropout", "this encoder's configuration names no dropout rate")
-    for name in names:
-        setattr(config, name, rate)
 
 
 def _check_vocabulary(name_or_path: str, tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> None:

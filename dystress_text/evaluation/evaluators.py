@@ -23,9 +23,8 @@ from torch import Tensor
 from dystress_text.cli.options import check_names
 from dystress_text.errors import DataError, ParameterError, UserError
 from dystress_text.evaluation.catalogue import (
-    MINI_TRANSFER_TASKS,
+    SUITES,
     TASKS,
-    TRANSFER_TASKS,
     TransferTask,
     eval_pairs,
     suite_folder,
@@ -189,8 +188,8 @@ def transfer_evaluator(names: Sequence[str], data_dir: str | Path | None = None)
         names: of tasks, those of the small sets included, or ``all`` for SentEval's seven.
         data_dir: where prepared data lie; None for the usual place.
     """
-    suites = {"senteval": TRANSFER_TASKS, "mini": MINI_TRANSFER_TASKS}
-    known = {task.name: (task, suite) for suite, tasks in suites.items() for task in tasks}
+    tasks = [(task, suite) for suite, groups in SUITES.items() for task in groups["transfer"]]
+    known = {task.name: (task, suite) for task, suite in tasks if isinstance(task, TransferTask)}
     chosen = []
     wanted = dict.fromkeys(TASKS["transfer"] if list(names) == ["all"] else names)
     check_names("eval_transfer", wanted, known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,10 @@ class SentEvalSettings:
 
     _argument_group_name = "evaluation"
 
-    model: list[str] = field(
-        metadata={
-            "help": "folder or hub name of a sentence-transformers model, with --pooler_type of any encoder; several "
-            "make one table"
-        }
+    model: list[str] = option(
+        MISSING,
+        "folder or hub name of a sentence-transformers model, with --pooler_type of any encoder; several make one "
+        "table",
     )
     pooler_type: str | None = option(
         None,

@@ -46,11 +46,6 @@ class CorpusReport:
     duplicates: int = 0
     truncated: int = 0
 
-    @property
-    def unreadable(self) -> int:
-        """Lines that are left out though they are not empty."""
-        return self.over_long + self.invalid_utf8 + self.nul
-
     def summary(self) -> str:
         """One line for the user: the number of lines of each kind, and what was done with them."""
         findings = {

@@ -13,7 +13,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import RunSettings, TextSettings
-from dystress_text.training.presets import parse_settings
+from dystress_text.training.presets import named_options, parse_settings
 from dystress_text.training.settings import EngineSettings, LossSettings
 
 GROUPS = (TextSettings, EvaluationSettings, LossSettings, EngineSettings)
@@ -30,9 +30,7 @@ def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
     words = translate(argv)
     settings, preset = parse_settings(words, GROUPS, PRESETS, "paper", "dystress train", description, common=COMMON)
     text, evaluation, loss, engine = settings
-    named = (word.removeprefix("--").split("=")[0] for word in words if word.startswith("--"))
-    given = frozenset(name.replace("-", "_") for name in named)
-    return RunSettings(text, evaluation, loss, engine, preset, given)
+    return RunSettings(text, evaluation, loss, engine, preset, frozenset(named_options(words)))
 
 
 # flags: what they are here when on and when off; a text says why that is refused

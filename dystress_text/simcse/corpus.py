@@ -293,7 +293,7 @@ def load_corpus(
                 sentences = text.sentences(report, most)
                 bar = progress_bar(sentences, desc="tokenising", unit=" sentences", total=most)
                 _write(bar, backend, "H" if len(tokenizer) <= 2**16 else "I", staging, report)
-                if report.sentences == 0 or report.unreadable > report.sentences:
+                if report.sentences == 0 or report.over_long + report.invalid_utf8 + report.nul > report.sentences:
                     raise ParameterError(
                         "train_file",
                         f"{text.name!r} is no text in UTF-8 with a sentence a line: {report.summary()}",

@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 def build_temperature(settings: LossSettings) -> Temperature:
     """The temperature that the settings describe; an option that it does not take is refused."""
-    name, defaults = settings.temperature, settings.defaults
+    name = settings.temperature
     if name is None:
-        default = "alignment_adaptive" if settings.objective == "macl" else defaults.temperature
+        default = "alignment_adaptive" if settings.objective == "macl" else settings.default_temperature
         name = default if settings.temp is None else "constant"
     parameters = _made("temperature", temperature_parameters, name=name)
     known = {"temp" if parameter == "tau" else parameter: parameter for parameter in parameters}
@@ -35,14 +35,9 @@ def build_temperature(settings: LossSettings) -> Temperature:
     for option in given:
         if option not in known:
             raise ParameterError(option, f"temperature {name!r} takes {', '.join(known)} only")
-    fallback: Mapping[str, Any] = {}
-    if issubclass(TEMPERATURES[name], ProfileTemperature):
-        fallback = defaults.tau_range
-    elif name == "scheduled":
-        fallback = {**defaults.tau_range, **defaults.schedule}
-    elif name == "alignment_adaptive":
-        fallback = defaults.alignment
-    values = {known[option]: value for option, value in {**fallback, **given}.items() if option in known}
+    kind = "profile" if issubclass(TEMPERATURES[name], ProfileTemperature) else name
+    options = settings.fallbacks.get(kind, {}) | given
+    values = {known[option]: value for option, value in options.items() if option in known}
     temperature = _made("temperature", make_temperature, name=name, **values)
     if not settings.learn_temperature:
         return temperature

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.training.accelerator import on_main_process
-from dystress_text.training.run_folder import STAGING, checkpoint_folder, checkpoint_folders
+from dystress_text.training.run_folder import STAGING, checkpoint_folders
 from dystress_text.training.settings import FREE_OPTIONS, EngineSettings
 from dystress_text.training.task import Run
 
@@ -94,7 +94,7 @@ class Checkpoints:
 
     def write(self, state: TrainingState) -> None:
         """Write everything to a new folder, and remove the oldest ones; call it on all processes."""
-        staging, final = self.output / STAGING, checkpoint_folder(self.output, state.step)
+        staging, final = self.output / STAGING, self.output / f"checkpoint-{state.step}"
 
         def finish() -> None:
             save_file({name: x.contiguous() for name, x in self.task.state_dict().items()}, staging / _TASK)

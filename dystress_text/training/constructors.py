@@ -48,11 +48,6 @@ def core_classes() -> dict[str, ast.ClassDef]:
         if not kind.__module__.startswith("dystress_text.core."):
             with suppress(OSError, TypeError):  # typed into a prompt, which keeps no source
                 sources.append(textwrap.dedent(inspect.getsource(kind)))
-    return classes_of(*sources)
-
-
-def classes_of(*sources: str) -> dict[str, ast.ClassDef]:
-    """The classes of modules by name."""
     return {node.name: node for source in sources for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
 
 

@@ -6,10 +6,10 @@ A preset may stand for a row of the paper's tables; a run's record then says in 
 from __future__ import annotations
 
 import argparse
-import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from dystress_text.cli.command_line import without_tokens
@@ -44,13 +44,6 @@ class Preset:
     about: str
     settings: dict[str, Any]
     rows: tuple[str, ...] = ()
-
-
-def find_preset(name: str, presets: Mapping[str, Preset]) -> Preset:
-    """The preset of that name; an error names a similar one."""
-    if name not in presets:
-        raise ParameterError("preset", f"no {name!r}{meant(name, presets)}; --list_presets shows all")
-    return presets[name]
 
 
 def listing(presets: Mapping[str, Preset]) -> str:
@@ -120,10 +113,11 @@ def parse_settings(
         about = f"Show the usual options, or all {every}, and exit."
         parser.add_argument("-h", "--help", action=_Help, nargs="?", const=shown, metavar="all", help=about)
     words = parser.spelled(argv)
-    first_look = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    first_look.add_argument("--preset", nargs="?", default=default_preset, const=default_preset)
-    preset = first_look.parse_known_args(words)[0].preset
-    parser.set_defaults(**_defaults_from(words, find_preset(preset, presets).settings, own_temperature))
+    given = named_options(words)
+    preset = given.get("preset") or default_preset
+    if preset not in presets:
+        raise ParameterError("preset", f"no {preset!r}{meant(preset, presets)}; --list_presets shows all")
+    parser.set_defaults(**_defaults_from(given, presets[preset].settings, own_temperature))
     settings = parser.settings(words)
     for group in settings:
         for name, value in vars(group).items():
@@ -134,7 +128,19 @@ def parse_settings(
     return settings, preset
 
 
-def _defaults_from(argv: Sequence[str], preset: Mapping[str, Any], own_temperature: Sequence[str]) -> dict[str, Any]:
+def named_options(words: Sequence[str]) -> dict[str, str]:
+    """The options that a command line names, with the first word of each one's value or "", before it is parsed."""
+    found = {}
+    for word, following in pairwise([*words, "--"]):
+        name, equals, value = word.removeprefix("--").partition("=")
+        if word.startswith("--"):
+            found[name.replace("-", "_")] = value if equals or following.startswith("--") else following
+    return found
+
+
+def _defaults_from(
+    given: Mapping[str, str], preset: Mapping[str, Any], own_temperature: Sequence[str]
+) -> dict[str, Any]:
     """A preset's settings, without its temperature if the command line names one or an objective with its own.
 
     Its length does not apply either if the command line names steps or epochs.
@@ -142,16 +148,14 @@ def _defaults_from(argv: Sequence[str], preset: Mapping[str, Any], own_temperatu
     If both temperatures are profiles, the preset's tau_min and tau_max stay. Its objective takes its own options along,
     its shift the scale.
     """
-    line = " ".join(argv)
-    left_out: set[str] = set(OF_AN_OBJECTIVE) if re.search(r"--objective\b", line) else set()
-    if re.search(r"--(max_steps|num_train_epochs)\b", line):
-        left_out |= {"max_epochs"} | ({"max_steps"} if "--num_train_epochs" in line else set())
-    if re.search(rf"--(temp|temperature)\b|--objective[= ]({'|'.join(own_temperature)})(?!\S)", line):
+    left_out: set[str] = set(OF_AN_OBJECTIVE) if "objective" in given else set()
+    if not given.keys().isdisjoint(("max_steps", "num_train_epochs")):
+        left_out |= {"max_epochs"} | ({"max_steps"} if "num_train_epochs" in given else set())
+    if not given.keys().isdisjoint(("temp", "temperature")) or given.get("objective") in own_temperature:
         left_out |= {"temperature", *TEMPERATURE_OPTIONS}
-        named = re.findall(r"--temperature[= ](\S+)", line)
-        if named and {named[-1], preset.get("temperature")} <= set(PROFILES):
+        if {given.get("temperature"), preset.get("temperature")} <= set(PROFILES):
             left_out -= {"tau_min", "tau_max"}
-    if re.search(r"--shift\b", line):
+    if "shift" in given:
         left_out.add("scale")  # which follows the shift
     return {name: value for name, value in preset.items() if name not in left_out}
 
@@ -174,8 +178,14 @@ def paper_row(
     """
     if not preset.rows:
         return {}
-    groups = {name: type(group) for name, group in vars(settings).items() if is_dataclass(group)}
-    of_preset = replace(settings, **{name: _as_in(preset, kind) for name, kind in groups.items()})
+    groups: dict[str, Any] = {name: group for name, group in vars(settings).items() if is_dataclass(group)}
+    of_preset = replace(  # without any flags
+        settings,
+        **{
+            name: type(group)(**{key: value for key, value in preset.settings.items() if key in vars(group)})
+            for name, group in groups.items()
+        },
+    )
     run, row = settings.options(), of_preset.options()
     run["train_batch_size"] = global_batch_size(settings.engine, processes)
     with warnings.catch_warnings():
@@ -184,12 +194,6 @@ def paper_row(
     changed = [name for name in row if name not in {*_NOT_OF_A_ROW, *not_compared} and run[name] != row[name]]
     differs = ", ".join(f"--{name} {run[name]} (row: {row[name]})" for name in changed)
     return {PAPER: {"rows": list(preset.rows), "differs": differs}}
-
-
-def _as_in(preset: Preset, group: type) -> Any:
-    """The options of a dataclass as a preset has them, without any flags."""
-    names = {entry.name for entry in fields(group)}
-    return group(**{name: value for name, value in preset.settings.items() if name in names})
 
 
 def rows_of(record: Mapping[str, Any]) -> list[str]:

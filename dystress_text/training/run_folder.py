@@ -140,11 +140,6 @@ def _remove_run(output: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def checkpoint_folder(output: Path, step: int) -> Path:
-    """The folder of a step's checkpoint."""
-    return output / f"checkpoint-{step}"
-
-
 def checkpoint_folders(output: Path) -> list[Path]:
     """A run's checkpoints, complete or not, the newest one first."""
     by_step = [(int(match[1]), path) for path in output.glob("checkpoint-*") if (match := _STEP.fullmatch(path.name))]

@@ -5,14 +5,12 @@ The help texts of the fields are the programs' help. Names are those of SimCSE a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, make_dataclass
 from typing import Any, ClassVar
 
 from dystress_text.cli.options import check_options, option
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.training.constructors import (
-    ConstructorOption,
     constructor_options,
     core_classes,
     lineage,
@@ -34,13 +32,15 @@ _CLASSES = core_classes()
 TEMPERATURES = registered(_CLASSES)
 PROFILES = [name for name, cls in TEMPERATURES.items() if _CLASSES["ProfileTemperature"] in lineage(cls, _CLASSES)]
 # what temperatures, rules and objectives take besides what all objectives take
-_OF_TEMPERATURES = constructor_options(TEMPERATURES, _CLASSES)
+_OF_TEMPERATURES = {
+    "temp" if name == "tau" else name: found for name, found in constructor_options(TEMPERATURES, _CLASSES).items()
+}
 _OF_OTHERS = {
     name: found
     for name, found in constructor_options({**RULES, **OBJECTIVES}, _CLASSES).items()
     if name not in (*parameters("ContrastiveLoss", _CLASSES), *_OF_TEMPERATURES, "bidirectional", "both_views")
 }
-TEMPERATURE_OPTIONS = tuple("temp" if name == "tau" else name for name in _OF_TEMPERATURES)
+TEMPERATURE_OPTIONS = tuple(_OF_TEMPERATURES)
 GRID = tuple(option for option in TEMPERATURE_OPTIONS if option != "unit")  # the numbers, which a sweep varies
 OWNERS = {name: tuple(found.described) for name, found in _OF_OTHERS.items()}  # of an option: rules and objectives
 OF_AN_OBJECTIVE = ("rows", *(name for name, owners in OWNERS.items() if set(owners) <= set(OBJECTIVES)))
@@ -52,32 +52,9 @@ FREE_OPTIONS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class LossDefaults:
-    """What options of the loss are where they are not given; what is missing here is the constructor's default.
-
-    Attributes:
-        temperature: the temperature's name.
-        tau_range: of the profiles and of the scheduled temperature.
-        schedule: of the scheduled temperature.
-        alignment: of the alignment-adaptive temperature.
-        rows: of MACL.
-    """
-
-    temperature: str
-    tau_range: Mapping[str, float]
-    schedule: Mapping[str, Any]
-    alignment: Mapping[str, float]
-    rows: str
-
-
-def _field_of(name: str, found: ConstructorOption) -> tuple[str, Any, Any]:
-    return name, found.kind | None, option(None, found.help)
-
-
 _ConstructorOptions: Any = make_dataclass(
     "_ConstructorOptions",
-    map(_field_of, (*TEMPERATURE_OPTIONS, *_OF_OTHERS), (*_OF_TEMPERATURES.values(), *_OF_OTHERS.values())),
+    [(name, found.kind | None, option(None, found.help)) for name, found in (_OF_TEMPERATURES | _OF_OTHERS).items()],
     frozen=True,
 )
 
@@ -90,13 +67,14 @@ class LossSettings(_ConstructorOptions):  # type: ignore[misc]  # its fields are
     """
 
     _argument_group_name = "objective and temperature"
-    defaults: ClassVar[LossDefaults] = LossDefaults(
-        temperature="shifted_cosine",
-        tau_range={"tau_min": 0.05, "tau_max": 0.07},  # the paper's best STS row
-        schedule={"unit": "run", "half_period": 0.1},  # five swings a run: fine-tuning has one epoch, not hundreds
-        alignment={},
-        rows="infonce",
-    )
+    default_temperature: ClassVar[str] = "shifted_cosine"
+    default_rows: ClassVar[str] = "infonce"
+    # options of a temperature that are not given, before its constructor's defaults
+    fallbacks: ClassVar[dict[str, dict[str, Any]]] = {
+        "profile": {"tau_min": 0.05, "tau_max": 0.07},  # the paper's best STS row
+        # five swings a run: fine-tuning has one epoch, not hundreds
+        "scheduled": {"tau_min": 0.05, "tau_max": 0.07, "unit": "run", "half_period": 0.1},
+    }
 
     objective: str = option("infonce", "The objective.", choices=list(OBJECTIVES))
     temperature: str | None = option(
@@ -130,7 +108,7 @@ class LossSettings(_ConstructorOptions):  # type: ignore[misc]  # its fields are
         if len(self.temperature_bounds) != 2:
             raise ParameterError("temperature_bounds", f"two numbers are needed, got {self.temperature_bounds}")
         if self.rows is None and self.objective == "macl":
-            object.__setattr__(self, "rows", self.defaults.rows)  # so that a run's record says what was trained
+            object.__setattr__(self, "rows", self.default_rows)  # so that a run's record says what was trained
         elif self.rows is not None and self.objective != "macl":
             raise ParameterError("rows", f"objective {self.objective!r} has its own rows; macl takes the option")
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 from dystress_text.training.presets import Preset
-from dystress_text.training.settings import LossDefaults
 from vision.data.crops import AT_IMAGENET_SCALE
 from vision.evaluation.paper import row_of, told
 
 Options = dict[str, Any]
 
-# defaults of the loss: the paper's CIFAR row; Kukleva et al.'s swing over hundreds of epochs; and MACL's numbers for
-# images, where those for text would make the temperature negative; its base is SimCLR
-VISION = LossDefaults("cosine", {"tau_min": 0.07, "tau_max": 0.2}, {"unit": "epoch"},
-                      {"tau_0": 0.1, "alpha": 0.5, "a_0": 0.0}, "ntxent")  # fmt: skip
+# temperatures' options that are not given: the paper's CIFAR row; Kukleva et al.'s swing over hundreds of epochs; and
+# MACL's numbers for images, where those for text would make the temperature negative
+VISION: dict[str, Options] = {
+    "profile": {"tau_min": 0.07, "tau_max": 0.2},
+    "scheduled": {"tau_min": 0.07, "tau_max": 0.2, "unit": "epoch"},
+    "alignment_adaptive": {"tau_0": 0.1, "alpha": 0.5, "a_0": 0.0},
+}
 
 _CIFAR: Options = {
     "architecture": "resnet18", "stem": "cifar", "projector": "cifar", "out_dim": 128, "image_size": 32,
@@ -69,7 +71,7 @@ def _preset(settings: Options, note: str, *rows: tuple[str, str]) -> Preset:
     return Preset(f"{first}{further}{f' ({note})' if note else ''}", settings, known)
 
 
-_MACL: Options = {"objective": "macl", "rows": "ntxent", **VISION.alignment}
+_MACL: Options = {"objective": "macl", "rows": "ntxent", **VISION["alignment_adaptive"]}
 _MACL_NOTE = "ours: tau_0 0.1, alpha 0.5, a_0 0, lightly's defaults"
 _GEOMETRY, _TRANSFER = "unifalginmentmetrics", "transferlearning"
 

@@ -14,7 +14,6 @@ from dystress_text.training.settings import (
     TEMPERATURE_OPTIONS,
     TEMPERATURES,
     EngineSettings,
-    LossDefaults,
     LossSettings,
 )
 from vision.data.augment import STRONGEST_JITTER
@@ -102,7 +101,9 @@ class VisionSettings:
 class VisionLossSettings(LossSettings):
     """Objective and temperature. Options that are not given take :data:`VISION`'s values, then the temperature's."""
 
-    defaults: ClassVar[LossDefaults] = VISION
+    default_temperature: ClassVar[str] = "cosine"
+    default_rows: ClassVar[str] = "ntxent"  # MACL's base is SimCLR
+    fallbacks: ClassVar[dict[str, dict[str, Any]]] = VISION
 
     objective: str = option(
         "ntxent",
@@ -112,8 +113,8 @@ class VisionLossSettings(LossSettings):
     temperature: str | None = reworded(
         LossSettings,
         "temperature",
-        f"{', '.join(TEMPERATURES)}; default {VISION.temperature} from {VISION.tau_range['tau_min']} to "
-        f"{VISION.tau_range['tau_max']}, constant with --temp, alignment_adaptive with macl. A profile keeps the "
+        f"{', '.join(TEMPERATURES)}; default cosine from {VISION['profile']['tau_min']} to "
+        f"{VISION['profile']['tau_max']}, constant with --temp, alignment_adaptive with macl. A profile keeps the "
         "preset's range.",
     )
     rows: str | None = reworded(
