@@ -1,6 +1,5 @@
 """The blockwise form: the plain form's values and gradients, at any block, with any state, in bounded memory."""
 
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,6 @@ from dystress_text import core
 from dystress_text.core import blockwise, objectives
 from dystress_text.core.vectors import unit_vectors
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
 
@@ -123,13 +121,14 @@ def test_the_form_is_chosen_by_the_number_of_entries(name, count, entries, monke
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from /proc")
 @pytest.mark.parametrize(("objective", "size"), [("InfoNCE", 4096), ("NT-Xent", 2048)])
-def test_memory_does_not_grow_with_the_square(objective, size):
+def test_memory_does_not_grow_with_the_square(objective, size, monkeypatch):
     """Bytes of a step, as the benchmark takes them; the matrix in fp32 has 64 MiB, the vectors have less than 1 MiB."""
-    options = ["--sizes", str(size), "--dim", "16", "--threads", "1", "--peak", objective, "cosine"]
+    monkeypatch.undo()  # the blocks are as they come
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "benchmarks")
+    import loss_core
 
-    def peak(form):
-        command = [sys.executable, "tests/benchmarks/loss_core.py", *options, form]
-        return int(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout) / 2**20
-
-    assert peak("plain") > 3 * 64
-    assert peak("blockwise") < 32
+    plain, blocks = (
+        loss_core.peak(loss_core.make_loss(objective, "cosine", f), size, 16) for f in ("plain", "blockwise")
+    )
+    assert plain > 3 * 64 * 2**20
+    assert blocks < 32 * 2**20

@@ -123,7 +123,7 @@ def test_several_tasks_have_a_mean_and_one_has_none():
 def test_missing_and_damaged_files_are_one_line(tmp_path):
     with pytest.raises(ParameterError, match=r"^eval_transfer: no MR: cannot read .*prepare"):
         transfer_evaluator(["MR", "MiniQuestions"], tmp_path)
-    with pytest.raises(ParameterError, match=r"^eval_transfer: no task 'all'; known"):
+    with pytest.raises(ParameterError, match=r"^eval_transfer: no 'all'; known"):
         transfer_evaluator(["all", "MR"], tmp_path)
     (tmp_path / "senteval/TREC").mkdir(parents=True)
     for file in TASKS["TREC"].files:
