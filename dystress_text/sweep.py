@@ -18,11 +18,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import transformers
-
 from dystress_text.cli.command_line import OneLineParser, exit_code
-from dystress_text.report.sweep import GRID, sweep
 from dystress_text.simcse.presets import TABLES
+from dystress_text.training.settings import GRID
 
 
 def make_parser() -> OneLineParser:
@@ -55,10 +53,16 @@ def make_parser() -> OneLineParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    transformers.utils.logging.set_verbosity_error()
-    words = list(sys.argv[1:] if argv is None else argv)
-    cut = words.index("--") if "--" in words else len(words)
-    return exit_code("dystress sweep", lambda: sweep(make_parser().parse_args(words[:cut]), words[cut + 1 :]))
+
+    def work() -> bool:
+        words = list(sys.argv[1:] if argv is None else argv)
+        cut = words.index("--") if "--" in words else len(words)
+        options = make_parser().parse_args(words[:cut])
+        from dystress_text.report.sweep import sweep  # here, so that help and wrong options come at once
+
+        return sweep(options, words[cut + 1 :])
+
+    return exit_code("dystress sweep", work)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,9 @@ def test_what_only_reads_the_command_line_does_not_wait_for_torch():
     """Which takes seconds to load, with all that stands on it."""
     lines = [[], ["train", "--help"], ["train", "--help", "all"], ["train", "--list_presets"],
              ["train", "--presett", "x"], ["train", "--eval_set", "stsb"], ["senteval", "--help"],
-             ["senteval", "--model", "x", "--tasks", "sts-b", "MNLI"], ["prepare", "--help"]]  # fmt: skip
+             ["senteval", "--model", "x", "--tasks", "sts-b", "MNLI"], ["prepare", "--help"],
+             ["sweep", "--help"], ["export", "--help"], ["figures", "--help"],
+             ["report", "--help"]]  # fmt: skip
     program = f"""
 import contextlib, sys
 from dystress_text.__main__ import main

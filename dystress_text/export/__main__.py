@@ -16,11 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import transformers
-
 from dystress_text.cli.command_line import OneLineParser, exit_code
-from dystress_text.export.card import HERE, LAYOUTS
-from dystress_text.export.copies import PROBES, check_push, export, push
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -28,7 +24,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = OneLineParser("dystress export", __doc__)
     add = parser.add_argument
     add("model", type=Path, help="folder of a trained model")
-    add("--to", required=True, metavar="{" + ",".join(LAYOUTS) + "}", help="layout of the copy")
+    add("--to", required=True, metavar="{native,hf,onnx}", help="layout of the copy")
     add("--output", type=Path, metavar="FOLDER", help="where the copy goes; default beside the model, MODEL-LAYOUT")
     add("--push_to_hub", metavar="OWNER/NAME", help="upload the copy to this repository of the hub")
     add("--private", action="store_true", help="with --push_to_hub: a repository that is made is private")
@@ -37,17 +33,21 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
 
     def work() -> bool:
         parser = make_parser()
         options = parser.parse_args(argv)
         if options.private and options.push_to_hub is None:
             parser.error("--private: give --push_to_hub too")
+        # here, so that help and wrong options come at once
+        from dystress_text.encoders.saving import quiet
+        from dystress_text.export.card import HERE
+        from dystress_text.export.copies import PROBES, check_push, export, push
+
         if options.push_to_hub is not None:
             check_push()
-        folder, difference = export(options.model, options.to, options.output, options.push_to_hub or HERE)
+        with quiet():
+            folder, difference = export(options.model, options.to, options.output, options.push_to_hub or HERE)
         print(f"{folder}: vectors within {difference:.1g} of the model's, {len(PROBES)} probes", flush=True)
         if options.push_to_hub is not None:
             print(push(folder, options.push_to_hub, options.private), flush=True)

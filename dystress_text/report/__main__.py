@@ -15,19 +15,11 @@ tau_max, where the folders hold these, else with every constant in them; of thes
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from dystress_text.cli import text_table
 from dystress_text.cli.command_line import OneLineParser, exit_code
-from dystress_text.report.tables import Comparisons, render
-from dystress_text.report.text_page import text_page
-from dystress_text.report.text_runs import read_text_runs
-
-STYLES: dict[str, Callable[[Comparisons], str]] = {
-    "jsonl": lambda compared: "\n".join(each.line() for each in compared.shown),
-    "html": text_page,
-}
 
 
 def make_parser() -> OneLineParser:
@@ -36,7 +28,7 @@ def make_parser() -> OneLineParser:
     add = parser.add_argument
     folders = "of a sweep, a run or an evaluated model; or a file of runs (.jsonl)"
     add("folders", nargs="+", type=Path, metavar="FOLDER", help=folders)
-    formats = (*text_table.FORMATS, *STYLES)
+    formats = (*text_table.FORMATS, "jsonl", "html")
     add("--format", choices=formats, default="text", help="of the tables (default text); html is a page")
     add("--baseline", nargs="+", default=[], metavar="NAME", help="configurations to compare the others with")
     return parser
@@ -47,8 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> bool:
         options = make_parser().parse_args(argv)
-        compared, style = Comparisons(*read_text_runs(options.folders), options.baseline), options.format
-        text = STYLES[style](compared) if style in STYLES else render(compared, style)
+        # here, so that help and wrong options come at once
+        from dystress_text.report.tables import Comparisons, render
+        from dystress_text.report.text_page import text_page
+        from dystress_text.report.text_runs import read_text_runs
+
+        compared = Comparisons(*read_text_runs(options.folders), options.baseline)
+        if options.format == "jsonl":
+            text = "\n".join(each.line() for each in compared.shown)
+        else:
+            text = text_page(compared) if options.format == "html" else render(compared, options.format)
         print(text, flush=True)
         return True
 

@@ -28,9 +28,8 @@ from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.presets import TABLES
 from dystress_text.training.build_loss import build_objective
 from dystress_text.training.run_folder import evaluation_file, read_json, read_record
-from dystress_text.training.settings import TEMPERATURE_OPTIONS
+from dystress_text.training.settings import GRID
 
-GRID = tuple(option for option in TEMPERATURE_OPTIONS if option != "unit")  # the numbers
 SET_HERE = ("--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir")
 TRAIN, EVALUATE = PACKAGE / "train.py", PACKAGE / "senteval.py"
 Command = list[str]

@@ -41,6 +41,7 @@ _OF_OTHERS = {
     if name not in (*parameters("ContrastiveLoss", _CLASSES), *_OF_TEMPERATURES, "bidirectional", "both_views")
 }
 TEMPERATURE_OPTIONS = tuple("temp" if name == "tau" else name for name in _OF_TEMPERATURES)
+GRID = tuple(option for option in TEMPERATURE_OPTIONS if option != "unit")  # the numbers, which a sweep varies
 OWNERS = {name: tuple(found.described) for name, found in _OF_OTHERS.items()}  # of an option: rules and objectives
 OF_AN_OBJECTIVE = ("rows", *(name for name, owners in OWNERS.items() if set(owners) <= set(OBJECTIVES)))
 # options that may differ between a run and its continuation

@@ -242,6 +242,7 @@ def test_a_temperature_of_ones_own_brings_its_options(monkeypatch):
         """|s| to a power.
 
         Args:
+            tau_max: at both ends.
             power: of the size of s; positive,
                 on two lines.
         """
@@ -260,6 +261,7 @@ def test_a_temperature_of_ones_own_brings_its_options(monkeypatch):
     power = options["power"]
     assert (power.kind, list(power.described)) == (float, ["power"])
     assert power.help == "power: of the size of s; positive, on two lines."
-    assert options["tau_max"].help == "power, cosine: highest temperature; not below tau_min."
+    assert options["tau_max"].help == "power: at both ends. cosine: highest temperature; not below tau_min."
+    assert options["tau_min"].help == "power, cosine: lowest temperature; positive."
     with pytest.raises(ValueError, match=r"shape of Negative\(.*\) gives temperatures that are not positive"):
         type("Negative", (PowerTemperature,), {"shape": lambda self, s: -2 * s.abs()})()
