@@ -249,10 +249,11 @@ def verdict(compared: Comparisons) -> list[str]:
             open_ones.append(f"{line}, which is no temperature's doing alone: they differ in {', '.join(changed)}.")
         elif d.low is None:
             open_ones.append(f"{line}, with one seed: nobody can tell whether that is the temperature or the seed.")
-        elif d.low > 0:
+        elif d.low > 0 and d.seeds > 2:
             told.append(f"{line}; {d.seeds} seeds can tell: the 95 % interval is {d.interval}.")
         else:
-            open_ones.append(f"{line}, but {d.seeds} seeds cannot tell: the 95 % interval is {d.interval}.")
+            too = "are too few to" if d.seeds == 2 else "cannot"
+            open_ones.append(f"{line}, but {d.seeds} seeds {too} tell: the 95 % interval is {d.interval}.")
     if len(open_ones) > _FEW:
         open_ones = [f"{len(open_ones)} of {len(found)} differences in {group.where} are not told from none."]
     return [*lines, *told, *open_ones]

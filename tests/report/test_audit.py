@@ -5,37 +5,26 @@ import json
 import numpy as np
 import pytest
 import torch
+from sweep_runs import record_of
 from trainer_cases import make_task, run
 
 from dystress_text import audit
-from dystress_text.core import (
-    InfoNCELoss,
-    LinearTemperature,
-    NTXentLoss,
-    ShiftedCosineTemperature,
-    diagnosis,
-)
+from dystress_text.core import InfoNCELoss, LinearTemperature, NTXentLoss, ShiftedCosineTemperature, diagnosis
 from dystress_text.core.diagnosis import BINS
 from dystress_text.errors import UserError
 from dystress_text.report.audit import Audit, Window, in_words, nearest_constant, windows_of
-from dystress_text.training.run_folder import TEXT_PROGRAM
+from dystress_text.simcse.arguments import parse
 
 TAUS = diagnosis.constants().numpy()
 
 
-def batches(count=6, clusters=6):
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(*shape):
-        return torch.randn(*shape, dtype=torch.float64, generator=generator)
-
-    for _ in range(count):
-        base = draw(60, 24) + 2 * draw(clusters, 24).repeat(60 // clusters, 1)
-        yield base + 0.4 * draw(60, 24), base + 0.4 * draw(60, 24)
-
-
 def moved(loss):
-    curves = [diagnosis.compare(loss, z).mean().moved.numpy() for z in batches()]
+    """The mean curve of six batches of clusters."""
+    generator, curves = torch.Generator().manual_seed(0), []
+    for _ in range(6):
+        one, clusters, *noise = (torch.randn(n, 24, dtype=torch.float64, generator=generator) for n in (60, 6, 60, 60))
+        base = one + 2 * clusters.repeat(10, 1)
+        curves.append(diagnosis.compare(loss, [base + 0.4 * n for n in noise]).mean().moved.numpy())
     return np.mean(curves, axis=0)
 
 
@@ -67,26 +56,22 @@ def part(step, tau, batches=10, rule=(0.25, 0.75)):
     return {"step": step, "negative": step / 100, "histograms": {"negatives": [20, 30]}, "comparison": comparison}
 
 
+def steps_of(windows):
+    return {name: window.steps for name, window in windows.items()}
+
+
 def test_windows_are_the_first_tenth_all_and_the_last_tenth_of_the_steps():
     lines = [line for k in range(1, 21) for line in ({"step": 5 * k - 1, "negative": 0.0}, part(5 * k, 0.02 + k / 500))]
     windows, negatives = windows_of(lines, "log")
     assert negatives == 1000
-    assert {name: window.steps for name, window in windows.items()} == {
-        "first": (1, 10), "all": (1, 100), "last": (91, 100),
-    }  # fmt: skip
+    assert steps_of(windows) == {"first": (1, 10), "all": (1, 100), "last": (91, 100)}
     assert windows["first"].tau == pytest.approx(0.023, rel=0.02)
     assert windows["last"].tau == pytest.approx(0.059, rel=0.02)
     assert windows["last"].negative == pytest.approx((0.95 + 1.0) / 4)
     assert windows["all"].along_axis == pytest.approx(0.25)
     assert windows["all"].rule[30:32] - windows["all"].constant[30:32] == pytest.approx([-0.25, 0.25])
-
-
-def test_a_tenth_without_a_gradient_is_left_out():
     lines = [part(step, 0.1, batches=0 if step == 100 else 10) for step in range(10, 101, 10)]
-    windows, _ = windows_of(lines, "log")
-    assert {name: window.steps for name, window in windows.items()} == {
-        "first": (1, 10), "all": (1, 90), "last": (81, 90),
-    }  # fmt: skip
+    assert steps_of(windows_of(lines, "log")[0]) == {"first": (1, 10), "all": (1, 90), "last": (81, 90)}
     with pytest.raises(UserError, match=r"^log compares no gradient of negatives with constants"):
         windows_of([part(step, 0.1, batches=0) for step in (100, 200, 300, 400)], "log")
 
@@ -111,34 +96,19 @@ def test_words_and_verdict(moved, pull, words, equivalent):
 # ---- the program -----------------------------------------------------------------------------------------------------
 
 
-def called(capsys, *words):
-    code = audit.main([str(word) for word in words])
-    out, errors = capsys.readouterr()
-    return code, out, errors
-
-
-def write_record(folder, rule, **more):
-    record = {
-        "program": TEXT_PROGRAM, "settings": {"tau_min": 0.05, "temperature": None, "pooler_type": "cls"},
-        "objective": "InfoNCELoss", "temperature": repr(rule), "temperature_parameters": rule.values(), **more,
-    }  # fmt: skip
-    folder.mkdir(exist_ok=True)
-    (folder / "run.json").write_text(json.dumps(record))
-
-
 @pytest.fixture
 def logged(tmp_path, corpus):
     """The folder of a run of 12 steps with a log."""
-    folder = tmp_path / "out"
-    rule = ShiftedCosineTemperature(0.05, 0.07)
-    run(make_task(corpus, 0.1, rule), corpus, folder, max_steps=12, logging_steps=2, log_similarity=True)
-    write_record(folder, rule)
-    return folder
+    task = make_task(corpus, 0.1, ShiftedCosineTemperature(0.05, 0.07))
+    run(task, corpus, tmp_path, max_steps=12, logging_steps=2, log_similarity=True)
+    (tmp_path / "run.json").write_text(json.dumps(record_of(parse([]))))
+    return tmp_path
 
 
 def test_a_run_is_audited_into_its_folder(logged, capsys):
-    code, out, errors = called(capsys, logged)
-    assert (code, errors) == (0, "")
+    assert audit.main([str(logged)]) == 0
+    out, errors = capsys.readouterr()
+    assert errors == ""
     record = json.loads((logged / "audit.json").read_text())
     assert out.startswith(f"On these sentences this rule is the constant {record['nearest_constant']:.4f} to within ")
     assert record["equivalent"] == (record["moved"] < 0.1 and abs(record["pull"] - 1) < 0.1)
@@ -152,21 +122,20 @@ def test_a_run_is_audited_into_its_folder(logged, capsys):
     assert "<svg" in (logged / "audit.svg").read_text()
 
 
-def test_what_cannot_be_audited_is_one_line(logged, tmp_path, capsys):
-    def refused(*words):
-        code, out, error = called(capsys, *words)
-        assert (code, out) == (2, "")
-        assert error.startswith("dystress audit: error: ")
-        assert error.count("\n") == 1
-        return error
-
-    assert "no run in" in refused(tmp_path / "nothing")
-    assert "--no_such" in refused(logged, "--no_such", "8")
+def test_what_cannot_be_audited_is_one_line(logged, capsys):
     log = logged / "similarity.jsonl"
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    log.write_text(json.dumps({**lines[1], "histograms": {"negatives": [999]}, "comparison": {"batches": 3}}))
-    assert "is damaged" in refused(logged)
-    log.write_text(json.dumps({"step": 2, "histograms": lines[1]["histograms"]}))
-    assert "--log_similarity" in refused(logged)
-    log.unlink()
-    assert "has no similarity.jsonl: train with --log_similarity" in refused(logged)
+    line = json.loads(log.read_text().splitlines()[1])
+    for content, words, said in (
+        (None, [logged / "nothing"], "no run in"),
+        (None, [logged, "--no_such", "8"], "--no_such"),
+        ({**line, "histograms": {"negatives": [999]}, "comparison": {"batches": 3}}, [logged], "is damaged"),
+        ({"step": 2, "histograms": line["histograms"]}, [logged], "--log_similarity"),
+        ("", [logged], "has no similarity.jsonl: train with --log_similarity"),
+    ):
+        if content is not None:
+            log.write_text(json.dumps(content)) if content else log.unlink()
+        assert audit.main([str(word) for word in words]) == 2
+        out, error = capsys.readouterr()
+        assert (out, error.count("\n")) == ("", 1)
+        assert error.startswith("dystress audit: error: ")
+        assert said in error

@@ -1,6 +1,6 @@
 """Tables of a sweep: figures against numpy and SciPy, the paper's beside them, and what is said below."""
 
-import json
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from sweep_runs import write_run
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.run import Results
 from dystress_text.report.__main__ import main
-from dystress_text.report.tables import Comparisons, groups_of, not_the_papers, paper_row, sections, verdict
+from dystress_text.report.tables import Comparisons, not_the_papers, paper_row, sections, verdict
 from dystress_text.report.text_runs import read_text_runs
 from dystress_text.training.run_folder import evaluation_file
 
@@ -27,10 +27,30 @@ def sweep(tmp_path):
     return tmp_path / "sweep"
 
 
+def compared(folder, *baselines):
+    return Comparisons(*read_text_runs([folder]), baselines)
+
+
 def tables(folder, *baselines):
     """The tables by title, each by the first cells of its lines."""
-    found = sections(Comparisons(*read_text_runs([folder]), baselines))
+    found = sections(compared(folder, *baselines))
     return {title: [dict(zip(lines[0], line, strict=True)) for line in lines[1:]] for title, lines in found}
+
+
+@pytest.fixture
+def printed(capsys):
+    """What the program prints."""
+
+    def of(*argv):
+        assert main([*map(str, argv)]) == 0
+        return capsys.readouterr().out
+
+    return of
+
+
+def interval(*differences):
+    low, high = stats.ttest_1samp(differences, 0).confidence_interval()
+    return f"{low:+.2f} to {high:+.2f}"
 
 
 def test_means_deviations_and_the_papers_figures(sweep):
@@ -45,88 +65,72 @@ def test_means_deviations_and_the_papers_figures(sweep):
     assert lines[4]["avg"] == "75.45"  # of its figures, not as printed
 
 
-def test_differences_are_paired_by_seed_and_tested(sweep):
-    macl, shifted = tables(sweep)["STS, Spearman x 100: differences over seeds"]
-    d = np.array(FIGURES[SHIFTED]) - FIGURES[CONSTANT]
-    low, high = stats.ttest_1samp(d, 0).confidence_interval()
-    assert list(shifted.values()) == [
-        SHIFTED, CONSTANT, "3", f"{d.mean():+.2f}", f"{low:+.2f} to {high:+.2f}", "0.250", "0.500",
-    ]  # fmt: skip
-    assert (macl[""], macl["p"], macl["p, all rows"]) == ("sts-macl", "1.000", "1.000")
-
-
-def test_each_profile_is_held_against_its_own_constant_too(sweep):
-    for name, seeds in (("sts-constant-0.07", 2), ("sts-constant-0.03", 1)):
-        for seed in range(seeds):
-            write_run(sweep, name, seed, 71.0 + seed)
-    title = "STS, Spearman x 100: differences over seeds"
-    against = [(line[""], line["baseline"], line["common seeds"]) for line in tables(sweep)[title]]
-    assert [pair[1:] for pair in against if pair[0] == SHIFTED] == [(CONSTANT, "3"), ("sts-constant-0.07", "2")]
-    (one,) = [line for line in tables(sweep)[title] if line[""] == "sts-constant-0.03"]
-    assert (one["95 % over seeds"], one["p"]) == ("one seed: no interval", "-")
-    assert {line["baseline"] for line in tables(sweep, "sts-macl")[title]} == {"sts-macl"}
-
-
-def said(folder, *baselines):
-    return verdict(Comparisons(*read_text_runs([folder]), baselines))
-
-
-def test_the_verdict_says_which_is_higher_by_how_much_and_whether_seeds_can_tell(sweep, capsys):
-    where = "avg (STS, Spearman x 100)"
-    for name, figures in (("sts-constant-0.07", (70.0, 70.9, 72.6)), ("sts-constant-0.03", (75.0, 76.1, 77.3))):
+def test_differences_are_paired_by_seed_tested_and_put_into_words(sweep, printed):
+    title, where = "STS, Spearman x 100: differences over seeds", "avg (STS, Spearman x 100)"
+    macl, shifted = (list(line.values()) for line in tables(sweep)[title])
+    assert shifted == [SHIFTED, CONSTANT, "3", "+0.67", interval(0.5, 1.0, 0.5), "0.250", "0.500"]
+    assert [macl[0], *macl[5:]] == ["sts-macl", "1.000", "1.000"]
+    for name, figures in (("0.07", (70.0, 70.9)), ("0.04", (9.0,)), ("0.03", (75.0, 76.1, 77.3))):
         for seed, figure in enumerate(figures):
-            write_run(sweep, name, seed, figure)
-    told, *others = said(sweep, CONSTANT)
-    low, high = stats.ttest_1samp([5.0, 5.1, 4.8], 0).confidence_interval()
-    interval = f"the 95 % interval is {low:+.2f} to {high:+.2f}."
-    assert told == f"sts-constant-0.03 is 4.97 above {CONSTANT} in {where}; 3 seeds can tell: {interval}"
-    low, high = stats.ttest_1samp([0.5, 1.0, 0.5], 0).confidence_interval()
-    interval = f"the 95 % interval is {low:+.2f} to {high:+.2f}."
-    assert f"{SHIFTED} is 0.67 above {CONSTANT} in {where}, but 3 seeds cannot tell: {interval}" in others
-    assert main([str(sweep)]) == 0
-    first, second, third = capsys.readouterr().out.splitlines()[:3]
-    assert (first, third) == (told, "")  # the tables follow
-    assert second == f"4 of 5 differences in {where} are not told from none."
+            write_run(sweep, f"sts-constant-{name}", seed, figure)
+    against = [list(line.values()) for line in tables(sweep)[title]]
+    assert [line[1:3] for line in against if line[0] == SHIFTED] == [[CONSTANT, "3"], ["sts-constant-0.07", "2"]]
+    assert [line[4:6] for line in against if line[0] == "sts-constant-0.04"] == [["one seed: no interval", "-"]]
+    assert {line["baseline"] for line in tables(sweep, "sts-macl")[title]} == {"sts-macl"}
+    told, merged, empty = printed(sweep).splitlines()[:3]
+    told_from = f"sts-constant-0.03 is 4.97 above {CONSTANT} in {where}; 3 seeds can tell: the 95 % interval is "
+    assert (told, empty) == (f"{told_from}{interval(5.0, 5.1, 4.8)}.", "")  # the tables follow
+    assert merged == f"5 of 6 differences in {where} are not told from none."
 
 
-def test_configurations_that_differ_in_more_are_no_comparison_of_temperatures(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("seeds", "words"),
+    [
+        (3, f"is 0.67 above {{}}, but 3 seeds cannot tell: the 95 % interval is {interval(0.5, 1.0, 0.5)}."),
+        (2, f"is 0.75 above {{}}, but 2 seeds are too few to tell: the 95 % interval is {interval(0.5, 1.0)}."),
+        (1, "is 0.50 above {}, with one seed: nobody can tell whether that is the temperature or the seed."),
+    ],
+)
+def test_a_verdict_says_when_seeds_cannot_tell(tmp_path, seeds, words):
+    for seed in range(seeds):
+        for name in (CONSTANT, SHIFTED):
+            write_run(tmp_path, name, seed, FIGURES[name][seed])
+    line = words.format(f"{CONSTANT} in avg (STS, Spearman x 100)")
+    assert verdict(compared(tmp_path)) == [f"{SHIFTED} {line}"]
+
+
+def test_configurations_that_differ_in_more_are_no_comparison_of_temperatures(tmp_path, printed):
     write_run(tmp_path, "small", 0, 70.0, ["--preset=small"])
     write_run(tmp_path, CONSTANT, 0, 36.0)
-    differ, nothing = said(tmp_path)
+    differ, nothing = verdict(compared(tmp_path))
     assert differ.startswith("The configurations differ in more than the temperature: model_name_or_path, pooler_type,")
     assert nothing.startswith("Nothing is compared: there is no constant that differs in nothing else")
-    assert f"small is 34.00 above {CONSTANT} in avg" in said(tmp_path, CONSTANT)[1]
-    assert "no temperature's doing alone: they differ in model_name_or_path" in said(tmp_path, CONSTANT)[1]
-    assert main([str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert "Setup of small: bert-mini-wiki, avg, 20 steps of 64, learning rate 0.0001, " in printed
-    assert f"Setup of {CONSTANT}: bert-base-uncased, cls, 20 steps of 64, learning rate 3e-05, " in printed
-    assert printed.count("  paper: ") == 1  # bert-mini-wiki has no row
+    doing = "which is no temperature's doing alone: they differ in model_name_or_path, "
+    assert f"small is 34.00 above {CONSTANT} in avg (STS, Spearman x 100), {doing}" in printed(
+        tmp_path, "--baseline", CONSTANT
+    )
+    text = printed(tmp_path)
+    assert "Setup of small: bert-mini-wiki, avg, 20 steps of 64, learning rate 0.0001, " in text
+    assert f"Setup of {CONSTANT}: bert-base-uncased, cls, 20 steps of 64, learning rate 3e-05, " in text
+    assert text.count("  paper: ") == 1  # bert-mini-wiki has no row
     write_run(tmp_path / "b", CONSTANT, 0, 36.0)
     write_run(tmp_path / "b", "sts-macl", 0, 36.0, corpus={"sentences": 3000, "sha256": "f" * 64})
-    assert said(tmp_path / "b")[0] == "The configurations differ in more than the temperature: training text."
+    assert (
+        verdict(compared(tmp_path / "b"))[0] == "The configurations differ in more than the temperature: training text."
+    )
 
 
-def test_a_model_that_is_no_run_stands_beside_the_runs(sweep, tmp_path, monkeypatch, capsys):
-    def evaluated(folder, model, pooler, figure):
+def test_a_model_that_is_no_run_stands_beside_the_runs(sweep, tmp_path, monkeypatch, printed, capsys):
+    for name, model, pooler, figure in (("base", "x/base", "cls", 30.0), ("here", "owner/of-the-hub", None, 40.0)):
         about = {"suite": "senteval", "model": model, "pooler_type": pooler, "data_variant": f"of {model}"}
         tasks = {task: {"spearman": figure + i} for i, task in enumerate(TASKS["sts"])}
-        Results(about, tasks).write(evaluation_file(folder, "senteval", "test"))
-
-    evaluated(tmp_path / "base", str(tmp_path / "base"), "cls", 30.0)
-    evaluated(tmp_path / "here", "owner/of-the-hub", None, 40.0)
+        Results(about, tasks).write(evaluation_file(tmp_path / name, "senteval", "test"))
     monkeypatch.chdir(tmp_path / "here")
-
-    def printed(*argv):
-        assert main([*map(str, argv)]) == 0
-        return capsys.readouterr().out
-
-    places = tmp_path / "base", "senteval-senteval-test.json", sweep
+    places = "../base", "senteval-senteval-test.json", sweep
     text = printed(*places)
-    lines = [line.split("  ") for line in text[text.index("STS, Spearman") :].splitlines()]
-    rows = {line[0]: [cell.strip() for cell in line[1:] if cell.strip()] for line in lines}
-    assert rows["base, cls"] == [f"{figure:.2f}" for figure in (*range(30, 37), 33)]
-    assert rows["of-the-hub"] == [f"{figure:.2f}" for figure in (*range(40, 47), 43)]
+    rows = dict(re.findall(r"^(base, cls|of-the-hub) +([\d. ]+)$", text, re.MULTILINE))
+    assert rows["base, cls"].split() == [f"{figure:.2f}" for figure in (*range(30, 37), 33)]
+    assert rows["of-the-hub"].split() == [f"{figure:.2f}" for figure in (*range(40, 47), 43)]
     assert "a variant: evaluation: of owner/of-the-hub." in text
     (tmp_path / "runs.jsonl").write_text(printed(*places, "--format=jsonl"))
     assert printed(tmp_path / "runs.jsonl") == text
@@ -136,63 +140,47 @@ def test_a_model_that_is_no_run_stands_beside_the_runs(sweep, tmp_path, monkeypa
     assert "a page shows runs, and there is none" in capsys.readouterr().err
 
 
-def test_styles_and_a_file_of_runs(sweep, capsys):
-    def printed(*argv):
-        assert main([*map(str, argv)]) == 0
-        return capsys.readouterr().out
-
+def test_what_a_reader_must_know_is_said_in_each_style(sweep, printed):
     markdown, latex, text = (printed(sweep, f"--format={style}") for style in ("markdown", "latex", "text"))
     assert "## STS, Spearman x 100\n\n| " in markdown
     assert "% STS, Spearman x 100\n\\begin{tabular}{lrrrrrrrr}" in latex
     assert r"71.50 $\pm$ 1.80 & " in latex  # 71, 70, 73.5
     assert "at least 0.25 with 3 seeds" in text
-    file = sweep.with_name("runs.jsonl")
-    file.write_text(printed(sweep, "--format=jsonl"))
-    assert len(file.read_text().splitlines()) == 9
-    assert printed(file) == text
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (["--lora_rank=8", "--bidirectional"], ["lora_rank", "bidirectional"]),
-        (["--mlp_only_train", "no"], ["mlp_only_train"]),
-        (["--mlp_only_train"], []),  # SimCSE's scripts name it
-    ],
-)
-def test_another_way_of_training_is_not_the_papers(tmp_path, options, named):
-    write_run(tmp_path, CONSTANT, 0, 70.0, options)
-    assert not_the_papers(read_text_runs([tmp_path])[0]) == named
-
-
-def test_what_a_reader_must_know_is_said(sweep, capsys):
     write_run(sweep, "sts-macl", 7, 70.0, unfinished=True)
     write_run(sweep, "short", 0, 70.0, ["--preset=sts-macl", "--max_steps=20"], tasks=("STS12",))
     write_run(sweep, "grid-temp=0.2", 0, 70.0, ["--temp=0.2"], data_variants={"train_file": "a sample"})
-    assert main([str(sweep)]) == 0
-    printed = capsys.readouterr().out
-    assert "Not the paper's setup (max_steps): the lines 'ours - paper' are not about its claims." in printed
-    assert "Not the published data but a variant: train_file: a sample." in printed
-    assert "One seed: no interval, and no claim about a temperature: grid-temp=0.2, short." in printed
-    assert "Not finished and left out: sts-macl-seed-7." in printed
-    assert "Setup: bert-base-uncased, cls, 20 steps of 64, learning rate 3e-05, 3,000 sentences (sha256 0123" in printed
+    text = printed(sweep)
+    for said in (
+        "Not the paper's setup (max_steps): the lines 'ours - paper' are not about its claims.",
+        "Not the published data but a variant: train_file: a sample.",
+        "One seed: no interval, and no claim about a temperature: grid-temp=0.2, short.",
+        "Not finished and left out: sts-macl-seed-7.",
+        "Setup: bert-base-uncased, cls, 20 steps of 64, learning rate 3e-05, 3,000 sentences (sha256 0123",
+    ):
+        assert said in text
 
 
-def test_a_row_is_known_by_its_temperature_not_its_name(tmp_path):
-    names = ["--temperature=shifted_cosine", "--tau_min=0.05", "--tau_max=0.07", "--shift=-0.4"]
-    write_run(tmp_path, "mine", 0, 70.0, names)
-    write_run(tmp_path, "other", 0, 70.0, [*names, "--detach_temperature=false"])
-    write_run(tmp_path, "sts-macl", 0, 70.0, ["--temp=0.05"])
-    write_run(tmp_path, "both-views", 0, 70.0, ["--preset=sts-macl", "--rows=ntxent"])
-    write_run(tmp_path, "its-own", 0, 70.0, ["--preset=sts-macl"])
-    for name, option in (("mini", "--model_name_or_path=x/bert-mini"), ("mine", "--train_file=mine.txt")):
-        write_run(tmp_path, f"of-{name}", 0, 70.0, ["--preset=sts-macl", option])
-    write_run(tmp_path, "of-sample", 0, 70.0, ["--preset=sts-macl"], data_variants={"train_file": "a sample"})
-    runs = {run.configuration: run for run in read_text_runs([tmp_path])[0]}
-    assert paper_row(runs["mine"]).name == "DySTreSS* 0.05/0.07"
-    assert paper_row(runs["its-own"]).name == "MACL (repro.)"
-    none = ("other", "sts-macl", "both-views", "of-mini", "of-mine", "of-sample")
-    assert [paper_row(runs[name]) for name in none] == [None] * 6
+@pytest.mark.parametrize(
+    ("name", "options", "row", "away"),
+    [  # its options make a row, not its name
+        ("mine", "--temperature=shifted_cosine --shift=-0.4", "DySTreSS* 0.05/0.07", []),
+        ("its-own", "--preset=sts-macl --mlp_only_train", "MACL (repro.)", []),  # SimCSE's scripts name it
+        ("head", "--preset=sts-macl --mlp_only_train no", "MACL (repro.)", ["mlp_only_train"]),
+        ("both", "--preset=sts-macl --lora_rank=8 --bidirectional", "MACL (repro.)", ["lora_rank", "bidirectional"]),
+        ("graph", "--preset=sts-macl --detach_temperature=false", None, []),
+        ("sts-macl", "--temp=0.05", None, []),
+        ("both-views", "--preset=sts-macl --rows=ntxent", None, []),
+        ("of-mini", "--preset=sts-macl --model_name_or_path=x/bert-mini", None, ["model_name_or_path"]),
+        ("of-mine", "--preset=sts-macl --train_file=mine.txt", None, ["train_file"]),
+        ("of-sample", "--preset=sts-macl", None, []),
+    ],
+)
+def test_a_papers_row_stands_beside_runs_of_its_loss_encoder_and_data(tmp_path, name, options, row, away):
+    variants = {"train_file": "a sample"} if name == "of-sample" else {}
+    write_run(tmp_path, name, 0, 70.0, options.split(), data_variants=variants)
+    runs, *_ = read_text_runs([tmp_path])
+    assert getattr(paper_row(runs[0]), "name", None) == row
+    assert not_the_papers(runs) == away
 
 
 def test_missing_tasks_leave_no_average_and_a_few_stand_beside_the_papers_same_few(tmp_path):
@@ -201,40 +189,32 @@ def test_missing_tasks_leave_no_average_and_a_few_stand_beside_the_papers_same_f
     line, *_ = tables(tmp_path / "a")["STS, Spearman x 100"]
     assert (line["STS13"], line["STS14"], line["avg"]) == ("71.00 ± 0.00", "72.00 (1 of 2)", "73.00 (1 of 2)")
     write_run(tmp_path / "b", CONSTANT, 0, 70.0, tasks=("STS12", "STS-B"))
-    runs, *_ = read_text_runs([tmp_path / "b"])
-    group = next(group for group in groups_of(runs) if group.key == "senteval/sts")
-    assert (group.columns, group.headline) == (("STS12", "STS-B", "avg of 2"), "avg of 2")
-    assert group.row(runs[0])["avg of 2"] == 70.5
-    assert group.paper(runs[0])[1]["avg of 2"] == pytest.approx((65.10 + 76.47) / 2, abs=0.006)
+    ours, paper, _ = tables(tmp_path / "b")["STS, Spearman x 100"]
+    assert [*ours][1:] == ["STS12", "STS-B", "avg of 2"]
+    assert (ours["avg of 2"], paper["avg of 2"]) == ("70.50", f"{(65.10 + 76.47) / 2:.2f}")
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("spoil", "words", "message"),
     [
-        (lambda folder: write_run(folder, CONSTANT, 0, 1.0, ["--max_steps=9"]), "have one name and differ in max_"),
-        (lambda folder: write_run(folder, CONSTANT, 1, 1.0), "are one configuration with one seed"),
-        (lambda folder: (folder / "x").mkdir(parents=True), "no run in "),
-        (lambda folder: write_run(folder, "x", 1, 1.0, program="vision/train.py"), "is not the record of a run of "),
-        (lambda folder: (write_run(folder, "x", 1, 1.0) / "run.json").write_text("{"), "cannot be read: "),
+        (lambda folder: write_run(folder, CONSTANT, 0, 1.0, ["--max_steps=9"]), "a b", "one name and differ in max_"),
+        (lambda folder: write_run(folder, CONSTANT, 1, 1.0), "a b", "are one configuration with one seed"),
+        (lambda folder: (folder / "x").mkdir(parents=True), "a b", "no run in "),
+        (lambda folder: write_run(folder, "x", 1, 1.0, program="vision/train.py"), "a b", "is not the record of a run"),
+        (lambda folder: (write_run(folder, "x", 1, 1.0) / "run.json").write_text("{"), "a b", "cannot be read: "),
+        (lambda folder: write_run(folder, "x", 0, 1.0, unfinished=True), "b", "no finished run: x-seed-0"),
+        (lambda folder: folder.write_text('{"name": "a"}'), "a b.jsonl", "is not a file of runs"),
+        (lambda folder: folder.write_text('{"model": "a"}'), "a b.json", "is not a file of an evaluation"),
+        (None, "a --baseline nobody", f"--baseline: no 'nobody'; there are {CONSTANT}"),
     ],
 )
-def test_what_cannot_be_reported_is_refused_in_a_line(tmp_path, spoil, message, capsys):
+def test_what_cannot_be_reported_is_refused_in_a_line(tmp_path, monkeypatch, spoil, words, message, capsys):
+    monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "a", CONSTANT, 1, 70.0)
-    spoil(tmp_path / "b")
-    assert main([str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    if spoil:
+        spoil(tmp_path / words.split()[-1])
+    assert main(words.split()) == 2
     error = capsys.readouterr().err
     assert error.startswith("dystress report: error: ")
     assert message in error
     assert error.count("\n") == 1
-
-
-def test_wrong_words_are_refused_in_a_line(tmp_path, capsys):
-    write_run(tmp_path / "a", CONSTANT, 0, 70.0)
-    assert main([str(tmp_path / "a"), "--baseline", "nobody"]) == 2
-    assert "--baseline: no 'nobody'; there are sts-constant-0.05" in capsys.readouterr().err
-    write_run(tmp_path / "b", CONSTANT, 0, 70.0, unfinished=True)
-    assert main([str(tmp_path / "b")]) == 2
-    assert "no finished run: sts-constant-0.05-seed-0" in capsys.readouterr().err
-    (tmp_path / "runs.jsonl").write_text(json.dumps({"name": "a"}))
-    assert main([str(tmp_path / "runs.jsonl")]) == 2
-    assert "is not a file of runs" in capsys.readouterr().err
