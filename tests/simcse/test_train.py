@@ -34,6 +34,9 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
         assert said in printed
     assert [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()] == [3, 3, 6, 6]
     assert "<h2>Similarities and temperature</h2>" in (out / "report.html").read_text()
+    card = (out / "README.md").read_text()
+    assert all(said in card for said in ("| steps | 6 |", "sentences.txt, the user's own"))
+    assert str(tmp_path) not in card
     assert len({path.stat().st_mode for path in out.iterdir() if path.is_file()}) == 1  # others may read the model
 
     pairs = read_sts_benchmark(data_dir / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv")
