@@ -4,7 +4,6 @@ import base64
 import hashlib
 import importlib
 import json
-import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -132,14 +131,6 @@ def hub_server():
     server.shutdown()
 
 
-def hub_environment(address: str, home: Path) -> dict[str, str]:
-    """The environment of a program that shall use the server."""
-    return {
-        **os.environ, "HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home), "NO_PROXY": "*",
-        "HF_HUB_DISABLE_XET": "1", "HF_HUB_ETAG_TIMEOUT": "5", "HF_HUB_DOWNLOAD_TIMEOUT": "5",
-    }  # fmt: skip
-
-
 @contextmanager
 def with_hub(address: str, home: Path, **more: str) -> Iterator[None]:
     """This process as a program that has started in the server's environment: the libraries read it once, at import."""
@@ -152,7 +143,11 @@ def with_hub(address: str, home: Path, **more: str) -> Iterator[None]:
     read = (huggingface_hub.constants, datasets.config)
     before = [dict(vars(module)) for module in read]
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (hub_environment(address, home) | more).items():
+        environment = {
+            "HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home), "NO_PROXY": "*",
+            "HF_HUB_DISABLE_XET": "1", "HF_HUB_ETAG_TIMEOUT": "5", "HF_HUB_DOWNLOAD_TIMEOUT": "5",
+        }  # fmt: skip
+        for name, value in (environment | more).items():
             patch.setenv(name, value)
         patch.setattr(huggingface_hub.hf_api.api, "endpoint", address)
         hub_reachable.cache_clear()
