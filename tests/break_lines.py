@@ -1,6 +1,5 @@
 """Break the product line by line, and show that the fast tests see it.
 
-    python tests/break_lines.py --list
     python tests/break_lines.py                       # all of them, a quarter of an hour on two cores
     python tests/break_lines.py packed-padding        # some of them, by name
 
@@ -137,16 +136,12 @@ def main() -> int:
     """The program; returns its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *(each.name for each in BREAKS)])
-    parser.add_argument("--list", action="store_true", help="print where breaks and tests stand, and run nothing")
     options = parser.parse_args()
     chosen = [each for each in BREAKS if each.name in options.names or not options.names]
     lost = [each.name for each in chosen if len(places_of(each.find, ROOT)) != 1 or not test_of(each, ROOT)]
-    if options.list:
-        print("\n".join(f"{each.name:32} {[*map(str, places_of(each.find, ROOT))]} {each.test}" for each in chosen))
     if lost:
         print(f"break_lines.py: the fragment does not stand in one place, or its test in none: {', '.join(lost)}")
-    if lost or options.list:
-        return 1 if lost else 0
+        return 1
     with tempfile.TemporaryDirectory(prefix="breaks-") as folder:
         return run(chosen, Path(folder))
 

@@ -17,27 +17,14 @@ from sentence_transformers.sentence_transformer.losses import (
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from torch.nn.parallel import DistributedDataParallel
 
-import dystress_text
-from dystress_text import (
-    AlignmentAdaptiveTemperature,
-    CosineTemperature,
-    DCLWLoss,
-    DySTreSSLoss,
-    InfoNCELoss,
-    MACLLoss,
-    NTXentLoss,
-    ProcessGather,
-    QueueInfoNCELoss,
-    ScheduledTemperature,
-    ShiftedCosineTemperature,
-)
+from dystress_text import DySTreSSLoss, core
 
 OBJECTIVES = {
-    "InfoNCE": lambda: InfoNCELoss(ShiftedCosineTemperature(), hard_negative_weight=2.0),
-    "InfoNCE, blockwise": lambda: InfoNCELoss(AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), blockwise=True),
-    "NT-Xent": lambda: NTXentLoss(CosineTemperature(0.03, 0.05), detach_temperature=False),
-    "DCLW": lambda: DCLWLoss(0.1, sigma=0.3),
-    "MACL": lambda: MACLLoss(0.1, 0.5, 0.8),
+    "InfoNCE": lambda: core.InfoNCELoss(core.ShiftedCosineTemperature(), hard_negative_weight=2.0),
+    "InfoNCE, blockwise": lambda: core.InfoNCELoss(core.AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), blockwise=True),
+    "NT-Xent": lambda: core.NTXentLoss(core.CosineTemperature(0.03, 0.05), detach_temperature=False),
+    "DCLW": lambda: core.DCLWLoss(0.1, sigma=0.3),
+    "MACL": lambda: core.MACLLoss(0.1, 0.5, 0.8),
 }
 ROWS = 7
 DIMS, WEIGHTS = [16, 8, 3], [1.0, 0.5, 0.25]
@@ -93,7 +80,7 @@ def test_constant_temperature_is_multiple_negatives_ranking(tiny_bert, columns, 
     expected = run(model, theirs(model, scale=1 / tau, **size), batch)
     tolerances = (1e-6, 1e-5) if dtype == torch.float32 else (1e-9, 1e-9)  # the roundings of fp32, divided by tau
     assert_equal(run(model, DySTreSSLoss(model, tau, **size), batch), expected, *tolerances)
-    flat = DySTreSSLoss(model, CosineTemperature(tau, tau), **size)
+    flat = DySTreSSLoss(model, core.CosineTemperature(tau, tau), **size)
     assert_equal(run(model, flat, batch), expected, *tolerances)
 
 
@@ -116,10 +103,9 @@ def test_every_objective_is_that_of_the_embeddings_and_matryoshka_the_sum_over_d
 
 
 def test_the_default_is_the_papers_for_text(tiny_bert):
-    assert dystress_text.DySTreSSLoss is DySTreSSLoss
     loss = DySTreSSLoss(build_model(tiny_bert))
-    assert type(loss.objective) is InfoNCELoss
-    assert repr(loss.objective.temperature) == repr(ShiftedCosineTemperature(0.05, 0.07, -0.4, 0.7))
+    assert type(loss.objective) is core.InfoNCELoss
+    assert repr(loss.objective.temperature) == repr(core.ShiftedCosineTemperature(0.05, 0.07, -0.4, 0.7))
 
 
 def rows_of(features, start, stop):
@@ -132,11 +118,13 @@ def test_the_cache_replays_dropout(tiny_bert):
     """Beside a plain pass over the same mini-batches with the same random numbers."""
     model = build_model(tiny_bert, dropout=0.3)
     batch = batch_of(model, 3)
-    loss = DySTreSSLoss(model, CosineTemperature(0.05, 0.1), mini_batch_size=3)
+    loss = DySTreSSLoss(model, core.CosineTemperature(0.05, 0.1), mini_batch_size=3)
     value, gradient = run(model, lambda *inputs: 8 * loss(*inputs), batch)  # as accumulation and fp16 scale it
     torch.manual_seed(3)
     embeddings = [torch.cat(embed(model, [rows_of(column, i, i + 3) for i in range(0, ROWS, 3)])) for column in batch]
-    assert_equal((value / 8, gradient / 8), gradient_of(model, InfoNCELoss(CosineTemperature(0.05, 0.1))(*embeddings)))
+    assert_equal(
+        (value / 8, gradient / 8), gradient_of(model, core.InfoNCELoss(core.CosineTemperature(0.05, 0.1))(*embeddings))
+    )
 
 
 SHARED_CASES = {
@@ -192,7 +180,7 @@ def make_trainer(model, loss, folder, rows=9, callbacks=None, **options):
 def test_a_run_and_its_card(tiny_bert, tmp_path):
     model = build_model(tiny_bert).float()
     before = model.encode("the cat")
-    loss = DySTreSSLoss(model, objective=DCLWLoss(CosineTemperature(0.03, 0.05), 0.3), mini_batch_size=3)
+    loss = DySTreSSLoss(model, objective=core.DCLWLoss(core.CosineTemperature(0.03, 0.05), 0.3), mini_batch_size=3)
     make_trainer(model, loss, tmp_path / "run").train()
     model.save_pretrained(str(tmp_path / "model"))
     saved = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode("the cat")
@@ -214,7 +202,7 @@ def test_a_schedule_follows_the_trainer(tiny_bert, tmp_path, monkeypatch):
     def train(**more):
         told.clear()
         model = build_model(tiny_bert).float()
-        loss = DySTreSSLoss(model, ScheduledTemperature(0.05, 0.2, half_period=1, unit="run"))
+        loss = DySTreSSLoss(model, core.ScheduledTemperature(0.05, 0.2, half_period=1, unit="run"))
         make_trainer(model, loss, tmp_path, callbacks=[loss.callback()], **options).train(**more)
         return told.copy(), loss.objective.temperature.time.item(), torch.cat([p.flatten() for p in model.parameters()])
 
@@ -228,7 +216,7 @@ def test_a_schedule_follows_the_trainer(tiny_bert, tmp_path, monkeypatch):
 
 def test_a_schedule_that_nobody_advances_is_refused_and_so_is_a_lone_column(tiny_bert, tmp_path):
     model = build_model(tiny_bert).float()
-    loss = DySTreSSLoss(model, ScheduledTemperature())
+    loss = DySTreSSLoss(model, core.ScheduledTemperature())
     with pytest.raises(ValueError, match=r"ScheduledTemperature follows the run.*callbacks=\[loss.callback\(\)\]"):
         make_trainer(model, loss, tmp_path).train()
     model.eval()
@@ -250,9 +238,9 @@ def test_a_lone_pair_counts_as_nothing(tiny_bert):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"temperature": 0.05, "objective": NTXentLoss(0.1)}, "either temperature or objective"),
-     ({"objective": QueueInfoNCELoss(0.1, 8, 16)}, "momentum encoder"),
-     ({"objective": InfoNCELoss(0.1, gather=ProcessGather(0, 2))}, "gather_across_devices=True"),
+    [({"temperature": 0.05, "objective": core.NTXentLoss(0.1)}, "either temperature or objective"),
+     ({"objective": core.QueueInfoNCELoss(0.1, 8, 16)}, "momentum encoder"),
+     ({"objective": core.InfoNCELoss(0.1, gather=core.ProcessGather(0, 2))}, "gather_across_devices=True"),
      ({"mini_batch_size": 0}, "mini_batch_size must be at least 1, got 0")],
 )  # fmt: skip
 def test_arguments_that_do_not_fit_are_refused(tiny_bert, options, words):

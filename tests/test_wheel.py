@@ -1,6 +1,5 @@
 """The wheel and the source archive: what is in them, and a user's first commands where the wheel alone is installed."""
 
-import ast
 import json
 import os
 import subprocess
@@ -13,6 +12,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import rooms
 from conftest import SHARED
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -29,20 +29,13 @@ PACKAGE = ROOT / "dystress_text"
 LARGEST = 15_000_000  # bytes of the wheel
 
 
-def imported(source):
-    """The packages that a source imports."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module.partition(".")[0]
-
-
 def test_every_package_that_is_imported_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
-    names = {name for file in PACKAGE.rglob("*.py") for name in imported(file.read_text())}
+    tree = rooms.tree_of()
+    ours = [module for module in tree if module.startswith("dystress_text")]
+    names = {name.partition(".")[0] for module in ours for name in rooms.imports_of(module, tree)}
     found = packages_distributions()
     for name in names - sys.stdlib_module_names - {"dystress_text"}:
         assert declared & {canonicalize_name(each) for each in found.get(name, [name])}, name

@@ -25,34 +25,20 @@ import torch.nn.functional as F
 from devices import device_name, wait
 from torch import Tensor
 
-from dystress_text import (
-    ADNCERule,
-    ConstantTemperature,
-    CosineTemperature,
-    DebiasedRule,
-    FocalRule,
-    HardNegativeRule,
-    HardnessRule,
-    InfoNCELoss,
-    NTXentLoss,
-    RINCELoss,
-    SigLIPLoss,
-    TeMoTemperature,
-    Temperature,
-)
+from dystress_text import core
 
-OBJECTIVES = {"InfoNCE": InfoNCELoss, "NT-Xent": NTXentLoss}
-TEMPERATURES: dict[str, Callable[[], Temperature]] = {
-    "constant": lambda: ConstantTemperature(0.1),
-    "cosine": lambda: CosineTemperature(0.1, 0.2),
+OBJECTIVES = {"InfoNCE": core.InfoNCELoss, "NT-Xent": core.NTXentLoss}
+TEMPERATURES: dict[str, core.Temperature] = {
+    "constant": core.ConstantTemperature(0.1),
+    "cosine": core.CosineTemperature(0.1, 0.2),
 }
-RULES: dict[str, Callable[[], Temperature]] = {
-    "TeMo": lambda: TeMoTemperature(0.1, 0.1),
-    "debiased": lambda: DebiasedRule(0.5, 0.1),
-    "HCL": lambda: HardNegativeRule(0.5, 1.0, 0.1),
-    "Focal": lambda: FocalRule(0.1, 0.3),
-    "ADNCE": lambda: ADNCERule(0.1, 0.4, 1.0),
-    "hardness": lambda: HardnessRule(0.1, 9.0),
+RULES: dict[str, core.Temperature] = {
+    "TeMo": core.TeMoTemperature(0.1, 0.1),
+    "debiased": core.DebiasedRule(0.5, 0.1),
+    "HCL": core.HardNegativeRule(0.5, 1.0, 0.1),
+    "Focal": core.FocalRule(0.1, 0.3),
+    "ADNCE": core.ADNCERule(0.1, 0.4, 1.0),
+    "hardness": core.HardnessRule(0.1, 9.0),
 }
 Loss = Callable[[Tensor, Tensor], Tensor]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -81,9 +67,11 @@ def make_loss(objective: str, name: str, form: str) -> Loss:
     if form == "pseudocode":
         return pseudocode(objective, 0.1, 0.1 if name == "constant" else 0.2)
     blockwise = form == "blockwise"
-    if name in ("RINCE", "SigLIP"):
-        return RINCELoss(0.1, blockwise=blockwise) if name == "RINCE" else SigLIPLoss(blockwise=blockwise).to(DEVICE)
-    loss: Loss = OBJECTIVES[objective]((TEMPERATURES | RULES)[name](), blockwise=blockwise)
+    if name == "RINCE":
+        return core.RINCELoss(0.1, blockwise=blockwise)
+    if name == "SigLIP":
+        return core.SigLIPLoss(blockwise=blockwise).to(DEVICE)
+    loss: Loss = OBJECTIVES[objective]((TEMPERATURES | RULES)[name], blockwise=blockwise)
     return loss
 
 

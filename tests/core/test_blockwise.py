@@ -1,7 +1,7 @@
 """The blockwise form: the plain form's values and gradients, at any block, with any state, in bounded memory."""
 
-import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -119,30 +119,16 @@ def test_the_form_is_chosen_by_the_number_of_entries(name, count, entries, monke
         assert len(used) == times
 
 
-PEAKS = """
-from pathlib import Path
-import torch
-from dystress_text.core import CosineTemperature, InfoNCELoss, NTXentLoss
-
-def status(name):
-    return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if name in line)
-
-for form in (True, False):
-    for build, size in ((InfoNCELoss, 4096), (NTXentLoss, 2048)):
-        loss = build(CosineTemperature(0.1, 0.2), blockwise=form)
-        for rows in (600, size):  # first for libraries' own buffers
-            z = [torch.randn(rows, 16).requires_grad_() for _ in range(2)]
-            Path("/proc/self/clear_refs").write_text("5")
-            before = status("VmRSS")
-            loss(*z).backward()
-        print((status("VmHWM") - before) / 1024)
-"""
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory from /proc")
-def test_memory_does_not_grow_with_the_square():
-    """MiB that a step needs at most; a matrix of 4096 x 4096 in fp32 is 64 MiB, the vectors are less than 1 MiB."""
-    printed = subprocess.run([sys.executable, "-c", PEAKS], capture_output=True, text=True, check=True).stdout
-    info_nce, nt_xent, *plain = map(float, printed.split())
-    assert min(plain) > 3 * 64
-    assert max(info_nce, nt_xent) < 32
+@pytest.mark.parametrize(("objective", "size"), [("InfoNCE", 4096), ("NT-Xent", 2048)])
+def test_memory_does_not_grow_with_the_square(objective, size, monkeypatch):
+    """Bytes of a step, as the benchmark takes them; the matrix in fp32 has 64 MiB, the vectors have less than 1 MiB."""
+    monkeypatch.undo()  # the blocks are as they come
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[1] / "benchmarks")
+    import loss_core
+
+    plain, blocks = (
+        loss_core.peak(loss_core.make_loss(objective, "cosine", f), size, 16) for f in ("plain", "blockwise")
+    )
+    assert plain > 3 * 64 * 2**20
+    assert blocks < 32 * 2**20

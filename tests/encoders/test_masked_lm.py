@@ -63,10 +63,9 @@ def test_the_loss_is_that_of_transformers(checkpoint, text_file, packing):
     torch.testing.assert_close(task.loss(embeddings) - contrast, 0.3 * theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_hidden_tokens_are_those_that_the_batch_has_there(text_file, tiny_bert):
-    _, tokenizer = load_encoder(str(tiny_bert), "avg")
+def test_hidden_tokens_are_those_that_the_batch_has_there(corpus):
+    tokenizer = build_tokenizer()
     tokenizer.mask_token = MASK
-    corpus = load_corpus(TextFile(text_file), tokenizer, 16)
     batch = corpus.batch(np.arange(200))
     masking = TokenMasking(tokenizer, 0.15, seed=1)
     found = masking(batch, np.arange(200))
@@ -85,10 +84,9 @@ def test_hidden_tokens_are_those_that_the_batch_has_there(text_file, tiny_bert):
     assert not torch.equal(masking(batch, np.arange(1, 201))["masked_ids"], found["masked_ids"])
 
 
-def test_processes_share_the_mean_over_all_hidden_tokens(tiny_bert, text_file):
+def test_processes_share_the_mean_over_all_hidden_tokens(tiny_bert, corpus):
     encoder, tokenizer = load_encoder(str(tiny_bert), "avg")
     tokenizer.mask_token = MASK
-    corpus = load_corpus(TextFile(text_file), tokenizer, 16)
     z = torch.randn(2, 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     totals, counts = torch.tensor([3.0, 5.0], dtype=torch.float64), torch.tensor([2, 9])
 

@@ -5,14 +5,13 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer, make_sentences
+from conftest import build_transformer, make_sentences
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.loading import load_saved
-from dystress_text.errors import UserError
 from dystress_text.export.__main__ import main as export
 
 SENTENCES = [*make_sentences(7), " ".join(["cat"] * 100)]  # the last one is longer than the 40 positions
@@ -100,24 +99,3 @@ def test_a_kept_head_is_part_of_the_model_everywhere(family, pooler, normalize, 
         assert "follows a mean over the tokens; native and onnx can hold it" in capsys.readouterr().err
     next((tmp_path / "out").glob("*_Dense/model.safetensors")).unlink()
     close(load_saved(tmp_path / "out")[0].encode(SENTENCES, its_tokenizer), expected)  # from the .bin file
-
-
-class Shell:
-    """What a pickle can run."""
-
-    def __reduce__(self):
-        return open, ("ran", "w")
-
-
-def test_a_damaged_head_or_one_that_runs_code_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with_head().save(tmp_path / "out", build_tokenizer())
-    weights = tmp_path / "out" / "2_Dense" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:40])
-    for _ in range(2):
-        with pytest.raises(UserError, match="cannot load") as caught:
-            load_saved(tmp_path / "out")
-        assert "\n" not in str(caught.value)
-        weights.unlink(missing_ok=True)
-        torch.save({"linear.weight": Shell()}, weights.with_name("pytorch_model.bin"))
-    assert not (tmp_path / "ran").exists()

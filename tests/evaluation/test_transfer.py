@@ -1,5 +1,6 @@
 """Transfer tasks against a literal nested loop over scikit-learn's folds, and their dev accuracies while training."""
 
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -7,13 +8,26 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 from sklearn.model_selection import StratifiedKFold
-from transfer_cases import MINI, TASKS, bag_of_words
 
 from dystress_text.errors import ParameterError
+from dystress_text.evaluation.catalogue import MINI_TRANSFER_TASKS, TRANSFER_TASKS
 from dystress_text.evaluation.classifier import L2_VALUES, RECIPES, Subset, fit
 from dystress_text.evaluation.evaluators import transfer_evaluator
 from dystress_text.evaluation.readers import Labelled
 from dystress_text.evaluation.transfer import dev_accuracy, evaluate_transfer, features
+from dystress_text.files.places import EMBEDDED
+
+MINI = EMBEDDED / "senteval"
+TASKS = {task.name: task for task in (*TRANSFER_TASKS, *MINI_TRANSFER_TASKS)}
+
+
+def bag_of_words(sentences, dim=48):
+    """Hashed words, so that the tasks can be learnt."""
+    vectors = torch.zeros(len(sentences), dim)
+    for row, sentence in zip(vectors, sentences, strict=True):
+        for word in sentence.lower().split():
+            row[zlib.crc32(word.encode()) % dim] += 1
+    return vectors
 
 
 def fit_one(x, y, classes, train, held_out, l2, recipe):

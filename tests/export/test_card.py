@@ -6,7 +6,6 @@ import pytest
 from conftest import build_transformer
 from huggingface_hub import ModelCard
 
-from dystress_text import train
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.export.card import CARD, describe_base, write_card
 
@@ -115,11 +114,3 @@ def test_the_base_is_its_name_and_what_its_card_states(tmp_path):
     (base / "README.md").write_text("---\nlicense: [\n---\n")
     assert describe_base(str(base))["license"] is None
     assert describe_base("no/such-model") == {"name": "no/such-model", "on_hub": True, "license": None}
-
-
-def test_training_leaves_the_card(flags, tmp_path):
-    assert train.main(flags) == 0
-    text = (tmp_path / "out" / CARD).read_text()
-    assert "| steps | 6 |" in text
-    assert "sentences.txt, the user's own" in text
-    assert str(tmp_path) not in text

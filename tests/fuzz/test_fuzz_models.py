@@ -2,19 +2,18 @@
 
 import io
 import json
-import os
 import pickle
 import shutil
 
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer
-from fuzz_cases import ODD_VALUES, accepted, deep, inputs, spoiled, spoiled_value
+from fuzz_cases import ODD_VALUES, Harm, accepted, deep, inputs, spoiled, spoiled_value
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.loading import load_encoder
+from dystress_text.encoders.loading import load_encoder, load_saved
 from dystress_text.errors import UserError
 from dystress_text.evaluation.embedder import load_model
 from dystress_text.simcse.settings import TextSettings
@@ -45,21 +44,12 @@ def loaders(place):
         lambda: load_encoder(str(place), "avg"),
         lambda: load_model(str(place), None)[0](["a cat", "a dog ran"]),
         lambda: load_start(TextSettings(model_name_or_path=str(place))).model,
+        lambda: load_saved(place)[0],
     ]
 
 
 def change(file, **entries):
     file.write_text(json.dumps(json.loads(file.read_text()) | entries))
-
-
-class Harm:
-    """Unpickled, it makes a folder."""
-
-    def __init__(self, canary):
-        self.canary = str(canary)
-
-    def __reduce__(self):
-        return os.mkdir, (self.canary,)
 
 
 @inputs(50)
@@ -114,15 +104,19 @@ def test_modules_of_another_kind_and_elsewhere(entry, copied, tmp_path, monkeypa
     assert not canary.exists()
 
 
-@pytest.mark.parametrize("how", ["torch", "pickle"])
-def test_weights_that_are_a_pickle(how, copied, tmp_path):
-    canary = tmp_path / "canary"
-    (copied / "model.safetensors").unlink()
-    if how == "torch":
-        torch.save({"embeddings.word_embeddings.weight": Harm(canary)}, copied / "pytorch_model.bin")
+@pytest.mark.parametrize("how", ["torch", "pickle", "pickle of the head", "damaged head"])
+def test_weights_that_are_a_pickle_or_damaged(how, copied, tmp_path):
+    canary, place = tmp_path / "canary", copied / "2_Dense" if "head" in how else copied
+    weights = place / "model.safetensors"
+    if how == "damaged head":
+        weights.write_bytes(weights.read_bytes()[:40])
     else:
+        weights.unlink()
+        torch.save({"linear.weight": Harm(canary)}, place / "pytorch_model.bin")
+    if how == "pickle":
         (copied / "pytorch_model.bin").write_bytes(pickle.dumps(Harm(canary)))
-    for load in loaders(copied):
-        with pytest.raises(UserError, match="cannot load"):
+    for load in loaders(copied)["head" in how :]:
+        with pytest.raises(UserError, match="cannot load") as caught:
             load()
+        assert "\n" not in str(caught.value)
     assert not canary.exists()

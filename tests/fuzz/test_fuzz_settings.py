@@ -1,4 +1,4 @@
-"""Settings that nobody thought of: command lines. What is wrong with them is one line of ours."""
+"""Command lines that nobody thought of: what is wrong with them is one line of ours, and a token is on no line."""
 
 import json
 
@@ -7,6 +7,7 @@ from fuzz_cases import accepted, inputs
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dystress_text import train
 from dystress_text.cli.command_line import exit_code
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.simcse.arguments import FLAGS, REPLACED, parse
@@ -67,3 +68,18 @@ def test_a_token_is_no_setting_and_is_not_printed(word, token, capsys, monkeypat
     shown = capsys.readouterr()
     assert "dystress train: error: " in shown.err
     assert token not in shown.out + shown.err
+
+
+def test_a_run_does_not_tell_its_token(flags, tmp_path, monkeypatch, capfd):
+    """On no line that is printed, and in no file."""
+    token = "hf_" + "aB3dE5" * 6
+    monkeypatch.setenv("HF_TOKEN", token)
+    monkeypatch.setenv("HUGGING_FACE_HUB_TOKEN", token)
+    monkeypatch.chdir(tmp_path)
+    assert train.main([*flags, "--max_steps=2", "--save_steps=1", "--report_to=tensorboard"]) == 0
+    shown = capfd.readouterr()
+    assert "sentences/s" in shown.out
+    assert token not in shown.out + shown.err
+    written = b"".join(path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file())
+    assert len(written) > 10_000
+    assert token.encode() not in written

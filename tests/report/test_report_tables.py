@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from figure_texts import error_of
 from scipy import stats
 from sweep_runs import write_run
 
@@ -136,8 +137,7 @@ def test_a_model_that_is_no_run_stands_beside_the_runs(sweep, tmp_path, monkeypa
     assert printed(tmp_path / "runs.jsonl") == text
     assert "base, cls" in printed(tmp_path)  # of a folder of models
     assert "of-the-hub" in printed(".")
-    assert main([".", "--format=html"]) == 2
-    assert "a page shows runs, and there is none" in capsys.readouterr().err
+    assert "a page shows runs, and there is none" in error_of(capsys, ".", "--format=html", main=main)
 
 
 def test_what_a_reader_must_know_is_said_in_each_style(sweep, printed):
@@ -213,8 +213,4 @@ def test_what_cannot_be_reported_is_refused_in_a_line(tmp_path, monkeypatch, spo
     write_run(tmp_path / "a", CONSTANT, 1, 70.0)
     if spoil:
         spoil(tmp_path / words.split()[-1])
-    assert main(words.split()) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("dystress report: error: ")
-    assert message in error
-    assert error.count("\n") == 1
+    assert message in error_of(capsys, *words.split(), main=main)

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from figure_texts import error_of
 from sweep_runs import record_of
 
 from dystress_text.errors import UserError
@@ -174,10 +175,7 @@ def test_a_grid_is_on_top_of_the_preset_that_is_named():
 )
 def test_what_cannot_be_is_refused_before_anything_runs(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(words.split()) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"dystress sweep: error: {message}")
-    assert error.count("\n") == 1
+    assert error_of(capsys, *words.split(), main=main).startswith(f"dystress sweep: error: {message}")
     assert os.listdir(tmp_path) == []
 
 

@@ -15,9 +15,7 @@ from dystress_text.core.diagnosis import BINS
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.evaluation.sts import score_vectors
-from dystress_text.simcse.arguments import parse
 from dystress_text.train import main
-from dystress_text.training.build_loss import build_temperature
 
 
 @pytest.mark.usefixtures("with_pictures")
@@ -36,6 +34,9 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
         assert said in printed
     assert [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()] == [3, 3, 6, 6]
     assert "<h2>Similarities and temperature</h2>" in (out / "report.html").read_text()
+    card = (out / "README.md").read_text()
+    assert all(said in card for said in ("| steps | 6 |", "sentences.txt, the user's own"))
+    assert str(tmp_path) not in card
     assert len({path.stat().st_mode for path in out.iterdir() if path.is_file()}) == 1  # others may read the model
 
     pairs = read_sts_benchmark(data_dir / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv")
@@ -104,15 +105,6 @@ def test_an_encoder_without_dropout_is_refused_unless_given_some(flags, tmp_path
     assert main(modern) == 2
     assert "--dropout" in capsys.readouterr().err
     assert main([*modern, "--dropout=0.1"]) == 0
-
-
-def test_a_schedule_swings_over_the_run():
-    temperature = build_temperature(parse(["--temperature=scheduled"]).loss)
-    seen = []
-    for fraction in (0.0, 0.1, 0.2, 0.5):
-        temperature.advance(epoch=0.0, run_fraction=fraction)
-        seen.append(float(temperature(torch.zeros(()))))
-    assert seen == pytest.approx([0.07, 0.05, 0.07, 0.05])
 
 
 BAD = [  # one of each kind

@@ -57,6 +57,16 @@ def snapshot(folder):
     return {path: (status.st_mode, status.st_size, status.st_mtime_ns) for path, status in found.items()}
 
 
+class Harm:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, canary):
+        self.canary = str(canary)
+
+    def __reduce__(self):
+        return os.mkdir, (self.canary,)
+
+
 @st.composite
 def changed(draw, parts, odd):
     """A list with a few parts taken out, doubled, moved, or replaced by odd ones."""

@@ -4,8 +4,6 @@ import base64
 import hashlib
 import importlib
 import json
-import os
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,12 +32,6 @@ def hub_server():
     files, faults = {}, {}
 
     class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self):
-            self._answer(body=False)
-
-        def do_GET(self):
-            self._answer(body=True)
-
         def do_POST(self):
             """Facts about the paths of a data set that are asked for, or a step of an upload of a model."""
             path, body = self.path.split("?")[0], self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -57,7 +49,7 @@ def hub_server():
                 return self._json({"files": modes})
             if "/commit/" in path:
                 if faults["commit"] != 200:
-                    return self._reply(faults["commit"], f"no, {faults['token']}".encode(), True)
+                    return self._reply(faults["commit"], f"no, {faults['token']}".encode())
                 entries = [json.loads(line) for line in body.splitlines()]
                 files[path.split("/commit/")[0].removeprefix("/api/")] = {
                     entry["value"]["path"]: base64.b64decode(entry["value"]["content"])
@@ -69,26 +61,28 @@ def hub_server():
                 )
             return self._json({"errors": [], "warnings": []})  # of a card's head
 
-        def _answer(self, body):
+        def do_GET(self):
             if "status" in faults:
-                return self._reply(faults["status"], b"no", body)
+                return self._reply(faults["status"], b"no")
             for key, contents in files.items():
                 name, kind = key.removeprefix("models/"), "models" if key.startswith("models/") else "datasets"
                 api = f"/api/{kind}/{name}"
                 if self.path.startswith(f"{api}/tree/"):
-                    return self._reply(200, json.dumps(entries_of(contents)).encode(), body)
+                    return self._reply(200, json.dumps(entries_of(contents)).encode())
                 if self.path.startswith(api):
                     info = {"id": name, "sha": "1" * 40, "siblings": [{"rfilename": n} for n in contents]}
-                    return self._reply(200, json.dumps(info).encode(), body)
+                    return self._reply(200, json.dumps(info).encode())
                 page = f"/{name}/" if kind == "models" else f"/datasets/{name}/"
                 if self.path.startswith(page):
                     file = self.path.removeprefix(f"{page}resolve/").partition("/")[2]  # behind the revision
                     if file in contents:
-                        return self._file(contents[file], body)
-                    return self._reply(404, b"no", body, error="EntryNotFound")
-            return self._reply(404, b"no", body)
+                        return self._file(contents[file])
+                    return self._reply(404, b"no", error="EntryNotFound")
+            return self._reply(404, b"no")
 
-        def _file(self, content, body):
+        do_HEAD = do_GET
+
+        def _file(self, content):
             start = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")[0])
             self.send_response(206 if "Range" in self.headers else 200)
             self.send_header("X-Repo-Commit", "1" * 40)
@@ -98,7 +92,7 @@ def hub_server():
             self.send_header("Accept-Ranges", "bytes")
             self.send_header("Content-Length", str(len(content) - start))
             self.end_headers()
-            if body:
+            if self.command == "GET":
                 faults.setdefault("starts", []).append(start)
                 sent = content.replace(b"one", b"two") if faults.get("swap") else content
                 if faults.pop("cut", False):
@@ -109,9 +103,9 @@ def hub_server():
                 self.wfile.write(sent[start:])
 
         def _json(self, content):
-            self._reply(200, json.dumps(content).encode(), True)
+            self._reply(200, json.dumps(content).encode())
 
-        def _reply(self, status, content, body, error=None):
+        def _reply(self, status, content, error=None):
             self.send_response(status)
             if error is not None:
                 self.send_header("X-Error-Code", error)
@@ -119,7 +113,7 @@ def hub_server():
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            if body:
+            if self.command != "HEAD":
                 self.wfile.write(content)
 
         def log_message(self, *_):
@@ -130,14 +124,6 @@ def hub_server():
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield address, files, faults
     server.shutdown()
-
-
-def hub_environment(address: str, home: Path) -> dict[str, str]:
-    """The environment of a program that shall use the server."""
-    return {
-        **os.environ, "HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home), "NO_PROXY": "*",
-        "HF_HUB_DISABLE_XET": "1", "HF_HUB_ETAG_TIMEOUT": "5", "HF_HUB_DOWNLOAD_TIMEOUT": "5",
-    }  # fmt: skip
 
 
 @contextmanager
@@ -152,7 +138,11 @@ def with_hub(address: str, home: Path, **more: str) -> Iterator[None]:
     read = (huggingface_hub.constants, datasets.config)
     before = [dict(vars(module)) for module in read]
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (hub_environment(address, home) | more).items():
+        environment = {
+            "HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(home), "NO_PROXY": "*",
+            "HF_HUB_DISABLE_XET": "1", "HF_HUB_ETAG_TIMEOUT": "5", "HF_HUB_DOWNLOAD_TIMEOUT": "5",
+        }  # fmt: skip
+        for name, value in (environment | more).items():
             patch.setenv(name, value)
         patch.setattr(huggingface_hub.hf_api.api, "endpoint", address)
         hub_reachable.cache_clear()
@@ -164,15 +154,3 @@ def with_hub(address: str, home: Path, **more: str) -> Iterator[None]:
             hub_reachable.cache_clear()
             for module, values in zip(read, before, strict=True):
                 vars(module).update(values)
-
-
-@contextmanager
-def without_network() -> Iterator[None]:
-    """No host name has an address; a resolver that has no network may take half a minute to say so."""
-
-    def resolve(host: str, *_: object, **__: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, f"{host}: Name or service not known")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(socket, "getaddrinfo", resolve)
-        yield

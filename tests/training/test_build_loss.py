@@ -17,6 +17,7 @@ from dystress_text.core import (
     InfoNCELoss,
     NTXentLoss,
     RINCELoss,
+    ScheduledTemperature,
     ShiftedCosineTemperature,
     SigLIPLoss,
     TeMoTemperature,
@@ -49,6 +50,7 @@ def built(**options):
     [
         ({}, InfoNCELoss, ShiftedCosineTemperature, {"tau_min": 0.05, "tau_max": 0.07}),
         ({"temp": 0.1, "objective": "ntxent"}, NTXentLoss, ConstantTemperature, {"tau": 0.1}),
+        ({"temperature": "scheduled"}, InfoNCELoss, ScheduledTemperature, {"half_period": 0.1, "unit": "run"}),
         ({"rule": "hcl", "beta": 0.5, "temp": 0.5}, InfoNCELoss, HardNegativeRule, {"beta": 0.5, "tau": 0.5}),
         ({"rule": "adnce", "mu": 0.7, "sigma": 0.5}, InfoNCELoss, ADNCERule, {"mu": 0.7, "sigma": 0.5}),
         ({"temperature": "temo", "alpha": 0.05}, InfoNCELoss, TeMoTemperature, {"tau_0": 0.01, "alpha": 0.05}),

@@ -1,7 +1,6 @@
 """Checkpoints: a resumed run is the run, another run is refused, and no file of one can run code."""
 
 import json
-import os
 import pickle
 import random
 import shutil
@@ -9,6 +8,7 @@ import shutil
 import pytest
 import torch
 from conftest import reset_accelerator
+from fuzz_cases import Harm
 from safetensors.torch import load_file
 from trainer_cases import equal, log_of, make_task, run, weights
 
@@ -99,16 +99,6 @@ def refused(flags, capsys):
     last = said.strip().splitlines()[-1]
     assert last.startswith("dystress train: error: --resume_from_checkpoint: ")
     return last
-
-
-class Harm:
-    """Makes a folder where it is unpickled."""
-
-    def __init__(self, canary):
-        self.canary = str(canary)
-
-    def __reduce__(self):
-        return os.mkdir, (self.canary,)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Image sets by name and path: their images, labels, variants; and what is said where there are none."""
+"""Image sets by name and path: images, labels, variants, long tails; and what is said where there are none."""
+
+import hashlib
+import io
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +14,7 @@ from dystress_text.errors import DataError, ParameterError
 from dystress_text.files.prepared_data import Manifest, write_manifest
 from vision.data.images import KNOWN_MEAN_STD, ImageSet, mean_std
 from vision.data.loading import load_images
-from vision.data.long_tail import long_tail_indices
+from vision.data.long_tail import long_tail_counts, long_tail_indices
 from vision.data.shapes import make_shapes
 
 
@@ -78,19 +81,19 @@ def test_corrupt_images_stop_or_are_counted(tmp_path):
     assert found.labels.tolist() == [0, 0, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("classes", "message"),
-    [({"a": [1, 2], "b": []}, "b is a class without images"),
-     ({"a": [1, 2], ".": [1]}, "images next to class folders")],
-)  # fmt: skip
-def test_bad_folders_are_one_line(tmp_path, classes, message):
-    write_folder(tmp_path, classes)
-    with pytest.raises(DataError, match=message) as caught:
-        load_images(str(tmp_path))
-    assert "\n" not in str(caught.value)
-
-
-def test_what_is_not_there_is_named(tmp_path):
+def test_bad_folders_and_names_are_one_line(tmp_path):
+    pq.write_table(pa.table({"img": [{"bytes": b"broken"}] * 2, "label": [0, 1]}), broken := io.BytesIO())
+    write_folder(tmp_path / "empty", {"a": [1, 2], "b": []})
+    write_folder(tmp_path / "mixed", {"a": [1, 2], ".": [1]})
+    for name, content in (("cut", b"PAR1 nothing"), ("pixels", broken.getvalue())):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train-0.parquet").write_bytes(content)
+    for name, message in (
+        ("empty", "b is a class without images$"), ("mixed", "images next to class folders.*$"),
+        ("cut", r"train-0\.parquet is damaged.*$"), ("pixels", r"train-0\.parquet, row 0 cannot be decoded.*$"),
+    ):  # fmt: skip
+        with pytest.raises(DataError, match=message):
+            load_images(str(tmp_path / name))
     with pytest.raises(ParameterError, match=r"dataset: 'cifar11' .* known are cifar10, "):
         load_images("cifar11")
     with pytest.raises(ParameterError, match=r"dystress prepare cifar10"):
@@ -98,16 +101,6 @@ def test_what_is_not_there_is_named(tmp_path):
     write_folder(tmp_path / "folder", {"a": [1, 2]})
     with pytest.raises(ParameterError, match="has no test split"):
         load_images(str(tmp_path / "folder"), "test")
-
-
-def test_bad_parquet_is_named(tmp_path):
-    path = tmp_path / "train-0.parquet"
-    path.write_bytes(b"PAR1 nothing")
-    with pytest.raises(DataError, match=r"train-0\.parquet is damaged"):
-        load_images(str(tmp_path))
-    pq.write_table(pa.table({"img": [{"bytes": b"broken"}] * 2, "label": [0, 1]}), path)
-    with pytest.raises(DataError, match=r"train-0\.parquet, row 0 cannot be decoded"):
-        load_images(str(tmp_path))
 
 
 def test_mean_and_std():
@@ -122,7 +115,39 @@ def test_mean_and_std():
 
 def test_drawn_shapes_follow_seed_and_split():
     first = make_shapes("train", 3, 5).images
-    assert torch.equal(first, make_shapes("train", 3, 5).images)
-    assert not torch.equal(first, make_shapes("train", 4, 5).images)
-    assert not torch.equal(first, make_shapes("test", 3, 5).images)
+    for split, seed in (("train", 3), ("train", 4), ("test", 3)):
+        assert torch.equal(first, make_shapes(split, seed, 5).images) == ((split, seed) == ("train", 3))
     assert torch.equal(load_images("shapes", "test").images, make_shapes("test").images)
+
+
+# long-tailed subsets: exact counts, and a choice that never changes
+
+
+@pytest.mark.parametrize(
+    ("n_max", "classes", "ratio", "total"),
+    [(5000, 10, 0.01, 12_406), (500, 100, 0.01, 10_847), (100, 2, 0.29, 129)],
+)
+def test_totals_are_those_of_the_paper(n_max, classes, ratio, total):
+    """And the floor is that of the formula, where floats make 28.999... of 100 * 0.29."""
+    counts = long_tail_counts(n_max, classes, ratio)
+    assert (counts[0], counts[-1], sum(counts)) == (n_max, round(n_max * ratio), total)
+
+
+@pytest.mark.parametrize(
+    ("images", "classes", "ratio", "seed", "checksum"),
+    [(50_000, 10, 0.01, 0, "80ff317560e7170425dac3f73b121b8d385a22b1342de4f279268a2133725c71"),
+     (2_000, 10, 0.1, -5, "3ddb24b04b70e2b1ca18789f954f63fae6bf729fe639801f94116d4b0a305b7e")],
+)  # fmt: skip
+def test_the_choice_never_changes(images, classes, ratio, seed, checksum):
+    """It is integers and SHA-256, the same on every machine."""
+    indices = long_tail_indices((np.arange(images) % classes).astype(">u2"), ratio, seed)
+    assert hashlib.sha256(indices.astype("<i8").tobytes()).hexdigest() == checksum
+
+
+def test_ratios_nest_and_the_smallest_class_is_the_measure():
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(4), 50))
+    assert set(long_tail_indices(labels, 0.1, 3).tolist()) < set(long_tail_indices(labels, 0.5, 3).tolist())
+    few = np.array([0] * 3 + [1] * 10)
+    assert np.bincount(few[long_tail_indices(few, 0.5)]).tolist() == [3, 1]
+    with pytest.raises(DataError, match="no image of the last class"):
+        long_tail_counts(99, 10)

@@ -1,4 +1,4 @@
-"""Pictures that stay encoded: crops of the whole picture, parquet files of any size, damage in a large set."""
+"""Image files as RGB, and what is said of broken ones; crops of whole pictures, parquet files of any size."""
 
 import io
 
@@ -8,13 +8,15 @@ import torch
 from PIL import Image
 from vision_cases import encoded, write_parquet
 
+from dystress_text.errors import DataError
 from vision.data.crops import RandomCrop, draw_box
-from vision.data.decoding import decode, resized
+from vision.data.decoding import decode, image_size, resized
 from vision.data.images import ImageSet
 from vision.data.loading import load_images
 from vision.data.pictures import Pictures
 
 CROP = RandomCrop(224)
+RED, WHITE = (255, 0, 0), (255, 255, 255)
 
 
 def photo(height=375, width=500, seed=0, kind="JPEG", mode="RGB"):
@@ -24,13 +26,6 @@ def photo(height=375, width=500, seed=0, kind="JPEG", mode="RGB"):
     image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
     image = Image.fromarray(np.clip(np.asarray(image) + chance.normal(0, 8, (height, width, 3)), 0, 255).astype("u1"))
     return encoded(image.convert(mode), kind, quality=90)
-
-
-def photos(folder, count=6):
-    paths = [folder / f"{i}.jpg" for i in range(count)]
-    for i, path in enumerate(paths):
-        path.write_bytes(photo(120 + 10 * i, 160, seed=i))
-    return ImageSet(None, Pictures(paths, np.arange(count)), torch.arange(count) % 2, ("a", "b"), "photos", None, 256)
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("JPEG", "RGB"), ("JPEG", "L"), ("PNG", "RGBA"), ("JPEG", "CMYK")])
@@ -48,8 +43,10 @@ def test_crops_equal_pillows_box_by_box(kind, mode):
 
 
 def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
-    images = photos(tmp_path)
-    crop = RandomCrop(32)
+    paths, crop = [tmp_path / f"{i}.jpg" for i in range(6)], RandomCrop(32)
+    for i, path in enumerate(paths):
+        path.write_bytes(photo(120 + 10 * i, 160, seed=i))
+    images = ImageSet(None, Pictures(paths, np.arange(6)), None, (), "photos", None, 256)
     whole = images.crops(np.arange(6), [(crop, 2)], (1, 5))[0]
     assert whole.shape == (6, 2, 3, 32, 32)
     assert torch.equal(images.crops(np.array([4, 0]), [(crop, 2)], (1, 5))[0], whole[[4, 0]])
@@ -84,3 +81,51 @@ def test_parquet_files(shards):
     assert part.batch(np.array([1, 0]))[:, 0, 0, 0].tolist() == [0, 51]
     assert part.pictures[0][1].endswith("train-00000-of-00003.parquet to train-00002-of-00003.parquet, row 5")
     assert part.checksum() != found.checksum() == load_images(str(shards)).checksum()
+
+
+# what files hold
+
+
+def colour(content):
+    image = decode(content)
+    assert (image.mode, image.size) == ("RGB", (6, 4))
+    return image.getpixel((2, 1))
+
+
+def test_rgb_keeps_places_and_channels():
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
+    assert np.array_equal(np.asarray(decode(encoded(Image.fromarray(pixels)))), pixels)
+    assert image_size(encoded(Image.fromarray(pixels))) == (4, 6)
+
+
+@pytest.mark.parametrize("deep", [0, 300, 65_535])
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_16_bits_keep_their_upper_8(deep, kind):
+    image = Image.fromarray(np.full((4, 6), deep, dtype=np.uint16))
+    assert colour(encoded(image, kind)) == (deep >> 8,) * 3
+
+
+@pytest.mark.parametrize(("alpha", "expected"), [(255, RED), (0, WHITE), (128, (255, 127, 127))])
+def test_transparent_pixels_lie_on_white(alpha, expected):
+    assert colour(encoded(Image.new("RGBA", (6, 4), (*RED, alpha)))) == expected
+
+
+@pytest.mark.parametrize("limit", [60, 100])  # above twice the limit Pillow raises, below it warns
+def test_decompression_bombs(monkeypatch, limit):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
+    content = encoded(Image.new("RGB", (15, 10)))
+    for read in (decode, image_size):
+        with pytest.raises(DataError, match="row 3 has more pixels than Pillow's limit"):
+            read(content, "row 3")
+
+
+def test_missing_and_cut_files_text_and_fractions(tmp_path):
+    with pytest.raises(DataError, match=r"nowhere\.png"):
+        decode(tmp_path / "nowhere.png")
+    whole = encoded(Image.effect_noise((64, 64), 50), "JPEG")
+    with pytest.raises(DataError, match=r"row 3 cannot be decoded: .*truncated"):
+        decode(whole[: len(whole) // 2], "row 3")
+    with pytest.raises(DataError, match="not an image"):
+        decode(b"not an image at all")
+    with pytest.raises(DataError, match="range of its pixels is unknown"):
+        decode(encoded(Image.new("F", (6, 4), 0.5), "TIFF"))

@@ -36,13 +36,6 @@ def data(monkeypatch):
     return sets
 
 
-def fails(capsys, *arguments):
-    assert main([str(argument) for argument in arguments]) == 2
-    line = capsys.readouterr().err.strip().split("\n")[-1]
-    assert line.startswith("evaluate.py: error: ")
-    return line
-
-
 def test_everything_of_two_encoders(model, data, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")  # so the GPU is left alone
@@ -80,11 +73,16 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys, monkeypatch):
 
 
 def test_what_cannot_be_is_one_line(model, data, tmp_path, capsys):
-    base = [f"--model={model}", "--dataset=colours", f"--output={tmp_path / 'r.json'}"]
-    assert "--k: 200 neighbours of a bank of 48 images; give 1 to 48" in fails(capsys, *base)
-    assert "is not a saved image encoder" in fails(capsys, f"--model={tmp_path}", "--dataset=colours")
     (tmp_path / "file").write_text("")
-    assert "--output: cannot write" in fails(capsys, *base[:2], "--k=5", f"--output={tmp_path / 'file' / 'r.json'}")
+    for flags, message in (
+        ([], "--k: 200 neighbours of a bank of 48 images; give 1 to 48"),
+        ([f"--model={tmp_path}"], "is not a saved image encoder"),
+        (["--k=5", f"--output={tmp_path / 'file' / 'r.json'}"], "--output: cannot write"),
+    ):
+        assert main([f"--model={model}", "--dataset=colours", *flags]) == 2
+        line = capsys.readouterr().err.strip().split("\n")[-1]
+        assert line.startswith("evaluate.py: error: ")
+        assert message in line
 
 
 def test_the_papers_figures_stand_in_a_column_of_their_own(data, tmp_path, capsys):

@@ -17,14 +17,13 @@ def lattice(n, m, seed=0):
     return x[:n], torch.randint(3, (n,), generator=generator), x[n:], None
 
 
-@pytest.fixture(params=[None, 7], ids=["one block", "blocks of 7"])
+@pytest.fixture(params=[None, 7], ids=["one block", "blocks of 7"], autouse=True)
 def blocks(request, monkeypatch):
     if request.param is not None:
         monkeypatch.setattr(knn, "QUERIES", request.param)
         monkeypatch.setattr(knn, "BANK", request.param)
 
 
-@pytest.mark.usefixtures("blocks")
 def test_cosine_equals_scikit_learn_with_these_weights():
     bank, labels, queries, _ = clouds(300, 100, seed=1)
     theirs = KNeighborsClassifier(
@@ -35,7 +34,6 @@ def test_cosine_equals_scikit_learn_with_these_weights():
     assert (mine == torch.mode(labels).values).float().mean() < 0.5
 
 
-@pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("k", [1, 2, 10])
 @pytest.mark.parametrize("draw", [clouds, lattice])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

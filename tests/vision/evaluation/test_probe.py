@@ -13,16 +13,12 @@ from vision_cases import clouds
 from vision.evaluation.probe import augmented_probe, linear_probe
 
 
-def with_ones(rows):
-    return np.hstack([rows.double().numpy(), np.ones((len(rows), 1))])
-
-
 def probe_by_hand(seen, y, queries, steps, epochs, batch_size):
     """Softmax regression in fp64 NumPy on the features of each epoch: SGD with momentum 0.9, cosine schedule."""
     theta = velocity = np.zeros((4, queries.shape[1] + 1))
     generator, step = torch.Generator().manual_seed(3), 0
     for epoch in range(epochs):
-        order, x = torch.randperm(len(y), generator=generator).numpy(), with_ones(seen(epoch))
+        order, x = torch.randperm(len(y), generator=generator).numpy(), np.c_[seen(epoch).double(), np.ones(len(y))]
         for start in range(0, steps * batch_size, batch_size):
             rows = order[start : start + batch_size]
             logits = x[rows] @ theta.T
@@ -32,7 +28,7 @@ def probe_by_hand(seen, y, queries, steps, epochs, batch_size):
             velocity = 0.9 * velocity + p.T @ x[rows] / len(rows)
             theta = theta - 0.1 * batch_size / 256 * 0.5 * (1 + math.cos(math.pi * step / (steps * epochs))) * velocity
             step += 1
-    return with_ones(queries) @ theta.T
+    return np.c_[queries.double(), np.ones(len(queries))] @ theta.T
 
 
 @pytest.mark.parametrize("batch_size", [32, 50])

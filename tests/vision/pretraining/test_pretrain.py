@@ -1,39 +1,41 @@
-"""Pre-training through the engine: tasks, the program, resuming, clear errors."""
+"""Pre-training through the engine: tasks, the program, resuming, clear errors, and what it gains."""
 
 import json
+import re
 import shutil
 import signal
 
 import pytest
 import torch
 from conftest import reset_accelerator
+from encoder_cases import colour_images
 from PIL import Image
 from safetensors.torch import load_file
+from vision_cases import write_parquet
 
+from vision import evaluate, train
 from vision.pretraining.task import PretrainTask
 from vision.resnet import load_encoder
-from vision.train import main
 
 SMALL = ["--architecture", "resnet10_narrow", "--stem", "imagenet", "--out_dim", "16", "--train_batch_size", "8",
          "--knn_k", "5", "--mixed_precision", "no"]  # fmt: skip
+FLAGS = ["--architecture=resnet10_narrow", "--stem=imagenet", "--image_size=48", "--train_batch_size=2",
+         "--max_steps=2", "--mixed_precision=no", "--knn_k=2"]  # fmt: skip
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Two classes of 24 and 8 small pictures for training and test."""
-    generator = torch.Generator().manual_seed(0)
-    for split, count in (("train", 24), ("test", 8)):
-        for name, colour in (("red", (200, 40, 40)), ("blue", (40, 40, 200))):
-            (tmp_path / "pictures" / split / name).mkdir(parents=True)
-            for i in range(count // 2):
-                noise = torch.randint(0, 50, (16, 16, 3), generator=generator) + torch.tensor(colour)
-                picture = Image.fromarray(noise.clamp(0, 255).to(torch.uint8).numpy())
-                picture.save(tmp_path / "pictures" / split / name / f"{i}.png")
+    found = colour_images(32, 2)
+    for row, (image, label) in enumerate(zip(found.images, found.labels, strict=True)):
+        place = tmp_path / "pictures" / ("train" if row < 24 else "test") / "ab"[label]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(place / f"{row}.png")
     return tmp_path / "pictures"
 
 
 def run(folder, output, *flags):
-    code = main([*SMALL, "--dataset", str(folder), "--image_size", "16", "--output_dir", str(output), *flags])
+    code = train.main([*SMALL, "--dataset", str(folder), "--image_size", "16", "--output_dir", str(output), *flags])
     reset_accelerator()
     return code
 
@@ -92,21 +94,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one(objective, side, folder, tmp_
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [(["--knn_k", "25"], "--knn_k: 25 neighbours of 24 training images"),
-     (["--grad_cache_chunk", "4"], "--grad_cache_chunk: "),
-     (["--train_batch_size", "1", "--objective", "queue"], "a single image no batch statistics"),
-     (["--key_momentum", "0.5", "--objective", "dcl"], "--key_momentum: objective 'dcl' has none")],
-)  # fmt: skip
-def test_bad_settings_are_one_line(flags, message, folder, tmp_path, capsys):
-    assert run(folder, tmp_path / "out", "--max_steps", "1", *flags) == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said.startswith("train.py: error: ")
-    assert message in said
-    assert not (tmp_path / "out").exists()
-
-
 def test_other_images_are_another_run_and_a_moved_folder_is_not(folder, tmp_path, capsys):
     flags = ["--max_steps", "4", "--save_steps", "2"]
     assert run(folder, tmp_path / "out", *flags) == 0
@@ -117,3 +104,98 @@ def test_other_images_are_another_run_and_a_moved_folder_is_not(folder, tmp_path
     Image.new("RGB", (16, 16), (1, 2, 3)).save(picture)
     assert run(moved, tmp_path / "out", *flags, "--resume_from_checkpoint") == 2
     assert "training data was pictures, 24 images" in capsys.readouterr().err
+
+
+# a folder of one's own: odd pictures, lists of training images, and what is refused
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Photos of 120 x 100, of two classes: in gray, CMYK, colours and with a palette."""
+    for split in ("train", "test"):
+        for name, modes in (("cat", ("L", "CMYK", "RGB")), ("dog", ("RGB", "RGB", "P"))):
+            (tmp_path / "photos" / split / name).mkdir(parents=True)
+            for number, mode in enumerate(modes):
+                photo = Image.effect_noise((120, 100), 60).convert("RGB").convert(mode)
+                photo.save(tmp_path / "photos" / split / name / f"{number}.{'png' if mode == 'P' else 'jpg'}")
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def said_by(capsys, photos):
+    """What a program says, and its last line of errors, which begins with its name; training writes to out/."""
+
+    def said_by(*flags, program=train):
+        own = [f"--output_dir={photos.parent / 'out'}", *FLAGS] if program is train else []
+        code = program.main([f"--dataset={photos}", *own, *flags])
+        reset_accelerator()
+        said = capsys.readouterr()
+        line = said.err.strip().split("\n")[-1]
+        assert (code, line.startswith(f"{program.__name__.split('.')[1]}.py: error: ")) in ((0, False), (2, True))
+        return line if code else said.out
+
+    return said_by
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [(["--knn_k=25"], "--knn_k: 25 neighbours of 6 "), (["--grad_cache_chunk=4"], "--grad_cache_chunk: "),
+     (["--train_batch_size=1", "--objective=queue"], "a single image no batch statistics"),
+     (["--key_momentum=0.5", "--objective=dcl"], "--key_momentum: objective 'dcl' has none")],
+)  # fmt: skip
+def test_bad_settings_are_one_line(flags, message, photos, said_by):
+    assert message in said_by(*flags)
+    assert not (photos.parent / "out").exists()
+
+
+def test_a_listed_choice_is_on_record_and_evaluated(photos, said_by, capsys):
+    listed, out = photos.parent / "tail.txt", photos.parent / "out"
+    listed.write_text("train/cat/0.jpg 7\ntrain/cat/1.jpg 7\ntrain/dog/2.png 3\n")
+    words = "listed in tail.txt, 3 images"
+    assert f"3 images of photos ({words}), 2 classes" in said_by(f"--train_list={listed}")
+    assert json.loads((out / "run.json").read_text())["data"]["variant"] == words
+    assert words in (out / "report.html").read_text()
+    assert evaluate.main([f"--model={out}", "--tasks=knn", "--k=2"]) == 0
+    assert f"photos ({words}), 6 test images" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [("train/cat/0.jpg\ntrain/cow/1.jpg 3\ncat/9.jpg", "2 files that .*train does not have.* train/cow/1.jpg"),
+     ("\n \n", "names: none"), ("\udcff", "cannot be read"), (None, "cannot be read: .*No such file"),
+     ("dog/0.jpg", "one image only")],
+)  # fmt: skip
+def test_lists_that_cannot_be_used_are_one_line(lines, message, photos, said_by):
+    listed = photos.parent / "list.txt"
+    if lines is not None:
+        listed.write_text(lines, errors="surrogateescape")
+    assert re.search(message, said_by(f"--train_list={listed}"))
+
+
+def test_truncated_photos_and_lists_for_other_data_are_one_line(photos, said_by):
+    write_parquet(photos.parent / "shards" / "train-0.parquet", [1, 2], [0, 1])
+    for data in ("shapes", photos.parent / "shards"):
+        assert "--train_list: " in said_by(f"--dataset={data}", "--train_list=list.txt")
+    path = photos / "train" / "dog" / "1.jpg"
+    path.write_bytes(path.read_bytes()[:900])
+    assert re.search(r"1\.jpg cannot be decoded: .*truncated.*skip_corrupt", said_by())
+
+
+def test_one_class_trains_and_is_not_evaluated(photos, said_by):
+    for split in ("train", "test"):
+        shutil.rmtree(photos / split / "cat")
+    assert "trained" in said_by()
+    assert "are of one class" in said_by(f"--model={photos.parent / 'out'}", program=evaluate)
+
+
+@pytest.mark.slow(40)
+def test_the_quickstart_gains_fifteen_points(tmp_path):
+    output = str(tmp_path / "out")
+    assert train.main(["--preset", "quickstart", "--seed", "1", "--output_dir", output]) == 0
+    reset_accelerator()
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["trained"]["knn20"] >= record["untrained"]["knn20"] + 15
+    assert record["train_seconds"] < 300  # two minutes on two free cores; a busy machine is allowed more
+    assert evaluate.main(["--model", output, "--tasks", "knn", "--k=20"]) == 0  # the line that training ends with
+    found = json.loads((tmp_path / "out" / "vision-shapes.json").read_text())["results"][output]["knn"]
+    assert found["20-NN"]["top1"] == pytest.approx(record["trained"]["knn20"], abs=1e-9)

@@ -1,0 +1,101 @@
+"""What settings make: each preset's objective, optimisers, a step. tests/test_paper_rows.py has presets' numbers."""
+
+import warnings
+from dataclasses import fields
+from types import SimpleNamespace
+
+import pytest
+import spec_formulas as spec
+import torch
+from meta_cases import META, leave_autocast_out, step, to_meta
+from torch import nn
+from vision_cases import ONE_PROCESS
+
+from dystress_text.errors import ParameterError
+from dystress_text.training.accelerator import make_accelerator
+from dystress_text.training.settings import EngineSettings
+from vision.pretraining.build_task import make_optimizer, objective_of, prepared
+from vision.pretraining.presets import PRESETS
+from vision.pretraining.run import VisionRun, check_batch
+from vision.pretraining.settings import WITHOUT_TEMPERATURE, VisionLossSettings, VisionSettings
+from vision.train import parse
+
+OPTIONS = {field.name for group in (VisionSettings, VisionLossSettings, EngineSettings) for field in fields(group)}
+
+
+def test_options_exist_and_fit_each_other():
+    for name, preset in PRESETS.items():
+        settings = parse(["--preset", name])
+        assert set(preset.settings) <= OPTIONS, name
+        assert (settings.preset, settings.engine.output_dir) == (name, "out_vision")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # several of the paper's profiles have a falling logit
+            objective_of(settings, ONE_PROCESS)
+        check_batch(settings, settings.engine.train_batch_size, 1)
+
+
+@pytest.mark.parametrize("flags", [["--objective=queue"], ["--preset=cifar10"]])
+def test_one_image_a_process_has_no_batch_statistics(flags):
+    with pytest.raises(ParameterError, match="needs at least 2 images a process"):
+        check_batch(parse(flags), 2, 2)
+    settings = parse([*flags, "--sync_batchnorm=true"])
+    check_batch(settings, 2, 2)
+    with pytest.raises(ParameterError, match="GPUs alone"):
+        prepared(nn.BatchNorm1d(2), settings.vision, SimpleNamespace(num_processes=2, device=torch.device("cpu")))
+
+
+MACL_PRESETS = [name for name, preset in PRESETS.items() if preset.settings.get("objective") == "macl"]
+
+
+@pytest.mark.parametrize("flags", [*(["--preset", name] for name in MACL_PRESETS), ["--objective=macl"]])
+def test_macl_on_images_is_the_loop_over_nt_xents_rows(flags):
+    """On text it is InfoNCE's, which the option asks for."""
+    z1, z2 = torch.randn(2, 7, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    tau = spec.adaptive_tau(z1, z2, 0.1, 0.5, 0.0)
+    for rows_of, more in ((spec.simclr_rows, []), (spec.simcse_rows, ["--rows=infonce"])):
+        expected = spec.mean([spec.macl(*row) for row in spec.logits_of(rows_of(z1, z2), lambda s: tau)])
+        found = objective_of(parse([*flags, *more]), ONE_PROCESS)(z1, z2)
+        assert float(found) == pytest.approx(float(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize(("scaling", "factor"), [("none", 1), ("sqrt", 8), ("linear", 0.25)])
+def test_the_rate_is_scaled_to_the_batch(scaling, factor):
+    vision = VisionSettings(lr_scaling=scaling)
+    optimizer = make_optimizer(nn.Linear(2, 2), EngineSettings(learning_rate=0.075), vision, 64)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.075 * factor)
+
+
+@pytest.mark.parametrize(("eta", "ratio"), [(0.001, 1.0), (0.02, 0.016)])
+def test_lars_against_its_formula(eta, ratio):
+    """You et al., 2017: trust eta |w| / (|g| + d |w|) on kernels and matrices; plain momentum on the rest."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2)).double()
+    engine = EngineSettings(learning_rate=0.5, weight_decay=0.1)
+    optimizer = make_optimizer(
+        net, engine, VisionSettings(optimizer="lars", trust_coefficient=eta, bias_lr_ratio=ratio), batch_size=64
+    )
+    expected = [p.detach().clone() for p in net.parameters()]
+    momentum = [torch.zeros_like(w) for w in expected]
+    for _ in range(3):
+        for i, parameter in enumerate(net.parameters()):
+            g = torch.randn_like(parameter)
+            parameter.grad, w = g.clone(), expected[i]
+            if g.ndim > 1:
+                g = eta * w.norm() / (g.norm() + 0.1 * w.norm()) * (g + 0.1 * w)
+            momentum[i] = 0.9 * momentum[i] + g
+            expected[i] = w - (0.5 if g.ndim > 1 else 0.5 * ratio) * momentum[i]
+        optimizer.step()
+    torch.testing.assert_close([*net.parameters()], expected, rtol=1e-9, atol=1e-12, check_stride=False)
+
+
+SHORT = ["--preset=quickstart", "--max_train_samples=64", "--train_batch_size=16", "--out_dim=8", "--knn_k=0"]
+
+
+@pytest.mark.parametrize("objective", ["ntxent", "infonce", "dcl", "dclw", "queue", *WITHOUT_TEMPERATURE])
+def test_a_step(objective, tmp_path, monkeypatch):
+    """With every tensor on the meta device, for want of a GPU; the images stay on the CPU, their views follow them."""
+    leave_autocast_out(monkeypatch)
+    settings = parse([*SHORT, f"--objective={objective}", f"--output_dir={tmp_path / 'out'}", "--blur=true"])
+    task = VisionRun(settings, make_accelerator(settings.engine)).task
+    to_meta(task)
+    # torch's fused optimisers do not know the meta device
+    assert step(task, 16, lambda network: torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)).device == META
