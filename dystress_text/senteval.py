@@ -14,13 +14,12 @@ whose files are missing or damaged is marked, no average is then given, and the 
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from dystress_text.cli.command_line import exit_code
-from dystress_text.cli.options import SettingsParser
+from dystress_text.cli.options import SettingsParser, named_options
 from dystress_text.errors import UserError
 from dystress_text.evaluation.settings import SentEvalSettings
 
@@ -44,9 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> bool:
         words = sys.argv[1:] if argv is None else list(argv)
-        pairs = ["=".join(pair) for pair in itertools.pairwise(words)]
-        for option in (*(word.split("=")[0] for word in words), *words, *pairs):
-            if option in SIMCSE_OPTIONS:
+        for name, value in named_options(words).items():
+            for option in {f"--{name}", f"--{name}={value}"} & SIMCSE_OPTIONS.keys():
                 raise UserError(f"{option}: here it is {SIMCSE_OPTIONS[option]} (docs/from-simcse.md)")
         (settings,) = make_parser().settings(words)
         # here, so that help and errors of the command line come at once

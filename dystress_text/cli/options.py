@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import MISSING, Field, field, fields
+from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -87,14 +88,14 @@ def lies_in(value: object, interval: str) -> bool:
 
 
 class SettingsParser(OneLineParser):
-    """A parser whose options are the fields of dataclasses, each a group if it has ``_argument_group_name``."""
+    """A parser whose options are the fields of dataclasses, each a group that its docstring's first words name."""
 
     def __init__(self, groups: Sequence[Any], prog: str, description: str | None = None, **more: Any) -> None:
         super().__init__(prog, description, **more)
         self._groups = groups
         for group in groups:
-            title = getattr(group, "_argument_group_name", None)
-            hints, add = get_type_hints(group), (self.add_argument_group(title) if title else self).add_argument
+            hints, title = get_type_hints(group), group.__doc__.partition(".")[0]
+            add = self.add_argument_group(title[0].lower() + title[1:]).add_argument
             for entry in fields(group):
                 _add_option(add, entry, hints[entry.name])
 
@@ -102,6 +103,16 @@ class SettingsParser(OneLineParser):
         """One instance of each dataclass."""
         values = vars(self.parse_args(argv))
         return [group(**{entry.name: values[entry.name] for entry in fields(group)}) for group in self._groups]
+
+
+def named_options(words: Sequence[str]) -> dict[str, str]:
+    """The options that a command line names, with the first word of each one's value or "", before it is parsed."""
+    found = {}
+    for word, following in pairwise([*words, "--"]):
+        name, equals, value = word.removeprefix("--").partition("=")
+        if word.startswith("--"):
+            found[name.replace("-", "_")] = value if equals or following.startswith("--") else following
+    return found
 
 
 _METAVARS = {int: "N", float: "X", bool: "yes|no"}

@@ -98,18 +98,13 @@ def check_number(name: str, value: float, interval: str) -> None:
         raise ValueError(f"{name} must lie in {interval}, got {value}")
 
 
-def temperature_parameters(name: str) -> dict[str, inspect.Parameter]:
-    """The constructor parameters of the temperature registered as ``name``, in order."""
-    if name not in TEMPERATURES:
-        raise ValueError(f"temperature {name!r} is unknown; known are {', '.join(sorted(TEMPERATURES))}")
-    return dict(inspect.signature(TEMPERATURES[name]).parameters)
-
-
 def make_temperature(name: str, **parameters: Any) -> Temperature:
     """Build a temperature from its registered name; ValueError for a name, parameter or value that does not fit."""
-    known = temperature_parameters(name)
+    if name not in TEMPERATURES:
+        raise ValueError(f"temperature {name!r} is unknown; known are {', '.join(sorted(TEMPERATURES))}")
+    signature = inspect.signature(TEMPERATURES[name])
     try:
-        inspect.signature(TEMPERATURES[name]).bind(**parameters)
+        signature.bind(**parameters)
     except TypeError as error:
-        raise ValueError(f"temperature {name!r} takes {', '.join(known)}: {error}") from error
+        raise ValueError(f"temperature {name!r} takes {', '.join(signature.parameters)}: {error}") from error
     return TEMPERATURES[name](**parameters)

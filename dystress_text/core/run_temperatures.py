@@ -87,10 +87,7 @@ class AlignmentAdaptiveTemperature(Temperature):
             raise TemperatureError(
                 f"the alignment-adaptive temperature reached {tau:.4g} and must stay positive: the mean positive "
                 f"similarity A = {aligned:.4f} is not above a_0 - 1/alpha = "
-                f"{bound:.4f} (tau_0={self.tau_0}, alpha={self.alpha}, a_0={self.a_0}); "
-                f"lower alpha or a_0",
-                "alpha",
-                "a_0",
+                f"{bound:.4f} (tau_0={self.tau_0}, alpha={self.alpha}, a_0={self.a_0}); lower alpha or a_0"
             )
         self.mean_positive.fill_(aligned)
 

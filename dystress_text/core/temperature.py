@@ -22,15 +22,7 @@ _GRID = torch.linspace(-1, 1, 4001, dtype=torch.float64)
 
 
 class TemperatureError(ValueError):
-    """A temperature cannot go on with a batch of the run; the message gives the values.
-
-    Attributes:
-        options: the parameters that can mend it.
-    """
-
-    def __init__(self, message: str, *options: str) -> None:
-        super().__init__(message)
-        self.options = options
+    """A temperature cannot go on with a batch of the run; the message gives the values and what can mend it."""
 
 
 def check_range(tau_min: float, tau_max: float) -> None:

@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dystress_text.cli.extras import require
+from dystress_text.cli.options import check_names
 from dystress_text.cli.progress import progress_bar
 from dystress_text.encoders.packed import MODEL_TYPES, Packing, packed_states
 from dystress_text.encoders.pooling import AVERAGED, POOLERS, mean_layer, mean_token, pool
@@ -56,8 +57,7 @@ class SentenceEncoder(nn.Module):
         normalize: bool = False,
     ) -> None:
         super().__init__()
-        if pooler_type not in POOLERS:
-            raise ParameterError("pooler_type", f"unknown pooler {pooler_type!r}; known are {', '.join(POOLERS)}")
+        check_names("pooler_type", [pooler_type], POOLERS)
         self.transformer = transformer
         self.pooler_type = pooler_type
         unused = getattr(transformer, "pooler", None)  # BERT's pooler is saved, but not used here
@@ -332,13 +332,6 @@ def position_limit(transformer: PreTrainedModel) -> int:
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             limit -= module.padding_idx + 1
     return limit
-
-
-def check_length(max_seq_length: int, tokenizer: PreTrainedTokenizerBase, model: SentenceEncoder) -> None:
-    """Check that the encoder has a position for every token of a training sentence."""
-    limit = length_limit(tokenizer, model.transformer)
-    if max_seq_length > limit:
-        raise ParameterError("max_seq_length", f"this encoder reads at most {limit} tokens, got {max_seq_length}")
 
 
 def check_views(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> None:

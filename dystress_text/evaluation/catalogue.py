@@ -231,7 +231,6 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
         name: a key of :data:`STS_SETS`.
         data_dir: where prepared data lie; None for the usual place.
     """
-    check_names("eval_set", [name], [*STS_SETS, "none"])
     task, folder = STS_SETS[name], suite_folder("mini" if name == "mini_sts" else "senteval", data_dir)
     if name == "stsb_dev" and not (folder / STSB_DEV).exists():
         folder = published_file(

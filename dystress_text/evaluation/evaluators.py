@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -43,20 +43,6 @@ _OTHER_NAMES = {  # of metrics: short ones and SimCSE's
     "avg": AVERAGE, "avg_sts": AVERAGE, "avg_transfer": TRANSFER_AVERAGE, "stsb_spearman": STSB_DEV,
     "sickr_spearman": "sick_r_dev_spearman",
 }  # fmt: skip
-
-
-class Evaluator(Protocol):
-    """What measures an encoder, a user's own too.
-
-    Attributes:
-        best_metrics: the metrics that may choose the best model, higher is better; the first one is the default.
-    """
-
-    @property
-    def best_metrics(self) -> Sequence[str]: ...
-
-    def __call__(self, embed: Embed) -> Mapping[str, float]:
-        """Metrics by name; ``embed`` makes vectors (n, dim) of sentences."""
 
 
 @dataclass(frozen=True)
@@ -103,11 +89,12 @@ class Evaluation:
     """Evaluators one after another, each distinct sentence encoded once.
 
     Attributes:
-        evaluators: in order; by default the first one chooses the best model.
+        evaluators: in order, each with its ``best_metrics``, higher is better, of which one may choose the best model;
+            by default the first of the first.
         seconds: spent so far.
     """
 
-    evaluators: Sequence[Evaluator]
+    evaluators: Sequence[StsEvaluator | TransferEvaluator]
     seconds: float = 0.0
 
     @property
@@ -175,7 +162,7 @@ def build_evaluation(
     twice = next((metric for metric in metrics if metrics.count(metric) > 1), None)
     if twice is not None:
         raise ParameterError("eval_file", f"two sets would have the metric {twice}; rename the file")
-    evaluators: list[Evaluator] = [StsEvaluator(pairs) for pairs in sets]
+    evaluators: list[StsEvaluator | TransferEvaluator] = [StsEvaluator(pairs) for pairs in sets]
     if settings.eval_transfer is not None:
         evaluators.append(transfer_evaluator(settings.eval_transfer, data_dir))
     return Evaluation(evaluators)

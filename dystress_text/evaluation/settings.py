@@ -14,9 +14,7 @@ from dystress_text.evaluation.catalogue import MINI_TRANSFER_TASKS, STS_SETS, SU
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """Sets, files and tasks to evaluate on."""
-
-    _argument_group_name = "evaluation"
+    """Evaluation while training."""
 
     eval_set: list[str] = option(
         ["stsb_dev"],
@@ -55,9 +53,7 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class SentEvalSettings:
-    """What is evaluated, on what, and where the results go."""
-
-    _argument_group_name = "evaluation"
+    """Evaluation: of what, on what, and where the results go."""
 
     model: list[str] = option(
         MISSING,

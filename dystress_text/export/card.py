@@ -24,7 +24,6 @@ from dystress_text.simcse.corpus import WIKI1M
 
 CARD = "README.md"
 HERE = "path/to/this/folder"
-LAYOUTS = ("native", "hf", "onnx")
 
 _FORM = Path(__file__).with_name("card.md")
 _POOLINGS = {
@@ -54,7 +53,7 @@ def write_card(
         record: the content of ``run.json``; the card leaves out what it does not have, and it may be empty.
         encoder: the model.
         limit: the most tokens that it reads.
-        layout: of the folder's files, one of :data:`LAYOUTS`.
+        layout: of the folder's files, ``native``, ``hf`` or ``onnx``.
         at: the folder or hub name for the code.
     """
     base, settings = record.get("base_model", {}), record.get("settings", {})

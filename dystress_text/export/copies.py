@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.cli.extras import require
+from dystress_text.cli.options import check_names
 from dystress_text.encoders.encoder import SentenceEncoder, length_limit
 from dystress_text.encoders.loading import (
     load_encoder,
@@ -27,7 +28,7 @@ from dystress_text.encoders.loading import (
 from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.saving import write_tokenizer
 from dystress_text.errors import ParameterError, reason_of
-from dystress_text.export.card import HERE, LAYOUTS, write_card
+from dystress_text.export.card import HERE, write_card
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import whole_folder
 from dystress_text.training.run_folder import RECORD, read_json
@@ -56,15 +57,14 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
 
     Args:
         model: a folder that training wrote.
-        to: one of :data:`dystress_text.export.card.LAYOUTS`.
+        to: a layout, ``native``, ``hf`` or ``onnx``.
         output: where the copy goes, a folder that is empty or does not exist; default beside the model.
         at: the copy's name in the code on its card.
 
     Returns:
         The copy's folder, and the largest absolute difference between an entry of its vectors and the model's.
     """
-    if to not in LAYOUTS:
-        raise ParameterError("to", f"unknown layout {to!r}; known are {', '.join(LAYOUTS)}")
+    check_names("to", [to], _LAYOUTS)
     output = output if output is not None else Path(f"{os.path.abspath(model)}-{to}")
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise ParameterError("output", f"{str(output)!r} exists and is not an empty folder; nothing was written")

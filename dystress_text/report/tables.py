@@ -10,8 +10,8 @@ from pathlib import Path
 from scipy import stats
 
 from dystress_text.cli import text_table
+from dystress_text.cli.options import check_names
 from dystress_text.core.registry import TEMPERATURES
-from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import GROUPS, TASKS, Row, average
 from dystress_text.report.comparison import Difference, paired, spread
 from dystress_text.report.page import Table
@@ -124,10 +124,7 @@ class Comparisons:
         return {name: found[name] for name in sorted(found, key=lambda name: (order.get(name, len(order)), name))}
 
     def __post_init__(self) -> None:
-        known = self.configurations  # runs that do not go together are refused here
-        for baseline in self.baselines:
-            if baseline not in known:
-                raise ParameterError("baseline", f"no {baseline!r}; there are {', '.join(known)}")
+        check_names("baseline", self.baselines, self.configurations)  # runs that do not go together are refused here
 
     def baselines_of(self, name: str) -> list[str]:
         """The configurations that one is compared with: the user's, else constants that are SimCSE's or its own end.

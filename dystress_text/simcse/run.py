@@ -193,8 +193,8 @@ class TextRun(Run):
         return lines + further_lines(self.evaluation, record["trained"], pooler)
 
 
-def some_sentences(text: TrainingText, sentences: int, most: int = MOST_SENTENCES) -> list[str]:
+def some_sentences(text: TrainingText, sentences: int) -> list[str]:
     """Distinct sentences of a training text, the first of a sample each, for random pairs; the same for all seeds."""
-    rows = np.random.default_rng(0).permutation(sentences // text.columns)[:most] * text.columns
+    rows = np.random.default_rng(0).permutation(sentences // text.columns)[:MOST_SENTENCES] * text.columns
     wanted, read = set(rows.tolist()), text.sentences(CorpusReport(), int(rows.max()) + 1)
     return list(dict.fromkeys(sentence for row, sentence in enumerate(read) if row in wanted))

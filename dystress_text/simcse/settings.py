@@ -15,8 +15,6 @@ from dystress_text.training.settings import EngineSettings, LossSettings
 class TextSettings:
     """Encoder and data."""
 
-    _argument_group_name = "encoder and data"
-
     model_name_or_path: str = option(
         "bert-base-uncased",
         "Folder or hub name of an encoder, of a SimCSE checkpoint, or of a sentence-transformers model, "

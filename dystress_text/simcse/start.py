@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from dystress_text.encoders.encoder import SentenceEncoder, check_length, check_views
+from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_limit
 from dystress_text.encoders.loading import Pretrained, build_encoder, load_model
 from dystress_text.encoders.masked_lm import load_lm_head
 from dystress_text.encoders.pooling import AVERAGED
@@ -65,7 +65,8 @@ def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         about["parameters"] = {"trained": trained, "all": sum(p.numel() for p in model.parameters())}
         notes.append("LoRA: {trained:,} of {all:,} parameters train".format(**about["parameters"]))
-    check_length(text.max_seq_length, pretrained.tokenizer, model)
+    if text.max_seq_length > (limit := length_limit(pretrained.tokenizer, model.transformer)):
+        raise ParameterError("max_seq_length", f"this encoder reads at most {limit} tokens, got {text.max_seq_length}")
     if text.dropout != 0 and not text.supervised:  # --dropout 0 is on purpose
         check_views(model, pretrained.tokenizer)
     return Start(model, pretrained.tokenizer, notes, about)

@@ -21,6 +21,7 @@ from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import DistributedType, InitProcessGroupKwargs, broadcast_object_list, parse_flag_from_env
 
+from dystress_text.cli.options import check_names
 from dystress_text.core.gather import ProcessGather
 from dystress_text.errors import ParameterError, TrainingError, UserError, reason_of
 from dystress_text.training.run_folder import TRACKER_FOLDER
@@ -34,11 +35,8 @@ _PATIENCE = timedelta(hours=12)
 
 def make_accelerator(settings: EngineSettings) -> Accelerator:
     """The accelerator for these settings; what is not available here is refused."""
-    trackers = ["none", *(str(tracker.value) for tracker in get_available_trackers())]
-    if settings.report_to not in trackers:
-        raise ParameterError(
-            "report_to", f"{settings.report_to!r} is not a tracker that is installed here; known are {trackers}"
-        )
+    trackers = ["none", *(str(tracker.value) for tracker in get_available_trackers())]  # that are installed here
+    check_names("report_to", [settings.report_to], trackers)
     try:
         accelerator = Accelerator(
             mixed_precision=resolve_precision(settings.mixed_precision),

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 from torch import nn
 
 from dystress_text import core
+from dystress_text.cli.options import check_names
 from dystress_text.core.gather import Gather
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.other_losses import SigmoidRule
-from dystress_text.core.registry import TEMPERATURES, Temperature, make_temperature, temperature_parameters
+from dystress_text.core.registry import TEMPERATURES, Temperature, make_temperature
 from dystress_text.core.run_temperatures import LearnableTemperature
 from dystress_text.core.temperature import ProfileTemperature
 from dystress_text.errors import ParameterError
@@ -29,7 +30,8 @@ def build_temperature(settings: LossSettings) -> Temperature:
     if name is None:
         default = "alignment_adaptive" if settings.objective == "macl" else settings.default_temperature
         name = default if settings.temp is None else "constant"
-    parameters = _made("temperature", temperature_parameters, name=name)
+    check_names("temperature", [name], TEMPERATURES)
+    parameters = inspect.signature(TEMPERATURES[name]).parameters
     known = {"temp" if parameter == "tau" else parameter: parameter for parameter in parameters}
     given = _given(settings, TEMPERATURE_OPTIONS)
     for option in given:

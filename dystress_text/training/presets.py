@@ -9,11 +9,10 @@ import argparse
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 from dystress_text.cli.command_line import without_tokens
-from dystress_text.cli.options import SettingsParser
+from dystress_text.cli.options import SettingsParser, named_options
 from dystress_text.errors import ParameterError, meant
 from dystress_text.training.settings import (
     FREE_OPTIONS,
@@ -126,16 +125,6 @@ def parse_settings(
                     name, "this looks like an access token; put it into the environment variable HF_TOKEN"
                 )
     return settings, preset
-
-
-def named_options(words: Sequence[str]) -> dict[str, str]:
-    """The options that a command line names, with the first word of each one's value or "", before it is parsed."""
-    found = {}
-    for word, following in pairwise([*words, "--"]):
-        name, equals, value = word.removeprefix("--").partition("=")
-        if word.startswith("--"):
-            found[name.replace("-", "_")] = value if equals or following.startswith("--") else following
-    return found
 
 
 def _defaults_from(

@@ -115,9 +115,7 @@ class LossSettings(_ConstructorOptions):  # type: ignore[misc]  # its fields are
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Settings of the loop; the same for text and vision."""
-
-    _argument_group_name = "training loop"
+    """The training loop. It is the same for text and vision."""
 
     output_dir: str = option("out", "Folder for the model, the log and checkpoints.")
     overwrite_output_dir: bool = option(False, "Replace the run that output_dir holds.")

@@ -115,7 +115,7 @@ class Trainer:
         try:
             return self._fit()
         except TemperatureError as error:
-            raise TrainingError(f"{', '.join(f'--{name}' for name in error.options)}: {error}") from error
+            raise TrainingError(str(error)) from error
         except (OSError, RuntimeError, SafetensorError) as error:
             reason = failure_of(error, self.accelerator)
             if reason is None:

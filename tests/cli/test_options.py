@@ -51,7 +51,7 @@ def test_what_is_not_a_number_lies_in_no_interval(value):
 
 @dataclass(frozen=True)
 class Words:
-    _argument_group_name = "words"
+    """Words."""
 
     model_name: str = field(metadata={"help": "a name"})
     packing: bool = option(True, "packing")

@@ -70,11 +70,9 @@ def test_alignment_adaptive_follows_the_mean_positive_similarity(mean_positive):
 @pytest.mark.parametrize("mean_positive", [0.3, -1.0, math.nan])
 def test_alignment_adaptive_refuses_to_reach_zero_and_says_the_values(mean_positive):
     temperature = core.AlignmentAdaptiveTemperature(0.05, 2.0, 0.8)
-    with pytest.raises(
-        core.TemperatureError, match=r"A = .* is not above a_0 - 1/alpha = 0\.3000 \(tau_0=0\.05"
-    ) as error:
+    said = r"A = .* is not above a_0 - 1/alpha = 0\.3000 \(tau_0=0\.05.*; lower alpha or a_0$"
+    with pytest.raises(core.TemperatureError, match=said):
         temperature.observe(torch.tensor(mean_positive, dtype=torch.float64))
-    assert error.value.options == ("alpha", "a_0")
     assert float(temperature.mean_positive) == 0.8  # it leaves no trace
 
 

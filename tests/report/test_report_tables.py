@@ -205,7 +205,7 @@ def test_missing_tasks_leave_no_average_and_a_few_stand_beside_the_papers_same_f
         (lambda folder: write_run(folder, "x", 0, 1.0, unfinished=True), "b", "no finished run: x-seed-0"),
         (lambda folder: folder.write_text('{"name": "a"}'), "a b.jsonl", "is not a file of runs"),
         (lambda folder: folder.write_text('{"model": "a"}'), "a b.json", "is not a file of an evaluation"),
-        (None, "a --baseline nobody", f"--baseline: no 'nobody'; there are {CONSTANT}"),
+        (None, "a --baseline nobody", f"--baseline: no 'nobody'; known are {CONSTANT}"),
     ],
 )
 def test_what_cannot_be_reported_is_refused_in_a_line(tmp_path, monkeypatch, spoil, words, message, capsys):

@@ -38,6 +38,7 @@ def test_the_temperature_is_the_names_and_one_on_the_command_line_replaces_it():
     for name, expected in (("paper", DEFAULT), ("sts-constant-0.07", "ConstantTemperature(tau=0.07)")):
         assert repr(objective(name).temperature) == expected
     assert repr(objective("sts-shifted-0.2-0.03-0.05", "--temp=0.1").temperature) == "ConstantTemperature(tau=0.1)"
+    assert objective("sts-constant-0.07", "--train_file=a--temp.txt").temperature.tau == 0.07  # not in a value
     macl = objective("sts-macl")
     assert isinstance(macl, MACLLoss)
     assert repr(macl.temperature) == repr(objective("paper", "--objective=macl").temperature)

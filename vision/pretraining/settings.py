@@ -32,8 +32,6 @@ _OBJECTIVES_WITH = {"queue_size": ("queue",), "key_momentum": WITH_FOLLOWER, "sm
 class VisionSettings:
     """Images, encoder, augmentation and optimiser."""
 
-    _argument_group_name = "images, encoder, augmentation and optimiser"
-
     dataset: str = option(
         "cifar10",
         f"{', '.join(SET_NAMES)}, shapes (drawn at run time), or a folder of images (all together, or "
@@ -127,7 +125,7 @@ class VisionLossSettings(LossSettings):
 
 @dataclass(frozen=True)
 class VisionEngineSettings(EngineSettings):
-    """Settings of the loop, with an output folder of their own."""
+    """The training loop. Its output folder has another name."""
 
     output_dir: str = option("out_vision", "Where the encoder, the log and checkpoints go.")
     learning_rate: float = reworded(EngineSettings, "learning_rate", "Peak learning rate, before --lr_scaling.")
