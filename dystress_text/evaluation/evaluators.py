@@ -262,24 +262,25 @@ def read_scored_pairs(
 
 def slug_of(source: str) -> str:
     """A file's or data set's name in metrics: its stem in lower case, with ``_`` for all but letters and digits."""
-    stem = Path(source.partition(":")[0] if _is_hub_set(source) else source).stem
-    slug = re.sub(r"\W+", "_", stem.lower()).strip("_")
+    slug = re.sub(r"\W+", "_", Path(_place(source)[0]).stem.lower()).strip("_")
     if not slug:
         raise ParameterError("eval_file", f"the name of {source!r} has no letter or digit to name its metrics by")
     return slug
 
 
-def _is_hub_set(source: str) -> bool:
-    return is_hub_name(source.partition(":")[0]) and not Path(source).exists()
+def _place(source: str) -> tuple[str, str]:
+    """A file and "", or the name of a data set on the hub and its split."""
+    name, _, split = source.partition(":")
+    return (name, split or HUB_SPLIT) if is_hub_name(name) and not Path(source).exists() else (source, "")
 
 
 def _read(source: str, tsv_quoting: bool | None) -> tuple[Sequence[str], Iterable[dict[str, Any]]]:
     """The names of a table's columns, and its rows."""
-    name, _, split = source.partition(":") if _is_hub_set(source) else (source, "", "")
-    if not is_table(name) or not (_is_hub_set(source) or Path(source).is_file()):
+    name, split = _place(source)
+    if not is_table(name) or not (split or Path(source).is_file()):
         raise ParameterError("eval_file", f"no table {source!r} (.csv, .tsv, .jsonl, .parquet) and no such data set")
     try:
-        table = load_table(name, split or HUB_SPLIT, tsv_quoting)
+        table = load_table(name, split, tsv_quoting)
     except UserError as error:
         raise ParameterError("eval_file", str(error)) from error
     return table.column_names, cast(Iterable[dict[str, Any]], table)

@@ -94,10 +94,6 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
 # ---- writing the layouts ---------------------------------------------------------------------------------------------
 
 
-def _write_native(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    encoder.save(folder, tokenizer)
-
-
 def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write the encoder; its configuration says how to pool, and a kept head goes into the encoder's own pooler."""
     layers = AVERAGED.get(encoder.pooler_type)
@@ -190,7 +186,7 @@ def _embed_onnx(folder: Path, encoder: SentenceEncoder) -> Tensor:
 Write = Callable[[SentenceEncoder, PreTrainedTokenizerBase, Path], None]
 Embed = Callable[[Path, SentenceEncoder], Tensor]
 _LAYOUTS: dict[str, tuple[Write, Embed]] = {
-    "native": (_write_native, _embed_native),
+    "native": (lambda encoder, tokenizer, folder: encoder.save(folder, tokenizer), _embed_native),
     "hf": (_write_hf, _embed_hf),
     "onnx": (_write_onnx, _embed_onnx),
 }
