@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 LOADERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}  # of datasets
 ENDINGS = (*SEPARATORS, *LOADERS)
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')  # a cell in quotation marks, those inside doubled
 
 
 def is_table(source: str) -> bool:
@@ -110,7 +111,7 @@ def _rows(text: io.TextIOWrapper, ending: str, tsv_quoting: bool | None) -> Iter
             width = width or len(row)
             if row and len(row) != width:
                 raise ValueError(f"line {line} does not have the header's {width} cells but {len(row)}{hint}")
-            if tabs and tsv_quoting is None and any(map(_is_quoted, row)):
+            if tabs and tsv_quoting is None and any('""' in cell[1:-1] and _QUOTED.fullmatch(cell) for cell in row):
                 raise ValueError(
                     f"line {line} has a cell in quotation marks with doubled ones inside: tsv_quoting yes takes off "
                     "what pandas adds, no takes it as text"
@@ -120,9 +121,3 @@ def _rows(text: io.TextIOWrapper, ending: str, tsv_quoting: bool | None) -> Iter
             line = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(f"line {line}: {error} (an unpaired quotation mark?){hint}") from None
-
-
-def _is_quoted(cell: str) -> bool:
-    """Whether a cell is in quotation marks, with one inside at least, and all inside doubled."""
-    inside = cell[1:-1]
-    return cell[:1] == cell[-1:] == '"' and '""' in inside and '"' not in inside.replace('""', "")

@@ -218,7 +218,7 @@ class StopSignals:
         if not self._number:
             self._number, self._since = number, now
             if self._show and number == signal.SIGINT:
-                os.write(2, b"\nsaving a checkpoint; Ctrl-C once more stops at once\n")
+                os.write(2, b"\nstopping when all is saved; Ctrl-C once more stops at once\n")
         elif number == signal.SIGINT and now - self._since > _ECHO:
             os._exit(128 + number)
 

@@ -366,7 +366,8 @@ def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str
         )
         if state.learned:
             built.record["learned_temperature"] = state.learned
-        on_main_process(accelerator, lambda: built.finish(trainer.samples_per_second, output))
+        with StopSignals(accelerator):  # card and page take seconds, for which a signal waits
+            on_main_process(accelerator, lambda: built.finish(trainer.samples_per_second, output))
     finally:
         trainer.close()
     return built.record

@@ -1,8 +1,10 @@
 """The training program: what it writes, what it prints, and its message for each kind of bad input."""
 
 import json
+import os
 import re
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from dystress_text.core.diagnosis import BINS
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.evaluation.sts import score_vectors
+from dystress_text.simcse.run import TextRun
 from dystress_text.train import main
 
 
@@ -51,6 +54,18 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     alike = [torch.cosine_similarity(row[a], row[b], dim=0).item() for a, b, score in scored if score > 4]
     counts = np.histogram(alike, BINS, (-1, 1))[0]
     assert np.abs(counts - record["similarities"]["after"]["alike"]).sum() <= 2  # one may lie on an edge
+
+
+def test_a_signal_after_the_last_step_waits_for_the_page(flags, tmp_path, monkeypatch):
+    def signalled(run, *arguments):
+        assert callable(signal.getsignal(signal.SIGTERM)), "it would end the tests"
+        os.kill(os.getpid(), signal.SIGTERM)
+        finish(run, *arguments)
+
+    finish = TextRun.finish
+    monkeypatch.setattr(TextRun, "finish", signalled)
+    assert main(flags) == 0
+    assert (tmp_path / "out" / "report.html").is_file()
 
 
 def test_another_run_is_refused_replaced_or_continued(flags, tmp_path, capsys):
