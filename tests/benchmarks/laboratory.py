@@ -4,7 +4,8 @@
 
 It prints the rows of docs/results.md and docs/laboratory.md. Runs of rules and constants are compared by seed on the
 mean of STS12, STS-B test and SICK-R. ``dystress report SWEEP --format jsonl`` makes such records; predictions.json
-holds what ``dystress audit`` said of one run of each rule with --log_similarity.
+holds what ``dystress audit`` said of one run of each rule with --log_similarity, repeated.json the same of the rule
+that was repeated.
 """
 
 from __future__ import annotations
@@ -84,9 +85,10 @@ def equivalence(ours: By_seed, baseline: By_seed) -> float:
 
 def outcomes() -> list[Outcome]:
     """The test of the predictions in docs/study: every rule beside its constant."""
-    predictions = json.loads((STUDY / "predictions.json").read_text(encoding="utf-8"))
+    files = (json.loads((STUDY / name).read_text(encoding="utf-8")) for name in ("predictions.json", "repeated.json"))
+    predictions = {name: prediction for file in files for name, prediction in file["rules"].items()}
     runs, found = read_text_runs([STUDY / "laboratory.jsonl"])[0], []
-    for name, prediction in predictions["rules"].items():
+    for name, prediction in predictions.items():
         constant = f"grid-constant-temp={prediction['constant']:g}"
         ours, theirs = (figures(runs, each, "average") for each in (name, constant))
         difference = paired(ours, theirs)
@@ -167,7 +169,7 @@ def draw(found: Sequence[Outcome], file: Path) -> None:
             axes.errorbar(d.mean, i, xerr=ends, fmt="o", color=colour, fillstyle=fill, capsize=2, label=words)
         names = [f"{one.name} - {one.prediction['constant']:g}, pull {one.prediction['pull']:.2f}" for one in ordered]
         axes.set_yticks(range(len(ordered)), names)
-        axes.set_xlabel("points less the nearest constant, 95 % interval")
+        axes.set_xlabel("points less its constant, 95 % interval")
         axes.set_xscale("symlog", linthresh=1, linscale=1.5)  # even up to 1, then by factors
         ticks = (-8, -4, -2, -1, -0.5, 0, 0.5, 1, 2)
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
