@@ -170,7 +170,8 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
     done = len(runs) - len(failures)
     if done:
         compared = Comparisons(*read_text_runs([run.folder for run in runs if run.folder.name not in failures]))
-        print("\n".join(verdict(compared)), end="\n" * bool(verdict(compared)))
+        for line in verdict(compared):
+            print(line)
     tables = f"; dystress report {shlex.quote(str(options.output_dir))} makes the tables" if done else ""
     print(f"{done} done, {len(failures)} failed{tables}")
     return not failures

@@ -66,7 +66,6 @@ class LossSettings(_ConstructorOptions):  # type: ignore[misc]  # its fields are
     The options of the constructors, such as ``tau_min`` and ``sigma``, are fields too; ``temp`` is a constant's tau.
     """
 
-    _argument_group_name = "objective and temperature"
     default_temperature: ClassVar[str] = "shifted_cosine"
     default_rows: ClassVar[str] = "infonce"
     # options of a temperature that are not given, before its constructor's defaults
