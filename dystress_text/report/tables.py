@@ -18,9 +18,9 @@ from dystress_text.report.page import Table
 from dystress_text.report.runs import OF_THE_LOSS, FinishedRun, by_configuration, differing
 from dystress_text.report.text_runs import TRAINING, Evaluated, TextRun
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.corpus import WIKI1M
 from dystress_text.simcse.paper import ROWS, PaperRow
 from dystress_text.simcse.presets import PRESETS
+from dystress_text.simcse.texts import WIKI1M
 
 _FEW = 3  # as many undecided comparisons are named one by one
 

@@ -31,7 +31,8 @@ from dystress_text.core import (
     ShiftedCosineTemperature,
 )
 from dystress_text.errors import UserError
-from dystress_text.simcse.corpus import TextFile, load_corpus
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.texts import TextFile
 from dystress_text.training.accelerator import StopSignals, _check_launch, make_accelerator, on_main_process
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.trainer import run as run_engine
