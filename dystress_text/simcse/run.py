@@ -101,7 +101,7 @@ class TextRun(Run):
         )  # fmt: skip
         self.learned_temperature = learned_group(objective, settings.loss)
         own = settings.evaluation.eval_file or settings.evaluation.eval_retrieval
-        self.data_id = corpus.identity + (f", evaluated on {self.evaluation.digest()}" if own else "")
+        self.data_id = corpus.identity + (f", --eval_file {self.evaluation.digest()}" if own else "")
         self.options = settings.options() | {
             "pooler_type": start.model.pooler_type, "metric_for_best_model": self.best_metric,
         }  # fmt: skip
