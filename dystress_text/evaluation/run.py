@@ -37,7 +37,7 @@ from dystress_text.evaluation.embedder import (
     load_model,
     refusing_useless,
 )
-from dystress_text.evaluation.retrieval import METRICS, read_collections
+from dystress_text.evaluation.retrieval import METRICS, Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.sts import Embed, evaluate_sts, evaluate_sts_task
 from dystress_text.evaluation.transfer import evaluate_transfer
@@ -203,12 +203,8 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
             _measure_geometry(settings, results, folder, embed)
             results.write(file)
         for collection in collections:
-            start = time.perf_counter()
-            figures = {name: round(figure, 2) for name, figure in collection.scores(embed).items()}
-            seconds = round(time.perf_counter() - start, 2)
-            results.retrieval[collection.name] = {**figures, **collection.sizes(), "seconds": seconds}
+            _run_collection(results, collection, embed)
             results.write(file)
-            print(f"{collection.summary()} ({seconds:.1f} s)", file=sys.stderr, flush=True)
         missing = ", ".join(task.name for tasks in chosen.values() for task in tasks if task.name not in results.tasks)
         print(f"\n{file}: {f'results except {missing}' if missing else 'all results'}", flush=True)
     if len(poolers) > 1:
@@ -252,6 +248,14 @@ def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: 
 
 def _said(settings: SentEvalSettings, results: Results, name: str) -> str:
     return f"{results.about['model']}, {name}" if len(settings.model) > 1 else name
+
+
+def _run_collection(results: Results, collection: Collection, embed: Embed) -> None:
+    start = time.perf_counter()
+    figures = {name: round(figure, 2) for name, figure in collection.scores(embed).items()}
+    seconds = round(time.perf_counter() - start, 2)
+    results.retrieval[collection.name] = {**figures, **collection.sizes(), "seconds": seconds}
+    print(f"{collection.summary()} ({seconds:.1f} s)", file=sys.stderr, flush=True)
 
 
 def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path, embed: Embed) -> None:
