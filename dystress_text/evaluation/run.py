@@ -161,10 +161,7 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
     """
     chosen = choose(settings.suite, settings.tasks or [])
     folder = suite_folder(settings.suite, settings.data_dir)
-    try:
-        collections = read_collections(settings.retrieval or [])
-    except DataError as error:
-        raise ParameterError("retrieval", str(error)) from error
+    collections = _collections(settings)
     if chosen and not folder.is_dir():
         raise ParameterError(
             "data_dir",
@@ -248,6 +245,13 @@ def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: 
 
 def _said(settings: SentEvalSettings, results: Results, name: str) -> str:
     return f"{results.about['model']}, {name}" if len(settings.model) > 1 else name
+
+
+def _collections(settings: SentEvalSettings) -> list[Collection]:
+    try:
+        return read_collections(settings.retrieval or [])
+    except DataError as error:
+        raise ParameterError("retrieval", str(error)) from error
 
 
 def _run_collection(results: Results, collection: Collection, embed: Embed) -> None:
