@@ -200,8 +200,7 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
             _measure_geometry(settings, results, folder, embed)
             results.write(file)
         for collection in collections:
-            _run_collection(results, collection, embed)
-            results.write(file)
+            _run_collection(results, collection, embed, file)
         missing = ", ".join(task.name for tasks in chosen.values() for task in tasks if task.name not in results.tasks)
         print(f"\n{file}: {f'results except {missing}' if missing else 'all results'}", flush=True)
     if len(poolers) > 1:
@@ -254,11 +253,12 @@ def _collections(settings: SentEvalSettings) -> list[Collection]:
         raise ParameterError("retrieval", str(error)) from error
 
 
-def _run_collection(results: Results, collection: Collection, embed: Embed) -> None:
+def _run_collection(results: Results, collection: Collection, embed: Embed, file: Path) -> None:
     start = time.perf_counter()
     figures = {name: round(figure, 2) for name, figure in collection.scores(embed).items()}
     seconds = round(time.perf_counter() - start, 2)
     results.retrieval[collection.name] = {**figures, **collection.sizes(), "seconds": seconds}
+    results.write(file)
     print(f"{collection.summary()} ({seconds:.1f} s)", file=sys.stderr, flush=True)
 
 
