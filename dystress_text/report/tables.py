@@ -46,7 +46,7 @@ class Group:
     def paper(self, run: TextRun) -> tuple[str, Row] | None:
         """The paper's row for the run: its name, and figures over the same tasks."""
         suite, _, kind = self.key.partition("/")
-        row = paper_row(run) if suite == "senteval" else None
+        row = paper_row(run) if suite == "senteval" and kind in TASKS else None
         return None if row is None else (row.name, self._averaged(row.figures(kind)))
 
     def _averaged(self, figures: Row) -> Row:
@@ -62,7 +62,9 @@ def groups_of(runs: Sequence[TextRun | Evaluated]) -> list[Group]:
     for key in dict.fromkeys(key for run in runs for key in run.figures):
         names = list(dict.fromkeys(name for run in runs for name in run.figures.get(key, {})))
         suite, _, kind = key.partition("/")
-        if kind:
+        if kind == "retrieval":
+            found.append(Group(key, "Search x 100", tuple(names), names[0]))
+        elif kind:
             names.sort(key=lambda name: TASKS[kind].index(name) if name in TASKS[kind] else len(TASKS[kind]))
             mean = "avg" if suite != "senteval" or tuple(names) == TASKS[kind] else f"avg of {len(names)}"
             title = GROUPS[kind] + ("" if suite == "senteval" else f", {suite} suite")

@@ -100,8 +100,8 @@ class TextRun(Run):
             evaluation_dtype(accelerator),
         )  # fmt: skip
         self.learned_temperature = learned_group(objective, settings.loss)
-        of_pairs = "" if settings.evaluation.eval_file is None else f", --eval_file {self.evaluation.digest()}"
-        self.data_id = corpus.identity + of_pairs
+        own = settings.evaluation.eval_file or settings.evaluation.eval_retrieval
+        self.data_id = corpus.identity + (f", --eval_file {self.evaluation.digest()}" if own else "")
         self.options = settings.options() | {
             "pooler_type": start.model.pooler_type, "metric_for_best_model": self.best_metric,
         }  # fmt: skip
