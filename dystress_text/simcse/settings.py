@@ -22,7 +22,8 @@ class TextSettings:
     )
     pooler_type: str = option(
         "cls",
-        "One of cls, cls_before_pooler, avg, avg_top2, avg_first_last; a sentence-transformers model keeps its own.",
+        "One of cls, cls_before_pooler, avg, avg_top2, avg_first_last, last (token: for decoders); a "
+        "sentence-transformers model keeps its own.",
     )
     dropout: float | None = option(
         None, "Every dropout rate of the encoder; default: its configuration's.", interval="[0, 1)"
