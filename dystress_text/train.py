@@ -16,7 +16,9 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import exit_code
@@ -24,6 +26,8 @@ from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.settings import RunSettings
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from dystress_text.encoders.encoder import SentenceEncoder
 
 
@@ -36,9 +40,11 @@ def train(settings: RunSettings) -> dict[str, Any]:
     # here, so that help and errors of the command line come at once
     from dystress_text.encoders.saving import quiet
     from dystress_text.export.card import describe_base, write_card
+    from dystress_text.export.copies import check_push, export, make_repository, push
     from dystress_text.report.text_page import leave_text_report
     from dystress_text.simcse.run import TextRun
     from dystress_text.simcse.start import model_path
+    from dystress_text.training.accelerator import on_main_process
     from dystress_text.training.run_folder import write_record
     from dystress_text.training.trainer import run
 
@@ -47,10 +53,26 @@ def train(settings: RunSettings) -> dict[str, Any]:
         write_record(output, record)
         write_card(output, record, model, limit)
         page = leave_text_report(output)
+        published.append(output)  # on the main process alone
         print(f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}", flush=True)
 
+    def build(accelerator: Accelerator) -> TextRun:
+        built = TextRun(settings, accelerator, publish)
+        if repository is not None:
+            on_main_process(accelerator, partial(make_repository, repository, text.private))
+        return built
+
+    text, published = settings.text, list[Path]()
+    repository = text.push_to_hub
+    if repository is not None:
+        check_push()
     with quiet():
-        return run(settings.engine, lambda accelerator: TextRun(settings, accelerator, publish))
+        record = run(settings.engine, build)
+        if repository is not None and published:
+            with TemporaryDirectory() as place:
+                copy, _ = export(published[0], "native", Path(place) / "copy", repository)
+                print(push(copy, repository, text.private, published[0]), flush=True)
+    return record
 
 
 def main(argv: Sequence[str] | None = None) -> int:

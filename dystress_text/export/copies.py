@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -28,9 +30,10 @@ from dystress_text.encoders.loading import (
 from dystress_text.encoders.pooling import AVERAGED
 from dystress_text.encoders.saving import write_tokenizer
 from dystress_text.errors import ParameterError, reason_of
-from dystress_text.export.card import HERE, write_card
+from dystress_text.export.card import CARD, HERE, write_card
+from dystress_text.export.results import carry_results
 from dystress_text.files.hub import hub_reachable
-from dystress_text.files.whole import whole_folder
+from dystress_text.files.whole import whole_folder, write_text
 from dystress_text.training.run_folder import RECORD, read_json
 
 TOLERANCE = 1e-4
@@ -79,10 +82,16 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
         output.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(output) as folder:
             write(encoder, tokenizer, folder)
-            write_card(folder, record, encoder, tokenizer.model_max_length, to, at)
+            card, own = folder / CARD, model / CARD
+            if to == "native" and own.is_file():  # it may be edited
+                write_text(card, own.read_text(encoding="utf-8").replace(json.dumps(HERE), json.dumps(at)))
+            else:
+                write_card(folder, record, encoder, tokenizer.model_max_length, to, at)
+                if own.is_file():
+                    carry_results(own, card)
             for file in folder.rglob("*"):  # some libraries write for the owner's eyes alone
                 if file.is_file():
-                    file.chmod((folder / "README.md").stat().st_mode)
+                    file.chmod(card.stat().st_mode)
             difference = float((embed(folder, encoder) - encoder.encode(PROBES, tokenizer)).abs().max())
             if not difference <= TOLERANCE:  # a NaN is refused too
                 raise ParameterError("to", f"the {to} copy's vectors differ by {difference:.2g}; nothing was written")
@@ -204,13 +213,34 @@ def check_push() -> None:
         raise ParameterError("push_to_hub", message)
 
 
-def push(folder: Path, repository: str, private: bool = False) -> str:
-    """Upload a folder to the hub and return its address; a repository that does not exist is made."""
-    try:
+def make_repository(repository: str, private: bool) -> None:
+    """Make a repository of the hub that does not exist."""
+    with _hub_errors(repository, "Nothing was made"):
+        HfApi().create_repo(repository, private=private or None, exist_ok=True)
+
+
+def push(folder: Path, repository: str, private: bool = False, model: Path | None = None) -> str:
+    """Upload a folder to the hub and return its address; a repository that does not exist is made.
+
+    Args:
+        folder: goes up whole.
+        repository: its name, OWNER/NAME.
+        private: whether one that is made is private.
+        model: what is left if that fails; default ``folder``.
+    """
+    with _hub_errors(repository, f"The model is in {str(model or folder)!r}"):
         api = HfApi()
         address = api.create_repo(repository, private=private or None, exist_ok=True)
         api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload by dystress-text")
+    return str(address)
+
+
+@contextmanager
+def _hub_errors(repository: str, left: str) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # the network, the hub and the library have errors of their own
         reason = reason_of(error).rstrip(".").replace(get_token() or "\0", "<token>")
-        raise ParameterError("push_to_hub", f"{reason}. The copy is in {str(folder)!r}") from error
-    return str(address)
+        if (status := getattr(getattr(error, "response", None), "status_code", None)) in (401, 403):
+            reason = f"the token may not write to {repository!r} ({status}); log in with one that may (`hf auth login`)"
+        raise ParameterError("push_to_hub", f"{reason}. {left}") from error

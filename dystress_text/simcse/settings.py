@@ -102,6 +102,10 @@ class TextSettings:
         True, "Compute nothing for padding; no takes transformers' own forward pass: slower, with the same result."
     )
     data_dir: str | None = option(None, "Folder of prepared data; default: where dystress prepare puts them.")
+    push_to_hub: str | None = option(
+        None, "Upload the model at the end to this repository of the hub, OWNER/NAME, which is made before training."
+    )
+    private: bool = option(False, "push_to_hub: a repository that is made is private.", needs="push_to_hub")
 
     def __post_init__(self) -> None:
         check_options(self)

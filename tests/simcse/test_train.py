@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer
+from hub_server import hub_server, with_hub
 from sentence_transformers import SentenceTransformer
 from transformers import ModernBertModel
 
@@ -54,6 +55,27 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     alike = [torch.cosine_similarity(row[a], row[b], dim=0).item() for a, b, score in scored if score > 4]
     counts = np.histogram(alike, BINS, (-1, 1))[0]
     assert np.abs(counts - record["similarities"]["after"]["alike"]).sum() <= 2  # one may lie on an edge
+
+
+@pytest.mark.parametrize(
+    ("faults", "said"),
+    [({}, ""), ({"create": 401}, r"the token may not write to 'me/mine' \(401\); .* Nothing was made"),
+     ({"commit": 403}, r"the token may not write to 'me/mine' \(403\); .* The model is in '.*out'")],
+)  # fmt: skip
+def test_the_model_is_uploaded_at_the_end_and_rights_are_asked_for_first(faults, said, flags, tmp_path, capsys):
+    out, push = tmp_path / "out", ["--eval_set=none", "--max_steps=1", "--push_to_hub=me/mine", "--private"]
+    with hub_server() as (address, files, known), with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"):
+        known.update(faults)
+        assert main([*flags, *push]) == (2 if faults else 0)
+    assert (out / "model.safetensors").exists() == ("create" not in faults)
+    assert re.fullmatch(f"dystress train: error: --push_to_hub: {said}\n" if faults else "", capsys.readouterr().err)
+    if not faults:
+        uploaded = files["models/me/mine"]
+        assert uploaded["model.safetensors"] == (out / "model.safetensors").read_bytes()
+        assert b'SentenceTransformer("me/mine")' in uploaded["README.md"]
+        assert "modules.json" in uploaded
+        assert not {"run.json", "metrics.jsonl", "report.html"} & uploaded.keys()
+        assert known["made"]["visibility"] == "private"
 
 
 def test_a_signal_after_the_last_step_waits_for_the_page(flags, tmp_path, monkeypatch):
