@@ -4,6 +4,7 @@
     dystress senteval --model out/ --suite mini        # small sets that come with the package
     dystress senteval --model bert-base-uncased --pooler_type avg --tasks sts MR TREC --compare
     dystress senteval --model bert-base-uncased out/ --pooler_type cls      # a row for each
+    dystress senteval --model out/ --retrieval COLLECTION       # search, in BEIR's layout
     dystress senteval --model princeton-nlp/sup-simcse-bert-base-uncased --pooler_type pooler
 
 ``python eval/senteval.py`` is the same in a checkout.

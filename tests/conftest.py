@@ -19,7 +19,8 @@ from hypothesis import settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModel, PreTrainedTokenizerFast
 
-from dystress_text.simcse.corpus import TextFile, load_corpus
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.texts import TextFile
 
 # The background jobs of a script ignore Ctrl-C, and every program that they start does.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -31,6 +31,7 @@ from dystress_text.evaluation.catalogue import (
 )
 from dystress_text.evaluation.embedder import EncodedOnce
 from dystress_text.evaluation.readers import Labelled, StsPairs, one_spaced, score_of
+from dystress_text.evaluation.retrieval import METRICS, Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import Embed, score_vectors
 from dystress_text.files.tables import is_hub_name, is_table, load_table
@@ -84,6 +85,20 @@ class TransferEvaluator:
         return metrics | {TRANSFER_AVERAGE: sum(found) / len(found)} if len(found) > 1 else metrics
 
 
+@dataclass(frozen=True)
+class RetrievalEvaluator:
+    """Search in a collection: ``cisi_ndcg@10``, ``cisi_mrr@10`` and ``cisi_recall@100`` for a folder ``cisi``."""
+
+    collection: Collection
+
+    @property
+    def best_metrics(self) -> Sequence[str]:
+        return [f"{slug_of(self.collection.name)}_{metric.lower()}" for metric in METRICS]
+
+    def __call__(self, embed: Embed) -> dict[str, float]:
+        return dict(zip(self.best_metrics, self.collection.scores(embed).values(), strict=True))
+
+
 @dataclass
 class Evaluation:
     """Evaluators one after another, each distinct sentence encoded once.
@@ -94,7 +109,7 @@ class Evaluation:
         seconds: spent so far.
     """
 
-    evaluators: Sequence[StsEvaluator | TransferEvaluator]
+    evaluators: Sequence[Evaluator]
     seconds: float = 0.0
 
     @property
@@ -138,9 +153,13 @@ class Evaluation:
         raise ParameterError("metric_for_best_model", f"no {name!r}; {reason}")
 
     def digest(self) -> str:
-        """A checksum of all scored pairs, which decide with the settings which model is the best."""
+        """A checksum of what is the user's own, which decides with the settings which model is the best."""
         pairs = [(pairs.slug, pairs.first, pairs.second, pairs.scores.tolist()) for pairs in self.pairs]
-        return hashlib.sha256(repr(pairs).encode()).hexdigest()
+        collections = [one.collection.digest() for one in self.evaluators if isinstance(one, RetrievalEvaluator)]
+        return hashlib.sha256(repr([*pairs, *collections]).encode()).hexdigest()
+
+
+Evaluator = StsEvaluator | TransferEvaluator | RetrievalEvaluator
 
 
 def build_evaluation(
@@ -162,9 +181,13 @@ def build_evaluation(
     twice = next((metric for metric in metrics if metrics.count(metric) > 1), None)
     if twice is not None:
         raise ParameterError("eval_file", f"two sets would have the metric {twice}; rename the file")
-    evaluators: list[StsEvaluator | TransferEvaluator] = [StsEvaluator(pairs) for pairs in sets]
+    evaluators: list[Evaluator] = [StsEvaluator(pairs) for pairs in sets]
     if settings.eval_transfer is not None:
         evaluators.append(transfer_evaluator(settings.eval_transfer, data_dir))
+    try:
+        evaluators += map(RetrievalEvaluator, read_collections(settings.eval_retrieval or []))
+    except DataError as error:
+        raise ParameterError("eval_retrieval", str(error)) from error
     return Evaluation(evaluators)
 
 

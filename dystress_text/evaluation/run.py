@@ -37,6 +37,7 @@ from dystress_text.evaluation.embedder import (
     load_model,
     refusing_useless,
 )
+from dystress_text.evaluation.retrieval import METRICS, Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.sts import Embed, evaluate_sts, evaluate_sts_task
 from dystress_text.evaluation.transfer import evaluate_transfer
@@ -61,12 +62,14 @@ class Results:
         tasks: by name, the entries of :func:`evaluate_task`.
         left_out: why a task has no result, by task.
         geometry: alignment and uniformity, with the name of their set.
+        retrieval: of collections by name, their metrics and sizes.
     """
 
     about: Mapping[str, Any]
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     geometry: dict[str, Any] | None = None
+    retrieval: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def row(self, names: Iterable[str]) -> Row:
         """The figures of tasks, None for a task without a result."""
@@ -85,6 +88,7 @@ class Results:
         """Take up what the file holds of the same model, data and settings."""
         if file.is_file() and all((found := read_json(file)).get(name) == self.about[name] for name in _SAME):
             self.tasks, self.left_out, self.geometry = found["tasks"], found["left_out"], found["geometry"]
+            self.retrieval = found.get("retrieval", {})
 
     def write(self, file: Path) -> None:
         """Write all results as JSON."""
@@ -97,6 +101,7 @@ class Results:
             "tasks": {name: self.tasks[name] for name in in_order},
             "left_out": self.left_out,
             "geometry": self.geometry,
+            "retrieval": self.retrieval,
             "versions": versions("sentence-transformers", "tokenizers", "scipy", "scikit-learn"),
         }
         write_evaluation(file, content)
@@ -112,6 +117,13 @@ def table(found: Sequence[Results], names: Sequence[str], mean: str, more: Mappi
         of_row = average(figures)
         lines.append([label, *cells, "-" if of_row is None else f"{of_row:.2f}"])
     return lay_out(lines)
+
+
+def retrieval_table(found: Sequence[Results], names: Sequence[str]) -> str:
+    """The figures of models in search, a row for each."""
+    head = ["", *(f"{name} {metric}" for name in names for metric in METRICS)]
+    rows = [[r.about["model"], *(f"{r.retrieval[n][m]:.2f}" for n in names for m in METRICS)] for r in found]
+    return lay_out([head, *rows])
 
 
 def evaluate_task(
@@ -147,9 +159,10 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
     Returns:
         Whether every chosen task gave a result, for every model.
     """
-    chosen = choose(settings.suite, settings.tasks)
+    chosen = choose(settings.suite, settings.tasks or [])
     folder = suite_folder(settings.suite, settings.data_dir)
-    if not folder.is_dir():
+    collections = _collections(settings)
+    if chosen and not folder.is_dir():
         raise ParameterError(
             "data_dir",
             f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs none",
@@ -186,11 +199,15 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
         if "sts" in chosen and settings.geometry != "none":
             _measure_geometry(settings, results, folder, embed)
             results.write(file)
+        for collection in collections:
+            _run_collection(results, collection, embed, file)
         missing = ", ".join(task.name for tasks in chosen.values() for task in tasks if task.name not in results.tasks)
         print(f"\n{file}: {f'results except {missing}' if missing else 'all results'}", flush=True)
     if len(poolers) > 1:
         for group in chosen:
             show(group)
+    if collections:
+        print(f"\n{retrieval_table(found, [collection.name for collection in collections])}", flush=True)
     return all(task.name in results.tasks for results in found for tasks in chosen.values() for task in tasks)
 
 
@@ -227,6 +244,22 @@ def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: 
 
 def _said(settings: SentEvalSettings, results: Results, name: str) -> str:
     return f"{results.about['model']}, {name}" if len(settings.model) > 1 else name
+
+
+def _collections(settings: SentEvalSettings) -> list[Collection]:
+    try:
+        return read_collections(settings.retrieval or [])
+    except DataError as error:
+        raise ParameterError("retrieval", str(error)) from error
+
+
+def _run_collection(results: Results, collection: Collection, embed: Embed, file: Path) -> None:
+    start = time.perf_counter()
+    figures = {name: round(figure, 2) for name, figure in collection.scores(embed).items()}
+    seconds = round(time.perf_counter() - start, 2)
+    results.retrieval[collection.name] = {**figures, **collection.sizes(), "seconds": seconds}
+    results.write(file)
+    print(f"{collection.summary()} ({seconds:.1f} s)", file=sys.stderr, flush=True)
 
 
 def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path, embed: Embed) -> None:

@@ -38,6 +38,12 @@ class EvaluationSettings:
         "all seven if none is named), SentEval's fast mode.",
     )
 
+    eval_retrieval: list[str] | None = option(
+        None,
+        "Evaluate on search too: folders of collections in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.tsv or "
+        "qrels/test.tsv).",
+    )
+
     def __post_init__(self) -> None:
         given: Any = self.eval_set  # a preset's or a record's is one text
         object.__setattr__(self, "eval_set", " ".join([given] if isinstance(given, str) else given).split())
@@ -66,7 +72,14 @@ class SentEvalSettings:
         "unsupervised ones; of several models, those of sentence-transformers keep their own",
         choices=("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "pooler"),
     )
-    tasks: list[str] = option(["all"], "sts, transfer, all, or names of tasks, ours or SentEval's")
+    tasks: list[str] | None = option(
+        None, "sts, transfer, all, or names of tasks, ours or SentEval's; default all, with --retrieval none"
+    )
+    retrieval: list[Path] | None = option(
+        None,
+        "search: folders of collections in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.tsv or qrels/test.tsv)",
+        metavar="FOLDER",
+    )
     suite: str = option("senteval", "senteval, or mini: small sets that come with the package", choices=tuple(SUITES))
     mode: str = option("test", "test: the published figures; fast: fewer folds", choices=("test", "fast"))
     data_dir: str | None = option(None, "where prepared data lie; default: where dystress prepare puts them")
@@ -83,6 +96,8 @@ class SentEvalSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
-        choose(self.suite, self.tasks)
+        if self.tasks is None:
+            object.__setattr__(self, "tasks", [] if self.retrieval else ["all"])
+        choose(self.suite, self.tasks or [])
         if self.output is not None and len(self.model) > 1:
             raise ParameterError("output", "is the file of one model; each of several has its own")

@@ -20,7 +20,7 @@ from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.export.citation import CITATION
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import write_text
-from dystress_text.simcse.corpus import WIKI1M
+from dystress_text.simcse.texts import WIKI1M
 
 CARD = "README.md"
 HERE = "path/to/this/folder"

@@ -34,6 +34,7 @@ class CorpusReport:
         nul: left out, with a NUL byte.
         duplicates: kept, equal to an earlier sentence.
         truncated: kept, but cut to the training length in tokens.
+        short: kept, but too short to be cropped, and so used whole.
     """
 
     sha256: str = ""
@@ -45,6 +46,7 @@ class CorpusReport:
     nul: int = 0
     duplicates: int = 0
     truncated: int = 0
+    short: int = 0
 
     def summary(self) -> str:
         """One line for the user: the number of lines of each kind, and what was done with them."""
@@ -55,6 +57,7 @@ class CorpusReport:
             "with a NUL byte (left out)": self.nul,
             "duplicates (kept)": self.duplicates,
             "cut at the training length (kept)": self.truncated,
+            "shorter than two crops (used whole)": self.short,
         }
         notes = ", ".join(f"{count:,} {text}" for text, count in findings.items() if count)
         return f"{self.sentences:,} sentences in {self.lines:,} lines" + (f"; {notes}" if notes else "")
@@ -94,6 +97,22 @@ def read_sentences(
             if report.sentences == max_sentences:
                 break
     report.duplicates = len(hashes) - len(np.unique(np.frombuffer(hashes, dtype=np.int64)))
+
+
+def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """The documents of a stream, each a line: what stands between blank lines. A long one is several.
+
+    Ends where a line would make it longer than 65,536 bytes.
+    """
+    document = b""
+    for line in _bounded(stream):
+        line = line.strip()
+        if document and (not line or len(document) + len(line) >= MAX_LINE_BYTES):
+            yield document
+            document = b""
+        document += b" " * bool(document) + line
+    if document:
+        yield document
 
 
 def _bounded(stream: BinaryIO) -> Iterator[bytes]:

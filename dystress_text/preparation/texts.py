@@ -14,7 +14,7 @@ from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.files.prepared_data import Manifest
 from dystress_text.files.text_lines import UNPACK_ERRORS, open_text
 from dystress_text.preparation.data_sets import Request
-from dystress_text.simcse.corpus import WIKI1M
+from dystress_text.simcse.texts import WIKI1M
 
 MOST_MEMBERS = 500_000  # of an archive
 MOST_BYTES = 32 << 30

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import matplotlib.pyplot as plt
 import torch
@@ -23,7 +23,6 @@ from dystress_text.core.temperature import (
     LinearTemperature,
     MonotonicCosineTemperature,
     OneSidedCosineTemperature,
-    ProfileTemperature,
     ShiftedCosineTemperature,
     ode_temperature,
 )
@@ -112,26 +111,6 @@ def draw_default() -> Figure:
     return figure
 
 
-def draw_ranges() -> Figure:
-    """The temperature ranges of the ImageNet100 ablation and of the text table."""
-    images = [CosineTemperature(*ends) for ends in ((0.07, 0.1), (0.07, 0.5), (0.07, 0.2), (0.1, 0.2))]
-    text = [
-        ShiftedCosineTemperature(*ends, shift=-0.4) for ends in ((0.03, 0.05), (0.02, 0.05), (0.05, 0.07), (0.04, 0.05))
-    ]
-    panels: dict[str, Sequence[ProfileTemperature]] = {
-        "images: cosine": images,
-        "text: shifted cosine, $\\Delta s$ = -0.4": text,
-    }
-    figure, grid = plt.subplots(2, figsize=(WIDTH, 4.3), sharex=True)
-    for axes, (title, temperatures) in zip(grid, panels.items(), strict=True):
-        _plot(axes, {f"{t.tau_min} to {t.tau_max}": t(SIMILARITIES) for t in temperatures})
-        dress(axes, _TAU, title)
-        axes.set_ylim(bottom=0)
-        axes.label_outer()
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    return figure
-
-
 def ode_solutions(delta: float, k: float, s: torch.Tensor) -> dict[str, torch.Tensor]:
     """Solutions of the paper's ODE over the similarity, by the name of their constant; NaN where there is none.
 
@@ -210,7 +189,6 @@ def draw_logit() -> Figure:
 DRAWINGS: dict[str, Callable[[], Figure]] = {
     "default": draw_default,
     "profiles": draw_profiles,
-    "ranges": draw_ranges,
     "shifts": draw_shifts,
     "ode": draw_ode,
     "logit": draw_logit,

@@ -18,9 +18,9 @@ from dystress_text.report.page import Table
 from dystress_text.report.runs import OF_THE_LOSS, FinishedRun, by_configuration, differing
 from dystress_text.report.text_runs import TRAINING, Evaluated, TextRun
 from dystress_text.simcse.arguments import parse
-from dystress_text.simcse.corpus import WIKI1M
 from dystress_text.simcse.paper import ROWS, PaperRow
 from dystress_text.simcse.presets import PRESETS
+from dystress_text.simcse.texts import WIKI1M
 
 _FEW = 3  # as many undecided comparisons are named one by one
 
@@ -53,7 +53,7 @@ class Group:
     def paper(self, run: TextRun) -> tuple[str, Row] | None:
         """The paper's row for the run: its name, and figures over the same tasks."""
         suite, _, kind = self.key.partition("/")
-        row = paper_row(run) if suite == "senteval" else None
+        row = paper_row(run) if suite == "senteval" and kind in TASKS else None
         return None if row is None else (row.name, self._averaged(row.figures(kind)))
 
     def _averaged(self, figures: Row) -> Row:
@@ -69,7 +69,9 @@ def groups_of(runs: Sequence[TextRun | Evaluated]) -> list[Group]:
     for key in dict.fromkeys(key for run in runs for key in run.figures):
         names = list(dict.fromkeys(name for run in runs for name in run.figures.get(key, {})))
         suite, _, kind = key.partition("/")
-        if kind:
+        if kind == "retrieval":
+            found.append(Group(key, "Search x 100", tuple(names), names[0]))
+        elif kind:
             names.sort(key=lambda name: TASKS[kind].index(name) if name in TASKS[kind] else len(TASKS[kind]))
             mean = "avg" if suite != "senteval" or tuple(names) == TASKS[kind] else f"avg of {len(names)}"
             title = GROUPS[kind] + ("" if suite == "senteval" else f", {suite} suite")

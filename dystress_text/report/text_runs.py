@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import TASKS, Row, figure_of
+from dystress_text.evaluation.retrieval import METRICS
 from dystress_text.report.runs import FinishedRun, read_finished
 from dystress_text.training.run_folder import RECORD, TEXT_PROGRAM, evaluation_file, read_json
 
@@ -120,6 +121,9 @@ def _figures(files: Sequence[Path]) -> tuple[dict[str, Row], list[str]]:
             for task, result in evaluation["tasks"].items():
                 kind = "sts" if "spearman" in result or task in TASKS["sts"] else "transfer"
                 figures.setdefault(f"{evaluation['suite']}/{kind}", {})[task] = figure_of(result)
+            for name, found in evaluation.get("retrieval", {}).items():
+                row = {f"{name} {metric}": found[metric] for metric in METRICS}
+                figures.setdefault(f"{evaluation['suite']}/retrieval", {}).update(row)
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{file} is not a file of an evaluation: {error!r}") from error
         if evaluation.get("data_variant"):

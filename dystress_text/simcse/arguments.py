@@ -18,10 +18,10 @@ from dystress_text.training.settings import EngineSettings, LossSettings
 
 GROUPS = (TextSettings, EvaluationSettings, LossSettings, EngineSettings)
 COMMON = (  # what --help shows
-    "model_name_or_path", "train_file", "supervised", "pooler_type", "max_seq_length", "drop_duplicates", "eval_set",
-    "eval_file", "temp", "temperature", "tau_min", "tau_max", "shift", "output_dir", "overwrite_output_dir",
-    "resume_from_checkpoint", "seed", "num_train_epochs", "max_steps", "train_batch_size", "learning_rate",
-    "save_steps", "log_similarity",
+    "model_name_or_path", "train_file", "sample", "views", "supervised", "pooler_type", "max_seq_length",
+    "drop_duplicates", "eval_set", "eval_file", "temp", "temperature", "tau_min", "tau_max", "shift", "output_dir",
+    "overwrite_output_dir", "resume_from_checkpoint", "seed", "num_train_epochs", "max_steps", "train_batch_size",
+    "learning_rate", "save_steps", "log_similarity",
 )  # fmt: skip
 
 

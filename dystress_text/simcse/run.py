@@ -27,11 +27,13 @@ from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import versions
-from dystress_text.simcse.corpus import TrainingText, load_corpus, training_text
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import RunSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
+from dystress_text.simcse.texts import TrainingText, training_text
 from dystress_text.training.accelerator import (
     describe,
     evaluation_dtype,
@@ -80,8 +82,12 @@ class TextRun(Run):
         self.start = start = load_start(text, settings.given)
         start.model.to(accelerator.device)
         masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed) if text.do_mlm else None
+        crops = Crops(engine.seed, text.crop_min, text.crop_max, text.crop_min_words, text.crop_sentences)
         with accelerator.local_main_process_first():
-            read = load_corpus(self.text, start.tokenizer, text.max_seq_length, text.max_train_samples)
+            read = load_corpus(
+                self.text, start.tokenizer, text.max_seq_length, text.max_train_samples,
+                crops=crops if text.views == "crop" else None,
+            )  # fmt: skip
         corpus = read.distinct() if text.drop_duplicates else read
         self.samples = len(corpus)
         if self.samples < (batch := global_batch_size(engine, accelerator.num_processes)):
@@ -94,8 +100,8 @@ class TextRun(Run):
             evaluation_dtype(accelerator),
         )  # fmt: skip
         self.learned_temperature = learned_group(objective, settings.loss)
-        of_pairs = "" if settings.evaluation.eval_file is None else f", --eval_file {self.evaluation.digest()}"
-        self.data_id = corpus.identity + of_pairs
+        own = settings.evaluation.eval_file or settings.evaluation.eval_retrieval
+        self.data_id = corpus.identity + (f", --eval_file {self.evaluation.digest()}" if own else "")
         self.options = settings.options() | {
             "pooler_type": start.model.pooler_type, "metric_for_best_model": self.best_metric,
         }  # fmt: skip
@@ -121,7 +127,7 @@ class TextRun(Run):
             f"--{name}: not the published data but a variant: {found}" for name, found in variants.items() if found
         ]
         lines.append(f"{type(task.objective).__name__} with {task.objective.temperature}")
-        samples = "sentences" if corpus.columns == 1 else f"rows of {corpus.columns} sentences"
+        samples = "samples" if self.text.columns == 1 else f"rows of {corpus.columns} sentences"
         epochs = steps * self.settings.engine.gradient_accumulation_steps / (self.samples // batch_size)
         lines.append(
             f"{self.samples:,} {samples}: {epochs:.4g} epochs, {steps:,} steps of {batch_size} on "
@@ -155,7 +161,7 @@ class TextRun(Run):
     def finish(self, samples_per_second: float, output: Path) -> None:
         task, dev = self.task, self.dev
         self.record |= {
-            "sentences_per_second": round(task.corpus.columns * samples_per_second, 1),
+            "sentences_per_second": round(self.text.columns * samples_per_second, 1),
             "padding_share": round(task.padding_share, 4),
         }
         best, tokenizer = load_saved(output)

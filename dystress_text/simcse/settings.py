@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from dystress_text.cli.options import check_options, option
+from dystress_text.cli.options import check_options, default_of, option
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.training.settings import EngineSettings, LossSettings
@@ -72,6 +72,19 @@ class TextSettings:
     tsv_quoting: bool | None = option(
         None, "Quotation marks in .tsv files stand around cells, as pandas writes them; default no, as in GLUE's files."
     )
+    sample: str = option(
+        "line", "A sample of a text file is a line, or a document between blank lines.", choices=["line", "document"]
+    )
+    views: str = option(
+        "dropout",
+        "The two views of a sample: the sample twice, with other dropout, or two crops of it, drawn anew each time. "
+        "Crops need no dropout, and a sample may be a paragraph or a document.",
+        choices=["dropout", "crop"],
+    )
+    crop_min: float = option(0.2, "crop: least share of the sample's words in a crop.", interval="(0, 1]")
+    crop_max: float = option(0.6, "crop: greatest share; it is drawn evenly between the two.", interval="(0, 1]")
+    crop_min_words: int = option(4, "crop: least words of a crop.", interval="[1, inf)")
+    crop_sentences: bool = option(False, "crop: cut at the ends of sentences alone, not between any words.")
     supervised: bool = option(
         False,
         "A row of the table is an anchor, its positive, and any number of hard negatives; each sentence is "
@@ -96,7 +109,9 @@ class TextSettings:
     )
     max_train_samples: int | None = option(None, "Use only the first sentences or rows, so many.", interval="[2, inf)")
     max_seq_length: int = option(
-        32, "Most tokens of a training sentence; evaluation uses the encoder's limit.", interval="[3, inf)"
+        32,
+        "Most tokens of a training sentence or view; evaluation uses the encoder's limit.",
+        interval="[3, inf)",
     )
     packing: bool = option(
         True, "Compute nothing for padding; no takes transformers' own forward pass: slower, with the same result."
@@ -111,6 +126,14 @@ class TextSettings:
         check_options(self)
         if self.text_column is not None and self.supervised:
             raise ParameterError("text_column", "with supervised use text_columns, which takes several")
+        if self.views == "crop" and self.supervised:
+            raise ParameterError("views", "with supervised the sentences of a row are the views")
+        for entry in fields(self):
+            given = getattr(self, entry.name) != default_of(entry)
+            if entry.name.startswith("crop_") and given and self.views != "crop":
+                raise ParameterError(entry.name, "has no effect without views crop")
+        if self.crop_min > self.crop_max:
+            raise ParameterError("crop_min", f"must not be above crop_max, got {self.crop_min} and {self.crop_max}")
 
 
 @dataclass(frozen=True)

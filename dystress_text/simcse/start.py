@@ -67,7 +67,7 @@ def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
         notes.append("LoRA: {trained:,} of {all:,} parameters train".format(**about["parameters"]))
     if text.max_seq_length > (limit := length_limit(pretrained.tokenizer, model.transformer)):
         raise ParameterError("max_seq_length", f"this encoder reads at most {limit} tokens, got {text.max_seq_length}")
-    if text.dropout != 0 and not text.supervised:  # --dropout 0 is on purpose
+    if text.dropout != 0 and text.views == "dropout" and not text.supervised:  # --dropout 0 is on purpose
         check_views(model, pretrained.tokenizer)
     return Start(model, pretrained.tokenizer, notes, about)
 

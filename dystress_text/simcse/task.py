@@ -1,7 +1,7 @@
 """SimCSE as a task for the trainer, with any objective and temperature.
 
-Without supervision, the views of a sample are two dropout views of one sentence. With supervision, they are the
-sentences of a row: anchor, positive and hard negatives, each encoded once.
+Without supervision, the views of a sample are two dropout views of one sentence, or two crops of a text. With
+supervision, they are the sentences of a row: anchor, positive and hard negatives, each encoded once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SimcseTask:
         return 1 - self.tokens / max(self.positions, 1)
 
     def load(self, indices: NDArray[np.int64], step: int) -> Batch:
-        batch = self.corpus.batch(indices)
+        batch = self.corpus.batch(indices, step)
         if self.masking is not None:
             batch |= self.masking(batch, indices)
         self.positions += batch["attention_mask"].numel()

@@ -39,8 +39,9 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.files.places import EMBEDDED
 from dystress_text.files.text_lines import CorpusReport, open_text, read_sentences
-from dystress_text.simcse.corpus import TextFile, load_corpus
+from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.task import SimcseTask
+from dystress_text.simcse.texts import TextFile
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.build_loss import build_objective

@@ -12,7 +12,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.files import places
 from dystress_text.files.places import data_root
-from dystress_text.simcse.corpus import wiki1m
+from dystress_text.simcse.texts import wiki1m
 
 STSB = b"g\tf\ty\t1\t3.5\tone\ttwo\ng\tf\ty\t2\t5\tthree\tfour\n"
 

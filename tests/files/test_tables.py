@@ -12,7 +12,7 @@ from hub_server import hub_server, with_hub
 from dystress_text.errors import UserError
 from dystress_text.files.tables import is_table
 from dystress_text.files.text_lines import CorpusReport
-from dystress_text.simcse.corpus import column_of_table, rows_of_table
+from dystress_text.simcse.texts import column_of_table, rows_of_table
 
 SENTENCES = ['the cat, it "sat"', "a line\nand another", "plain", "", "caf\u00e9 \U0001f600"]
 LINES = ['the cat, it "sat"', "a line and another", "plain", "caf\u00e9 \U0001f600"]

@@ -69,12 +69,8 @@ PARTS: dict[int, tuple[Item, ...]] = {
         Item("profile", 120, f"{_CHECK} profile --steps 30", _SMALL),
     ),
     3: (
-        Item("pretraining", 130, "tests/benchmarks/pretraining_speed.py --batch 128 --steps 80 --repeats 3",
-             f"--architecture resnet10_narrow {_SMALL} --repeats 1"),
         Item("loss", 250, "tests/benchmarks/loss_core.py --sizes 64 1024 4096 16384 65536 --repeats 3",
              "--sizes 8 --dim 8 --repeats 1 --objectives NT-Xent --temperatures cosine"),
-        Item("classifiers", 120, "tests/benchmarks/transfer_speed.py --share 400 --repeats 1",
-             "--tasks TREC --share 39 --dim 4"),
     ),
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ from dystress_text.preparation.__main__ import main
 from dystress_text.preparation.data_sets import Request
 from dystress_text.preparation.prepare import prepare, verify
 from dystress_text.preparation.texts import unpack
-from dystress_text.simcse.corpus import wiki1m
+from dystress_text.simcse.texts import wiki1m
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = b"YMCA in South Australia\none line\nanother line\n"

@@ -9,7 +9,7 @@ from figure_texts import check_texts, error_of
 from matplotlib import pyplot as plt
 
 from dystress_text.core.temperature import CosineTemperature, ShiftedCosineTemperature
-from dystress_text.figures import FIGURES, NEED_NO_RUN, main
+from dystress_text.figures import FIGURES, main
 from dystress_text.report import drawings
 from dystress_text.report.plots import STYLES
 
@@ -62,7 +62,7 @@ def test_the_slope_of_the_logit(kind, ends):
     assert bool((full < 0).any()) == (ends == (0.07, 0.5))
 
 
-@pytest.mark.parametrize("name", NEED_NO_RUN)
+@pytest.mark.parametrize("name", FIGURES)
 def test_no_text_is_clipped_small_or_on_another(name):
     check_texts(drawn(name))
 
@@ -70,26 +70,24 @@ def test_no_text_is_clipped_small_or_on_another(name):
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_each_format_is_written_and_the_same_twice(tmp_path, ending):
     files = [tmp_path / f"{again}.{ending}" for again in "ab"]
-    assert [main(["ranges", "--output", str(file)]) for file in files] == [0, 0]
+    assert [main(["shifts", "--output", str(file)]) for file in files] == [0, 0]
     content = files[0].read_bytes()
     assert content == files[1].read_bytes()
     assert content.startswith({"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml", "pdf": b"%PDF"}[ending])
 
 
-def test_all_draws_all_that_need_no_run_and_the_list_names_them(tmp_path, capsys, monkeypatch):
+def test_all_draws_all_and_the_list_names_them(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(drawings, "make", drawn)
     assert main(["all", "--output", str(tmp_path / "new" / "folder")]) == 0
-    assert sorted(file.stem for file in (tmp_path / "new" / "folder").iterdir()) == sorted(NEED_NO_RUN)
+    assert sorted(file.stem for file in (tmp_path / "new" / "folder").iterdir()) == sorted(FIGURES)
     capsys.readouterr()
     assert main(["--list"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(FIGURES)
 
 
-def test_wrong_arguments_are_one_line(tmp_path, capsys, monkeypatch):
+def test_wrong_arguments_are_one_line(capsys, monkeypatch):
     assert "name a figure: default, profiles" in error_of(capsys)
     assert "got 'profile'" in error_of(capsys, "profile")
-    assert "accuracy-geometry needs folders of runs" in error_of(capsys, "accuracy-geometry")
-    assert "takes no folders of runs" in error_of(capsys, "ode", tmp_path)
     assert "--output: 'ode.jpg' must end in one of .png, .svg, .pdf" in error_of(capsys, "ode", "--output", "ode.jpg")
     monkeypatch.setattr("dystress_text.cli.extras.find_spec", lambda name: None if name == "matplotlib" else name)
     assert "a figure needs matplotlib: pip install 'dystress-text[plots]'" in error_of(capsys, "ode")

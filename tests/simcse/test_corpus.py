@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from dystress_text.errors import UserError
 from dystress_text.files.text_lines import MAX_LINE_BYTES, CorpusReport, read_sentences
-from dystress_text.simcse.corpus import TextFile, load_corpus
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.texts import TextFile
 
 
 def read(data: bytes, limit: int | None = None) -> tuple[list[str], CorpusReport]:

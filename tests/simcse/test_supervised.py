@@ -11,8 +11,9 @@ import torch
 from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.files.text_lines import CorpusReport
-from dystress_text.simcse.corpus import load_corpus, rows_of_table
+from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.task import SimcseTask
+from dystress_text.simcse.texts import rows_of_table
 from dystress_text.train import main
 
 WORDS = zip(("cat", "dog", "bird", "fish", "man", "woman") * 4, ("dog", "bird", "fish") * 8, strict=True)

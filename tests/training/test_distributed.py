@@ -31,7 +31,9 @@ from dystress_text.core import (
     ShiftedCosineTemperature,
 )
 from dystress_text.errors import UserError
-from dystress_text.simcse.corpus import TextFile, load_corpus
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.crops import Crops
+from dystress_text.simcse.texts import TextFile
 from dystress_text.training.accelerator import StopSignals, _check_launch, make_accelerator, on_main_process
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.trainer import run as run_engine
@@ -52,6 +54,7 @@ OBJECTIVES = {
 CASES = {name: (name, {}) for name in OBJECTIVES}
 CASES["accumulation"] = ("InfoNCE, shifted cosine", {"gradient_accumulation_steps": 2})
 CASES["gradient cache"] = ("MACL", {"grad_cache_chunk": 1})
+CASES["crops"] = ("MACL", {"grad_cache_chunk": 1})
 
 
 def train(folder, text, case, **options):
@@ -61,7 +64,9 @@ def train(folder, text, case, **options):
     defaults |= {"logging_steps": 1, "eval_steps": 10, "weight_decay": 0.1, "log_similarity": True}
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     gather = ProcessGather(int(os.environ["RANK"]), world_size) if world_size > 1 else None
-    corpus = load_corpus(TextFile(text), build_tokenizer(), 16, SENTENCES)
+    corpus = load_corpus(
+        TextFile(text), build_tokenizer(), 16, SENTENCES, crops=Crops(1, min_words=2) if case == "crops" else None
+    )
     task = make_task(corpus)
     task.model.double()
     task.objective = OBJECTIVES[objective](gather)

@@ -1,0 +1,199 @@
+"""Training text: where it comes from. A file with one sample a line, a column of a table, or rows of a table."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dystress_text.errors import ParameterError
+from dystress_text.files.hub import published_file
+from dystress_text.files.places import data_root
+from dystress_text.files.tables import ENDINGS, is_table, load_table
+from dystress_text.files.text_lines import (
+    MAX_LINE_BYTES,
+    UNPACK_ERRORS,
+    CorpusReport,
+    joined_lines,
+    open_text,
+    read_sentences,
+)
+from dystress_text.files.whole import sha256_of
+from dystress_text.simcse.quickstart import write_documentation_corpus
+from dystress_text.simcse.settings import TextSettings
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+WIKI1M = "wiki1m_for_simcse.txt"
+TEXT_COLUMNS = ("text", "sentence", "sent0")  # tried in this order if no column is named
+HARD_NEGATIVES = "hard_neg"  # a column of SimCSE's NLI file, whose rows are not single sentences
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A text file, plain or compressed, with one sample a line, or as a document between blank lines."""
+
+    path: Path
+    documents: bool = False
+    columns = 1
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    def checksum(self) -> str:
+        """The SHA-256 of the file."""
+        with self._readable():
+            return sha256_of(self.path)
+
+    def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
+        """At most ``most`` sentences; see :func:`read_sentences`."""
+        with self._readable(), open_text(self.path) as stream:
+            yield from read_sentences(joined_lines(stream) if self.documents else stream, report, most)
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, *UNPACK_ERRORS) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ParameterError("train_file", f"cannot read {self.name!r}: {reason}") from error
+
+
+@dataclass(frozen=True)
+class TableText:
+    """Columns of a table as a training text, row after row; line feeds within a cell become spaces.
+
+    Attributes:
+        name: of the file, or of the data set on the hub.
+        rows: the table, with only these columns; with one column its empty cells are left out, with several refused.
+    """
+
+    name: str
+    rows: Dataset
+
+    @property
+    def columns(self) -> int:
+        """Sentences a sample."""
+        return len(self.rows.column_names)
+
+    def checksum(self) -> str:
+        """The SHA-256 of all cells, each a line."""
+        digest = hashlib.sha256()
+        for line in self._lines():
+            digest.update(line)
+        return digest.hexdigest()
+
+    def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
+        """At most ``most`` sentences, row after row; see :func:`read_sentences`."""
+        yield from read_sentences(self._lines(), report, most)
+
+    def _lines(self) -> Iterator[bytes]:
+        """The cells in UTF-8, each with a line feed at its end."""
+        names, row = self.rows.column_names, 0
+        for batch in self.rows.iter(batch_size=1000):  # many times faster than row after row
+            for cells in zip(*(batch[name] for name in names), strict=True):
+                row += 1
+                for name, cell in zip(names, cells, strict=True):
+                    try:
+                        yield self._line("" if cell is None else cell)
+                    except (TypeError, ValueError) as error:  # UnicodeError too: half a surrogate pair
+                        where = f"row {row} of {self.name!r}, column {name!r}"
+                        raise ParameterError("train_file", f"{where} is not a text to train on: {error}") from error
+
+    def _line(self, cell: Any) -> bytes:
+        line = re.sub(r"\r\n?|\n", " ", cell).encode()
+        if self.columns > 1 and (not line.strip() or len(line) > MAX_LINE_BYTES or b"\0" in line):
+            raise ValueError("it is empty, too long, or has a NUL byte")  # one sentence less would shift all others
+        return line + b"\n"
+
+
+TrainingText = TextFile | TableText
+
+
+def training_text(text: TextSettings) -> TrainingText:
+    """The training text that the settings name."""
+    name = text.train_file
+    if text.supervised:
+        if name is None or not is_table(name):
+            known = ", ".join(ENDINGS)
+            raise ParameterError("supervised", f"needs a table as train_file ({known}, or one on the hub)")
+        return rows_of_table(name, text.text_columns, text.tsv_quoting)
+    documents = text.sample == "document"
+    if name is None:
+        return TextFile(wiki1m(text.data_dir), documents)
+    if name == "python-documentation":
+        return TextFile(write_documentation_corpus(), documents)
+    if is_table(name):
+        if documents:
+            raise ParameterError("sample", "a cell of a table is a sample; documents are those of text files")
+        return column_of_table(name, text.text_column, text.tsv_quoting)
+    if text.text_column is not None:
+        raise ParameterError("text_column", f"{name!r} is a text file without columns")
+    if not Path(name).is_file():  # said before a model is loaded
+        raise ParameterError("train_file", f"no file {name!r}")
+    with open_text(Path(name)) as stream, suppress(OSError, *UNPACK_ERRORS):  # which are said when it is read
+        tabs = {line.count(b"\t") for line in islice(stream, 100)}
+        if len(tabs) == 1 and tabs != {0}:
+            raise ParameterError("train_file", f"{name!r} is a table, with {tabs.pop()} tabs a line: name it .tsv")
+    return TextFile(Path(name), documents)
+
+
+def column_of_table(train_file: str, column: str | None, tsv_quoting: bool | None = None) -> TableText:
+    """A column of a table, each cell a sentence; without a name the only one, or one called text, sentence or sent0."""
+    rows = load_table(train_file, tsv_quoting=tsv_quoting)
+    known = rows.column_names
+    if column is None and HARD_NEGATIVES in known:
+        raise ParameterError(
+            "train_file",
+            f"{train_file!r} has hard negatives ({', '.join(known)}): add supervised, or name the sentences with "
+            "text_column",
+        )
+    if column is None:
+        column = next(iter(known if len(known) == 1 else [name for name in TEXT_COLUMNS if name in known]), None)
+    if column is None or column not in known:
+        raise ParameterError("text_column", f"{train_file!r} has the columns {', '.join(known)}; name one")
+    return _text_of(train_file, rows, [column])
+
+
+def rows_of_table(train_file: str, columns: Sequence[str] | None, tsv_quoting: bool | None = None) -> TableText:
+    """Rows of a table: columns of anchor, positive and any number of hard negatives; without names all, in order."""
+    rows = load_table(train_file, tsv_quoting=tsv_quoting)
+    names, known = list(columns or rows.column_names), ", ".join(rows.column_names)
+    if not set(names) <= set(rows.column_names):
+        raise ParameterError("text_columns", f"{train_file!r} has the columns {known}; got {', '.join(names)}")
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise ParameterError(
+            "supervised",
+            "a row is an anchor, a positive and any number of hard negatives, each in a column of its own; "
+            f"{train_file!r} gives {', '.join(names)}",
+        )
+    return _text_of(train_file, rows, names)
+
+
+def _text_of(train_file: str, rows: Dataset, columns: list[str]) -> TableText:
+    for column in columns:  # in a .csv labels and scores are texts too
+        if not any(not isinstance(cell, str) or re.search(r"[^\W\d_]", cell) for cell in rows[column]):
+            raise ParameterError(
+                "train_file", f"column {column!r} of {train_file!r} has no letter; name columns of sentences"
+            )
+    return TableText(train_file, rows.select_columns(columns))
+
+
+def wiki1m(data_dir: str | Path | None = None) -> Path:
+    """SimCSE's training text, one million Wikipedia sentences: the prepared file, else the hub's."""
+    prepared = data_root(data_dir) / "wiki1m" / WIKI1M
+    if prepared.is_file():
+        return prepared
+    return published_file(
+        WIKI1M,
+        Path,
+        f"no training text: {prepared} does not exist. Three ways on: prepare the data (dystress prepare "
+        "wiki1m); --train_file FILE with one sentence per line; or --preset quickstart, which needs no network",
+    )

@@ -1,0 +1,123 @@
+"""Search as a measure: its figures against scikit-learn and loops, the files it reads, and where figures go."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import make_sentences
+from sklearn.metrics import ndcg_score
+
+from dystress_text.errors import DataError, UserError
+from dystress_text.evaluation.evaluators import build_evaluation
+from dystress_text.evaluation.retrieval import read_collection, read_collections
+from dystress_text.evaluation.settings import EvaluationSettings
+from dystress_text.files.places import EMBEDDED
+from dystress_text.report.text_runs import read_text_runs
+from dystress_text.senteval import main
+
+CISI = Path(__file__).resolve().parents[3] / "shared" / "data" / "retrieval" / "cisi"
+
+
+def make_collection(folder, documents=150, queries=12, seed=0):
+    """Documents, queries, of which one has no judgement, and judgements of 0 and 1; BEIR's own place of the qrels."""
+    draw, texts = np.random.default_rng(seed), make_sentences(documents + queries, seed=seed)
+    (folder / "qrels").mkdir(parents=True)
+    rows = [{"_id": f"d{i}", "title": f"t{i}" * (i % 2), "text": text} for i, text in enumerate(texts[:documents])]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [{"_id": f"q{i}", "text": text} for i, text in enumerate(texts[documents:])]
+    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = ["query-id\tcorpus-id\tscore", "q0\td5\t0"]
+    for i in range(queries - 1):
+        lines += [f"q{i}\td{j}\t{1 + j % 2}" for j in draw.choice(documents, 1 + 4 * (i % 5), replace=False) if j != 5]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def embed(sentences):
+    """Random vectors that only the text decides."""
+    return torch.stack([torch.randn(8, generator=torch.Generator().manual_seed(hash(s) % 2**40)) for s in sentences])
+
+
+def test_figures_are_those_of_scikit_learn_and_of_loops(tmp_path):
+    found = read_collection(make_collection(tmp_path / "made"))
+    assert found.summary() == "made: 150 documents, 11 queries; 1 queries without a relevant document are left out"
+    assert next(iter(found.documents.values())) == make_sentences(162, seed=0)[0]
+    assert list(found.documents.values())[1].startswith("t1 ")
+    documents, queries = (
+        torch.nn.functional.normalize(embed(list(x.values()))) for x in (found.documents, found.queries)
+    )
+    similarity = (queries @ documents.T).numpy()
+    truth = np.array([[name in found.relevant[query] for name in found.documents] for query in found.queries])
+    first, recall = [], []
+    for scores, relevant in zip(similarity, truth, strict=True):
+        ranked = relevant[np.argsort(-scores)]
+        first.append(next((1 / (i + 1) for i in range(10) if ranked[i]), 0.0))
+        recall.append(ranked[:100].sum() / relevant.sum())
+    expected = {"nDCG@10": ndcg_score(truth, similarity, k=10), "MRR@10": np.mean(first), "recall@100": np.mean(recall)}
+    assert found.scores(embed) == pytest.approx({name: 100 * value for name, value in expected.items()}, abs=1e-6)
+
+
+@pytest.mark.parametrize(("file", "content", "message"), [
+    ("corpus.jsonl", '{"_id": "d1"}\n', "line 1 of .*corpus.jsonl is not JSON with _id and text"),
+    ("queries.jsonl", "[\n", "line 1 of .*queries.jsonl is not JSON"),
+    ("queries.jsonl", '{"_id": 1, "text": "a"}\n{"_id": "1", "text": "b"}\n', "line 2 of .* repeats the _id '1'"),
+    ("qrels/test.tsv", "q0\td1\t1\nq0 d2 1\n", "line 2 of .* is not a query, a document and a score"),
+    ("qrels/test.tsv", "q0\t0\td2\t1\n" * 2, "line 2 of .* is not a query, a document and a score"),
+    ("qrels/test.tsv", "q0\td999\t1\n", "line 1 of .* names the document 'd999', which the collection has not"),
+    ("qrels/test.tsv", "q99\td1\t1\n", "names the query 'q99'"),
+    ("qrels/test.tsv", "query\tdocument\tscore\nq0\td1\t0\n", "has no score above 0"),
+    ("corpus.jsonl", None, "cannot read .*corpus.jsonl: No such file"),
+    ("qrels/test.tsv", None, "has neither qrels.tsv nor qrels/test.tsv"),
+])  # fmt: skip
+def test_a_collection_that_does_not_fit_together_is_one_line(tmp_path, file, content, message):
+    folder = make_collection(tmp_path / "made")
+    (folder / file).unlink() if content is None else (folder / file).write_text(content)
+    with pytest.raises(DataError, match=message) as caught:
+        read_collection(folder)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=r"^eval_retrieval: "):
+        build_evaluation(EvaluationSettings(eval_set=["none"], eval_retrieval=[str(folder)]))
+
+
+def test_two_of_one_name_are_refused(tmp_path):
+    with pytest.raises(DataError, match="two collections are named 'made'"):
+        read_collections([make_collection(tmp_path / "made"), make_collection(tmp_path / "other" / "made")])
+
+
+def test_it_chooses_the_best_model_while_training(tmp_path):
+    folder = make_collection(tmp_path / "Made up")
+    evaluation = build_evaluation(EvaluationSettings(eval_set=["none"], eval_retrieval=[str(folder)]))
+    metrics = evaluation(embed)
+    assert list(metrics) == ["made_up_ndcg@10", "made_up_mrr@10", "made_up_recall@100"]
+    assert evaluation.best_metric(None) == "made_up_ndcg@10"
+    assert evaluation.best_metric("made_up_recall@100") == "made_up_recall@100"
+    before = evaluation.digest()
+    (folder / "qrels" / "test.tsv").write_text("q0\td1\t1\n")
+    assert build_evaluation(EvaluationSettings(eval_set=["none"], eval_retrieval=[str(folder)])).digest() != before
+
+
+def test_the_program_writes_figures_beside_those_of_tasks(tmp_path, capsys):
+    folder, file = make_collection(tmp_path / "made"), tmp_path / "senteval-mini-test.json"
+    model = [f"--model={EMBEDDED / 'bert-mini-wiki'}", "--pooler_type=avg", f"--output={file}", "--suite=mini"]
+    assert main([*model, "--tasks", "MiniSTS", "--geometry", "none"]) == 0
+    assert main([*model, "--retrieval", str(folder)]) == 0
+    content = json.loads(file.read_text())
+    assert list(content["tasks"]) == ["MiniSTS"]
+    made = content["retrieval"]["made"]
+    assert (made["documents"], made["queries"], made["left_out"]) == (150, 11, 1)
+    printed = capsys.readouterr().out
+    assert "made nDCG@10" in printed
+    assert f"{made['nDCG@10']:.2f}" in printed
+    (model,) = read_text_runs([file])[2]
+    assert model.figures["mini/retrieval"]["made recall@100"] == made["recall@100"]
+    assert main([f"--model={tmp_path}", "--retrieval", str(tmp_path / "none")]) == 2
+    assert "--retrieval: no folder" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not CISI.is_dir(), reason="needs the shared data")
+def test_a_real_collection_is_read():
+    found = read_collection(CISI)
+    assert (len(found.documents), len(found.queries), found.left_out) == (1460, 76, 0)
+    assert sum(map(len, found.relevant.values())) == 3114

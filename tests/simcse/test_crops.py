@@ -1,0 +1,122 @@
+"""Crops of a sample: what is drawn, from which random numbers, and the batches of a text that is cropped."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from dystress_text.errors import UserError
+from dystress_text.files.text_lines import CorpusReport
+from dystress_text.simcse.arguments import parse
+from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.crops import Crops
+from dystress_text.simcse.texts import TextFile, training_text
+
+WORDS = [f"w{i}" for i in range(50)]
+TEXT = " ".join(WORDS)
+
+
+def test_a_crop_is_a_span_of_words_and_every_span_of_its_length_is_as_likely():
+    starts, lengths = [], []
+    for step in range(4000):
+        for crop in Crops(seed=3).views(TEXT, step, 7):
+            words = crop.split()
+            starts.append(WORDS.index(words[0]))
+            lengths.append(len(words))
+            assert words == WORDS[starts[-1] : starts[-1] + lengths[-1]]
+    inner = np.bincount(lengths, minlength=31)[11:30]  # of 10 and 30 words there are half as many
+    assert (min(lengths), max(lengths)) == (10, 30)
+    assert stats.chisquare(inner).pvalue > 1e-4
+    of_twenty = np.bincount([s for s, n in zip(starts, lengths, strict=True) if n == 20], minlength=31)
+    assert len(of_twenty) == 31
+    assert stats.chisquare(of_twenty).pvalue > 1e-4
+    assert abs(stats.pearsonr(starts[::2], starts[1::2]).statistic) < 0.06  # of the two crops of a sample
+    assert abs(stats.pearsonr(lengths[::2], lengths[1::2]).statistic) < 0.06
+
+
+def test_seed_step_and_sample_alone_decide():
+    crops = Crops(seed=1)
+    assert crops.views(TEXT, 5, 9) == Crops(seed=1).views(TEXT, 5, 9)
+    others = [Crops(seed=2).views(TEXT, 5, 9), crops.views(TEXT, 6, 9), crops.views(TEXT, 5, 10)]
+    assert all(crops.views(TEXT, 5, 9) != other for other in others)
+
+
+def test_crops_of_whole_sentences_reach_the_words_of_their_share():
+    sentences = ["One two three.", "Four five!", "Six seven eight nine?", "Ten 1.5 twelve.", "Thirteen."]
+    text, crops = "  ".join(sentences), Crops(0, 0.3, 0.3, 1, sentences=True)  # 4 of 13 words
+    found = {view for step in range(300) for view in crops.views(text, step, 0)}
+    spans = {" ".join(sentences[i:j]) for i in range(5) for j in range(i + 1, 6)}
+    assert found <= spans
+    least = [(i, next(j for j in range(i + 1, 6) if len(" ".join(sentences[i:j]).split()) >= 4)) for i in range(4)]
+    assert found == {" ".join(sentences[i:j]) for i, j in least}
+
+
+@pytest.mark.parametrize(("text", "sentences", "short"), [
+    ("a b c d e f g", False, True), ("a b c d e f g h", False, False), ("a b c d e f g h", True, True),
+    ("a b c d. e f g h", True, False),
+])  # fmt: skip
+def test_what_is_shorter_than_two_crops_is_used_whole(text, sentences, short):
+    crops = Crops(0, 0.2, 0.6, 4, sentences)
+    assert crops.too_short(text) is short
+    assert (crops.views(text, 0, 0) == [text, text]) is short
+
+
+def test_a_batch_has_the_tokens_of_the_crops(tmp_path, tokenizer):
+    lines = [
+        "the cat sat on the mat and the dog ran to the house",
+        "the old dog ran",
+        "a man and a cat ran to a river now",
+    ]
+    file = tmp_path / "text.txt"
+    file.write_text("\n".join([*lines, lines[0]]) + "\n")
+    crops = Crops(seed=4)
+    corpus = load_corpus(TextFile(file), tokenizer, 8, cache_dir=tmp_path, crops=crops)
+    assert (len(corpus), corpus.report.short, corpus.report.truncated) == (4, 1, 0)
+    assert "1 shorter than two crops (used whole)" in corpus.report.summary()
+    for step in (0, 1):
+        drawn = [crops.views(lines[i], step, i) for i in (2, 1)]
+        views = [views[k] for k in (0, 1) for views in drawn]
+        expected = tokenizer(views, truncation=True, max_length=8, padding=True, return_tensors="pt")
+        batch = corpus.batch(np.array([2, 1]), step)
+        assert torch.equal(batch["attention_mask"], expected["attention_mask"])
+        assert torch.equal(batch["token_ids"], expected["input_ids"][expected["attention_mask"].bool()])
+    assert corpus.distinct().chosen.tolist() == [0, 1, 2]
+    again = load_corpus(TextFile(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=5))  # from the cache
+    assert (again.crops.seed, again.report) == (5, corpus.report)
+
+
+def test_a_document_is_what_stands_between_blank_lines(tmp_path, tokenizer):
+    file = tmp_path / "text.txt"
+    file.write_text("\n\none two\nthree\n \n\nfour five\r\n" + "a lot of words\n" * 5000 + "\n\nsix")
+    documents = list(TextFile(file, documents=True).sentences(CorpusReport(), None))
+    assert (documents[0], documents[-1]) == ("one two three", "six")
+    assert " ".join(documents[1:-1]) == "four five" + " a lot of words" * 5000  # a long one is several
+    assert len(documents) == 4
+    with pytest.raises(UserError, match="sample: a cell of a table"):
+        training_text(parse(["--train_file", "x.csv", "--sample", "document"]).text)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["--crop_min", "0"], r"crop_min: must lie in \(0, 1\]"), (["--crop_max", "1.1"], r"crop_max: must lie in"),
+    (["--crop_min", "0.7"], "crop_min: must not be above crop_max"), (["--supervised"], "views: with supervised"),
+    (["--views", "dropout", "--crop_sentences"], "crop_sentences: has no effect without views crop"),
+])  # fmt: skip
+def test_settings_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        parse(["--views", "crop", *options])
+
+
+def test_text_that_cannot_be_cropped_is_refused(tmp_path, tokenizer):
+    file = tmp_path / "text.txt"
+    file.write_text("the cat sat\n" * 20)
+    with pytest.raises(UserError, match=r"views: .*20 shorter than two crops"):
+        load_corpus(TextFile(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=0))
+
+
+def test_a_table_with_another_name_is_told(tmp_path):
+    file = tmp_path / "pairs.txt"
+    file.write_text("id\tone\ttwo\n" + "1\tthe cat\tthe dog\n" * 20)
+    with pytest.raises(UserError, match=r"train_file: .*pairs.txt' is a table, with 2 tabs a line: name it .tsv"):
+        training_text(parse(["--train_file", str(file)]).text)
+    file.write_text(file.read_text() + "no tab\n")
+    assert training_text(parse(["--train_file", str(file)]).text) == TextFile(file)
