@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,6 @@ from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.settings import RunSettings
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
-
     from dystress_text.encoders.encoder import SentenceEncoder
 
 
@@ -38,13 +35,14 @@ def train(settings: RunSettings) -> dict[str, Any]:
         UserError: the settings or the data are wrong, or the run cannot be resumed.
     """
     # here, so that help and errors of the command line come at once
+    from accelerate import PartialState
+
     from dystress_text.encoders.saving import quiet
     from dystress_text.export.card import describe_base, write_card
-    from dystress_text.export.copies import check_push, export, make_repository, push
+    from dystress_text.export.copies import check_push, export, push
     from dystress_text.report.text_page import leave_text_report
     from dystress_text.simcse.run import TextRun
     from dystress_text.simcse.start import model_path
-    from dystress_text.training.accelerator import on_main_process
     from dystress_text.training.run_folder import write_record
     from dystress_text.training.trainer import run
 
@@ -53,25 +51,17 @@ def train(settings: RunSettings) -> dict[str, Any]:
         write_record(output, record)
         write_card(output, record, model, limit)
         page = leave_text_report(output)
-        published.append(output)  # on the main process alone
         print(f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}", flush=True)
 
-    def build(accelerator: Accelerator) -> TextRun:
-        built = TextRun(settings, accelerator, publish)
-        if repository is not None:
-            on_main_process(accelerator, partial(make_repository, repository, text.private))
-        return built
-
-    text, published = settings.text, list[Path]()
-    repository = text.push_to_hub
-    if repository is not None:
-        check_push()
+    text, output = settings.text, Path(settings.engine.output_dir)
+    if text.push_to_hub is not None:
+        check_push(text.push_to_hub, text.private)
     with quiet():
-        record = run(settings.engine, build)
-        if repository is not None and published:
+        record = run(settings.engine, lambda accelerator: TextRun(settings, accelerator, publish))
+        if text.push_to_hub is not None and PartialState().is_main_process:
             with TemporaryDirectory() as place:
-                copy, _ = export(published[0], "native", Path(place) / "copy", repository)
-                print(push(copy, repository, text.private, published[0]), flush=True)
+                copy, _ = export(output, "native", Path(place) / "copy", text.push_to_hub)
+                print(push(copy, text.push_to_hub, output), flush=True)
     return record
 
 

@@ -46,14 +46,14 @@ def write_card(
     layout: str = "native",
     at: str = HERE,
 ) -> None:
-    """Write a model folder's card.
+    """Write the card of a folder in a layout: of a model of ``limit`` tokens, from what the record of its run has.
 
     Args:
         folder: of the model.
-        record: the content of ``run.json``; the card leaves out what it does not have, and it may be empty.
+        record: the content of ``run.json``; it may be empty.
         encoder: the model.
         limit: the most tokens that it reads.
-        layout: of the folder's files, ``native``, ``hf`` or ``onnx``.
+        layout: ``native``, ``hf`` or ``onnx``.
         at: the folder or hub name for the code.
     """
     base, settings = record.get("base_model", {}), record.get("settings", {})

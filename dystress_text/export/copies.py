@@ -56,16 +56,9 @@ PROBES = (
 
 
 def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> tuple[Path, float]:
-    """Make a copy of a model folder in another layout; it appears whole and checked, or not at all.
+    """Make a copy of a model folder in a layout, with ``at`` as its name on its card; whole and checked, or not at all.
 
-    Args:
-        model: a folder that training wrote.
-        to: a layout, ``native``, ``hf`` or ``onnx``.
-        output: where the copy goes, a folder that is empty or does not exist; default beside the model.
-        at: the copy's name in the code on its card.
-
-    Returns:
-        The copy's folder, and the largest absolute difference between an entry of its vectors and the model's.
+    Returns the copy's folder, and the largest difference between an entry of its vectors and the model's.
     """
     check_names("to", [to], _LAYOUTS)
     output = output if output is not None else Path(f"{os.path.abspath(model)}-{to}")
@@ -204,43 +197,30 @@ _LAYOUTS: dict[str, tuple[Write, Embed]] = {
 # ---- the hub ---------------------------------------------------------------------------------------------------------
 
 
-def check_push() -> None:
-    """Check that a folder could be uploaded, before it is made."""
+def check_push(repository: str, private: bool) -> None:
+    """Check that a folder can be uploaded, before it is made; a repository that does not exist is made."""
     if get_token() is None:
         raise ParameterError("push_to_hub", "no token: log in with `hf auth login`, or set HF_TOKEN")
     if not hub_reachable():
         message = "the hub cannot be reached from here (no network, or HF_HUB_OFFLINE is set)"
         raise ParameterError("push_to_hub", message)
-
-
-def make_repository(repository: str, private: bool) -> None:
-    """Make a repository of the hub that does not exist."""
-    with _hub_errors(repository, "Nothing was made"):
+    with _hub_errors("Nothing was done"):
         HfApi().create_repo(repository, private=private or None, exist_ok=True)
 
 
-def push(folder: Path, repository: str, private: bool = False, model: Path | None = None) -> str:
-    """Upload a folder to the hub and return its address; a repository that does not exist is made.
-
-    Args:
-        folder: goes up whole.
-        repository: its name, OWNER/NAME.
-        private: whether one that is made is private.
-        model: what is left if that fails; default ``folder``.
-    """
-    with _hub_errors(repository, f"The model is in {str(model or folder)!r}"):
-        api = HfApi()
-        address = api.create_repo(repository, private=private or None, exist_ok=True)
-        api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload by dystress-text")
-    return str(address)
+def push(folder: Path, repository: str, left: Path) -> str:
+    """Upload a folder and return the address; ``left`` is what an error says is here."""
+    with _hub_errors(f"The model is in {str(left)!r}"):
+        HfApi().upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload by dystress-text")
+    return f"{HfApi().endpoint}/{repository}"
 
 
 @contextmanager
-def _hub_errors(repository: str, left: str) -> Iterator[None]:
+def _hub_errors(left: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the network, the hub and the library have errors of their own
         reason = reason_of(error).rstrip(".").replace(get_token() or "\0", "<token>")
         if (status := getattr(getattr(error, "response", None), "status_code", None)) in (401, 403):
-            reason = f"the token may not write to {repository!r} ({status}); log in with one that may (`hf auth login`)"
+            reason = f"{status}: this token may not write there; log in with one that may (`hf auth login`)"
         raise ParameterError("push_to_hub", f"{reason}. {left}") from error

@@ -1,7 +1,4 @@
-"""The results of evaluations on a model's card: ``model-index`` in its head, which the hub reads, and a table.
-
-All else on the card is the user's and stays as it is, byte for byte.
-"""
+"""Results on a model's card: ``model-index``, which the hub reads, and a table; all else stays as it is."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from dystress_text.export.card import CARD, plain_table
 from dystress_text.files.whole import write_text
 from dystress_text.training.run_folder import evaluation_file, read_json
 
-SOURCE = "dystress-text"  # of our entries
+_SOURCE = "dystress-text"  # of our entries
 _PAPER = "https://arxiv.org/abs/2308.01140"
 _MTEB = {  # the same pairs; MTEB's SICK-R has all 9,927 pairs of SICK, SentEval's its 4,927 test pairs
     **{f"STS{year}": (f"STS{year}", f"mteb/sts{year}-sts") for year in range(12, 17)},
@@ -34,21 +31,22 @@ def renew_results(folder: Path, suite: str) -> str | None:
 
     None where the card has nothing to do with this package, or the model was not evaluated as it is loaded.
     """
-    file, about = folder / CARD, read_json(evaluation_file(folder, suite, "test"))
+    file = folder / CARD
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    if "dystress" not in text or (about["pooler_type"], about["dtype"]) != (None, "fp32"):
+    found = _results(folder, read_json(evaluation_file(folder, suite, "test"))["weights"])
+    if "dystress" not in text or not found:
         return None
-    found = results_of(folder, about["weights"])
+    rows = [(result.dataset_name, f"{result.metric_value:.2f}") for result in found]
+    table = f"## Evaluation\n\nSpearman's correlation and accuracy x 100.\n\n{plain_table(('', ''), rows)}\n\n"
     try:
-        before = dict(vars(RepoCard(text).data))
-        models = before.pop("model-index", None) or [{"name": folder.resolve().name, "results": []}]
+        head = dict(vars(RepoCard(text).data))
+        models = head.get("model-index") or [{"name": folder.resolve().name, "results": []}]
         for model in models:
-            model["results"] = [r for r in model["results"] if (r.get("source") or {}).get("name") != SOURCE]
+            model["results"] = [r for r in model["results"] if (r.get("source") or {}).get("name") != _SOURCE]
         models[0]["results"] += eval_results_to_model_index("", found)[0]["results"]
-        rows = [(result.dataset_name, f"{result.metric_value:.2f}") for result in found]
-        table = f"## Evaluation\n\nSpearman's correlation and accuracy x 100.\n\n{plain_table(('', ''), rows)}\n\n"
-        text = _with(text, CardData(**{"model-index": models}).to_yaml(), table)
-        if vars(RepoCard(text).data) != {**before, "model-index": models}:
+        index: dict[str, Any] = {"model-index": models}
+        text = _with(text, CardData(**index).to_yaml(), table)
+        if vars(RepoCard(text).data) != head | index:
             raise ValueError("write model-index as a list of indented lines")
     except Exception as error:  # YAML has errors of its own, and model-index any form
         raise UserError(f"{file}: its head cannot take the results: {reason_of(error)}") from error
@@ -64,7 +62,15 @@ def carry_results(source: Path, file: Path) -> None:
     write_text(file, _with(file.read_text(encoding="utf-8"), index[0] if index else "", table[0] if table else ""))
 
 
-def results_of(folder: Path, weights: str) -> list[EvalResult]:
+def _with(text: str, index: str, table: str) -> str:
+    """A card with another ``model-index``, and another table where it has the place for one."""
+    head = REGEX_YAML_BLOCK.search(text) or REGEX_YAML_BLOCK.search(text := f"---\n\n---\n\n{text}")
+    assert head is not None
+    kept = _INDEX.sub("", f"{head[2]}\n")
+    return head[1] + (kept + index).strip("\n") + head[3] + _TABLE.sub(lambda _: table, text[head.end() :])
+
+
+def _results(folder: Path, weights: str) -> list[EvalResult]:
     """What the files of evaluations in a folder hold of the model with these weights, as it is loaded."""
     files = (evaluation_file(folder, suite, "test") for suite in SUITES)
     return [
@@ -80,25 +86,12 @@ def results_of(folder: Path, weights: str) -> list[EvalResult]:
 def _result(about: dict[str, Any], group: str, task: Task) -> EvalResult:
     of_suite = {"senteval": "SentEval", "mini": "dystress-text"}[about["suite"]]
     variant = f" (a variant: {about['data_variant']})" if about["data_variant"] else ""
-    of_mteb = None if variant else _MTEB.get(task.name)
     folds = isinstance(task, TransferTask) and task.scheme == "folds"
+    type_, metric = ("STS", "cosine_spearman") if group == "sts" else ("text-classification", "accuracy")
+    name, data, config = f"{of_suite} {task.name}{variant}", of_suite.lower(), task.name
+    if task.name in _MTEB and not variant:
+        name, data, config = f"MTEB {_MTEB[task.name][0]}", _MTEB[task.name][1], "default"
     return EvalResult(
-        task_type="STS" if group == "sts" else "text-classification",
-        dataset_type=of_mteb[1] if of_mteb else of_suite.lower(),
-        dataset_name=f"MTEB {of_mteb[0]}" if of_mteb else f"{of_suite} {task.name}{variant}",
-        dataset_config="default" if of_mteb else task.name,
-        dataset_split=None if folds else "test",
-        metric_type="cosine_spearman" if group == "sts" else "accuracy",
-        metric_name=GROUPS[group].partition(", ")[2],
-        metric_value=figure_of(about["tasks"][task.name]),
-        source_name=SOURCE,
-        source_url=_PAPER,
-    )
-
-
-def _with(text: str, index: str, table: str) -> str:
-    """A card with another ``model-index``, and another table where it has the place for one."""
-    head = REGEX_YAML_BLOCK.search(text)
-    kept = _INDEX.sub("", f"{head[2]}\n") if head else ""
-    begin, end, body = (head[1], head[3], text[head.end() :]) if head else ("---\n", "\n---\n\n", text)
-    return begin + (kept + index).rstrip("\n") + end + _TABLE.sub(lambda _: table, body)
+        type_, data, name, metric, figure_of(about["tasks"][task.name]), dataset_config=config, source_name=_SOURCE,
+        source_url=_PAPER, dataset_split=None if folds else "test", metric_name=GROUPS[group].partition(", ")[2],
+    )  # fmt: skip

@@ -139,31 +139,24 @@ def test_options_that_are_none(flags, said, model, tmp_path, capsys, monkeypatch
     assert not (tmp_path / "copy").exists()
 
 
-@pytest.mark.parametrize(
-    ("faults", "said"),
-    [
-        ({}, ""),
-        ({"commit": 500}, r"500 .*"),
-        ({"commit": 403}, r"the token may not write to 'someone/model' \(403\).*"),
-    ],
-)
-def test_a_copy_is_uploaded_or_one_line_says_why_not(faults, said, model, tmp_path, capsys):
+@pytest.mark.parametrize("status", [None, 500])
+def test_a_copy_is_uploaded_or_one_line_says_why_not(status, model, tmp_path, capsys):
     copy = tmp_path / "copy"
-    with hub_server() as (address, files, known), with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"):
-        known.update(faults)
+    with hub_server() as (address, files, faults), with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"):
+        faults["commit"] = status
         flags = ["--to", "hf", "--output", str(copy), "--push_to_hub", "someone/model", "--private"]
         code = main([str(model), *flags])
-    printed = capsys.readouterr()
-    assert "hf_secret" not in printed.out + printed.err
+    said = capsys.readouterr()
+    assert "hf_secret" not in said.out + said.err
     assert (copy / "model.safetensors").exists()
-    if faults:
+    if status:
         assert code == 2
-        assert re.fullmatch(rf"dystress export: error: --push_to_hub: .*{said} The model is in .*\n", printed.err)
+        assert re.fullmatch(r"dystress export: error: --push_to_hub: .* The model is in .*\n", said.err)
         return
-    assert (code, f"{address}/someone/model" in printed.out) == (0, True), printed.err
-    made, uploaded = known["made"], files["models/someone/model"]
+    assert (code, f"{address}/someone/model" in said.out) == (0, True), said.err
+    made, uploaded = faults["made"], files["models/someone/model"]
     assert (made["organization"], made["name"], made["visibility"]) == ("someone", "model", "private")
-    assert known["token"] == "Bearer hf_secret"
+    assert faults["token"] == "Bearer hf_secret"
     assert uploaded == {str(f.relative_to(copy)): f.read_bytes() for f in copy.rglob("*") if f.is_file()}
     card = uploaded["README.md"].decode()
     assert 'from_pretrained("someone/model")' in card
