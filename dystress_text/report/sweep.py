@@ -39,28 +39,16 @@ Command = list[str]
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of the sweep, done or not.
+    """A run of the sweep, done or not."""
 
-    Attributes:
-        folder: where it goes, named by the configuration and the seed.
-        options: of the training program, without the folder and resuming.
-        tasks: of the evaluation; empty for none.
-        suite: of the evaluation.
-        data_dir: where prepared data lie.
-    """
-
-    folder: Path
-    options: tuple[str, ...]
-    tasks: tuple[str, ...]
-    suite: str
-    data_dir: str | None
+    folder: Path  # where it goes, named by the configuration and the seed
+    options: tuple[str, ...]  # of the training program, without the folder and resuming
+    tasks: tuple[str, ...]  # of the evaluation; empty for none
+    suite: str  # of the evaluation
+    data_dir: str | None  # where prepared data lie
 
     def commands(self) -> Iterator[Command]:
-        """What is left to do, each step asked for when those before it are done.
-
-        Raises:
-            UserError: the folder holds a finished run with other settings.
-        """
+        """What is left to do, each step asked for when those before it are done."""
         if not self.is_trained():
             yield [
                 sys.executable, str(TRAIN), *self.options, f"--output_dir={self.folder}",
@@ -74,7 +62,7 @@ class PlannedRun:
             yield [*command, "--tasks", *tasks]
 
     def is_trained(self) -> bool:
-        """Whether the folder holds this run, finished."""
+        """Whether the folder holds this run, finished; one with other settings is refused."""
         record = read_record(self.folder)
         if "trained" not in record:
             return False
@@ -150,12 +138,7 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
 
 
 def sweep(options: Any, extra: Sequence[str]) -> bool:
-    """Run what is missing; whether every run is trained and evaluated at the end.
-
-    Raises:
-        UserError: options that do not fit, or a folder that cannot be made.
-        Interrupted: by a signal, after all processes have ended.
-    """
+    """Run what is missing; whether every run is trained and evaluated at the end."""
     runs = plan(options, extra)
     if options.dry_run:
         for run in runs:

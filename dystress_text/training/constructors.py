@@ -21,14 +21,10 @@ _SOURCES = ("objectives", "other_losses", "rules", "temperature", "run_temperatu
 
 @dataclass
 class ConstructorOption:
-    """A number or text that constructors take.
+    """A number or text that constructors take."""
 
-    Attributes:
-        kind: float, int, bool or str.
-        described: what the docstring of each class that takes it says about it, by the name of the class's option.
-    """
-
-    kind: type
+    kind: type  # float, int, bool or str
+    # what the docstring of each class that takes it says about it, by the name of the class's option
     described: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -32,16 +32,11 @@ _NOT_OF_A_ROW = {*FREE_OPTIONS, "seed", "grad_cache_chunk", "packing", "skip_cor
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings with a description.
+    """Settings with a description."""
 
-    Attributes:
-        about: what the settings are for, and the row of the paper's table that they reproduce.
-        settings: values by option name; other options keep their defaults.
-        rows: of the paper's tables, such as ``Table stsresall, row MACL (repro.)``; the line is about the first.
-    """
-
-    about: str
-    settings: dict[str, Any]
+    about: str  # what the settings are for, and the row of the paper's table that they reproduce
+    settings: dict[str, Any]  # values by option name; other options keep their defaults
+    # of the paper's tables, such as ``Table stsresall, row MACL (repro.)``; the line is about the first
     rows: tuple[str, ...] = ()
 
 

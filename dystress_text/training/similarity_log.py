@@ -35,15 +35,10 @@ from dystress_text.core.objectives import ContrastiveLoss
 
 @dataclass
 class SimilarityLog:
-    """Watches an objective's batches, before a queue takes them in; reads nothing from the device before :meth:`read`.
+    """Watches an objective's batches, before a queue takes them in; the device is read in :meth:`read` alone."""
 
-    Attributes:
-        objective: the objective to watch.
-        threshold: the similarity at which the high-similarity region begins.
-    """
-
-    objective: ContrastiveLoss
-    threshold: float
+    objective: ContrastiveLoss  # the objective to watch
+    threshold: float  # the similarity at which the high-similarity region begins
     _step: PairSums | None = field(default=None, init=False)
     _steps: list[PairSums] = field(default_factory=list, init=False)
     _compared: Comparison | None = field(default=None, init=False)

@@ -326,9 +326,6 @@ def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str
     Args:
         engine: settings of the loop.
         build: loads data and network, and makes the task; called on all processes.
-
-    Raises:
-        UserError: the settings or the data are wrong, or the run cannot be resumed.
     """
     accelerator = make_accelerator(engine)
     output = Path(engine.output_dir)
