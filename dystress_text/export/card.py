@@ -39,22 +39,12 @@ _SETTINGS = (  # that the recipe repeats where they are set
 
 
 def write_card(
-    folder: Path,
-    record: Mapping[str, Any],
-    encoder: SentenceEncoder,
-    limit: int,
-    layout: str = "native",
+    folder: Path, record: Mapping[str, Any], encoder: SentenceEncoder, limit: int, layout: str = "native",
     at: str = HERE,
-) -> None:
-    """Write the card of a folder in a layout: of a model of ``limit`` tokens, from what the record of its run has.
+) -> None:  # fmt: skip
+    """Write the card of a model that reads ``limit`` tokens; ``at`` is its place in the code.
 
-    Args:
-        folder: of the model.
-        record: the content of ``run.json``; it may be empty.
-        encoder: the model.
-        limit: the most tokens that it reads.
-        layout: ``native``, ``hf`` or ``onnx``.
-        at: the folder or hub name for the code.
+    The card leaves out what the record, the content of ``run.json``, does not have; it may be empty.
     """
     base, settings = record.get("base_model", {}), record.get("settings", {})
     name, data_name, data_license = base.get("name"), *_data(settings)

@@ -16,12 +16,9 @@ from dystress_text.export.card import CARD, plain_table
 from dystress_text.files.whole import write_text
 from dystress_text.training.run_folder import evaluation_file, read_json
 
-_SOURCE = "dystress-text"  # of our entries
-_PAPER = "https://arxiv.org/abs/2308.01140"
-_MTEB = {  # the same pairs; MTEB's SICK-R has all 9,927 pairs of SICK, SentEval's its 4,927 test pairs
-    **{f"STS{year}": (f"STS{year}", f"mteb/sts{year}-sts") for year in range(12, 17)},
-    "STS-B": ("STSBenchmark", "mteb/stsbenchmark-sts"),
-}
+_SOURCE, _PAPER = "dystress-text", "https://arxiv.org/abs/2308.01140"  # of our entries
+# sets of the same pairs; MTEB's SICK-R has all 9,927 pairs of SICK, SentEval's its 4,927 test pairs
+_MTEB = {f"STS{year}": f"mteb/sts{year}-sts" for year in range(12, 17)} | {"STS-B": "mteb/stsbenchmark-sts"}
 _INDEX = re.compile(r"^[\"']?model-index[\"']?:.*\n(?:(?:(?:#.*)?\n)*[ \t\]-].*\n)*", re.MULTILINE)
 _TABLE = re.compile(r"(?<=<!-- evaluation, renewed by dystress senteval -->\n).*?(?=<!-- end of evaluation -->)", re.S)
 
@@ -90,7 +87,7 @@ def _result(about: dict[str, Any], group: str, task: Task) -> EvalResult:
     type_, metric = ("STS", "cosine_spearman") if group == "sts" else ("text-classification", "accuracy")
     name, data, config = f"{of_suite} {task.name}{variant}", of_suite.lower(), task.name
     if task.name in _MTEB and not variant:
-        name, data, config = f"MTEB {_MTEB[task.name][0]}", _MTEB[task.name][1], "default"
+        name, data, config = f"MTEB {task.name.replace('-B', 'Benchmark')}", _MTEB[task.name], "default"
     return EvalResult(
         type_, data, name, metric, figure_of(about["tasks"][task.name]), dataset_config=config, source_name=_SOURCE,
         source_url=_PAPER, dataset_split=None if folds else "test", metric_name=GROUPS[group].partition(", ")[2],
