@@ -65,12 +65,7 @@ class Audit:
 
 
 def windows_of(lines: Sequence[Line], log: object) -> tuple[dict[str, Window], int]:
-    """The windows of a similarity log, and the number of negatives in it.
-
-    Args:
-        lines: of the log.
-        log: its name, for messages.
-    """
+    """The windows of a similarity log of this name, and the number of negatives in it."""
     try:
         compared = [line for line in lines if "comparison" in line]
         firsts = [1, *(line["step"] + 1 for line in compared)]  # a comparison is of the steps since the one before
@@ -115,9 +110,7 @@ def nearest_constant(taus: Floats, moved: Floats) -> tuple[float, float]:
     For a rule that is a constant the share is a V over the logarithm of tau, for others a rounded V: its square is
     smooth in both cases. A polynomial through the squares at the five constants around the least one gives the minimum.
 
-    Args:
-        taus: (constants,), at equal steps of their logarithm.
-        moved: of each, (constants,).
+    Both are (constants,), the constants at equal steps of their logarithm.
     """
     least = int(np.argmin(moved))
     if least in (0, len(taus) - 1):

@@ -55,8 +55,7 @@ class TextRun(FinishedRun):
 def read_text_runs(places: Sequence[Path]) -> tuple[list[TextRun], list[str], list[Evaluated]]:
     """The finished runs of text, the names of those that are not finished, and evaluated models that are no runs.
 
-    Args:
-        places: runs, evaluated models, folders of both, files of evaluations (``.json``) or of runs (``.jsonl``).
+    A place is a run, an evaluated model, a folder of both, or a file of evaluations (``.json``) or runs (``.jsonl``).
     """
     lines = [line for place in places if place.suffix == ".jsonl" for line in _of_file(place)]
     others = [place for place in places if place.suffix != ".jsonl"]

@@ -44,10 +44,7 @@ class TrainingState:
     def add_losses(self, losses: list[float], norm: float, fp16: bool) -> str | None:
         """Add the losses of a step's batches; returns why the run cannot go on after the step, if it cannot.
 
-        Args:
-            losses: one for each batch.
-            norm: of the step's gradient; 0 where it was not clipped.
-            fp16: the loss is scaled, so that a step whose gradient overflows was skipped.
+        The norm of the gradient is 0 where it was not clipped. In fp16 a step whose gradient overflows was skipped.
         """
         if fp16 and not math.isfinite(norm):
             self.skipped_steps += 1
@@ -64,10 +61,7 @@ class TrainingState:
 class Checkpoints:
     """Writes and loads the state of a run: weights, optimiser, loss scale, random states, task and progress.
 
-    Args:
-        run: whose options and data must be the same when it is resumed.
-        settings: of the loop: where, how many, and whether to resume.
-        accelerator: with the prepared model.
+    The run's options and data must be the same when it is resumed.
     """
 
     def __init__(self, run: Run, settings: EngineSettings, accelerator: Accelerator) -> None:

@@ -74,12 +74,7 @@ def parameters(name: str, classes: Classes) -> dict[str, ast.expr | None]:
 
 
 def constructor_options(names: Mapping[str, str], classes: Classes) -> dict[str, ConstructorOption]:
-    """The numbers and texts among the parameters of constructors.
-
-    Args:
-        names: of the classes, by what the options call them.
-        classes: these, and their bases.
-    """
+    """The numbers and texts among the parameters of constructors; ``names`` are by what the options call them."""
     found: dict[str, ConstructorOption] = {}
     for called, name in names.items():
         described = _described(name, classes)

@@ -78,15 +78,9 @@ def parse_settings(
     own_temperature: Sequence[str] = ("macl", "siglip"),
     common: Collection[str] = (),
 ) -> tuple[list[Any], str]:
-    """One instance of each dataclass in ``groups``, and the name of the preset.
+    """One instance of each dataclass in ``groups``, whose fields are the options, and the name of the preset.
 
     Args:
-        argv: the command line.
-        groups: dataclasses whose fields are the options.
-        presets: by name.
-        default_preset: the preset if the command line names none.
-        prog: the program's name in errors.
-        description: of the program, for its help.
         own_temperature: objectives with a temperature of their own; if the flags name one of them, the preset's
             temperature does not apply.
         common: options that ``--help`` shows, where ``--help all`` shows all; without them both do.
@@ -154,9 +148,7 @@ def paper_row(
     """The record's entry about the row that the preset stands for, and in what a run differs; empty without a row.
 
     Args:
-        preset: of the run.
         settings: of the run, a dataclass of groups; ``loss`` and ``engine`` are among them.
-        processes: their number.
         temperature_of: what a group ``loss`` makes; None where it has no temperature.
         not_compared: options that no row of these presets has.
     """

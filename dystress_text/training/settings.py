@@ -47,7 +47,7 @@ OF_AN_OBJECTIVE = ("rows", *(name for name, owners in OWNERS.items() if set(owne
 # options that may differ between a run and its continuation
 FREE_OPTIONS = (
     "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_total_limit", "logging_steps",
-    "report_to", "log_similarity", "high_similarity", "train_file", "text_column", "eval_file", "dataset", "data_dir",
+    "report_to", "log_similarity", "train_file", "text_column", "eval_file", "dataset", "data_dir",
     "train_list", "tsv_quoting", "preset", "push_to_hub", "private",
 )  # fmt: skip
 
@@ -184,12 +184,6 @@ class EngineSettings:
         False,
         "Write the pairs' similarities, temperatures and shares of the gradient at each step to similarity.jsonl, "
         "which dystress audit reads.",
-    )
-    high_similarity: float = option(
-        0.4,
-        "log_similarity: negatives above it form the high-similarity region.",
-        interval="[-1, 1)",
-        needs="log_similarity",
     )
     metric_for_best_model: str | None = option(None, "The metric that selects the best model (higher is better).")
     report_to: str = option(

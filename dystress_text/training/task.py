@@ -69,10 +69,7 @@ class Run:
     def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
         """Print what the run trains on, and measure the untrained model; on the main process, before the first step.
 
-        Args:
-            steps: of the whole run.
-            batch_size: over all processes.
-            before: the record of the run that is resumed; empty for a new run.
+        ``before`` is the record of the run that is resumed, empty for a new one; the batch is that of all processes.
         """
 
     def finish(self, samples_per_second: float, output: Path) -> None:
