@@ -2,7 +2,7 @@
 
     dystress audit out/            # of a run of text or images with --log_similarity
 
-It prints a sentence and a table, and writes ``audit.json``, ``audit.png`` and ``audit.svg`` into the run's folder.
+It prints a sentence and a table, and writes ``audit.json`` into the run's folder.
 For a model and sentences without training: a run of a few steps at ``--learning_rate 1e-12``.
 """
 
@@ -14,19 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
-from dystress_text.cli.extras import require
 from dystress_text.cli.text_table import lay_out
-from dystress_text.core.registry import TEMPERATURES, Temperature
 from dystress_text.errors import UserError, reason_of
 from dystress_text.files.whole import write_json
 from dystress_text.report.audit import Audit, in_words, record_of, table, windows_of
-from dystress_text.training.build_loss import temperature_of_record
 from dystress_text.training.run_folder import (
     AUDIT,
     IMAGE_PROGRAM,
     PROGRAMS,
     SIMILARITY_LOG,
-    TEXT_PROGRAM,
     read_record,
     read_steps,
 )
@@ -51,35 +47,6 @@ def audit_of(folder: Path, record: Mapping[str, Any]) -> Audit:
     return Audit(str(folder), str(record["temperature"]), str(record["objective"]), data, negatives, windows)
 
 
-def rule_of(record: Mapping[str, Any]) -> Temperature | None:
-    """The rule of a run, if it can be built from its record and is a function of the similarity alone."""
-    kinds = {kind.__name__: kind for kind in TEMPERATURES.values()}
-    try:
-        if record["program"] == TEXT_PROGRAM:
-            rule = temperature_of_record(record)
-        else:
-            rule = kinds[record["temperature"].partition("(")[0]](**record["temperature_parameters"])
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
-    return None if rule.needs_progress or rule.needs_mean_positive else rule
-
-
-def write_files(audit: Audit, record: Mapping[str, Any], folder: Path) -> str:
-    """Write the figures and, with the ``plots`` extra, the pictures; returns a line about them."""
-    figures, *pictures = (folder / name for name in AUDIT)
-    write_json(figures, record_of(audit))
-    try:
-        require("plots", "a figure")
-    except UserError as error:
-        return f"{figures} has the figures; no picture: {error}"
-    from dystress_text.report.audit_drawing import draw_audit
-    from dystress_text.report.plots import save
-
-    for picture in pictures:
-        save(draw_audit(audit, rule_of(record), record["settings"].get("detach_temperature", True)), picture)
-    return f"{figures} has the figures, {pictures[0]} shows them."
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
 
@@ -91,9 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{audit.rule}, {audit.objective}: {audit.source}")
         print(lay_out(table(audit)), flush=True)
         try:
-            print(write_files(audit, record, folder))
+            write_json(folder / AUDIT, record_of(audit))
         except OSError as error:
             raise UserError(f"cannot write to {str(folder)!r}: {reason_of(error)}") from error
+        print(f"{folder / AUDIT} has the figures.")
         return True
 
     return exit_code("dystress audit", work)

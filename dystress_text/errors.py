@@ -14,10 +14,7 @@ class UserError(Exception):
 class ParameterError(UserError, ValueError):
     """A parameter whose value, or whose presence beside others, does not fit.
 
-    Library code names the parameter; a program prints it as its option (:mod:`dystress_text.cli`).
-
-    Attributes:
-        parameter: its name, without dashes.
+    Library code names the parameter, without dashes; a program prints it as its option (:mod:`dystress_text.cli`).
     """
 
     def __init__(self, parameter: str, message: str) -> None:
@@ -46,11 +43,7 @@ def meant(word: str, known: Iterable[str]) -> str:
 
 
 class Interrupted(Exception):
-    """A run that a signal has stopped, in good order.
-
-    Attributes:
-        signal: its number.
-    """
+    """A run that a signal, of this number, has stopped in good order."""
 
     def __init__(self, signal: int, message: str) -> None:
         super().__init__(message)

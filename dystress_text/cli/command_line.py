@@ -73,10 +73,7 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
 
     The code is 0 if all is done, 1 if something is left, 2 after a one-line error, and 128 + the number of a signal.
 
-    Args:
-        prog: the program's name, which begins every message.
-        work: does the work and returns whether all of it was done.
-        interrupted: the message after Ctrl-C.
+    ``work`` returns whether all of it was done; ``interrupted`` is the message after Ctrl-C.
     """
     warnings.formatwarning = lambda message, *_, **__: f"{prog}: warning: {one_line(' '.join(str(message).split()))}\n"
     if isinstance(sys.stdout, io.TextIOWrapper):

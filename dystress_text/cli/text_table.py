@@ -11,12 +11,7 @@ _TABULATE = {"text": "plain", "markdown": "pipe", "latex": "latex_booktabs"}
 
 
 def lay_out(lines: Sequence[Sequence[str]], style: str = "text") -> str:
-    """A table whose first column is aligned left, the others right.
-
-    Args:
-        lines: the cells of each line, all lines of one length: a header, then at least one row.
-        style: one of :data:`FORMATS`.
-    """
+    """A table whose first column is aligned left, the others right; the first line is the header."""
     header, *rows = lines
     laid_out: str = tabulate(
         rows, header, _TABULATE[style], disable_numparse=True, preserve_whitespace=True,

@@ -27,7 +27,6 @@ from torch import Tensor
 
 from dystress_text.core.objectives import ContrastiveLoss, DCLLoss
 from dystress_text.core.pairs import Pairs
-from dystress_text.core.registry import Temperature
 from dystress_text.core.vectors import positive_similarity
 
 BINS = 50  # of the histograms, over [-1, 1]
@@ -182,28 +181,6 @@ def _of_negatives(loss: ContrastiveLoss, rows: _Rows) -> tuple[Tensor, Tensor]:
 def constants() -> Tensor:
     """The temperatures that a rule is compared with, (CONSTANTS,), fp64."""
     return torch.logspace(-2, 0, CONSTANTS, dtype=torch.float64)
-
-
-def local_temperature(temperature: Temperature, similarity: Tensor, detach: bool) -> Tensor | None:
-    """The rise in similarity over which a negative's gradient grows by the factor e, (n,); NaN where it falls.
-
-    Of a constant it is the temperature, of others it is not ``tau(s)``: where tau rises it is higher. None for a rule
-    with more than one logit.
-
-    Args:
-        temperature: or a rule.
-        similarity: a grid, rising, (n,).
-        detach: whether a temperature is kept out of the gradient.
-    """
-    s = similarity.detach().requires_grad_()
-    with torch.enable_grad():
-        logits = temperature.logits(s, temperature(s.detach() if detach else s))
-        (gradient,) = torch.autograd.grad(logits[0].sum(), s)
-    if len(logits) > 1:
-        return None
-    log_size = logits[0].detach() + gradient.abs().log()
-    (slope,) = torch.gradient(log_size, spacing=(similarity.detach(),))
-    return torch.where(slope > 0, slope.reciprocal(), torch.nan)
 
 
 def _bins_of(similarity: Tensor) -> Tensor:

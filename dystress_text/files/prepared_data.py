@@ -16,33 +16,19 @@ _IMAGES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 
 @dataclass(frozen=True)
 class Manifest:
-    """What was prepared.
+    """What was prepared."""
 
-    Attributes:
-        name: of the data set.
-        source: where it came from: a hub repository, or the name of the local file or folder.
-        variant: how it differs from the published data set; None for the published one.
-        files: SHA-256 by path within the folder.
-        not_ready: parts that are missing or damaged, with the reason.
-        counts: of rows or images, by split.
-        folder: where the images lie, if they stay where the user has them.
-    """
-
-    name: str
-    source: str
-    variant: str | None = None
-    files: dict[str, str] = field(default_factory=dict)
-    not_ready: dict[str, str] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
-    folder: str | None = None
+    name: str  # of the data set
+    source: str  # where it came from: a hub repository, or the name of the local file or folder
+    variant: str | None = None  # how it differs from the published data set; None for the published one
+    files: dict[str, str] = field(default_factory=dict)  # SHA-256 by path within the folder
+    not_ready: dict[str, str] = field(default_factory=dict)  # parts that are missing or damaged, with the reason
+    counts: dict[str, int] = field(default_factory=dict)  # of rows or images, by split
+    folder: str | None = None  # where the images lie, if they stay where the user has them
 
 
 def variant_of(path: Path) -> str | None:
-    """The variant of a file or folder of prepared data; None for published data and for a user's files.
-
-    Raises:
-        DataError: its record is damaged.
-    """
+    """The variant of a file or folder of prepared data; None for published data and for a user's files."""
     for folder in (path, *path.parents[:3]):  # senteval/STS/STSBenchmark/sts-dev.csv is the deepest
         if (manifest := read_manifest(folder)) is not None:
             return manifest.variant
@@ -55,11 +41,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The record of the data in ``folder``; None if it has none, as when a user has put the data there.
-
-    Raises:
-        DataError: the record is damaged.
-    """
+    """The record of the data in ``folder``; None if it has none, as when a user has put the data there."""
     try:
         return Manifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):

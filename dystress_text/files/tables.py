@@ -52,9 +52,6 @@ def load_table(source: str, split: str = "train", tsv_quoting: bool | None = Non
         split: of a data set on the hub.
         tsv_quoting: whether quotation marks in a .tsv file stand around cells, as pandas writes it, or belong to the
             texts, as in GLUE's files; None is the latter, but refuses a cell that can hardly be anything but quoted.
-
-    Raises:
-        DataError: the file or data set does not exist or cannot be read, or a row has not as many cells as the header.
     """
     import datasets  # slow to import
 

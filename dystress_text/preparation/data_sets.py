@@ -29,29 +29,17 @@ class Request:
 
 @dataclass(frozen=True)
 class DataSet:
-    """One of the sets.
+    """One of the sets."""
 
-    Attributes:
-        name: as the program calls it, and of its folder below the root of prepared data.
-        about: what it is and what it is used for.
-        terms: under which it may be used.
-        repository: on the hub; None for data that only the user can have.
-        files: glob patterns of the files in the repository.
-        classes: of an image set, their number.
-        counts: its images by split, by the splits' names on disk.
-        columns: of its parquet files: images and labels.
-        encoding: of its images, as Pillow names it.
-    """
-
-    name: str
-    about: str
-    terms: str
-    repository: str | None = None
-    files: tuple[str, ...] = ()
-    classes: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
-    columns: tuple[str, str] = ("", "")
-    encoding: str = ""
+    name: str  # as the program calls it, and of its folder below the root of prepared data
+    about: str  # what it is and what it is used for
+    terms: str  # under which it may be used
+    repository: str | None = None  # on the hub; None for data that only the user can have
+    files: tuple[str, ...] = ()  # glob patterns of the files in the repository
+    classes: int = 0  # of an image set, their number
+    counts: dict[str, int] = field(default_factory=dict)  # its images by split, by the splits' names on disk
+    columns: tuple[str, str] = ("", "")  # of its parquet files: images and labels
+    encoding: str = ""  # of its images, as Pillow names it
 
 
 _SIMCSE = "princeton-nlp/datasets-for-simcse"

@@ -18,11 +18,7 @@ _ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}
 
 
 def parquet(entry: DataSet, paths: list[Path], source: str, request: Request, staging: Path) -> Manifest:
-    """Copy parquet files and check that they hold the images of the set.
-
-    Raises:
-        DataError: a file is damaged, or counts or classes are not the set's and the user does not name a variant.
-    """
+    """Copy parquet files and check that they hold the images of the set, unless the user names a variant."""
     images: Counter[tuple[str, int]] = Counter()  # by split and class
     encodings: set[str] = set()
     image_column, label_column = entry.columns
@@ -48,11 +44,7 @@ def parquet(entry: DataSet, paths: list[Path], source: str, request: Request, st
 
 
 def image_folder(entry: DataSet, request: Request) -> Manifest:
-    """Note where the user has ImageNet: ``train/CLASS/*`` and ``val/CLASS/*``; nothing is copied.
-
-    Raises:
-        DataError: no such folder, other classes in val/ than in train/, or not ImageNet's number of them or of images.
-    """
+    """Note where the user has ImageNet: ``train/CLASS/*`` and ``val/CLASS/*``; nothing is copied."""
     source = request.source
     if source is None or not all((source / split).is_dir() for split in entry.counts):
         raise DataError(f"{entry.name}: --from FOLDER must name the folder that holds train/ and val/")
@@ -71,11 +63,7 @@ def image_folder(entry: DataSet, request: Request) -> Manifest:
 
 
 def class_list(entry: DataSet, request: Request, staging: Path) -> Manifest:
-    """Keep a list of classes (folder names, one a line) of the prepared ImageNet.
-
-    Raises:
-        DataError: no prepared ImageNet, no list, a class that is not there, or not the set's number of classes.
-    """
+    """Keep a list of classes (folder names, one a line) of the prepared ImageNet."""
     base, classes = read_manifest(request.root / "imagenet1k"), request.classes
     if base is None or base.folder is None:
         raise DataError("imagenet1k must be prepared first: dystress prepare imagenet1k")

@@ -22,11 +22,7 @@ from dystress_text.preparation.data_sets import CATALOG, DataSet, Request
 
 
 def prepare(name: str, request: Request) -> Manifest:
-    """Get a set ready, unless it is.
-
-    Raises:
-        DataError: it cannot be had, is not what it should be, or cannot be written.
-    """
+    """Get a set ready, unless it is; a DataError says why it cannot be had, is another one or cannot be written."""
     final = request.root / name
     try:
         request.root.mkdir(parents=True, exist_ok=True)

@@ -44,11 +44,7 @@ def wiki1m(file: Path, source: str, request: Request, staging: Path) -> Manifest
 
 
 def senteval(path: Path, source: str, request: Request, staging: Path) -> Manifest:
-    """Copy the files of every task that is whole, from a folder or an archive.
-
-    Raises:
-        DataError: the archive is hostile or damaged, or no task is whole.
-    """
+    """Copy the files of every task that is whole, from a folder or an archive."""
     with tempfile.TemporaryDirectory(dir=staging.parent, prefix=f".{staging.name}-") as unpacked:
         if path.is_file():
             unpack(path, Path(unpacked))
@@ -84,8 +80,7 @@ def _copy_task(task: Task, place: Path, staging: Path) -> str | None:
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack a tar archive that is not trusted, plain or compressed, into a folder, which an error leaves half-full.
 
-    Raises:
-        DataError: damaged, too large, or hostile: a name that leads out of the folder, a link, a device.
+    A DataError says what is damaged, too large, or hostile: a name that leads out of the folder, a link, a device.
     """
     try:
         most = min(MOST_BYTES, max(1 << 20, MOST_RATIO * archive.stat().st_size))

@@ -29,29 +29,17 @@ Line = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Window:
-    """A rule over some steps.
+    """A rule over some steps."""
 
-    Attributes:
-        steps: the first and the last one.
-        tau: the nearest constant.
-        moved: the share of the negatives' gradient that must be moved to turn the rule's into that constant's.
-        pull: the gradient of the positives over that of the negatives; 1 for InfoNCE.
-        negative: mean similarity of the negatives.
-        taus: the constants that the rule was compared with, (constants,).
-        moved_by_constant: of each, (constants,).
-        rule: shares of the negatives' gradient by similarity, (BINS,).
-        constant: the same under the nearest constant, (BINS,).
-    """
-
-    steps: tuple[int, int]
-    tau: float
-    moved: float
-    pull: float
-    negative: float
-    taus: Floats
-    moved_by_constant: Floats
-    rule: Floats
-    constant: Floats
+    steps: tuple[int, int]  # the first and the last one
+    tau: float  # the nearest constant
+    moved: float  # the share of the negatives' gradient that must be moved to turn the rule's into that constant's
+    pull: float  # the gradient of the positives over that of the negatives; 1 for InfoNCE
+    negative: float  # mean similarity of the negatives
+    taus: Floats  # the constants that the rule was compared with, (constants,)
+    moved_by_constant: Floats  # of each, (constants,)
+    rule: Floats  # shares of the negatives' gradient by similarity, (BINS,)
+    constant: Floats  # the same under the nearest constant, (BINS,)
 
     @property
     def equivalent(self) -> bool:
@@ -66,32 +54,18 @@ class Window:
 
 @dataclass(frozen=True)
 class Audit:
-    """A rule on a data set.
+    """A rule on a data set."""
 
-    Attributes:
-        source: where its batches come from.
-        rule: in words, such as ``CosineTemperature(tau_min=0.05, tau_max=0.07)``.
-        objective: the name of its class.
-        data: sentences or images.
-        negatives: their number.
-        windows: ``all`` and, where there are several logged parts, ``first`` and ``last``.
-    """
-
-    source: str
-    rule: str
-    objective: str
-    data: str
-    negatives: int
-    windows: Mapping[str, Window]
+    source: str  # where its batches come from
+    rule: str  # in words, such as ``CosineTemperature(tau_min=0.05, tau_max=0.07)``
+    objective: str  # the name of its class
+    data: str  # sentences or images
+    negatives: int  # their number
+    windows: Mapping[str, Window]  # ``all`` and, where there are several logged parts, ``first`` and ``last``
 
 
 def windows_of(lines: Sequence[Line], log: object) -> tuple[dict[str, Window], int]:
-    """The windows of a similarity log, and the number of negatives in it.
-
-    Args:
-        lines: of the log.
-        log: its name, for messages.
-    """
+    """The windows of a similarity log of this name, and the number of negatives in it."""
     try:
         compared = [line for line in lines if "comparison" in line]
         firsts = [1, *(line["step"] + 1 for line in compared)]  # a comparison is of the steps since the one before
@@ -136,9 +110,7 @@ def nearest_constant(taus: Floats, moved: Floats) -> tuple[float, float]:
     For a rule that is a constant the share is a V over the logarithm of tau, for others a rounded V: its square is
     smooth in both cases. A polynomial through the squares at the five constants around the least one gives the minimum.
 
-    Args:
-        taus: (constants,), at equal steps of their logarithm.
-        moved: of each, (constants,).
+    Both are (constants,), the constants at equal steps of their logarithm.
     """
     least = int(np.argmin(moved))
     if least in (0, len(taus) - 1):

@@ -23,21 +23,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Difference:
-    """A paired difference, configuration minus baseline; for one common seed a mean alone.
+    """A paired difference, configuration minus baseline; for one common seed a mean alone."""
 
-    Attributes:
-        seeds: that both have.
-        mean: of the differences.
-        low: of the 95 % interval of the mean, Student's t over seeds.
-        high: of the same.
-        p: two-sided, of the sign-flip test over seeds: a sample of the flips above 13 seeds.
-    """
-
-    seeds: int
-    mean: float
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
+    seeds: int  # that both have
+    mean: float  # of the differences
+    low: float | None = None  # of the 95 % interval of the mean, Student's t over seeds
+    high: float | None = None  # of the same
+    p: float | None = None  # two-sided, of the sign-flip test over seeds: a sample of the flips above 13 seeds
 
     def __neg__(self) -> Difference:
         low, high = (None if end is None else -end for end in (self.high, self.low))

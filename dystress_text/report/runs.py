@@ -37,15 +37,10 @@ Line = Mapping[str, Any]  # of a log: step, and values by name
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run of text or images.
+    """A finished run of text or images."""
 
-    Attributes:
-        folder: where it is.
-        record: what ``run.json`` holds.
-    """
-
-    folder: Path
-    record: Mapping[str, Any]
+    folder: Path  # where it is
+    record: Mapping[str, Any]  # what ``run.json`` holds
 
     @property
     def seed(self) -> int:
@@ -89,11 +84,7 @@ R = TypeVar("R", bound=FinishedRun)
 
 
 def read_finished(folders: Iterable[Path], programs: Sequence[str] = PROGRAMS) -> tuple[list[FinishedRun], list[str]]:
-    """The finished runs among folders of runs, of these programs, and the names of those that are not finished.
-
-    Raises:
-        UserError: a folder without runs, a run of another program, or no finished one.
-    """
+    """The finished runs among folders of runs, of these programs, and the names of those that are not finished."""
     runs, unfinished = [], []
     for folder in run_folders(folders):
         record = read_json(folder / RECORD)
@@ -109,11 +100,7 @@ def read_finished(folders: Iterable[Path], programs: Sequence[str] = PROGRAMS) -
 
 
 def by_configuration(runs: Iterable[R]) -> dict[str, list[R]]:
-    """The runs of each configuration.
-
-    Raises:
-        UserError: two of one configuration with one seed, or with other settings, which cannot stand for one another.
-    """
+    """The runs of each configuration; two with one seed, or with other settings, are refused."""
     found: dict[str, list[R]] = {}
     for run in runs:
         others = found.setdefault(run.configuration, [])

@@ -30,35 +30,25 @@ from dystress_text.training.build_loss import build_objective
 from dystress_text.training.run_folder import evaluation_file, read_json, read_record
 from dystress_text.training.settings import GRID
 
-SET_HERE = ("--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir")
+SET_HERE = (
+    "--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir", "--push_to_hub"
+)  # fmt: skip
 TRAIN, EVALUATE = PACKAGE / "train.py", PACKAGE / "senteval.py"
 Command = list[str]
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of the sweep, done or not.
+    """A run of the sweep, done or not."""
 
-    Attributes:
-        folder: where it goes, named by the configuration and the seed.
-        options: of the training program, without the folder and resuming.
-        tasks: of the evaluation; empty for none.
-        suite: of the evaluation.
-        data_dir: where prepared data lie.
-    """
-
-    folder: Path
-    options: tuple[str, ...]
-    tasks: tuple[str, ...]
-    suite: str
-    data_dir: str | None
+    folder: Path  # where it goes, named by the configuration and the seed
+    options: tuple[str, ...]  # of the training program, without the folder and resuming
+    tasks: tuple[str, ...]  # of the evaluation; empty for none
+    suite: str  # of the evaluation
+    data_dir: str | None  # where prepared data lie
 
     def commands(self) -> Iterator[Command]:
-        """What is left to do, each step asked for when those before it are done.
-
-        Raises:
-            UserError: the folder holds a finished run with other settings.
-        """
+        """What is left to do, each step asked for when those before it are done."""
         if not self.is_trained():
             yield [
                 sys.executable, str(TRAIN), *self.options, f"--output_dir={self.folder}",
@@ -72,7 +62,7 @@ class PlannedRun:
             yield [*command, "--tasks", *tasks]
 
     def is_trained(self) -> bool:
-        """Whether the folder holds this run, finished."""
+        """Whether the folder holds this run, finished; one with other settings is refused."""
         record = read_record(self.folder)
         if "trained" not in record:
             return False
@@ -121,7 +111,7 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     own = {*SET_HERE, *["--preset"] * bool(options.table or options.presets)}
     taken = [word for word in extra if word.split("=")[0] in own]
     if taken:
-        raise UserError(f"{taken[0]}: not behind --, the sweep sets it")
+        raise UserError(f"{taken[0]}: not behind --, each run has its own")
     if options.jobs < 1:
         raise ParameterError("jobs", f"must be at least 1, got {options.jobs}")
     chosen = choose(options.suite, [task for task in options.tasks if task != "none"])
@@ -148,12 +138,7 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
 
 
 def sweep(options: Any, extra: Sequence[str]) -> bool:
-    """Run what is missing; whether every run is trained and evaluated at the end.
-
-    Raises:
-        UserError: options that do not fit, or a folder that cannot be made.
-        Interrupted: by a signal, after all processes have ended.
-    """
+    """Run what is missing; whether every run is trained and evaluated at the end."""
     runs = plan(options, extra)
     if options.dry_run:
         for run in runs:

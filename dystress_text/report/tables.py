@@ -27,19 +27,12 @@ _FEW = 3  # as many undecided comparisons are named one by one
 
 @dataclass(frozen=True)
 class Group:
-    """Figures that stand in one table.
+    """Figures that stand in one table."""
 
-    Attributes:
-        key: of :attr:`dystress_text.report.runs.TextRun.figures`.
-        title: of the table.
-        columns: in order; the last may be the average.
-        headline: the column that comparisons are about.
-    """
-
-    key: str
-    title: str
-    columns: tuple[str, ...]
-    headline: str
+    key: str  # of :attr:`dystress_text.report.runs.TextRun.figures`
+    title: str  # of the table
+    columns: tuple[str, ...]  # in order; the last may be the average
+    headline: str  # the column that comparisons are about
 
     @property
     def where(self) -> str:
@@ -99,19 +92,12 @@ def paper_row(run: TextRun) -> PaperRow | None:
 
 @dataclass(frozen=True)
 class Comparisons:
-    """Runs by configuration, and which configurations are compared.
+    """Runs by configuration, and which configurations are compared."""
 
-    Attributes:
-        runs: finished ones.
-        unfinished: names of the others.
-        evaluated: models that are no runs, for the tables.
-        baselines: configurations named by the user; empty for the ones that fit.
-    """
-
-    runs: Sequence[TextRun]
-    unfinished: Sequence[str] = ()
-    evaluated: Sequence[Evaluated] = ()
-    baselines: Sequence[str] = ()
+    runs: Sequence[TextRun]  # finished ones
+    unfinished: Sequence[str] = ()  # names of the others
+    evaluated: Sequence[Evaluated] = ()  # models that are no runs, for the tables
+    baselines: Sequence[str] = ()  # configurations named by the user; empty for the ones that fit
 
     @property
     def shown(self) -> list[TextRun | Evaluated]:

@@ -24,17 +24,11 @@ _KEPT = ("objective", "temperature", "temperature_parameters", "steps", "train_s
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A model that is no run of the training program, with its figures.
+    """A model that is no run of the training program, with its figures."""
 
-    Attributes:
-        name: of the model, with its pooler where the evaluation was told one.
-        figures: as those of a run.
-        variants: as those of a run.
-    """
-
-    name: str
-    figures: Mapping[str, Row]
-    variants: Sequence[str] = ()
+    name: str  # of the model, with its pooler where the evaluation was told one
+    figures: Mapping[str, Row]  # as those of a run
+    variants: Sequence[str] = ()  # as those of a run
 
     def line(self) -> str:
         """The line of a file of runs."""
@@ -43,15 +37,11 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class TextRun(FinishedRun):
-    """A finished run of text with its figures.
+    """A finished run of text with its figures."""
 
-    Attributes:
-        figures: by group (``training``, or a suite and ``sts`` or ``transfer``, as in ``senteval/sts``), then by task.
-        variants: what the data were, if they were not the published ones.
-    """
-
+    # by group (``training``, or a suite and ``sts`` or ``transfer``, as in ``senteval/sts``), then by task
     figures: Mapping[str, Row]
-    variants: Sequence[str] = ()
+    variants: Sequence[str] = ()  # what the data were, if they were not the published ones
 
     def line(self) -> str:
         """The line of a file of runs."""
@@ -65,8 +55,7 @@ class TextRun(FinishedRun):
 def read_text_runs(places: Sequence[Path]) -> tuple[list[TextRun], list[str], list[Evaluated]]:
     """The finished runs of text, the names of those that are not finished, and evaluated models that are no runs.
 
-    Args:
-        places: runs, evaluated models, folders of both, files of evaluations (``.json``) or of runs (``.jsonl``).
+    A place is a run, an evaluated model, a folder of both, or a file of evaluations (``.json``) or runs (``.jsonl``).
     """
     lines = [line for place in places if place.suffix == ".jsonl" for line in _of_file(place)]
     others = [place for place in places if place.suffix != ".jsonl"]

@@ -102,10 +102,8 @@ def set_kernels(deterministic: bool) -> None:
     """Choose what torch may compute with on a GPU, for this process.
 
     Some of cuDNN's kernels for attention round the dropout rate (pytorch#174245), so attention leaves cuDNN alone.
-    Convolutions are timed once for each shape and the fastest kernel is taken, which is not always the same one.
-
-    Args:
-        deterministic: take the same kernels each time, and refuse operations that have no such kernel.
+    Convolutions are timed once for each shape and the fastest kernel is taken, which is not always the same one unless
+    ``deterministic`` asks for it; it also refuses operations that have no such kernel.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.benchmark = not deterministic

@@ -70,12 +70,8 @@ def count_steps(batches: int, settings: EngineSettings) -> tuple[int, int]:
 def load_ahead(load: Callable[[T], Batch], wanted: Iterable[T], device: torch.device) -> Iterator[Batch]:
     """Batches on ``device``, in order; a thread loads them while earlier ones are in use.
 
-    For a CUDA device they are copied from pinned memory without waiting for the device.
-
-    Args:
-        load: makes a batch on the CPU from one of ``wanted``, such as sample indices; called from the thread.
-        wanted: an item for each batch.
-        device: where the batches go.
+    ``load`` makes a batch on the CPU from one of ``wanted``, such as sample indices. To a CUDA device it is copied from
+    pinned memory without waiting for the device.
     """
 
     def load_pinned(item: T) -> Batch:

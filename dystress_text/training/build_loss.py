@@ -86,14 +86,7 @@ def build_objective(
     hard_negative_weight: float = 0.0,
     bidirectional: bool = False,
 ) -> ContrastiveLoss:
-    """The objective that the settings describe, with its temperature.
-
-    Args:
-        settings: of the loss.
-        gather: the other processes; None for one process.
-        hard_negative_weight: added to the logits of an anchor's own hard negatives.
-        bidirectional: see :class:`~dystress_text.core.objectives.InfoNCELoss`.
-    """
+    """The objective that the settings describe, with its temperature; the rest is its constructor's."""
     kind: type[ContrastiveLoss] = getattr(core, OBJECTIVES[settings.objective])
     rule = build_rule(settings)
     more: dict[str, Any] = {"gather": gather, "hard_negative_weight": hard_negative_weight}

@@ -29,37 +29,22 @@ _OVERFLOWS = 50  # so many skipped steps in a row end an fp16 run
 
 @dataclass
 class TrainingState:
-    """The state of a run besides tensors.
+    """The state of a run besides tensors."""
 
-    Attributes:
-        step: optimiser steps done.
-        best_metric: the metric of the best model.
-        best_step: the step of the best model.
-        metrics: all metrics of the best model.
-        learned: what the loss had learned at the best model.
-        train_seconds: spent in steps.
-        losses: read from the device and not logged yet.
-        skipped_steps: by fp16, because the gradient overflowed.
-        skipped_in_row: the number of skipped steps since the last step that was not skipped.
-    """
-
-    step: int = 0
-    best_metric: float | None = None
-    best_step: int | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
-    learned: dict[str, float] = field(default_factory=dict)
-    train_seconds: float = 0.0
-    losses: list[float] = field(default_factory=list)
-    skipped_steps: int = 0
-    skipped_in_row: int = 0
+    step: int = 0  # optimiser steps done
+    best_metric: float | None = None  # the metric of the best model
+    best_step: int | None = None  # the step of the best model
+    metrics: dict[str, float] = field(default_factory=dict)  # all metrics of the best model
+    learned: dict[str, float] = field(default_factory=dict)  # what the loss had learned at the best model
+    train_seconds: float = 0.0  # spent in steps
+    losses: list[float] = field(default_factory=list)  # read from the device and not logged yet
+    skipped_steps: int = 0  # by fp16, because the gradient overflowed
+    skipped_in_row: int = 0  # the number of skipped steps since the last step that was not skipped
 
     def add_losses(self, losses: list[float], norm: float, fp16: bool) -> str | None:
         """Add the losses of a step's batches; returns why the run cannot go on after the step, if it cannot.
 
-        Args:
-            losses: one for each batch.
-            norm: of the step's gradient; 0 where it was not clipped.
-            fp16: the loss is scaled, so that a step whose gradient overflows was skipped.
+        The norm of the gradient is 0 where it was not clipped. In fp16 a step whose gradient overflows was skipped.
         """
         if fp16 and not math.isfinite(norm):
             self.skipped_steps += 1
@@ -76,10 +61,7 @@ class TrainingState:
 class Checkpoints:
     """Writes and loads the state of a run: weights, optimiser, loss scale, random states, task and progress.
 
-    Args:
-        run: whose options and data must be the same when it is resumed.
-        settings: of the loop: where, how many, and whether to resume.
-        accelerator: with the prepared model.
+    The run's options and data must be the same when it is resumed.
     """
 
     def __init__(self, run: Run, settings: EngineSettings, accelerator: Accelerator) -> None:

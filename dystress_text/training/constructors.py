@@ -21,14 +21,10 @@ _SOURCES = ("objectives", "other_losses", "rules", "temperature", "run_temperatu
 
 @dataclass
 class ConstructorOption:
-    """A number or text that constructors take.
+    """A number or text that constructors take."""
 
-    Attributes:
-        kind: float, int, bool or str.
-        described: what the docstring of each class that takes it says about it, by the name of the class's option.
-    """
-
-    kind: type
+    kind: type  # float, int, bool or str
+    # what the docstring of each class that takes it says about it, by the name of the class's option
     described: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -78,12 +74,7 @@ def parameters(name: str, classes: Classes) -> dict[str, ast.expr | None]:
 
 
 def constructor_options(names: Mapping[str, str], classes: Classes) -> dict[str, ConstructorOption]:
-    """The numbers and texts among the parameters of constructors.
-
-    Args:
-        names: of the classes, by what the options call them.
-        classes: these, and their bases.
-    """
+    """The numbers and texts among the parameters of constructors; ``names`` are by what the options call them."""
     found: dict[str, ConstructorOption] = {}
     for called, name in names.items():
         described = _described(name, classes)

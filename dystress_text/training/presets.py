@@ -32,16 +32,11 @@ _NOT_OF_A_ROW = {*FREE_OPTIONS, "seed", "grad_cache_chunk", "packing", "skip_cor
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings with a description.
+    """Settings with a description."""
 
-    Attributes:
-        about: what the settings are for, and the row of the paper's table that they reproduce.
-        settings: values by option name; other options keep their defaults.
-        rows: of the paper's tables, such as ``Table stsresall, row MACL (repro.)``; the line is about the first.
-    """
-
-    about: str
-    settings: dict[str, Any]
+    about: str  # what the settings are for, and the row of the paper's table that they reproduce
+    settings: dict[str, Any]  # values by option name; other options keep their defaults
+    # of the paper's tables, such as ``Table stsresall, row MACL (repro.)``; the line is about the first
     rows: tuple[str, ...] = ()
 
 
@@ -83,15 +78,9 @@ def parse_settings(
     own_temperature: Sequence[str] = ("macl", "siglip"),
     common: Collection[str] = (),
 ) -> tuple[list[Any], str]:
-    """One instance of each dataclass in ``groups``, and the name of the preset.
+    """One instance of each dataclass in ``groups``, whose fields are the options, and the name of the preset.
 
     Args:
-        argv: the command line.
-        groups: dataclasses whose fields are the options.
-        presets: by name.
-        default_preset: the preset if the command line names none.
-        prog: the program's name in errors.
-        description: of the program, for its help.
         own_temperature: objectives with a temperature of their own; if the flags name one of them, the preset's
             temperature does not apply.
         common: options that ``--help`` shows, where ``--help all`` shows all; without them both do.
@@ -159,9 +148,7 @@ def paper_row(
     """The record's entry about the row that the preset stands for, and in what a run differs; empty without a row.
 
     Args:
-        preset: of the run.
         settings: of the run, a dataclass of groups; ``loss`` and ``engine`` are among them.
-        processes: their number.
         temperature_of: what a group ``loss`` makes; None where it has no temperature.
         not_compared: options that no row of these presets has.
     """

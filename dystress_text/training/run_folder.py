@@ -1,7 +1,7 @@
 """The folder of a run: its files, whether it may be used, and what is removed of an older run.
 
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
-``similarity.jsonl``, ``report.html``, ``audit.*``, ``checkpoint-STEP/``, ``adapter/``, the trackers'
+``similarity.jsonl``, ``report.html``, ``audit.json``, ``checkpoint-STEP/``, ``adapter/``, the trackers'
 ``tracker-logs/dystress/``, the model, and the results of its evaluations
 (``senteval-SUITE-MODE.json``, ``vision-DATASET.json``). All other files are the user's.
 
@@ -23,7 +23,7 @@ from dystress_text.files.whole import MODEL_STAGING, to_json, write_json, write_
 from dystress_text.training.settings import EngineSettings
 
 RECORD, REPORT = "run.json", "report.html"
-AUDIT = "audit.json", "audit.png", "audit.svg"  # what dystress audit writes
+AUDIT = "audit.json"  # what dystress audit writes
 LOG, SIMILARITY_LOG = "metrics.jsonl", "similarity.jsonl"
 ADAPTER = "adapter"  # the folder of the adapter's own files, inside a model's
 TRACKER_FOLDER = "tracker-logs"
@@ -95,11 +95,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def run_folders(folders: Iterable[Path]) -> list[Path]:
-    """The folders of runs, finished or not, each one once.
-
-    Args:
-        folders: runs, or folders of runs.
-    """
+    """The runs, finished or not and each one once, that folders are or hold."""
     unique: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
@@ -132,7 +128,7 @@ def write_evaluation(file: Path, content: Mapping[str, Any]) -> None:
 
 
 def _remove_run(output: Path) -> None:
-    for pattern in (LOG, SIMILARITY_LOG, REPORT, *AUDIT, *EVALUATIONS, *MODEL_FILES):
+    for pattern in (LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES):
         for path in output.glob(pattern):
             path.unlink()
     others = (MODEL_STAGING, ADAPTER, f"{TRACKER_FOLDER}/dystress")

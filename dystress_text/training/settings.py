@@ -47,8 +47,8 @@ OF_AN_OBJECTIVE = ("rows", *(name for name, owners in OWNERS.items() if set(owne
 # options that may differ between a run and its continuation
 FREE_OPTIONS = (
     "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_total_limit", "logging_steps",
-    "report_to", "log_similarity", "high_similarity", "train_file", "text_column", "eval_file", "dataset", "data_dir",
-    "train_list", "tsv_quoting", "preset",
+    "report_to", "log_similarity", "train_file", "text_column", "eval_file", "dataset", "data_dir",
+    "train_list", "tsv_quoting", "preset", "push_to_hub", "private",
 )  # fmt: skip
 
 
@@ -150,12 +150,8 @@ class EngineSettings:
     weight_decay: float = option(
         0.0, "Weight decay of AdamW; not on biases and normalisation layers.", interval="[0, inf]"
     )
-    max_grad_norm: float = option(
-        1.0, "Largest norm of the gradient, which is clipped; 0 for no clipping.", interval="[0, inf]"
-    )
-    lr_scheduler_type: str = option(
-        "linear", "Decay of the learning rate to 0, or constant.", choices=["linear", "cosine", "constant"]
-    )
+    max_grad_norm: float = option(1.0, "The gradient is clipped to this norm; 0: not at all.", interval="[0, inf]")
+    lr_scheduler_type: str = option("linear", "Decay to 0, or constant.", choices=["linear", "cosine", "constant"])
     warmup_ratio: float = option(0.0, "Share of the steps in which the learning rate rises first.", interval="[0, 1]")
     mixed_precision: str = option(
         "auto",
@@ -165,9 +161,7 @@ class EngineSettings:
         choices=["auto", AUTO_FP16, "no", "bf16", "fp16"],
     )
     deterministic: bool = option(
-        False,
-        "On a GPU: the same kernels each time, so that runs and resumed runs are equal bit by bit; slower. On the CPU "
-        "they are anyway.",
+        False, "On a GPU: the same kernels each time, so that runs are equal bit by bit, as on the CPU anyway; slower."
     )
     tf32: bool = option(
         False,
@@ -190,12 +184,6 @@ class EngineSettings:
         False,
         "Write the pairs' similarities, temperatures and shares of the gradient at each step to similarity.jsonl, "
         "which dystress audit reads.",
-    )
-    high_similarity: float = option(
-        0.4,
-        "log_similarity: negatives above it form the high-similarity region.",
-        interval="[-1, 1)",
-        needs="log_similarity",
     )
     metric_for_best_model: str | None = option(None, "The metric that selects the best model (higher is better).")
     report_to: str = option(

@@ -5,7 +5,7 @@ One line per step, over all processes:
 - ``positive``, ``negative``: mean similarity of the positive pairs and of the negatives;
 - ``tau_positive``, ``tau_negative``: their mean temperatures;
 - ``tau_effective``: the mean temperature of the negatives, weighted by their gradients;
-- ``high_share``, ``high_gradient``: the share of the negatives with a similarity above ``--high_similarity``, and the
+- ``high_share``, ``high_gradient``: the share of the negatives with a similarity above 0.4, and the
   share of the gradient of all negatives (the sum of ``|dL / ds|``) that they have.
 
 The last line before each log line of the run also holds ``histograms`` over the steps since the log line before: the
@@ -32,18 +32,14 @@ from torch import Tensor, nn
 from dystress_text.core.diagnosis import Comparison, PairSums, compare, constants, pair_sums
 from dystress_text.core.objectives import ContrastiveLoss
 
+HIGH_SIMILARITY = 0.4  # above it the high-similarity region begins
+
 
 @dataclass
 class SimilarityLog:
-    """Watches an objective's batches, before a queue takes them in; reads nothing from the device before :meth:`read`.
+    """Watches an objective's batches, before a queue takes them in; the device is read in :meth:`read` alone."""
 
-    Attributes:
-        objective: the objective to watch.
-        threshold: the similarity at which the high-similarity region begins.
-    """
-
-    objective: ContrastiveLoss
-    threshold: float
+    objective: ContrastiveLoss  # the objective to watch
     _step: PairSums | None = field(default=None, init=False)
     _steps: list[PairSums] = field(default_factory=list, init=False)
     _compared: Comparison | None = field(default=None, init=False)
@@ -52,7 +48,7 @@ class SimilarityLog:
         self.objective.register_forward_pre_hook(self._add)
 
     def _add(self, _: nn.Module, views: Sequence[Tensor]) -> None:
-        found, compared = pair_sums(self.objective, views, self.threshold), compare(self.objective, views)
+        found, compared = pair_sums(self.objective, views, HIGH_SIMILARITY), compare(self.objective, views)
         self._step = found if self._step is None else PairSums(*map(torch.add, self._step, found))
         self._compared = compared if self._compared is None else Comparison(*map(torch.add, self._compared, compared))
 

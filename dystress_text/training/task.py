@@ -51,35 +51,25 @@ class Task(Protocol):
 
 @dataclass(kw_only=True)
 class Run:
-    """A task and all that training it needs; the recipes for text and images add what they print and publish.
+    """A task and all that training it needs; the recipes for text and images add what they print and publish."""
 
-    Attributes:
-        task: the task to train.
-        samples: number of training samples.
-        options: all options of the run, for its record, for trackers and for the check of a resumed run.
-        data_id: identifies the training data's content, such as a checksum.
-        record: the content of ``run.json``; grows during the run.
-        make_optimizer: builds the optimiser of a network; None is AdamW with the settings' learning rate.
-        learned_temperature: the optimiser's parameter group of what the loss itself learns; None without one.
-        best_metric: of the task's metrics the one that selects the best model; None selects the last model.
-    """
-
-    task: Task
-    samples: int
+    task: Task  # the task to train
+    samples: int  # number of training samples
+    # all options of the run, for its record, for trackers and for the check of a resumed run
     options: Mapping[str, Any] = field(default_factory=dict)
-    data_id: str = ""
-    record: dict[str, Any] = field(default_factory=dict)
+    data_id: str = ""  # identifies the training data's content, such as a checksum
+    record: dict[str, Any] = field(default_factory=dict)  # the content of ``run.json``; grows during the run
+    # builds the optimiser of a network; None is AdamW with the settings' learning rate
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
+    # the optimiser's parameter group of what the loss itself learns; None without one
     learned_temperature: dict[str, Any] | None = None
+    # of the task's metrics the one that selects the best model; None selects the last model
     best_metric: str | None = None
 
     def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
         """Print what the run trains on, and measure the untrained model; on the main process, before the first step.
 
-        Args:
-            steps: of the whole run.
-            batch_size: over all processes.
-            before: the record of the run that is resumed; empty for a new run.
+        ``before`` is the record of the run that is resumed, empty for a new one; the batch is that of all processes.
         """
 
     def finish(self, samples_per_second: float, output: Path) -> None:

@@ -66,13 +66,7 @@ from dystress_text.training.task import Run
 
 
 class Trainer:
-    """Trains the task of a run. Build it, then :meth:`fit`, then :meth:`close`, on all processes.
-
-    Args:
-        run: the task, and what belongs to it.
-        settings: of the loop.
-        accelerator: from :func:`make_accelerator`.
-    """
+    """Trains the task of a run. Build it, then :meth:`fit`, then :meth:`close`, on all processes."""
 
     def __init__(self, run: Run, settings: EngineSettings, accelerator: Accelerator) -> None:
         self.run, self.task, self.settings, self.accelerator = run, run.task, settings, accelerator
@@ -100,7 +94,7 @@ class Trainer:
         self._resumed, self.state = self._checkpoints.find()
         self._similarities: SimilarityLog | None = None
         if settings.log_similarity and isinstance(run.task.objective, ContrastiveLoss):
-            self._similarities = SimilarityLog(run.task.objective, settings.high_similarity)
+            self._similarities = SimilarityLog(run.task.objective)
         self._fp16 = accelerator.scaler is not None
         self._pending: list[Tensor] = []  # a loss and a gradient's norm, (2,), for each batch since the last reading
 
@@ -323,12 +317,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str, Any]:
     """Prepare, build, train and publish a run; returns what ``run.json`` holds.
 
-    Args:
-        engine: settings of the loop.
-        build: loads data and network, and makes the task; called on all processes.
-
-    Raises:
-        UserError: the settings or the data are wrong, or the run cannot be resumed.
+    ``build`` loads data and network, and makes the task, on all processes.
     """
     accelerator = make_accelerator(engine)
     output = Path(engine.output_dir)

@@ -12,7 +12,7 @@ from processes import in_threads, own
 
 from dystress_text import core
 from dystress_text.core import diagnosis
-from dystress_text.core.diagnosis import BINS, Comparison, compare, constants, local_temperature, pair_sums
+from dystress_text.core.diagnosis import BINS, Comparison, compare, constants, pair_sums
 
 THRESHOLD = 0.1
 INFO_NCE = OBJECTIVES["InfoNCE"].loss
@@ -152,15 +152,3 @@ def test_under_autocast_the_figures_are_the_same():
     with torch.autocast("cpu", torch.bfloat16):
         cast = [*pair_sums(loss, z, THRESHOLD), *compare(loss, z)]
     torch.testing.assert_close(cast, plain, rtol=0, atol=0)
-
-
-def test_the_local_temperature_is_that_of_the_gradient():
-    s = torch.linspace(-1, 1, 401, dtype=torch.float64)
-    temperature, _ = TEMPERATURES["shifted"]
-    found = local_temperature(temperature, s, True)
-    log_size = s / temperature(s) - temperature(s).log()  # exp(l) / tau
-    slope = log_size.diff() / s.diff()
-    middle = 0.5 * (found[1:].reciprocal() + found[:-1].reciprocal())
-    torch.testing.assert_close(middle[5:-5], slope[5:-5], rtol=2e-2, atol=0)
-    assert torch.allclose(local_temperature(TEMPERATURES["constant"][0], s, False), torch.full_like(s, 0.1))
-    assert local_temperature(core.ADNCERule(), s, True) is None

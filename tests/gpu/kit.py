@@ -34,18 +34,12 @@ MINI_STS = ROOT / "dystress_text" / "embedded" / "senteval" / "STS" / "MiniSTS" 
 
 @dataclass(frozen=True)
 class Item:
-    """A program, run from the checkout's root.
-
-    Attributes:
-        limit: seconds it may take.
-        command: the program and its options; ``{corpus}`` is a file of sentences.
-        small: further options for the dry run, which override the command's.
-    """
+    """A program, run from the checkout's root."""
 
     name: str
-    limit: int
-    command: str
-    small: str
+    limit: int  # seconds it may take
+    command: str  # the program and its options; ``{corpus}`` is a file of sentences
+    small: str  # further options for the dry run, which override the command's
 
 
 _CHECK, _SPEED = "tests/gpu/checks.py --corpus {corpus}", "tests/benchmarks/training_speed.py --corpus {corpus}"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer
+from hub_server import hub_server, with_hub
 from sentence_transformers import SentenceTransformer
 from transformers import ModernBertModel
 
@@ -75,6 +76,25 @@ def test_encoders_of_many_kinds_train_and_are_read_by_sentence_transformers(fami
     trained, before = encoder.transformer.state_dict(), build_transformer(family).state_dict()
     moved = [name for name, weights in before.items() if not torch.equal(weights, trained[name])]
     assert len(moved) >= 0.8 * sum("pooler" not in name for name in before)
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "left"), [("", 0, ""), ("create", 401, "Nothing"), ("commit", 403, "The model")]
+)
+def test_the_model_is_uploaded_at_the_end_and_rights_are_asked_for_first(step, status, left, flags, tmp_path, capsys):
+    out, push = tmp_path / "out", ["--eval_set=none", "--max_steps=1", "--push_to_hub=me/mine", "--private"]
+    with hub_server() as (address, files, known), with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"):
+        known[step] = status
+        assert main([*flags, *push]) == (2 if step else 0)
+    assert out.exists() == (step != "create")
+    said = rf"dystress train: error: --push_to_hub: {status}: this token may not write there; .* {left} .*\n"
+    assert re.fullmatch(said if step else "", capsys.readouterr().err)
+    if not step:
+        uploaded = files["models/me/mine"]
+        assert uploaded["model.safetensors"] == (out / "model.safetensors").read_bytes()
+        assert b'SentenceTransformer("me/mine")' in uploaded["README.md"]
+        assert not {"run.json", "metrics.jsonl", "report.html"} & uploaded.keys()
+        assert known["made"]["visibility"] == "private"
 
 
 def test_a_signal_after_the_last_step_waits_for_the_page(flags, tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ def step(task, batch_size, make_optimizer, extra_group=None, watch=False, chunk=
     optimizer = make_optimizer(task.model)
     if extra_group is not None:
         optimizer.add_param_group(extra_group)
-    similarity_log = SimilarityLog(task.objective, 0.4) if watch else None
+    similarity_log = SimilarityLog(task.objective) if watch else None
     task.begin_step(0.0, 0.0)
     rows = np.arange(batch_size)
     parts = np.split(rows, range(chunk, batch_size, chunk)) if chunk else [rows]

@@ -13,6 +13,7 @@ from trainer_cases import equal, log_of, make_task, run, weights
 
 from dystress_text.core import ScheduledTemperature, ShiftedCosineTemperature
 from dystress_text.errors import TrainingError, UserError
+from dystress_text.training import similarity_log
 from dystress_text.training.accelerator import resolve_precision
 from dystress_text.training.batches import BatchOrder
 from dystress_text.training.run_folder import checkpoint_folders
@@ -211,13 +212,14 @@ def test_steps_that_overflow_again_and_again_stop_the_run(tmp_path, corpus):
 # ---- the log of similarities ----------------------------------------------------------------------------------------
 
 
-def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpus):
+def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpus, monkeypatch):
+    monkeypatch.setattr(similarity_log, "HIGH_SIMILARITY", 0.9)
     plain, task, batches = make_task(corpus), make_task(corpus), []
     run(plain, corpus, tmp_path / "plain", max_steps=5)
     assert not (tmp_path / "plain" / "similarity.jsonl").exists()
     inner = task.loss
     task.loss = lambda z: batches.append([view.detach().clone() for view in z.views]) or inner(z)
-    run(task, corpus, tmp_path / "out", max_steps=5, logging_steps=2, log_similarity=True, high_similarity=0.9)
+    run(task, corpus, tmp_path / "out", max_steps=5, logging_steps=2, log_similarity=True)
     assert equal(weights(plain), weights(task))
     lines = [json.loads(line) for line in (tmp_path / "out" / "similarity.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5]
