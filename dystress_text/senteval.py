@@ -51,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # here, so that help and errors of the command line come at once
         from dystress_text.encoders.saving import quiet
         from dystress_text.evaluation.run import run
+        from dystress_text.export.results import renew_results
         from dystress_text.report.text_page import leave_text_report
         from dystress_text.simcse.paper import PUBLISHED
         from dystress_text.training.run_folder import REPORT
@@ -60,6 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for model in map(Path, settings.model):
             if (model / REPORT).is_file():  # the page of a run shows results
                 print(leave_text_report(model))
+            own = settings.mode == "test" and settings.output is None and model.is_dir()
+            if own and (line := renew_results(model, settings.suite)) is not None:
+                print(line)
         return complete
 
     return exit_code("dystress senteval", work, "interrupted; the result file holds what was finished")

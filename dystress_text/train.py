@@ -17,6 +17,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import exit_code
@@ -34,8 +35,11 @@ def train(settings: RunSettings) -> dict[str, Any]:
         UserError: the settings or the data are wrong, or the run cannot be resumed.
     """
     # here, so that help and errors of the command line come at once
+    from accelerate import PartialState
+
     from dystress_text.encoders.saving import quiet
     from dystress_text.export.card import describe_base, write_card
+    from dystress_text.export.copies import check_push, export, push
     from dystress_text.report.text_page import leave_text_report
     from dystress_text.simcse.run import TextRun
     from dystress_text.simcse.start import model_path
@@ -49,8 +53,16 @@ def train(settings: RunSettings) -> dict[str, Any]:
         page = leave_text_report(output)
         print(f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}", flush=True)
 
+    text, output = settings.text, Path(settings.engine.output_dir)
+    if text.push_to_hub is not None:
+        check_push(text.push_to_hub, text.private)
     with quiet():
-        return run(settings.engine, lambda accelerator: TextRun(settings, accelerator, publish))
+        record = run(settings.engine, lambda accelerator: TextRun(settings, accelerator, publish))
+        if text.push_to_hub is not None and PartialState().is_main_process:
+            with TemporaryDirectory() as place:
+                copy, _ = export(output, "native", Path(place) / "copy", text.push_to_hub)
+                print(push(copy, text.push_to_hub, output), flush=True)
+    return record
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -45,12 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         from dystress_text.export.copies import PROBES, check_push, export, push
 
         if options.push_to_hub is not None:
-            check_push()
+            check_push(options.push_to_hub, options.private)
         with quiet():
             folder, difference = export(options.model, options.to, options.output, options.push_to_hub or HERE)
         print(f"{folder}: vectors within {difference:.1g} of the model's, {len(PROBES)} probes", flush=True)
         if options.push_to_hub is not None:
-            print(push(folder, options.push_to_hub, options.private), flush=True)
+            print(push(folder, options.push_to_hub, folder), flush=True)
         return True
 
     return exit_code("dystress export", work)

@@ -29,6 +29,7 @@ _FORM = Path(__file__).with_name("card.md")
 _POOLINGS = {
     "avg": "the mean over the tokens of the last layer",
     "avg_top2": "the mean over the tokens of the mean of the last two layers",
+    "last": "the last token of the last layer",
     "avg_first_last": "the mean over the tokens of the mean of the first and the last layer",
 }
 _SETTINGS = (  # that the recipe repeats where they are set
@@ -39,22 +40,12 @@ _SETTINGS = (  # that the recipe repeats where they are set
 
 
 def write_card(
-    folder: Path,
-    record: Mapping[str, Any],
-    encoder: SentenceEncoder,
-    limit: int,
-    layout: str = "native",
+    folder: Path, record: Mapping[str, Any], encoder: SentenceEncoder, limit: int, layout: str = "native",
     at: str = HERE,
-) -> None:
-    """Write a model folder's card.
+) -> None:  # fmt: skip
+    """Write the card of a model that reads ``limit`` tokens; ``at`` is its place in the code.
 
-    Args:
-        folder: of the model.
-        record: the content of ``run.json``; the card leaves out what it does not have, and it may be empty.
-        encoder: the model.
-        limit: the most tokens that it reads.
-        layout: of the folder's files, ``native``, ``hf`` or ``onnx``.
-        at: the folder or hub name for the code.
+    The card leaves out what the record, the content of ``run.json``, does not have; it may be empty.
     """
     base, settings = record.get("base_model", {}), record.get("settings", {})
     name, data_name, data_license = base.get("name"), *_data(settings)
@@ -77,7 +68,7 @@ def write_card(
         results=_results(record, settings),
         chosen=_plain(settings.get("metric_for_best_model") or ""),
         eval_variant=_plain(variants.get("eval_set") or ""),
-        similarities=_table(HEADER, rows) if (rows := random_pairs_rows(record)) else None,
+        similarities=plain_table(HEADER, rows) if (rows := random_pairs_rows(record)) else None,
         base_license=_plain(base["license"]) if base.get("license") else None,
         data_license=data_license,
         citation=CITATION,
@@ -107,7 +98,8 @@ def _plain(value: Any) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+def plain_table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    """A table in Markdown, of cells that cannot break it."""
     lines = [head, tuple("---" for _ in head), *(tuple(_plain(cell) for cell in row) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -176,7 +168,9 @@ def _recipe(record: Mapping[str, Any], settings: Mapping[str, Any], data: str | 
         "training time": f"{record['train_seconds']} s" if "train_seconds" in record else None,
         "versions": _listed(record.get("versions", {})),
     }
-    return _table(("", ""), ((name, value) for name, value in rows.items() if value is not None and value is not False))
+    return plain_table(
+        ("", ""), ((name, value) for name, value in rows.items() if value is not None and value is not False)
+    )
 
 
 def _listed(values: Mapping[str, Any]) -> str | None:
@@ -191,7 +185,7 @@ def _results(record: Mapping[str, Any], settings: Mapping[str, Any]) -> str | No
     before = {name: untrained[name] for name in (next(iter(untrained), None), pooler) if name in untrained}
     head = ("", *(f"untrained, {name}" for name in before), f"this model, {pooler}")
     rows = [(name, *(_number(name, of.get(name)) for of in (*before.values(), trained))) for name in trained]
-    return _table(head, rows) if rows else None
+    return plain_table(head, rows) if rows else None
 
 
 def _number(name: str, value: float | None) -> str:

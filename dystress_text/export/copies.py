@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -25,12 +27,13 @@ from dystress_text.encoders.loading import (
     pooler_dense,
     pooler_encoder,
 )
-from dystress_text.encoders.pooling import AVERAGED
+from dystress_text.encoders.pooling import AVERAGED, FIRST, token_of
 from dystress_text.encoders.saving import write_tokenizer
 from dystress_text.errors import ParameterError, reason_of
-from dystress_text.export.card import HERE, write_card
+from dystress_text.export.card import CARD, HERE, write_card
+from dystress_text.export.results import carry_results
 from dystress_text.files.hub import hub_reachable
-from dystress_text.files.whole import whole_folder
+from dystress_text.files.whole import whole_folder, write_text
 from dystress_text.training.run_folder import RECORD, read_json
 
 TOLERANCE = 1e-4
@@ -53,16 +56,9 @@ PROBES = (
 
 
 def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> tuple[Path, float]:
-    """Make a copy of a model folder in another layout; it appears whole and checked, or not at all.
+    """Make a copy of a model folder in a layout, with ``at`` as its name on its card; whole and checked, or not at all.
 
-    Args:
-        model: a folder that training wrote.
-        to: a layout, ``native``, ``hf`` or ``onnx``.
-        output: where the copy goes, a folder that is empty or does not exist; default beside the model.
-        at: the copy's name in the code on its card.
-
-    Returns:
-        The copy's folder, and the largest absolute difference between an entry of its vectors and the model's.
+    Returns the copy's folder, and the largest difference between an entry of its vectors and the model's.
     """
     check_names("to", [to], _LAYOUTS)
     output = output if output is not None else Path(f"{os.path.abspath(model)}-{to}")
@@ -79,10 +75,16 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
         output.parent.mkdir(parents=True, exist_ok=True)
         with whole_folder(output) as folder:
             write(encoder, tokenizer, folder)
-            write_card(folder, record, encoder, tokenizer.model_max_length, to, at)
+            card, own = folder / CARD, model / CARD
+            if to == "native" and own.is_file():  # it may be edited
+                write_text(card, own.read_text(encoding="utf-8").replace(json.dumps(HERE), json.dumps(at)))
+            else:
+                write_card(folder, record, encoder, tokenizer.model_max_length, to, at)
+                if own.is_file():
+                    carry_results(own, card)
             for file in folder.rglob("*"):  # some libraries write for the owner's eyes alone
                 if file.is_file():
-                    file.chmod((folder / "README.md").stat().st_mode)
+                    file.chmod(card.stat().st_mode)
             difference = float((embed(folder, encoder) - encoder.encode(PROBES, tokenizer)).abs().max())
             if not difference <= TOLERANCE:  # a NaN is refused too
                 raise ParameterError("to", f"the {to} copy's vectors differ by {difference:.2g}; nothing was written")
@@ -100,13 +102,13 @@ def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fold
     pooling = encoder.transformer.config.sentence_embedding = {
         "pooler_type": encoder.pooler_type,
         "mean_of_hidden_states": list(layers or (-1,)),
-        "tokens": "mean" if layers else "first",
+        "tokens": {"cls": "first", "lasttoken": "last"}.get(token_of(encoder.pooler_type), "mean"),
         "normalize": encoder.normalize,
     }
     if encoder.head is not None and encoder.keep_head:
         dense = pooler_dense(encoder.transformer)
-        if layers or dense is None:
-            reason = "follows a mean over the tokens" if layers else "has no place: the encoder has no pooler"
+        if (other := encoder.pooler_type not in FIRST) or dense is None:
+            reason = "does not follow the first token" if other else "has no place: the encoder has no pooler"
             raise ParameterError("to", f"for hf this model's head {reason}; native and onnx can hold it")
         dense.load_state_dict(encoder.head.state_dict())
         pooling["head"] = "pooler_output"
@@ -195,22 +197,30 @@ _LAYOUTS: dict[str, tuple[Write, Embed]] = {
 # ---- the hub ---------------------------------------------------------------------------------------------------------
 
 
-def check_push() -> None:
-    """Check that a folder could be uploaded, before it is made."""
+def check_push(repository: str, private: bool) -> None:
+    """Check that a folder can be uploaded, before it is made; a repository that does not exist is made."""
     if get_token() is None:
         raise ParameterError("push_to_hub", "no token: log in with `hf auth login`, or set HF_TOKEN")
     if not hub_reachable():
         message = "the hub cannot be reached from here (no network, or HF_HUB_OFFLINE is set)"
         raise ParameterError("push_to_hub", message)
+    with _hub_errors("Nothing was done"):
+        HfApi().create_repo(repository, private=private or None, exist_ok=True)
 
 
-def push(folder: Path, repository: str, private: bool = False) -> str:
-    """Upload a folder to the hub and return its address; a repository that does not exist is made."""
+def push(folder: Path, repository: str, left: Path) -> str:
+    """Upload a folder and return the address; ``left`` is what an error says is here."""
+    with _hub_errors(f"The model is in {str(left)!r}"):
+        HfApi().upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload by dystress-text")
+    return f"{HfApi().endpoint}/{repository}"
+
+
+@contextmanager
+def _hub_errors(left: str) -> Iterator[None]:
     try:
-        api = HfApi()
-        address = api.create_repo(repository, private=private or None, exist_ok=True)
-        api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload by dystress-text")
+        yield
     except Exception as error:  # the network, the hub and the library have errors of their own
         reason = reason_of(error).rstrip(".").replace(get_token() or "\0", "<token>")
-        raise ParameterError("push_to_hub", f"{reason}. The copy is in {str(folder)!r}") from error
-    return str(address)
+        if (status := getattr(getattr(error, "response", None), "status_code", None)) in (401, 403):
+            reason = f"{status}: this token may not write there; log in with one that may (`hf auth login`)"
+        raise ParameterError("push_to_hub", f"{reason}. {left}") from error

@@ -30,7 +30,9 @@ from dystress_text.training.build_loss import build_objective
 from dystress_text.training.run_folder import evaluation_file, read_json, read_record
 from dystress_text.training.settings import GRID
 
-SET_HERE = ("--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir")
+SET_HERE = (
+    "--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir", "--push_to_hub"
+)  # fmt: skip
 TRAIN, EVALUATE = PACKAGE / "train.py", PACKAGE / "senteval.py"
 Command = list[str]
 
@@ -109,7 +111,7 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
     own = {*SET_HERE, *["--preset"] * bool(options.table or options.presets)}
     taken = [word for word in extra if word.split("=")[0] in own]
     if taken:
-        raise UserError(f"{taken[0]}: not behind --, the sweep sets it")
+        raise UserError(f"{taken[0]}: not behind --, each run has its own")
     if options.jobs < 1:
         raise ParameterError("jobs", f"must be at least 1, got {options.jobs}")
     chosen = choose(options.suite, [task for task in options.tasks if task != "none"])

@@ -22,11 +22,10 @@ class TextSettings:
     )
     pooler_type: str = option(
         "cls",
-        "One of cls, cls_before_pooler, avg, avg_top2, avg_first_last; a sentence-transformers model keeps its own.",
+        "cls, cls_before_pooler, avg, avg_top2, avg_first_last, or last (token: for decoders); a "
+        "sentence-transformers model keeps its own.",
     )
-    dropout: float | None = option(
-        None, "Every dropout rate of the encoder; default: its configuration's.", interval="[0, 1)"
-    )
+    dropout: float | None = option(None, "Every dropout rate of the encoder; default its own.", interval="[0, 1)")
     mlp_head: bool | None = option(None, "Train a head, dense + tanh; default as in SimCSE: with cls only.")
     mlp_only_train: bool | None = option(
         None,
@@ -41,26 +40,17 @@ class TextSettings:
         "models it is their MLP). Default: the head or MLP of the checkpoint if it has one, else new.",
         choices=["new", "pooler"],
     )
-    lora_rank: int | None = option(
-        None,
-        "Train only LoRA adapters of this rank and the head; default: all weights. Needs peft.",
-        interval="[1, inf)",
-    )
+    lora_rank: int | None = option(None, "Train only LoRA adapters of this rank, and the head.", interval="[1, inf)")
     lora_alpha: float | None = option(
-        None,
-        "lora: the adapters' output is scaled by alpha / rank; default twice the rank.",
-        interval="(0, inf)",
-        needs="lora_rank",
+        None, "lora: adapters are scaled by alpha / rank; default 2 x rank.", interval="(0, inf)", needs="lora_rank"
     )
-    lora_dropout: float | None = option(
-        None, "lora: dropout in front of the adapters; default 0.", interval="[0, 1)", needs="lora_rank"
-    )
+    lora_dropout: float | None = option(None, "lora: their dropout; default 0.", interval="[0, 1)", needs="lora_rank")
     lora_target_modules: list[str] | None = option(
         None, "lora: names of linear layers; default peft's choice, for BERT query and value.", needs="lora_rank"
     )
     merge_lora: bool | None = option(
         None,
-        "lora: save only the merged model (default); no also saves the adapter's own files, in adapter/.",
+        "lora: save the merged model alone (default); no: the adapter's files too.",
         needs="lora_rank",
     )
     train_file: str | None = option(
@@ -85,28 +75,16 @@ class TextSettings:
     crop_max: float = option(0.6, "crop: greatest share; it is drawn evenly between the two.", interval="(0, 1]")
     crop_min_words: int = option(4, "crop: least words of a crop.", interval="[1, inf)")
     crop_sentences: bool = option(False, "crop: cut at the ends of sentences alone, not between any words.")
-    supervised: bool = option(
-        False,
-        "A row of the table is an anchor, its positive, and any number of hard negatives; each sentence is "
-        "encoded once.",
-    )
-    text_columns: list[str] | None = option(
-        None, "supervised: the columns in that order; default all columns of the table.", needs="supervised"
-    )
+    supervised: bool = option(False, "A row of the table is an anchor, its positive, and any number of hard negatives.")
+    text_columns: list[str] | None = option(None, "supervised: columns in that order; default all.", needs="supervised")
     hard_negative_weight: float = option(
         0.0, "Added to the logits of a row's own hard negatives, after 1 / tau.", interval="(-1e9, 1e9)"
     )
-    bidirectional: bool = option(
-        False, "infonce: each positive has to find its anchor too; the loss is the mean of both directions."
-    )
-    drop_duplicates: bool = option(
-        False, "Of samples with the same tokens train on the first alone; the run reports how many were dropped."
-    )
+    bidirectional: bool = option(False, "infonce: the mean of both directions, anchor to positive and back.")
+    drop_duplicates: bool = option(False, "Train on the first alone of samples with the same tokens; says how many.")
     do_mlm: bool = option(False, "Add a masked-language-model loss on the same sentences and encoder.")
     mlm_weight: float = option(0.1, "do_mlm: weight of that loss.", interval="[0, inf)", needs="do_mlm")
-    mlm_probability: float = option(
-        0.15, "do_mlm: share of the tokens that are masked.", interval="(0, 1)", needs="do_mlm"
-    )
+    mlm_probability: float = option(0.15, "do_mlm: share of masked tokens.", interval="(0, 1)", needs="do_mlm")
     max_train_samples: int | None = option(None, "Use only the first sentences or rows, so many.", interval="[2, inf)")
     max_seq_length: int = option(
         32,
@@ -117,6 +95,8 @@ class TextSettings:
         True, "Compute nothing for padding; no takes transformers' own forward pass: slower, with the same result."
     )
     data_dir: str | None = option(None, "Folder of prepared data; default: where dystress prepare puts them.")
+    push_to_hub: str | None = option(None, "Upload the model at the end to OWNER/NAME of the hub, which is made first.")
+    private: bool = option(False, "push_to_hub: a repository that is made is private.", needs="push_to_hub")
 
     def __post_init__(self) -> None:
         check_options(self)

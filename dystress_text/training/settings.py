@@ -48,7 +48,7 @@ OF_AN_OBJECTIVE = ("rows", *(name for name, owners in OWNERS.items() if set(owne
 FREE_OPTIONS = (
     "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_total_limit", "logging_steps",
     "report_to", "log_similarity", "train_file", "text_column", "eval_file", "dataset", "data_dir",
-    "train_list", "tsv_quoting", "preset",
+    "train_list", "tsv_quoting", "preset", "push_to_hub", "private",
 )  # fmt: skip
 
 
@@ -141,10 +141,8 @@ class EngineSettings:
     )
     learning_rate: float = option(3e-5, "Peak learning rate of AdamW.", interval="(0, inf)")
     weight_decay: float = option(0.0, "Weight decay of AdamW, without biases and norms.", interval="[0, inf]")
-    max_grad_norm: float = option(1.0, "Norm at which the gradient is clipped; 0 for no clipping.", interval="[0, inf]")
-    lr_scheduler_type: str = option(
-        "linear", "Decay of the learning rate to 0, or constant.", choices=["linear", "cosine", "constant"]
-    )
+    max_grad_norm: float = option(1.0, "The gradient is clipped to this norm; 0: not at all.", interval="[0, inf]")
+    lr_scheduler_type: str = option("linear", "Decay to 0, or constant.", choices=["linear", "cosine", "constant"])
     warmup_ratio: float = option(0.0, "Share of the steps in which the learning rate rises first.", interval="[0, 1]")
     mixed_precision: str = option(
         "auto",
@@ -154,7 +152,7 @@ class EngineSettings:
         choices=["auto", AUTO_FP16, "no", "bf16", "fp16"],
     )
     deterministic: bool = option(
-        False, "On a GPU: the same kernels each time, so that runs are equal bit by bit, as on a CPU; slower."
+        False, "On a GPU: the same kernels each time, so that runs are equal bit by bit, as on the CPU anyway; slower."
     )
     tf32: bool = option(
         False, "On a GPU: products in TF32 (10 of 23 bits): of the loss, or with mixed_precision no all of them."

@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import make_sentences
+from huggingface_hub import ModelCard
 from sweep_runs import a_run
 
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.evaluation import classifier
 from dystress_text.evaluation import run as runner
 from dystress_text.evaluation.run import Results, table
+from dystress_text.export.card import write_card
 from dystress_text.files.places import EMBEDDED
 from dystress_text.report.text_page import leave_text_report
 from dystress_text.senteval import main
@@ -85,11 +87,14 @@ def test_the_page_of_a_run_takes_the_results_up(tiny_bert, sts_folder, tmp_path,
     page = out / "report.html"
     assert leave_text_report(out) == f"{page} shows the run."
     assert "<th>STS-B</th>" not in page.read_text()
+    write_card(out, {}, load[0], 40)
     assert main([f"--model={out}", f"--data_dir={sts_folder.parent}", "--tasks", "STS-B"]) == 0
-    assert f"{page} shows the run." in capsys.readouterr().out
+    assert f"{page} shows the run.\n{out / 'README.md'} holds the results.\n" in capsys.readouterr().out
+    (result,) = ModelCard.load(out / "README.md").data.eval_results
     figure = json.loads((out / "senteval-senteval-test.json").read_text())["tasks"]["STS-B"]["spearman"]
     assert "<th>STS-B</th>" in page.read_text()
     assert f"<td>{figure:.2f}</td>" in page.read_text()
+    assert (result.dataset_name, result.metric_value) == ("MTEB STSBenchmark", figure)
 
 
 def test_results_stand_side_by_side_and_are_replaced_task_by_task(arguments, tmp_path, monkeypatch, capsys):

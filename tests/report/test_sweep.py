@@ -166,7 +166,7 @@ def test_a_grid_is_on_top_of_the_preset_that_is_named():
     [
         ("", "nothing to run: name a --table, --presets, or a --temperature with its values"),
         ("--table sts --jobs 0", "--jobs: must be at least 1, got 0"),
-        ("--table sts -- --seed=3", "--seed=3: not behind --, the sweep sets it"),
+        ("--table sts -- --seed=3", "--seed=3: not behind --, each run has its own"),
         ("--table sts -- --max_stepps=3", "unknown option --max_stepps (did you mean --max_steps?)"),
         ("--temperature cosine --shift -0.4", "--shift: temperature 'cosine' takes tau_min, tau_max only"),
         ("--presets small paper --temp 0.1", "a grid goes on top of one preset, and 2 are named: small, paper"),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer
+from hub_server import hub_server, with_hub
 from sentence_transformers import SentenceTransformer
 from transformers import ModernBertModel
 
@@ -29,7 +30,7 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     record = json.loads((out / "run.json").read_text())
     printed = capsys.readouterr().out
     assert (record["steps"], record["corpus"]["sentences"], record["random_pairs"]["sentences"]) == (6, 200, 200)
-    assert set(record["untrained"]) == {"cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last"}
+    assert set(record["untrained"]) == {"cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "last"}
     assert 0 < record["padding_share"] < 1 < record["sentences_per_second"]
     assert (record["settings"]["preset"], record["objective"]) == ("paper", "InfoNCELoss")
     assert record["temperature"] == "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)"
@@ -54,6 +55,46 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     alike = [torch.cosine_similarity(row[a], row[b], dim=0).item() for a, b, score in scored if score > 4]
     counts = np.histogram(alike, BINS, (-1, 1))[0]
     assert np.abs(counts - record["similarities"]["after"]["alike"]).sum() <= 2  # one may lie on an edge
+
+
+@pytest.mark.parametrize(("family", "options"), [
+    ("xlm-roberta", ["--pooler_type=avg"]), ("mpnet", []), ("deberta-v2", ["--pooler_type=avg"]), ("electra", []),
+    ("modernbert", ["--views=crop", "--crop_min_words=1", "--dropout=0"]), ("llama", ["--pooler_type=last"]),
+])  # fmt: skip
+def test_encoders_of_many_kinds_train_and_are_read_by_sentence_transformers(family, options, flags, tmp_path, data_dir):
+    folder = tmp_path / family
+    build_transformer(family).save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    more = ["--max_steps=5", "--eval_steps=0", f"--model_name_or_path={folder}", "--learning_rate=1e-2"]
+    assert main([*flags, *more, *options]) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    sentences = read_sts_benchmark(data_dir / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv").sentences
+    encoder, tokenizer = load_encoder(str(tmp_path / "out"), record["settings"]["pooler_type"])
+    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(sentences, convert_to_tensor=True)
+    torch.testing.assert_close(encoder.encode(sentences, tokenizer), theirs, rtol=0, atol=1e-5)
+    assert record["steps"] == 5
+    trained, before = encoder.transformer.state_dict(), build_transformer(family).state_dict()
+    moved = [name for name, weights in before.items() if not torch.equal(weights, trained[name])]
+    assert len(moved) >= 0.8 * sum("pooler" not in name for name in before)
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "left"), [("", 0, ""), ("create", 401, "Nothing"), ("commit", 403, "The model")]
+)
+def test_the_model_is_uploaded_at_the_end_and_rights_are_asked_for_first(step, status, left, flags, tmp_path, capsys):
+    out, push = tmp_path / "out", ["--eval_set=none", "--max_steps=1", "--push_to_hub=me/mine", "--private"]
+    with hub_server() as (address, files, known), with_hub(address, tmp_path / "home", HF_TOKEN="hf_secret"):
+        known[step] = status
+        assert main([*flags, *push]) == (2 if step else 0)
+    assert out.exists() == (step != "create")
+    said = rf"dystress train: error: --push_to_hub: {status}: this token may not write there; .* {left} .*\n"
+    assert re.fullmatch(said if step else "", capsys.readouterr().err)
+    if not step:
+        uploaded = files["models/me/mine"]
+        assert uploaded["model.safetensors"] == (out / "model.safetensors").read_bytes()
+        assert b'SentenceTransformer("me/mine")' in uploaded["README.md"]
+        assert not {"run.json", "metrics.jsonl", "report.html"} & uploaded.keys()
+        assert known["made"]["visibility"] == "private"
 
 
 def test_a_signal_after_the_last_step_waits_for_the_page(flags, tmp_path, monkeypatch):

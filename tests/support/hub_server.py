@@ -40,6 +40,8 @@ def hub_server():
                 asked = parse_qs(body.decode())["paths"]
                 return self._json([entry for entry in entries_of(files[repository]) if entry["path"] in asked])
             faults["token"] = self.headers.get("Authorization")
+            if path == "/api/repos/create" and (status := faults.get("create")):
+                return self._reply(status, b"no")
             if path == "/api/repos/create":
                 faults["made"] = json.loads(body)
                 return self._json({"url": f"{address}/{faults['made']['organization']}/{faults['made']['name']}"})
@@ -48,8 +50,8 @@ def hub_server():
                 modes = [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in asked]
                 return self._json({"files": modes})
             if "/commit/" in path:
-                if faults["commit"] != 200:
-                    return self._reply(faults["commit"], f"no, {faults['token']}".encode())
+                if status := faults.get("commit"):
+                    return self._reply(status, f"no, {faults['token']}".encode())
                 entries = [json.loads(line) for line in body.splitlines()]
                 files[path.split("/commit/")[0].removeprefix("/api/")] = {
                     entry["value"]["path"]: base64.b64decode(entry["value"]["content"])

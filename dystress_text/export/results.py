@@ -1,0 +1,94 @@
+"""Results on a model's card: ``model-index``, which the hub reads, and a table; all else stays as it is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CardData, EvalResult, RepoCard
+from huggingface_hub.repocard import REGEX_YAML_BLOCK
+from huggingface_hub.repocard_data import eval_results_to_model_index
+
+from dystress_text.errors import UserError, reason_of
+from dystress_text.evaluation.catalogue import GROUPS, SUITES, Task, TransferTask, figure_of
+from dystress_text.export.card import CARD, plain_table
+from dystress_text.files.whole import write_text
+from dystress_text.training.run_folder import evaluation_file, read_json
+
+_SOURCE, _PAPER = "dystress-text", "https://arxiv.org/abs/2308.01140"  # of our entries
+# sets of the same pairs; MTEB's SICK-R has all 9,927 pairs of SICK, SentEval's its 4,927 test pairs
+_MTEB = {f"STS{year}": f"mteb/sts{year}-sts" for year in range(12, 17)} | {"STS-B": "mteb/stsbenchmark-sts"}
+_INDEX = re.compile(r"^[\"']?model-index[\"']?:.*\n(?:(?:(?:#.*)?\n)*[ \t\]-].*\n)*", re.MULTILINE)
+_TABLE = re.compile(r"(?<=<!-- evaluation, renewed by dystress senteval -->\n).*?(?=<!-- end of evaluation -->)", re.S)
+
+
+def renew_results(folder: Path, suite: str) -> str | None:
+    """Renew the results on a folder's card after an evaluation on a suite; a line says so.
+
+    None where the card has nothing to do with this package, or the model was not evaluated as it is loaded.
+    """
+    file = folder / CARD
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    found = _results(folder, read_json(evaluation_file(folder, suite, "test"))["weights"])
+    if "dystress" not in text or not found:
+        return None
+    rows = [(result.dataset_name, f"{result.metric_value:.2f}") for result in found]
+    table = f"## Evaluation\n\nSpearman's correlation and accuracy x 100.\n\n{plain_table(('', ''), rows)}\n\n"
+    try:
+        head = dict(vars(RepoCard(text).data))
+        models = head.get("model-index") or [{"name": folder.resolve().name, "results": []}]
+        for model in models:
+            model["results"] = [r for r in model["results"] if (r.get("source") or {}).get("name") != _SOURCE]
+        models[0]["results"] += eval_results_to_model_index("", found)[0]["results"]
+        index: dict[str, Any] = {"model-index": models}
+        text = _with(text, CardData(**index).to_yaml(), table)
+        if vars(RepoCard(text).data) != head | index:
+            raise ValueError("write model-index as a list of indented lines")
+    except Exception as error:  # YAML has errors of its own, and model-index any form
+        raise UserError(f"{file}: its head cannot take the results: {reason_of(error)}") from error
+    write_text(file, text)
+    return f"{file} holds the results."
+
+
+def carry_results(source: Path, file: Path) -> None:
+    """Put the results on a model's card onto that of its copy."""
+    text = source.read_text(encoding="utf-8")
+    head, table = REGEX_YAML_BLOCK.search(text), _TABLE.search(text)
+    index = _INDEX.search(f"{head[2]}\n") if head else None
+    write_text(file, _with(file.read_text(encoding="utf-8"), index[0] if index else "", table[0] if table else ""))
+
+
+def _with(text: str, index: str, table: str) -> str:
+    """A card with another ``model-index``, and another table where it has the place for one."""
+    head = REGEX_YAML_BLOCK.search(text) or REGEX_YAML_BLOCK.search(text := f"---\n\n---\n\n{text}")
+    assert head is not None
+    kept = _INDEX.sub("", f"{head[2]}\n")
+    return head[1] + (kept + index).strip("\n") + head[3] + _TABLE.sub(lambda _: table, text[head.end() :])
+
+
+def _results(folder: Path, weights: str) -> list[EvalResult]:
+    """What the files of evaluations in a folder hold of the model with these weights, as it is loaded."""
+    files = (evaluation_file(folder, suite, "test") for suite in SUITES)
+    return [
+        _result(about, group, task)
+        for about in (read_json(file) for file in files if file.is_file())
+        if (about.get("weights"), about.get("pooler_type"), about.get("dtype")) == (weights, None, "fp32")
+        for group, tasks in SUITES[about["suite"]].items()
+        for task in tasks
+        if task.name in about["tasks"]
+    ]
+
+
+def _result(about: dict[str, Any], group: str, task: Task) -> EvalResult:
+    of_suite = {"senteval": "SentEval", "mini": "dystress-text"}[about["suite"]]
+    variant = f" (a variant: {about['data_variant']})" if about["data_variant"] else ""
+    folds = isinstance(task, TransferTask) and task.scheme == "folds"
+    type_, metric = ("STS", "cosine_spearman") if group == "sts" else ("text-classification", "accuracy")
+    name, data, config = f"{of_suite} {task.name}{variant}", of_suite.lower(), task.name
+    if task.name in _MTEB and not variant:
+        name, data, config = f"MTEB {task.name.replace('-B', 'Benchmark')}", _MTEB[task.name], "default"
+    return EvalResult(
+        type_, data, name, metric, figure_of(about["tasks"][task.name]), dataset_config=config, source_name=_SOURCE,
+        source_url=_PAPER, dataset_split=None if folds else "test", metric_name=GROUPS[group].partition(", ")[2],
+    )  # fmt: skip

@@ -1,0 +1,95 @@
+"""Results on the card: MTEB's names where the sets are MTEB's, the hub's form, and a card that was edited by hand."""
+
+import json
+
+import pytest
+from conftest import build_transformer
+from huggingface_hub import ModelCard
+
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.errors import UserError
+from dystress_text.evaluation.catalogue import STS_TASKS
+from dystress_text.export.card import CARD, write_card
+from dystress_text.export.results import carry_results, renew_results
+
+ABOUT = {"suite": "senteval", "weights": "w", "pooler_type": None, "dtype": "fp32", "data_variant": None}
+MTEB = {  # of mteb 2.26.24: a task's name, its data set, and the pairs of its test split
+    "STS12": ("mteb/sts12-sts", 3108), "STS13": ("mteb/sts13-sts", 1500), "STS14": ("mteb/sts14-sts", 3750),
+    "STS15": ("mteb/sts15-sts", 3000), "STS16": ("mteb/sts16-sts", 1186),
+    "STSBenchmark": ("mteb/stsbenchmark-sts", 1379), "SICK-R": ("mteb/sickr-sts", 9927),
+}  # fmt: skip
+THEIRS = """model-index:
+- name: theirs
+  results:
+  - {task: {type: STS}, dataset: {type: a/b, name: c}, metrics: [{type: pearson, value: 1.10}]}
+"""
+
+
+@pytest.fixture
+def evaluated(tmp_path):
+    """Leaves results beside a card, renews the card, and returns its text and its results as the hub reads them."""
+    write_card(tmp_path, {}, SentenceEncoder(build_transformer("bert"), "avg"), 40)
+
+    def after(figures, text=None, **more):
+        card, suite = tmp_path / CARD, more.get("suite", "senteval")
+        card.write_text(before := text or card.read_text())
+        tasks = {task: {"accuracy" if task == "MR" else "spearman": figure} for task, figure in figures.items()}
+        (tmp_path / f"senteval-{suite}-test.json").write_text(json.dumps({**ABOUT, "tasks": tasks, **more}))
+        assert (renew_results(tmp_path, suite) is None) == (card.read_text() == before)
+        found = ModelCard.load(card).data.eval_results or []
+        return card.read_text(), {result.dataset_name: result for result in found}
+
+    return after
+
+
+def test_a_set_has_mtebs_name_where_it_is_mtebs(evaluated):
+    pairs = {task.name: sum(count for count, *_ in task.parts.values()) for task in STS_TASKS}
+    found = evaluated({**dict.fromkeys(pairs, 71.5), "MR": 80.25})[1]
+    for (ours, count), (theirs, (data, mtebs)) in zip(pairs.items(), MTEB.items(), strict=True):
+        entry = found.pop(f"MTEB {theirs}" if count == mtebs else f"SentEval {ours}")
+        assert (entry.dataset_type == data) == (count == mtebs) == (ours != "SICK-R")
+        assert (entry.task_type, entry.metric_type, entry.metric_value) == ("STS", "cosine_spearman", 71.5)
+        assert (entry.dataset_split, entry.source_name) == ("test", "dystress-text")
+    (mr,) = found.values()
+    assert (mr.dataset_name, mr.dataset_type, mr.metric_type) == ("SentEval MR", "senteval", "accuracy")
+    assert mr.metric_value == 80.25
+    assert set(evaluated({"STS12": 1.0}, data_variant="a part")[1]) == {"SentEval STS12 (a variant: a part)"}
+
+
+def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path):
+    head, words = "# mine\nlanguage: no\nversion: 1.10\n", "## My words\n\nTrained with 'love'.\n\n## Licences"
+    mine = (tmp_path / CARD).read_text().replace("license: unknown\n", f"{head}{THEIRS}").replace("## Licences", words)
+    card, found = evaluated({"STS12": 50.0, "STS-B": 60.0}, mine)
+    assert "| MTEB STS12 | 50.00 |" in card
+    assert {name: result.metric_value for name, result in found.items()} == {
+        "c": 1.1, "MTEB STS12": 50.0, "MTEB STSBenchmark": 60.0
+    }  # fmt: skip
+    again, found = evaluated({"STS12": 51.0})
+    assert {name: result.metric_value for name, result in found.items()} == {"c": 1.1, "MTEB STS12": 51.0}
+    assert ModelCard(again).data.model_name == "theirs"
+    assert (again.count("## Evaluation"), "MTEB STSBenchmark" in again) == (1, False)
+    for after in (card, again):  # all else is there to the letter, in its order
+        lines = iter(after.splitlines())
+        assert all(line in lines for line in mine.replace(THEIRS, "").splitlines())
+    assert set(evaluated({"MiniSTS": 40.0}, suite="mini")[1]) == {"c", "MTEB STS12", "dystress-text MiniSTS"}
+    other = evaluated({"MiniSTS": 41.0}, suite="mini", weights="others")
+    assert set(other[1]) == {"c", "dystress-text MiniSTS"}  # STS12 was another model's
+    for more in ({"dtype": "bf16"}, {"pooler_type": "cls"}):
+        assert evaluated({"STS12": 1.0}, **more) == other
+    (tmp_path / "copy.md").write_text("---\nlicense: mit\n---\n# Copy\n")
+    carry_results(tmp_path / CARD, tmp_path / "copy.md")
+    assert ModelCard.load(tmp_path / "copy.md").data.eval_results == list(other[1].values())
+
+
+@pytest.mark.parametrize("head", ["license: [", "model-index: 7", "model-index: {results: 1}", "- a list"])
+def test_a_head_that_cannot_take_results_is_one_line(head, evaluated, tmp_path):
+    broken = f"---\n{head}\n---\nof dystress-text\n"
+    with pytest.raises(UserError, match=r"README\.md: its head cannot take the results: [^\n]+\Z"):
+        evaluated({"STS12": 50.0}, broken)
+    assert (tmp_path / CARD).read_text() == broken
+
+
+def test_a_card_of_another_program_and_one_without_a_head(evaluated):
+    assert evaluated({"STS12": 50.0}, theirs := "---\nlicense: mit\n---\n# Theirs\n") == (theirs, {})
+    card, found = evaluated({"STS12": 50.0}, "# Mine, by dystress\n")
+    assert (set(found), card.endswith("# Mine, by dystress\n")) == ({"MTEB STS12"}, True)
