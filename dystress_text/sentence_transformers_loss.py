@@ -18,7 +18,7 @@ from dystress_text.core.gather import LocalGather, ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.core.other_losses import QueueInfoNCELoss
 from dystress_text.core.registry import Temperature
-from dystress_text.core.temperature import ShiftedCosineTemperature
+from dystress_text.core.temperature import ConstantTemperature, ShiftedCosineTemperature
 from dystress_text.export.citation import CITATION
 
 
@@ -45,6 +45,8 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         gather_across_devices: use the candidates of all processes, not only of this one. Every process must have the
             same number of rows.
         mini_batch_size: rows to embed at a time, with gradients cached; None embeds all at once.
+        mini_batch_num_tokens: tokens to embed at a time, in place of rows.
+        show_progress_bar: over the mini-batches.
 
     Raises:
         ValueError: the arguments do not fit together. In a call: the columns do not fit the objective, or a temperature
@@ -70,6 +72,8 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         objective: ContrastiveLoss | None = None,
         gather_across_devices: bool = False,
         mini_batch_size: int | None = None,
+        mini_batch_num_tokens: int | None = None,
+        show_progress_bar: bool = False,
     ) -> None:
         super().__init__()
         if objective is None:
@@ -82,13 +86,16 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
             raise ValueError("QueueInfoNCELoss needs a momentum encoder, which sentence-transformers' trainer has not")
         if not isinstance(objective.gather, LocalGather):
             raise ValueError("build the objective without gather; gather_across_devices=True replaces it")
-        if mini_batch_size is not None:
-            if mini_batch_size < 1:
-                raise ValueError(f"mini_batch_size must be at least 1, got {mini_batch_size}")
+        sizes = {"mini_batch_size": mini_batch_size, "mini_batch_num_tokens": mini_batch_num_tokens}
+        given = {name: size for name, size in sizes.items() if size is not None}
+        for name, size in given.items():
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
             if has_static_embedding_input(model):
-                raise ValueError("mini_batch_size: the inputs of a StaticEmbedding do not divide; leave it out")
-            self.mini_batch_size = mini_batch_size
-        self.uses_gradient_cache = mini_batch_size is not None
+                raise ValueError(f"{name}: the inputs of a StaticEmbedding do not divide; leave it out")
+        self.uses_gradient_cache = bool(given)
+        self.mini_batch_size, self.mini_batch_num_tokens = mini_batch_size or 32, mini_batch_num_tokens
+        self.show_progress_bar = show_progress_bar
         self.model = model
         self.objective = objective.to(model.device)
         self.gather_across_devices = gather_across_devices
@@ -97,20 +104,9 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor | None = None) -> Tensor:
         """The loss, a scalar, of the tokenised columns: anchors, positives and hard negatives."""
         columns = list(sentence_features)
-        if len(columns) < 2:
-            raise ValueError(
-                f"{type(self.objective).__name__} takes the text columns (anchor, positive) and any number of "
-                f"negatives behind them, got {len(columns)}; labels are not used"
-            )
-        temperature = self.objective.temperature
-        if temperature.needs_progress and self.model.training and not self._knows_progress:
-            raise ValueError(
-                f"{type(temperature).__name__} follows the run but does not get its progress: pass "
-                "callbacks=[loss.callback()] to the trainer, or call loss.advance(...) in your own loop"
-            )
         if self.uses_gradient_cache:
             return self.forward_cached(columns)
-        return self._loss_of(embed_columns(self.model, columns))
+        return self.compute_loss_from_embeddings(embed_columns(self.model, columns))
 
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
@@ -119,7 +115,7 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
 
         Called by the gradient cache, and by ``MatryoshkaLoss`` once for each dimension.
         """
-        loss = self._loss_of([torch.cat(mini_batches) for mini_batches in reps])
+        loss = self.compute_loss_from_embeddings([torch.cat(mini_batches) for mini_batches in reps])
         if with_backward:
             loss.backward()  # type: ignore[no-untyped-call]
             loss = loss.detach()
@@ -144,15 +140,33 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
             **settings,  # detach_temperature and the objective's other numbers
             "gather_across_devices": self.gather_across_devices,
             "mini_batch_size": self.mini_batch_size if self.uses_gradient_cache else None,
+            "mini_batch_num_tokens": self.mini_batch_num_tokens,
         }
+
+    @property
+    def temperature(self) -> float | Temperature:
+        """The number of a constant temperature, else the temperature."""
+        temperature = self.objective.temperature
+        return float(temperature.tau) if isinstance(temperature, ConstantTemperature) else temperature
 
     @property
     def citation(self) -> str:
         """The paper's BibTeX entry, for the model card."""
         return CITATION
 
-    def _loss_of(self, embeddings: list[Tensor]) -> Tensor:
-        """The objective of the columns' embeddings, each (rows, dim)."""
+    def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor | None = None) -> Tensor:
+        """The loss of the columns' embeddings, each (rows, dim), for a loss of yours that has other terms too."""
+        if len(embeddings) < 2:
+            raise ValueError(
+                f"{type(self.objective).__name__} takes the text columns (anchor, positive) and any number of "
+                f"negatives behind them, got {len(embeddings)}; labels are not used"
+            )
+        temperature = self.objective.temperature
+        if temperature.needs_progress and self.model.training and not self._knows_progress:
+            raise ValueError(
+                f"{type(temperature).__name__} follows the run but does not get its progress: pass "
+                "callbacks=[loss.callback()] to the trainer, or call loss.advance(...) in your own loop"
+            )
         world_size = get_world_size() if self.gather_across_devices else 1  # not in __init__: there may be no group yet
         self.objective.gather = ProcessGather(get_rank(), world_size) if world_size > 1 else LocalGather()
         if len(embeddings) == 2 and len(embeddings[0]) * world_size == 1 and self.objective.negatives_from_batch:

@@ -1,10 +1,10 @@
 """DySTreSSLoss beside sentence-transformers' own losses, explicit loops and its own objectives."""
 
 import gc
+import os
 
 import pytest
 import torch
-import torch.distributed as dist
 from conftest import make_sentences
 from datasets import Dataset
 from processes import spawn
@@ -15,7 +15,6 @@ from sentence_transformers.sentence_transformer.losses import (
     MultipleNegativesRankingLoss,
 )
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-from torch.nn.parallel import DistributedDataParallel
 
 from dystress_text import DySTreSSLoss, core
 
@@ -71,17 +70,34 @@ def assert_equal(found, expected, of_loss=1e-9, of_gradient=1e-9):
 @pytest.mark.parametrize(
     ("tau", "columns", "dtype"), [(0.05, 2, torch.float64), (0.2, 3, torch.float64), (0.05, 5, torch.float32)]
 )
-@pytest.mark.parametrize("cached", [False, True], ids=["whole", "cached"])
-def test_constant_temperature_is_multiple_negatives_ranking(tiny_bert, columns, cached, dtype, tau):
+@pytest.mark.parametrize("size", [{}, {"mini_batch_size": 3}, {"mini_batch_num_tokens": 20}], ids=str)
+def test_constant_temperature_is_multiple_negatives_ranking(tiny_bert, columns, size, dtype, tau):
     model = build_model(tiny_bert, dropout=0.1).to(dtype)
     batch = batch_of(model, columns)
-    size = {"mini_batch_size": 3} if cached else {}
-    theirs = CachedMultipleNegativesRankingLoss if cached else MultipleNegativesRankingLoss
+    theirs = CachedMultipleNegativesRankingLoss if size else MultipleNegativesRankingLoss
     expected = run(model, theirs(model, scale=1 / tau, **size), batch)
     tolerances = (1e-6, 1e-5) if dtype == torch.float32 else (1e-9, 1e-9)  # the roundings of fp32, divided by tau
     assert_equal(run(model, DySTreSSLoss(model, tau, **size), batch), expected, *tolerances)
     flat = DySTreSSLoss(model, core.CosineTemperature(tau, tau), **size)
     assert_equal(run(model, flat, batch), expected, *tolerances)
+
+
+def test_what_their_losses_have_beside_forward(tiny_bert, capsys):
+    model = build_model(tiny_bert)
+    theirs, loss = MultipleNegativesRankingLoss(model, scale=5), DySTreSSLoss(model, 0.2)
+    embeddings = embed(model, batch_of(model, 3))
+    expected = gradient_of(model, theirs.compute_loss_from_embeddings(embeddings, None))
+    assert_equal(gradient_of(model, loss.compute_loss_from_embeddings(embed(model, batch_of(model, 3)))), expected)
+    assert loss.temperature == theirs.temperature == 0.2
+    tau = core.ShiftedCosineTemperature()
+    assert DySTreSSLoss(model, tau).temperature is tau
+    loss = DySTreSSLoss(model, tau, mini_batch_num_tokens=20, show_progress_bar=True)
+    passes = []
+    with model[0].register_forward_hook(lambda module, inputs, out: passes.append(int(out["attention_mask"].sum()))):
+        run(model, loss, batch_of(model, 2))
+    assert max(passes) <= 20
+    assert "Embed mini-batches" in capsys.readouterr().err
+    assert loss.get_config_dict()["mini_batch_num_tokens"] == 20
 
 
 @pytest.mark.parametrize("mini_batch_size", [None, 3])
@@ -134,46 +150,44 @@ SHARED_CASES = {
 }
 
 
-def process(folder, bert):
-    """One of the processes: saves its losses and the gradients that DistributedDataParallel leaves it with."""
-    dist.init_process_group("gloo")
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    bare, results = build_model(bert), {}
+def make_trainer(model, loss, folder, rows=9, columns=2, callbacks=None, **options):
+    sentences = make_sentences(columns * rows)
+    data = Dataset.from_dict({f"{i}": sentences[i * rows : (i + 1) * rows] for i in range(columns)})
+    settings = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "save_strategy": "no", **options}
+    arguments = SentenceTransformerTrainingArguments(str(folder), report_to="none", use_cpu=True, **settings)
+    return SentenceTransformerTrainer(model, arguments, train_dataset=data, loss=loss, callbacks=callbacks)
+
+
+def train_all(folder, bert, world_size):
+    """Each case in two steps of 6 rows by the trainer; saves its losses and how far the weights went."""
+    results = {}
+    options = {"optim": "sgd", "learning_rate": 0.1, "lr_scheduler_type": "constant", "max_grad_norm": 0}
+    options |= {"logging_steps": 1, "per_device_train_batch_size": 6 // world_size, "disable_tqdm": True}
     for name, (columns, build) in SHARED_CASES.items():
-        whole = batch_of(bare, columns, rows=6)
-        own = [{k: v.chunk(world_size)[rank] if torch.is_tensor(v) else v for k, v in f.items()} for f in whole]
-        for size in (None, 2):
-            loss = build(bare, gather_across_devices=True, mini_batch_size=size)
-            model = DistributedDataParallel(bare)
-            for module in (loss, getattr(loss, "loss", loss)):  # as the trainer does
-                module.model = model
-            model.get_embedding_dimension = bare.get_embedding_dimension
-            results[name, size] = run(bare, loss, own)
-    torch.save(results, f"{folder}/{rank}")
-    dist.barrier()
-    del loss, model, module
+        for size in ({}, {"mini_batch_num_tokens": 15}):
+            model = build_model(bert)
+            before = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+            loss = build(model, gather_across_devices=True, **size)
+            trainer = make_trainer(model, loss, folder, 12, columns, **options)
+            trainer.train()
+            losses = torch.tensor([step["loss"] for step in trainer.state.log_history if "loss" in step])
+            moved = torch.cat([p.detach().flatten() for p in model.parameters()]) - before
+            results[name, *size] = losses, moved
+    torch.save(results, f"{folder}/{world_size}-{os.environ.get('RANK', 0)}")
+    del loss, trainer
     gc.collect()  # DistributedDataParallel must be gone before its group
 
 
 @pytest.mark.slow
-def test_gathering_processes_equal_one(tiny_bert, tmp_path):
-    spawn(2, process, str(tmp_path), str(tiny_bert))
-    ranks = [torch.load(tmp_path / str(rank)) for rank in range(2)]
-    model = build_model(tiny_bert)
-    for name, (columns, build) in SHARED_CASES.items():
-        expected = run(model, build(model), batch_of(model, columns, rows=6))
-        for size in (None, 2):
-            (loss, gradient), (other, _) = (results[name, size] for results in ranks)
-            assert loss != other  # each has its own rows
-            assert_equal(((loss + other) / 2, gradient), expected)
-
-
-def make_trainer(model, loss, folder, rows=9, callbacks=None, **options):
-    sentences = make_sentences(2 * rows)
-    pairs = Dataset.from_dict({"anchor": sentences[:rows], "positive": sentences[rows:]})
-    settings = {"per_device_train_batch_size": 4, "num_train_epochs": 1, "save_strategy": "no", **options}
-    arguments = SentenceTransformerTrainingArguments(str(folder), report_to="none", use_cpu=True, **settings)
-    return SentenceTransformerTrainer(model, arguments, train_dataset=pairs, loss=loss, callbacks=callbacks)
+def test_their_trainer_on_two_processes_equals_one(tiny_bert, tmp_path):
+    spawn(2, train_all, str(tmp_path), str(tiny_bert), 2)
+    train_all(str(tmp_path), str(tiny_bert), 1)
+    one, *two = (torch.load(tmp_path / name) for name in ("1-0", "2-0", "2-1"))
+    for case, (losses, moved) in one.items():
+        assert len(losses) == 2
+        for rank in two:
+            torch.testing.assert_close(rank[case][0].mean(), losses.mean(), rtol=1e-4, atol=0)
+            assert float((rank[case][1] - moved).norm() / moved.norm()) < 1e-9, case
 
 
 @pytest.mark.filterwarnings("ignore:a batch of 1 pair")  # 9 pairs in batches of 4
@@ -241,7 +255,8 @@ def test_a_lone_pair_counts_as_nothing(tiny_bert):
     [({"temperature": 0.05, "objective": core.NTXentLoss(0.1)}, "either temperature or objective"),
      ({"objective": core.QueueInfoNCELoss(0.1, 8, 16)}, "momentum encoder"),
      ({"objective": core.InfoNCELoss(0.1, gather=core.ProcessGather(0, 2))}, "gather_across_devices=True"),
-     ({"mini_batch_size": 0}, "mini_batch_size must be at least 1, got 0")],
+     ({"mini_batch_size": 0}, "mini_batch_size must be at least 1, got 0"),
+     ({"mini_batch_num_tokens": -1}, "mini_batch_num_tokens must be at least 1, got -1")],
 )  # fmt: skip
 def test_arguments_that_do_not_fit_are_refused(tiny_bert, options, words):
     with pytest.raises(ValueError, match=words):
