@@ -41,6 +41,17 @@ FAMILIES = {
     "bert": {"max_position_embeddings": 40, **BERT},
     "roberta": {"max_position_embeddings": 42, **BERT},
     "mpnet": {"max_position_embeddings": 42, **BERT},
+    "xlm-roberta": {"max_position_embeddings": 42, **BERT},
+    "electra": {"max_position_embeddings": 40, "embedding_size": 8, **BERT},
+    "deberta-v2": {
+        "max_position_embeddings": 40,
+        "relative_attention": True,
+        "position_biased_input": False,
+        "pos_att_type": ["p2c", "c2p"],
+        "type_vocab_size": 0,
+        **BERT,
+    },
+    "llama": {"max_position_embeddings": 40, "num_key_value_heads": 1, "attention_dropout": 0.1, **BERT},
     "distilbert": {"max_position_embeddings": 40, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 32},
     # ModernBERT has no dropout by default; training for two dropout views needs some
     "modernbert": {

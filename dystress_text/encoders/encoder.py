@@ -23,7 +23,7 @@ from dystress_text.cli.extras import require
 from dystress_text.cli.options import check_names
 from dystress_text.cli.progress import progress_bar
 from dystress_text.encoders.packed import MODEL_TYPES, Packing, packed_states
-from dystress_text.encoders.pooling import AVERAGED, POOLERS, mean_layer, mean_token, pool
+from dystress_text.encoders.pooling import AVERAGED, FIRST, POOLERS, mean_layer, pool, pool_tokens
 from dystress_text.encoders.saving import write_adapter, write_model
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.files.whole import replaced_files
@@ -58,6 +58,8 @@ class SentenceEncoder(nn.Module):
     ) -> None:
         super().__init__()
         check_names("pooler_type", [pooler_type], POOLERS)
+        if transformer.config.to_dict().get("use_cache"):  # of a decoder, which generates nothing here
+            transformer.config.use_cache = False
         self.transformer = transformer
         self.pooler_type = pooler_type
         unused = getattr(transformer, "pooler", None)  # BERT's pooler is saved, but not used here
@@ -146,11 +148,12 @@ class SentenceEncoder(nn.Module):
             return self._masked_lm_loss(token_ids, packing, packed, *masked)
         if not packed:
             return self.forward_padded(self._padded_ids(token_ids, packing), attention_mask)
-        averaged = self.pooler_type in AVERAGED
-        states = packed_states(self.transformer, token_ids, packing, first_only=not averaged)  # (tokens, dim) each
-        if not averaged:
+        first = self.pooler_type in FIRST
+        states = packed_states(self.transformer, token_ids, packing, first_only=first)  # (tokens, dim) each
+        if first:
             return self._apply_head(states[-1])
-        return self._apply_head(mean_token(packing.pad(mean_layer(states, self.pooler_type)), attention_mask))
+        mean = packing.pad(mean_layer(states, self.pooler_type))  # (n, length, dim)
+        return self._apply_head(pool_tokens(mean, attention_mask, self.pooler_type))
 
     def forward_padded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Padded token ids and mask, both (n, length), to sentence vectors (n, dim), without packing."""
@@ -346,4 +349,5 @@ def check_views(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> N
         first, second = model.train()(batch["input_ids"][mask.bool()], mask)
     model.train(was_training)
     if torch.equal(first, second):
-        raise ParameterError("dropout", "this encoder has none, so two views of a sentence are equal; give a rate")
+        reason = "this encoder has none, so two views of a sentence are equal; give a rate, or views crop"
+        raise ParameterError("dropout", reason)

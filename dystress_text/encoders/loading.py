@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.pooling import AVERAGED, layer_weights
+from dystress_text.encoders.pooling import AVERAGED, FIRST, LAST, layer_weights
 from dystress_text.encoders.saving import MODULES, quiet
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.files.hub import hub_reachable
@@ -89,6 +89,7 @@ def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrain
         if transformer.config.is_encoder_decoder:
             raise UserError(f"{name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed")
         check_weights(name_or_path, info)
+        _give_padding(name_or_path, tokenizer)
         _check_vocabulary(name_or_path, tokenizer, transformer)
         pooler = None if _POOLER in info["missing_keys"] else pooler_dense(transformer)
         left = tuple(sorted({name.split(".")[0] for name in info["unexpected_keys"]}))
@@ -148,6 +149,10 @@ def build_encoder(
         encoder = SentenceEncoder(found.transformer, pooler_type, mlp_head, keep_head, found.normalize)
         with torch.random.fork_rng(devices=[]):
             encoder.encode(_TRIALS[:1], found.tokenizer)
+            if pooler_type in FIRST and _reads_forward(found):
+                raise ParameterError(
+                    "pooler_type", f"{pooler_type} is the first token, which in this decoder sees no other; take {LAST}"
+                )
     return encoder
 
 
@@ -240,13 +245,32 @@ def _with_modules(found: Pretrained, model: SentenceTransformer) -> Pretrained:
     mode, layers = getattr(modules.get("Pooling"), "pooling_mode", None), found.transformer.config.num_hidden_layers
     weighted = modules.get("WeightedLayerPooling")
     weights = layer_weights("avg", layers) if weighted is None else weighted.layer_weights
-    names = {"cls": ("cls",), "mean": tuple(AVERAGED)}.get(str(mode), ())
+    names = {"cls": ("cls",), "mean": tuple(AVERAGED), "lasttoken": (LAST,)}.get(str(mode), ())
     pooler_type = next((name for name in names if torch.equal(layer_weights(name, layers), weights)), None)
     if pooler_type is None:
         raise UserError(f"{found.name!r}: pooling {mode!r} is that of no pooler of this package")
     found.tokenizer.model_max_length = model.max_seq_length or found.tokenizer.model_max_length
     head = modules["Dense"].linear if "Dense" in modules else None
     return replace(found, pooler_type=pooler_type, head=head, normalize="Normalize" in modules)
+
+
+def _give_padding(name_or_path: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let the end-of-sequence token pad where a tokenizer has no token for it, as many decoders."""
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise UserError(f"{name_or_path!r} has no padding token: set pad_token in its tokenizer_config.json")
+        tokenizer.pad_token = tokenizer.eos_token
+
+
+@torch.no_grad()
+def _reads_forward(found: Pretrained) -> bool:
+    """Whether a token sees only those before it: the first one is then the same whatever follows."""
+    first, other = sorted(found.tokenizer.get_vocab().values())[-2:]
+    ids = torch.tensor([[first, first], [first, other]])
+    was_training = found.transformer.training
+    states = found.transformer.eval()(ids).last_hidden_state
+    found.transformer.train(was_training)
+    return bool(torch.equal(states[0, 0], states[1, 0]) and not torch.equal(states[0, 1], states[1, 1]))
 
 
 def _check_vocabulary(name_or_path: str, tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> None:

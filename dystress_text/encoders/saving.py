@@ -18,7 +18,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from dystress_text.encoders.pooling import AVERAGED, layer_weights
+from dystress_text.encoders.pooling import AVERAGED, layer_weights, token_of
 from dystress_text.files.whole import write_json
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def write_model(
         if several:
             weights = nn.Parameter(layer_weights(pooler_type, layers))
             modules.append(kinds.WeightedLayerPooling(dim, layers, 0, weights))
-        modules.append(kinds.Pooling(dim, "mean" if pooler_type in AVERAGED else "cls"))
+        modules.append(kinds.Pooling(dim, token_of(pooler_type)))
         if dense is not None:
             modules.append(kinds.Dense(dim, dim, init_weight=dense.weight.detach(), init_bias=dense.bias.detach()))
         if normalize:
@@ -138,6 +138,7 @@ def _reword(folder: Path) -> None:
         settings = {_OLD_NAMES.get(name, name): value for name, value in settings.items() if name not in _NEW_NAMES}
         if (mode := settings.pop("pooling_mode", None)) is not None:
             settings |= {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
+            settings |= {"pooling_mode_lasttoken": True} if mode == "lasttoken" else {}  # 2.2 does not know it
         write_json(place / "config.json", settings)
         if (place / WEIGHTS).is_file():
             torch.save(load_file(place / WEIGHTS), place / OLD_WEIGHTS)

@@ -70,7 +70,7 @@ class SentEvalSettings:
         None,
         "of a Hugging Face encoder; pooler is its own (pooler_output), for SimCSE's supervised models; cls is for the "
         "unsupervised ones; of several models, those of sentence-transformers keep their own",
-        choices=("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "pooler"),
+        choices=("cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "last", "pooler"),
     )
     tasks: list[str] | None = option(
         None, "sts, transfer, all, or names of tasks, ours or SentEval's; default all, with --retrieval none"

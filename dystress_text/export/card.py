@@ -29,6 +29,7 @@ _FORM = Path(__file__).with_name("card.md")
 _POOLINGS = {
     "avg": "the mean over the tokens of the last layer",
     "avg_top2": "the mean over the tokens of the mean of the last two layers",
+    "last": "the last token of the last layer",
     "avg_first_last": "the mean over the tokens of the mean of the first and the last layer",
 }
 _SETTINGS = (  # that the recipe repeats where they are set

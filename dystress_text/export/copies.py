@@ -27,7 +27,7 @@ from dystress_text.encoders.loading import (
     pooler_dense,
     pooler_encoder,
 )
-from dystress_text.encoders.pooling import AVERAGED
+from dystress_text.encoders.pooling import AVERAGED, FIRST, token_of
 from dystress_text.encoders.saving import write_tokenizer
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.export.card import CARD, HERE, write_card
@@ -102,13 +102,13 @@ def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fold
     pooling = encoder.transformer.config.sentence_embedding = {
         "pooler_type": encoder.pooler_type,
         "mean_of_hidden_states": list(layers or (-1,)),
-        "tokens": "mean" if layers else "first",
+        "tokens": {"cls": "first", "lasttoken": "last"}.get(token_of(encoder.pooler_type), "mean"),
         "normalize": encoder.normalize,
     }
     if encoder.head is not None and encoder.keep_head:
         dense = pooler_dense(encoder.transformer)
-        if layers or dense is None:
-            reason = "follows a mean over the tokens" if layers else "has no place: the encoder has no pooler"
+        if (other := encoder.pooler_type not in FIRST) or dense is None:
+            reason = "does not follow the first token" if other else "has no place: the encoder has no pooler"
             raise ParameterError("to", f"for hf this model's head {reason}; native and onnx can hold it")
         dense.load_state_dict(encoder.head.state_dict())
         pooling["head"] = "pooler_output"

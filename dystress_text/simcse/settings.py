@@ -21,7 +21,9 @@ class TextSettings:
         "whose pooling, head, normalisation and length limit are kept.",
     )
     pooler_type: str = option(
-        "cls", "cls, cls_before_pooler, avg, avg_top2 or avg_first_last; a sentence-transformers model keeps its own."
+        "cls",
+        "cls, cls_before_pooler, avg, avg_top2, avg_first_last, or last (token: for decoders); a "
+        "sentence-transformers model keeps its own.",
     )
     dropout: float | None = option(None, "Every dropout rate of the encoder; default its own.", interval="[0, 1)")
     mlp_head: bool | None = option(None, "Train a head, dense + tanh; default as in SimCSE: with cls only.")

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_limit
 from dystress_text.encoders.loading import Pretrained, build_encoder, load_model
 from dystress_text.encoders.masked_lm import load_lm_head
-from dystress_text.encoders.pooling import AVERAGED
+from dystress_text.encoders.pooling import FIRST
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.places import PACKAGE
 from dystress_text.simcse.settings import TextSettings
@@ -78,7 +78,7 @@ def model_path(name: str) -> str:
 
 
 def _pooler_type(text: TextSettings, given: Collection[str], saved: str | None) -> str:
-    if saved is None or (saved not in AVERAGED and text.pooler_type not in AVERAGED):
+    if saved is None or (saved in FIRST and text.pooler_type in FIRST):
         return text.pooler_type  # both cls and cls_before_pooler are saved as the first token
     if "pooler_type" in given and text.pooler_type != saved:
         raise ParameterError(
@@ -109,7 +109,9 @@ def _start_head(model: SentenceEncoder, pretrained: Pretrained, text: TextSettin
 
 def _notes(model: SentenceEncoder, pretrained: Pretrained, source: str) -> list[str]:
     """Lines about what a checkpoint has brought, where the head comes from, and whether it stays."""
-    notes = []
+    notes, tokenizer = [], pretrained.tokenizer
+    if tokenizer.pad_token == tokenizer.eos_token:
+        notes.append(f"the end-of-sequence token {tokenizer.eos_token} pads: this tokenizer has no padding token")
     if pretrained.pooler_type is not None:
         head, unit = ", a head" * (pretrained.head is not None), ", normalised vectors" * pretrained.normalize
         limit = f", at most {pretrained.tokenizer.model_max_length} tokens"

@@ -129,27 +129,18 @@ class EngineSettings:
     num_train_epochs: float = option(1, "Passes over the data; 0.5 is half of one.", interval="(0, 4294967296)")
     max_steps: int = option(-1, "Optimiser steps, instead of epochs if positive.", interval="[-1, inf)")
     max_epochs: float | None = option(
-        None, "Most passes over the data, however many steps are asked for.", interval="(0, 4294967296)"
+        None, "Most passes over the data, whatever max_steps.", interval="(0, 4294967296)"
     )
-    train_batch_size: int = option(
-        64, "Samples per batch over all processes: the global batch, which has the negatives."
-    )
+    train_batch_size: int = option(64, "Samples per batch over all processes, which have the negatives.")
     per_device_train_batch_size: int | None = option(
         None, "Samples per batch in each process, instead of train_batch_size.", interval="[1, inf)"
     )
-    gradient_accumulation_steps: int = option(
-        1, "Batches per step; negatives come from one batch only.", interval="[1, inf)"
-    )
+    gradient_accumulation_steps: int = option(1, "Batches per step, each with its own negatives.", interval="[1, inf)")
     grad_cache_chunk: int | None = option(
-        None,
-        "Embed so many samples at a time in each process, twice: the gradient of the whole batch in the memory "
-        "of a chunk.",
-        interval="[1, inf)",
+        None, "Samples that a process embeds at a time, twice: a large batch in little memory.", interval="[1, inf)"
     )
     learning_rate: float = option(3e-5, "Peak learning rate of AdamW.", interval="(0, inf)")
-    weight_decay: float = option(
-        0.0, "Weight decay of AdamW; not on biases and normalisation layers.", interval="[0, inf]"
-    )
+    weight_decay: float = option(0.0, "Weight decay of AdamW, without biases and norms.", interval="[0, inf]")
     max_grad_norm: float = option(1.0, "The gradient is clipped to this norm; 0: not at all.", interval="[0, inf]")
     lr_scheduler_type: str = option("linear", "Decay to 0, or constant.", choices=["linear", "cosine", "constant"])
     warmup_ratio: float = option(0.0, "Share of the steps in which the learning rate rises first.", interval="[0, 1]")
@@ -164,9 +155,7 @@ class EngineSettings:
         False, "On a GPU: the same kernels each time, so that runs are equal bit by bit, as on the CPU anyway; slower."
     )
     tf32: bool = option(
-        False,
-        "On a GPU: products of fp32 matrices in TF32, with 10 of the 23 bits; those of the loss, and with "
-        "mixed_precision no all of them.",
+        False, "On a GPU: products in TF32 (10 of 23 bits): of the loss, or with mixed_precision no all of them."
     )
     evaluation_strategy: str | None = option(
         None,
@@ -175,20 +164,14 @@ class EngineSettings:
         choices=["steps", "epoch", "no"],
     )
     eval_steps: int = option(125, "Steps between evaluations; 0 for only one at the end.", interval="[0, inf)")
-    save_steps: int = option(
-        0, "Steps between checkpoints; 0 writes one only when a signal stops the run.", interval="[0, inf)"
-    )
+    save_steps: int = option(0, "Steps between checkpoints; 0: only when a signal stops the run.", interval="[0, inf)")
     save_total_limit: int = option(2, "Number of checkpoints to keep, the newest ones.", interval="[1, inf)")
     logging_steps: int = option(10, "Steps between log lines, and reads from the device.", interval="[1, inf)")
     log_similarity: bool = option(
-        False,
-        "Write the pairs' similarities, temperatures and shares of the gradient at each step to similarity.jsonl, "
-        "which dystress audit reads.",
+        False, "Write similarities, temperatures and gradients of pairs to similarity.jsonl, for dystress audit."
     )
     metric_for_best_model: str | None = option(None, "The metric that selects the best model (higher is better).")
-    report_to: str = option(
-        "none", "A tracker of accelerate, such as tensorboard or wandb; metrics.jsonl is always written."
-    )
+    report_to: str = option("none", "A tracker of accelerate, such as wandb, besides metrics.jsonl.")
 
     def __post_init__(self) -> None:
         check_options(self)

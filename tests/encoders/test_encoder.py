@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
+from sentence_transformers import SentenceTransformer
 from transformers import BertModel
 
 from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_limit
@@ -32,6 +33,8 @@ def test_poolers_against_loops():
         torch.testing.assert_close(pool(states, mask, name), expected)
     for name in ("cls", "cls_before_pooler"):
         assert torch.equal(pool(states, mask, name), states[3][:, 0])
+    for padded, places in ((mask, [3, 1]), (mask.flip(1), [3, 3])):  # on the right and on the left
+        assert torch.equal(pool(states, padded, "last"), states[3][torch.arange(2), places])
 
 
 @pytest.mark.parametrize(
@@ -105,3 +108,33 @@ def test_dropout_by_option(family, tmp_path, tokenizer):
     check_views(load_encoder(str(tmp_path), dropout=0.2)[0], tokenizer)
     with pytest.raises(ParameterError, match="dropout: this encoder has none"):
         check_views(load_encoder(str(tmp_path), dropout=0.0)[0], tokenizer)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_last_token_of_a_decoder_does_not_depend_on_padding(side, tmp_path, tokenizer):
+    tokenizer = build_tokenizer()
+    tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = side
+    encoder = SentenceEncoder(build_transformer("llama"), "last")
+    sentences = make_sentences(9)
+    alone = torch.cat([encoder.encode([sentence], tokenizer) for sentence in sentences])
+    torch.testing.assert_close(encoder.encode(sentences, tokenizer, batch_size=9), alone, rtol=0, atol=1e-6)
+    encoder.save(tmp_path, tokenizer)
+    model = SentenceTransformer(str(tmp_path), device="cpu")
+    assert model.tokenizer.padding_side == side
+    torch.testing.assert_close(torch.tensor(model.encode(sentences)), alone, rtol=0, atol=1e-6)
+
+
+def test_a_decoder_needs_its_last_token_and_a_padding_token(tmp_path):
+    build_transformer("llama").save_pretrained(tmp_path)
+    tokenizer = build_tokenizer()
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="has no padding token: set pad_token"):
+        load_encoder(str(tmp_path), "last")
+    tokenizer.eos_token = "[SEP]"
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ParameterError, match="cls is the first token, which in this decoder sees no other"):
+        load_encoder(str(tmp_path), "cls")
+    encoder, tokenizer = load_encoder(str(tmp_path), "last")
+    assert (tokenizer.pad_token, encoder.transformer.config.use_cache) == ("[SEP]", False)
+    load_encoder(str(tmp_path), "avg")

@@ -22,7 +22,7 @@ def set_dropout(encoder, rate):
             module.p = rate
 
 
-@pytest.mark.parametrize(("pooler", "training"), zip(POOLERS, (True, False, True, False, True), strict=True))
+@pytest.mark.parametrize(("pooler", "training"), zip(POOLERS, (True, False, True, False, True, True), strict=True))
 @pytest.mark.parametrize(("family", "lora"), [("bert", False), ("roberta", False), ("roberta", True)])
 def test_vectors_and_gradients_equal_transformers(family, lora, pooler, training):
     encoder = SentenceEncoder(build_transformer(family), pooler)

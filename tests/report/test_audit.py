@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from figure_texts import error_of
+from one_line import error_of
 from sweep_runs import record_of
 from trainer_cases import make_task, run
 

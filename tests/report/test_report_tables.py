@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from figure_texts import error_of
+from one_line import error_of
 from scipy import stats
 from sweep_runs import write_run
 

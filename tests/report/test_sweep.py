@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from figure_texts import error_of
+from one_line import error_of
 from sweep_runs import record_of
 
 from dystress_text.errors import UserError

@@ -30,7 +30,7 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     record = json.loads((out / "run.json").read_text())
     printed = capsys.readouterr().out
     assert (record["steps"], record["corpus"]["sentences"], record["random_pairs"]["sentences"]) == (6, 200, 200)
-    assert set(record["untrained"]) == {"cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last"}
+    assert set(record["untrained"]) == {"cls", "cls_before_pooler", "avg", "avg_top2", "avg_first_last", "last"}
     assert 0 < record["padding_share"] < 1 < record["sentences_per_second"]
     assert (record["settings"]["preset"], record["objective"]) == ("paper", "InfoNCELoss")
     assert record["temperature"] == "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)"
@@ -55,6 +55,27 @@ def test_a_run_leaves_a_model_a_log_and_a_record(flags, tmp_path, data_dir, caps
     alike = [torch.cosine_similarity(row[a], row[b], dim=0).item() for a, b, score in scored if score > 4]
     counts = np.histogram(alike, BINS, (-1, 1))[0]
     assert np.abs(counts - record["similarities"]["after"]["alike"]).sum() <= 2  # one may lie on an edge
+
+
+@pytest.mark.parametrize(("family", "options"), [
+    ("xlm-roberta", ["--pooler_type=avg"]), ("mpnet", []), ("deberta-v2", ["--pooler_type=avg"]), ("electra", []),
+    ("modernbert", ["--views=crop", "--crop_min_words=1", "--dropout=0"]), ("llama", ["--pooler_type=last"]),
+])  # fmt: skip
+def test_encoders_of_many_kinds_train_and_are_read_by_sentence_transformers(family, options, flags, tmp_path, data_dir):
+    folder = tmp_path / family
+    build_transformer(family).save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    more = ["--max_steps=5", "--eval_steps=0", f"--model_name_or_path={folder}", "--learning_rate=1e-2"]
+    assert main([*flags, *more, *options]) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    sentences = read_sts_benchmark(data_dir / "senteval" / "STS" / "STSBenchmark" / "sts-dev.csv").sentences
+    encoder, tokenizer = load_encoder(str(tmp_path / "out"), record["settings"]["pooler_type"])
+    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(sentences, convert_to_tensor=True)
+    torch.testing.assert_close(encoder.encode(sentences, tokenizer), theirs, rtol=0, atol=1e-5)
+    assert record["steps"] == 5
+    trained, before = encoder.transformer.state_dict(), build_transformer(family).state_dict()
+    moved = [name for name, weights in before.items() if not torch.equal(weights, trained[name])]
+    assert len(moved) >= 0.8 * sum("pooler" not in name for name in before)
 
 
 @pytest.mark.parametrize(
