@@ -113,10 +113,6 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> Comparison:
 
     Under a constant, DCL is compared with DCL and any other objective with InfoNCE of the same pairs: the gradient of a
     negative is then its probability over tau, without or with the positive among the candidates.
-
-    Args:
-        loss: the objective.
-        z: embeddings (n, dim) that it takes.
     """
     groups = _rows_of(loss, z)
     logits, sizes, bins, pulls = [], [], [], []
