@@ -25,7 +25,7 @@ COMMANDS = {  # module with ``main``, loaded when it is called, and what it does
     "export": ("dystress_text.export.__main__", "copies for transformers, ONNX Runtime, older releases, the hub"),
     "sweep": ("dystress_text.sweep", "train and evaluate many configurations with several seeds"),
     "report": ("dystress_text.report.__main__", "tables and pages of runs, with tests against constant temperatures"),
-    "figures": ("dystress_text.figures", "the paper's figures, and curves of runs"),
+    "figures": ("dystress_text.figures", "the paper's figures of temperatures"),
 }
 
 

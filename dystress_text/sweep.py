@@ -27,13 +27,8 @@ def make_parser() -> OneLineParser:
     """The program's options."""
     parser = OneLineParser("dystress sweep", __doc__)
     add = parser.add_argument_group("what to train").add_argument
-    add(
-        "--table",
-        nargs="+",
-        default=[],
-        choices=TABLES,
-        help="sts: the rows of the paper's table; controls: constants; rules: of other papers",
-    )
+    tables = "sts: the rows of the paper's table; controls: constants; rules: of other papers"
+    add("--table", nargs="+", default=[], choices=TABLES, help=tables)
     add("--presets", nargs="+", default=[], metavar="NAME", help="presets by name: dystress train --list_presets")
     add("--temperature", help="of a grid; its values are the next options, all combinations of them")
     for name in GRID:

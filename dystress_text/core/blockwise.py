@@ -49,10 +49,7 @@ def blockwise_logsumexps(pairs: Pairs, temperature: Temperature, detach: bool) -
     The temperature's state may change between forward and backward; the backward uses the state of the forward. A
     backward with ``create_graph=True`` raises a RuntimeError: second derivatives are not implemented.
 
-    Args:
-        pairs: anchors, candidates and which of the pairs are no negatives.
-        temperature: elementwise; its parameters get gradients too.
-        detach: whether it is kept out of the gradient of the similarities.
+    The temperature's parameters get gradients too; ``detach`` keeps it out of the gradient of the similarities.
     """
     matrix = _Matrix(
         pairs,

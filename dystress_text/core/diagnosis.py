@@ -75,13 +75,7 @@ class _Rows(NamedTuple):
 
 @torch.no_grad()
 def pair_sums(loss: ContrastiveLoss, z: Sequence[Tensor], threshold: float) -> PairSums:
-    """Sums over the pairs of this process's anchors.
-
-    Args:
-        loss: the objective.
-        z: embeddings (n, dim) that it takes.
-        threshold: negatives with a similarity above it form the high-similarity region.
-    """
+    """Sums over the pairs of this process's anchors; above the threshold lies the high-similarity region."""
     groups = _rows_of(loss, z)
     positive = groups[0].positive[: len(z[0])]  # (n,), once where both views are anchors
     found = PairSums(*(positive.new_zeros(shape) for shape in (3, 2, 3, 2, (3, BINS))))
@@ -113,10 +107,6 @@ def compare(loss: ContrastiveLoss, z: Sequence[Tensor]) -> Comparison:
 
     Under a constant, DCL is compared with DCL and any other objective with InfoNCE of the same pairs: the gradient of a
     negative is then its probability over tau, without or with the positive among the candidates.
-
-    Args:
-        loss: the objective.
-        z: embeddings (n, dim) that it takes.
     """
     groups = _rows_of(loss, z)
     logits, sizes, bins, pulls = [], [], [], []

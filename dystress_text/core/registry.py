@@ -45,10 +45,7 @@ class Temperature(nn.Module, ABC):
     def offset(self, sums: Sequence[Tensor], similarity: Tensor, count: int) -> Tensor:
         """What is added to the loss of each row without a gradient, (rows,): 0 but for a rule.
 
-        Args:
-            sums: as for :meth:`negatives_logsumexp`.
-            similarity: of the positives, (rows,).
-            count: negatives in a row.
+        The similarity is that of the positives, (rows,); the rest is as for :meth:`negatives_logsumexp`.
         """
         return similarity.new_zeros(similarity.shape)
 

@@ -19,7 +19,7 @@ from dystress_text.training.run_folder import evaluation_file, read_json
 _SOURCE, _PAPER = "dystress-text", "https://arxiv.org/abs/2308.01140"  # of our entries
 # sets of the same pairs; MTEB's SICK-R has all 9,927 pairs of SICK, SentEval's its 4,927 test pairs
 _MTEB = {f"STS{year}": f"mteb/sts{year}-sts" for year in range(12, 17)} | {"STS-B": "mteb/stsbenchmark-sts"}
-_INDEX = re.compile(r"^[\"']?model-index[\"']?:.*\n(?:(?:(?:#.*)?\n)*[ \t\]-].*\n)*", re.MULTILINE)
+_INDEX = re.compile(r"^[\"']?model-index[\"']?[ \t]*:.*\n(?:(?:(?:#.*)?\n)*[ \t\]-].*\n)*", re.MULTILINE)
 _TABLE = re.compile(r"(?<=<!-- evaluation, renewed by dystress senteval -->\n).*?(?=<!-- end of evaluation -->)", re.S)
 
 

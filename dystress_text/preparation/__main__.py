@@ -3,12 +3,10 @@
     dystress prepare list                                   # what there is, and what is ready
     dystress prepare wiki1m senteval                        # from the hub
     dystress prepare senteval wiki1m cifar10 --from FOLDER  # from copies on this machine
-    dystress prepare verify wiki1m                          # compare with the checksums of the preparation
 
 Data go to ``data/prepared`` of a checkout, else to ``~/.local/share/dystress-text``; DYSTRESS_DATA or --data_dir moves
 them. ``dystress prepare list`` says what each set is, and a set's preparation under which terms it may be used.
-A part that the source does not have is named and left out; the exit code stays 0. It is 1 for a set that cannot be had,
-or whose files are no longer as prepared.
+A part that the source does not have is named and left out; the exit code stays 0. It is 1 for a set that cannot be had.
 ``python data/prepare.py`` is the same in a checkout.
 """
 
@@ -20,7 +18,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
@@ -34,7 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
     """The program's options."""
     parser = OneLineParser("dystress prepare", __doc__)
     add = parser.add_argument
-    add("what", nargs="+", metavar="NAME", help=f"data sets ({', '.join(CATALOG)}), or list, or verify and data sets")
+    add("what", nargs="+", metavar="NAME", help=f"data sets ({', '.join(CATALOG)}), or list")
     add("--from", dest="source", type=Path, help="a local file or folder instead of the hub")
     add("--variant", help="what the data are, if they are knowingly not the published ones; every result then says so")
     add("--again", action="store_true", help="prepare what is ready once more")
@@ -46,17 +43,15 @@ def make_parser() -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> bool:
     """Do what was asked for; False if something that was asked for is not as it should be."""
     root = data_root(options.data_dir)
-    command, *names = options.what if options.what[0] in ("list", "verify") else ("prepare", *options.what)
-    for name in names:
+    if options.what == ["list"]:
+        for entry in CATALOG.values():
+            print(f"{entry.name:15} {entry.about}\n{'':15} {_state(read_manifest(root / entry.name))}")
+        return True
+    for name in options.what:
         if name not in CATALOG:
-            raise UserError(f"no data set {name!r}; known are {', '.join(CATALOG)}; commands are list, verify")
-    if bool(names) == (command == "list"):
-        raise UserError("list takes no names" if names else f"name a data set; known are {', '.join(CATALOG)}")
-    for entry in CATALOG.values() if command == "list" else ():
-        print(f"{entry.name:15} {entry.about}\n{'':15} {_state(read_manifest(root / entry.name))}")
+            raise UserError(f"no data set {name!r}; known are {', '.join(CATALOG)}; list alone shows them")
     given = {entry.name: getattr(options, entry.name) for entry in fields(Request) if entry.name != "root"}
-    work = partial(_verify, root) if command == "verify" else partial(_prepare, Request(root, **given))
-    done = [work(name) for name in names]
+    done = [_prepare(Request(root, **given), name) for name in options.what]
     return all(done)
 
 
@@ -70,15 +65,6 @@ def _prepare(request: Request, name: str) -> bool:
         return False
     print(f"{name}: {_state(manifest)}, in {request.root / name}\n  terms: {CATALOG[name].terms}", flush=True)
     return True
-
-
-def _verify(root: Path, name: str) -> bool:
-    from dystress_text.preparation.prepare import verify
-
-    problems = verify(name, root)
-    found = f"{len(problems)} problems" if problems else f"as prepared, {_state(read_manifest(root / name))}"
-    print("\n  ".join([f"{name}: {found}", *problems]))
-    return not problems
 
 
 def _state(manifest: Manifest | None) -> str:

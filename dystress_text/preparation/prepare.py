@@ -44,20 +44,6 @@ def prepare(name: str, request: Request) -> Manifest:
         raise DataError(f"{name}: {error.strerror or error} ({error.filename or request.root})") from error
 
 
-def verify(name: str, root: Path) -> list[str]:
-    """What differs between what is ready of a set and its record; nothing if all is well."""
-    folder, manifest = root / name, read_manifest(root / name)
-    if manifest is None:
-        raise DataError(f"{name} has not been prepared in {str(folder)!r}")
-    problems = []
-    for path, checksum in manifest.files.items():
-        if not (folder / path).is_file():
-            problems.append(f"{path}: missing")
-        elif sha256_of(folder / path) != checksum:
-            problems.append(f"{path}: its content has changed")
-    return problems
-
-
 def _build(entry: DataSet, request: Request, staging: Path) -> Manifest:
     if entry.name == "imagenet1k":
         return images.image_folder(entry, request)

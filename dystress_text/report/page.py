@@ -38,13 +38,9 @@ def render_page(
     notes: Sequence[str] = (),
     verdict: Sequence[str] = (),
 ) -> str:
-    """The page of runs, as HTML.
+    """The page of a run, or of several side by side, as HTML; a temperature makes a curve, and tables have titles.
 
-    Args:
-        runs: one, or several side by side, each with its temperature for a curve of it.
-        tables: more tables, each with its title.
-        notes: what a reader of the tables must know.
-        verdict: what the runs say about one another, the first that is read.
+    The verdict comes first, and the notes are what a reader of the tables must know.
     """
     require("plots", "a page")
     from jinja2 import StrictUndefined, Template

@@ -113,11 +113,6 @@ def evaluation_file(folder: Path, suite: str, mode: str) -> Path:
     return folder / f"senteval-{suite}-{mode}.json"
 
 
-def vision_file(folder: Path, dataset: str) -> Path:
-    """The file to which ``vision/evaluate.py`` writes its results; ``dataset`` is a name, or a path that ends in it."""
-    return folder / f"vision-{Path(dataset).name}.json"
-
-
 def write_evaluation(file: Path, content: Mapping[str, Any]) -> None:
     """Write the results of an evaluation, to one of these files or where ``--output`` says."""
     try:

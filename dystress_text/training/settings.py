@@ -158,10 +158,7 @@ class EngineSettings:
         False, "On a GPU: products in TF32 (10 of 23 bits): of the loss, or with mixed_precision no all of them."
     )
     evaluation_strategy: str | None = option(
-        None,
-        "steps: evaluate every eval_steps, the default; epoch: after each epoch; no: not before the end. "
-        "The last step is always evaluated.",
-        choices=["steps", "epoch", "no"],
+        None, "When to evaluate besides the last step; default steps.", choices=["steps", "epoch", "no"]
     )
     eval_steps: int = option(125, "Steps between evaluations; 0 for only one at the end.", interval="[0, inf)")
     save_steps: int = option(0, "Steps between checkpoints; 0: only when a signal stops the run.", interval="[0, inf)")

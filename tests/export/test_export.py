@@ -18,6 +18,10 @@ from dystress_text.export import copies as program
 from dystress_text.export.__main__ import main
 from dystress_text.export.card import write_card
 
+INDEX = """model-index:
+- name: mine
+  results: [{task: {type: STS}, dataset: {type: a/b, name: c}, metrics: [{type: cosine_spearman, value: 70.5}]}]
+"""
 SENTENCES = [*make_sentences(7), " ".join(["cat"] * 100)]  # the last one is longer than the 40 positions
 
 
@@ -50,7 +54,11 @@ def test_the_code_on_the_cards_gives_the_models_vectors(family, pooler, to, bloc
     encoder, tokenizer = SentenceEncoder(build_transformer(family), pooler, False), build_tokenizer()
     encoder.save(tmp_path / "out", tokenizer)
     write_card(tmp_path / "out", {}, encoder, 40)
+    card = tmp_path / "out" / "README.md"
+    card.write_text(card.read_text().replace("tags:", f"{INDEX}tags:") + "My own words.\n")
     assert main([str(tmp_path / "out"), "--to", to]) == 0
+    copied = ModelCard.load(tmp_path / f"out-{to}" / "README.md")
+    assert ("My own words." in copied.text, copied.data.eval_results[0].metric_value) == (to == "native", 70.5)
     expected = encoder.encode(SENTENCES, tokenizer)
     for folder in (tmp_path / "out", tmp_path / f"out-{to}"):
         for code in re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL):

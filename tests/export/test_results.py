@@ -81,7 +81,9 @@ def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path
     assert ModelCard.load(tmp_path / "copy.md").data.eval_results == list(other[1].values())
 
 
-@pytest.mark.parametrize("head", ["license: [", "model-index: 7", "model-index: {results: 1}", "- a list"])
+@pytest.mark.parametrize(
+    "head", ["license: [", "model-index: 7", "model-index: {results: 1}", "- a list", 'notes: "a\nmodel-index: b\nc"']
+)
 def test_a_head_that_cannot_take_results_is_one_line(head, evaluated, tmp_path):
     broken = f"---\n{head}\n---\nof dystress-text\n"
     with pytest.raises(UserError, match=r"README\.md: its head cannot take the results: [^\n]+\Z"):

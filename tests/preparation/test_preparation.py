@@ -1,6 +1,7 @@
 """Preparing data sets from a hub on loopback and from local copies: first time, again, broken in every way."""
 
 import gzip
+import hashlib
 import io
 import tarfile
 from pathlib import Path
@@ -18,7 +19,7 @@ from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.files.prepared_data import MANIFEST, read_manifest, variant_of
 from dystress_text.preparation.__main__ import main
 from dystress_text.preparation.data_sets import Request
-from dystress_text.preparation.prepare import prepare, verify
+from dystress_text.preparation.prepare import prepare
 from dystress_text.preparation.texts import unpack
 from dystress_text.simcse.texts import wiki1m
 
@@ -96,13 +97,11 @@ def test_a_variant_must_be_named_and_is_remembered(tmp_path, root, capsys):
 
 def test_tasks_are_ready_one_by_one(tmp_path, root, capsys):
     write_files(tmp_path / "one", stsb_files())
-    assert main(["senteval", f"--from={tmp_path / 'one'}", f"--data_dir={root}"]) == 0
-    state = "ready but for STS12 ("
-    assert state in capsys.readouterr().out
-    assert main(["verify", "senteval", f"--data_dir={root}"]) == 0
-    said = capsys.readouterr().out
-    assert state in said
-    assert said.count("STS13 (") == 1
+    for words in (["senteval", f"--from={tmp_path / 'one'}"], ["list"]):
+        assert main([*words, f"--data_dir={root}"]) == 0
+        said = capsys.readouterr().out
+        assert "ready but for STS12 (" in said
+        assert said.count("STS13 (") == 1
     manifest = read_manifest(root / "senteval")
     assert "STS-B" not in manifest.not_ready
     assert "STS13-en-test" in manifest.not_ready["STS13"]
@@ -214,26 +213,19 @@ def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(tmp_path, root,
     assert left_behind(root) == []
 
 
-def test_changes_are_found(tmp_path, root, capsys):
-    file = tmp_path / "wiki1m.txt"
-    file.write_bytes(TEXT)
-    prepare("wiki1m", Request(root, file, "x"))
-    prepared = wiki1m(root)
-    assert main(["verify", "wiki1m", f"--data_dir={root}"]) == 0
-    prepared.write_bytes(TEXT.replace(b"another", b"Another"))
-    assert main(["verify", "wiki1m", f"--data_dir={root}"]) == 1
-    assert "its content has changed" in capsys.readouterr().out
-    prepared.unlink()
-    assert verify("wiki1m", root) == ["wiki1m_for_simcse.txt: missing"]
+def test_the_record_holds_checksums_and_a_damaged_one_is_one_line(tmp_path, root, capsys):
+    (tmp_path / "wiki1m.txt").write_bytes(TEXT)
+    manifest = prepare("wiki1m", Request(root, tmp_path / "wiki1m.txt", "x"))
+    assert manifest.files == {"wiki1m_for_simcse.txt": hashlib.sha256(TEXT).hexdigest()}
     (root / "wiki1m" / MANIFEST).write_text("{")
-    assert main(["verify", "wiki1m", f"--data_dir={root}"]) == 2
+    assert main(["list", f"--data_dir={root}"]) == 2
+    assert "is damaged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
-    [(["imagenet"], 2, "no data set 'imagenet'; known are wiki1m"), (["verify"], 2, "name a data set"),
-     (["list", "wiki1m"], 2, "takes no"), (["wiki1m", "--form", "x"], 2, "--form"),
-     (["verify", "wiki1m"], 2, "has not been prepared"), (["senteval", "--from=none"], 1, "not in 'none'")],
+    [(["imagenet"], 2, "no data set 'imagenet'; known are wiki1m"), (["list", "wiki1m"], 2, "no data set 'list'"),
+     (["wiki1m", "--form", "x"], 2, "--form"), (["senteval", "--from=none"], 1, "not in 'none'")],
 )  # fmt: skip
 def test_wrong_commands_are_one_line(arguments, code, words, root, capsys):
     assert main([*arguments, f"--data_dir={root}"]) == code

@@ -16,7 +16,7 @@ from dystress_text.errors import ParameterError
 from dystress_text.files.whole import versions
 from dystress_text.training.accelerator import device_alone
 from dystress_text.training.presets import PAPER, rows_of
-from dystress_text.training.run_folder import RECORD, read_record, vision_file, write_evaluation
+from dystress_text.training.run_folder import RECORD, read_record, write_evaluation
 from vision.data.augment import crop_of
 from vision.data.images import ImageSet, mean_std
 from vision.data.loading import load_images, usual_view
@@ -60,7 +60,7 @@ def run(settings: EvaluationSettings) -> bool:
         "results": results,
         "seconds": seconds,
     }
-    file = settings.output or vision_file(Path(settings.model), dataset)
+    file = settings.output or Path(settings.model) / f"vision-{Path(dataset).name}.json"
     write_evaluation(file, content)  # shows now, not after the last measure, that the place cannot be written
     for name, encoder in encoders.items():
         subject = Subject(encoder.to(device), train, test, inputs[name], settings, weights)
