@@ -63,7 +63,7 @@ def check_options(settings: Any) -> None:
         if interval and value is not None and not lies_in(value, interval):
             raise ParameterError(entry.name, f"must lie in {interval}, got {value}")
         if needs and value != default_of(entry) and getattr(settings, needs) in (None, False):
-            raise ParameterError(entry.name, f"has no effect without {needs}")
+            raise ParameterError(entry.name, f"has no effect without --{needs}")
 
 
 def check_names(option: str, names: Iterable[str], known: Collection[str]) -> None:

@@ -33,7 +33,7 @@ from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import RunSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.texts import TrainingText, training_text
+from dystress_text.simcse.texts import TableText, TrainingText, training_text
 from dystress_text.training.accelerator import (
     describe,
     evaluation_dtype,
@@ -74,7 +74,7 @@ class TextRun(Run):
         with accelerator.local_main_process_first():
             self.text = training_text(text)
         if self.text.columns < 3 and text.hard_negative_weight != 0:
-            raise ParameterError("hard_negative_weight", "this run has no hard negatives; supervised reads them")
+            raise ParameterError("hard_negative_weight", "this run has no hard negatives; --supervised reads them")
         self.evaluation = build_evaluation(settings.evaluation, text.data_dir, text.tsv_quoting)
         self.best_metric = self.evaluation.best_metric(engine.metric_for_best_model)
         self.dev = next(iter(self.evaluation.pairs), None)  # the set that table and page show
@@ -119,7 +119,8 @@ class TextRun(Run):
 
     def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
         task, corpus = self.task, self.task.corpus
-        lines = [*self.start.notes, f"{corpus.report.summary()} ({self.text.name})"]
+        columns = f": {', '.join(self.text.rows.column_names)}" if isinstance(self.text, TableText) else ""
+        lines = [*self.start.notes, f"{corpus.report.summary()} ({self.text.name}{columns})"]
         if self.settings.text.drop_duplicates:
             lines.append(f"{self.record['corpus']['dropped']:,} samples with the tokens of an earlier one are dropped")
         self.record["data_variants"] = variants = self._variants()

@@ -101,15 +101,15 @@ class TextSettings:
     def __post_init__(self) -> None:
         check_options(self)
         if self.text_column is not None and self.supervised:
-            raise ParameterError("text_column", "with supervised use text_columns, which takes several")
+            raise ParameterError("text_column", "with --supervised use --text_columns, which takes several")
         if self.views == "crop" and self.supervised:
-            raise ParameterError("views", "with supervised the sentences of a row are the views")
+            raise ParameterError("views", "with --supervised the sentences of a row are the views")
         for entry in fields(self):
             given = getattr(self, entry.name) != default_of(entry)
             if entry.name.startswith("crop_") and given and self.views != "crop":
-                raise ParameterError(entry.name, "has no effect without views crop")
+                raise ParameterError(entry.name, "has no effect without --views crop")
         if self.crop_min > self.crop_max:
-            raise ParameterError("crop_min", f"must not be above crop_max, got {self.crop_min} and {self.crop_max}")
+            raise ParameterError("crop_min", f"must not be above --crop_max, got {self.crop_min} and {self.crop_max}")
 
 
 @dataclass(frozen=True)

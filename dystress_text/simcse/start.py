@@ -93,7 +93,7 @@ def _start_head(model: SentenceEncoder, pretrained: Pretrained, text: TextSettin
     if model.head is None:
         for name in ("mlp_init", "mlp_only_train"):
             if getattr(text, name) not in (None, True):
-                raise ParameterError(name, "there is no head; mlp_head adds one")
+                raise ParameterError(name, "there is no head; --mlp_head yes adds one")
         return "none"
     if pretrained.head is not None and text.mlp_init is None:
         model.start_head(pretrained.head)

@@ -123,7 +123,7 @@ def training_text(text: TextSettings) -> TrainingText:
     if text.supervised:
         if name is None or not is_table(name):
             known = ", ".join(ENDINGS)
-            raise ParameterError("supervised", f"needs a table as train_file ({known}, or one on the hub)")
+            raise ParameterError("supervised", f"needs a table as --train_file ({known}, or one on the hub)")
         return rows_of_table(name, text.text_columns, text.tsv_quoting)
     documents = text.sample == "document"
     if name is None:
@@ -137,7 +137,8 @@ def training_text(text: TextSettings) -> TrainingText:
     if text.text_column is not None:
         raise ParameterError("text_column", f"{name!r} is a text file without columns")
     if not Path(name).is_file():  # said before a model is loaded
-        raise ParameterError("train_file", f"no file {name!r}")
+        problem = "is a folder; name a file in it" if Path(name).is_dir() else "is no file"
+        raise ParameterError("train_file", f"{name!r} {problem}")
     with open_text(Path(name)) as stream, suppress(OSError, *UNPACK_ERRORS):  # which are said when it is read
         tabs = {line.count(b"\t") for line in islice(stream, 100)}
         if len(tabs) == 1 and tabs != {0}:
@@ -152,8 +153,8 @@ def column_of_table(train_file: str, column: str | None, tsv_quoting: bool | Non
     if column is None and HARD_NEGATIVES in known:
         raise ParameterError(
             "train_file",
-            f"{train_file!r} has hard negatives ({', '.join(known)}): add supervised, or name the sentences with "
-            "text_column",
+            f"{train_file!r} has hard negatives ({', '.join(known)}): add --supervised, or name the sentences with "
+            "--text_column",
         )
     if column is None:
         column = next(iter(known if len(known) == 1 else [name for name in TEXT_COLUMNS if name in known]), None)

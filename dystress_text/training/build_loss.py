@@ -109,7 +109,7 @@ def learned_group(objective: nn.Module, settings: LossSettings) -> dict[str, Any
     if parameters:
         return {"params": parameters, "lr": settings.temperature_learning_rate, "weight_decay": 0.0}
     if settings.temperature_learning_rate != LossSettings.temperature_learning_rate:
-        raise ParameterError("temperature_learning_rate", "has no effect without learn_temperature or siglip")
+        raise ParameterError("temperature_learning_rate", "has no effect without --learn_temperature or siglip")
     return None
 
 

@@ -49,7 +49,7 @@ def check_output(output: Path, engine: EngineSettings) -> None:
         raise ParameterError(
             "output_dir",
             f"{str(output)!r} is not empty and may hold another run; name another folder, or add "
-            "overwrite_output_dir or resume_from_checkpoint",
+            "--overwrite_output_dir or --resume_from_checkpoint",
         )
     if not is_run and (occupied or engine.resume_from_checkpoint == "yes"):
         raise ParameterError("output_dir", f"{str(output)!r} holds no run of this program; nothing was changed")

@@ -197,6 +197,6 @@ def global_batch_size(settings: EngineSettings, world_size: int) -> int:
         raise ParameterError(
             option,
             f"{size} does not divide among {world_size} processes; use a multiple of {world_size}, or "
-            "per_device_train_batch_size",
+            "--per_device_train_batch_size",
         )
     return size

@@ -31,8 +31,8 @@ def test_settings_that_fit_are_taken(given):
         ({"rate": 1.0}, r"rate: must lie in \[0, 1\), got 1.0"),
         ({"rate": float("nan")}, "rate: must lie in"),
         ({"rank": 0}, r"rank: must lie in \(0, inf\), got 0"),
-        ({"layers": []}, "layers: has no effect without rank"),
-        ({"rank": 1, "limit": 3}, "limit: has no effect without merge"),
+        ({"layers": []}, "layers: has no effect without --rank"),
+        ({"rank": 1, "limit": 3}, "limit: has no effect without --merge"),
     ],
 )
 def test_settings_that_do_not_fit_name_the_option(given, message):

@@ -98,8 +98,8 @@ def test_a_document_is_what_stands_between_blank_lines(tmp_path, tokenizer):
 
 @pytest.mark.parametrize(("options", "message"), [
     (["--crop_min", "0"], r"crop_min: must lie in \(0, 1\]"), (["--crop_max", "1.1"], r"crop_max: must lie in"),
-    (["--crop_min", "0.7"], "crop_min: must not be above crop_max"), (["--supervised"], "views: with supervised"),
-    (["--views", "dropout", "--crop_sentences"], "crop_sentences: has no effect without views crop"),
+    (["--crop_min", "0.7"], "crop_min: must not be above --crop_max"), (["--supervised"], "views: with --supervised"),
+    (["--views", "dropout", "--crop_sentences"], "crop_sentences: has no effect without --views crop"),
 ])  # fmt: skip
 def test_settings_that_do_not_fit_are_refused(options, message):
     with pytest.raises(UserError, match=message):

@@ -63,6 +63,7 @@ def test_the_program_trains_on_rows(flags, tmp_path, columns, more, capsys):
     assert (f"{dropped} samples with the tokens of an earlier" in printed) == (dropped > 0)
     per_epoch = (20 - dropped) // record["settings"]["train_batch_size"]
     assert f"{20 - dropped} rows of {columns} sentences: {6 / per_epoch:.4g} epochs, 6 steps of " in printed
+    assert f"rows.csv: {', '.join(NAMES[:columns])})" in printed
 
 
 def test_columns_are_taken_in_the_order_that_is_named_and_cells_that_say_none_are_texts(tmp_path):
@@ -82,8 +83,8 @@ def test_columns_are_taken_in_the_order_that_is_named_and_cells_that_say_none_ar
         (3, [("a", "b", "c" * 70_000), *ROWS], ["--supervised"], "too long"),
         (3, ROWS, ["--supervised", "--text_columns", "sent0", "nope"], "--text_columns: "),
         (2, ROWS, ["--supervised", "--hard_negative_weight=1"], "--hard_negative_weight: this run has no hard neg"),
-        (3, ROWS, [], "has hard negatives (sent0, sent1, hard_neg): add"),
-        (2, ROWS, ["--text_columns", "sent0", "sent1"], "text_columns: has no effect without"),
+        (3, ROWS, [], "has hard negatives (sent0, sent1, hard_neg): add --supervised, or"),
+        (2, ROWS, ["--text_columns", "sent0", "sent1"], "text_columns: has no effect without --supervised"),
     ],
 )  # fmt: skip
 def test_rows_that_do_not_fit_are_one_line(flags, tmp_path, capsys, columns, rows, options, message):

@@ -117,7 +117,7 @@ def test_another_run_is_refused_replaced_or_continued(flags, tmp_path, capsys):
     (out / "mine.txt").write_text("keep")
     files = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     assert main(flags) == 2
-    assert "overwrite_output_dir or resume_from_checkpoint" in capsys.readouterr().err
+    assert "--overwrite_output_dir or --resume_from_checkpoint" in capsys.readouterr().err
     assert main([*auto, "--seed=7"]) == 2
     assert "seed was 42, is 7" in capsys.readouterr().err
     assert all(path.read_bytes() == content for path, content in files.items())
@@ -166,6 +166,7 @@ def test_an_encoder_without_dropout_is_refused_unless_given_some(flags, tmp_path
 BAD = [  # one of each kind
     (["--temperature=nope"], ["--temperature", "shifted_cosine", "constant"]),
     (["--train_file=/no/such.txt"], ["--train_file", "/no/such.txt"]),
+    (["--train_file=/"], ["is a folder; name a"]),
     (["--model_name_or_path=/no/such"], ["/no/such"]),
     (["--tau_min=0.1", "--tau_max=0.05"], ["tau_min", "tau_max", "0.1", "0.05"]),
     (["--train_batch_size=500"], ["--train_batch_size", "200 sentences in 200 lines"]),

@@ -45,8 +45,8 @@ def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> nn.Mod
     elif gather is not None and not vision.sync_batchnorm:
         raise ParameterError(
             "objective",
-            "queue on several processes needs sync_batchnorm; with batch statistics of its own, a process can tell its "
-            "keys from those of the others",
+            "queue on several processes needs --sync_batchnorm; with batch statistics of its own, a process can tell "
+            "its keys from those of the others",
         )
     else:
         rule = build_rule(loss)
