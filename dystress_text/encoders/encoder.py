@@ -23,7 +23,7 @@ from dystress_text.cli.extras import require
 from dystress_text.cli.options import check_names
 from dystress_text.cli.progress import progress_bar
 from dystress_text.encoders.packed import MODEL_TYPES, Packing, packed_states
-from dystress_text.encoders.pooling import AVERAGED, FIRST, POOLERS, mean_layer, pool, pool_tokens
+from dystress_text.encoders.pooling import FIRST, POOLERS, averages_layers, mean_layer, pool, pool_tokens
 from dystress_text.encoders.saving import write_adapter, write_model
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.files.whole import replaced_files
@@ -182,7 +182,7 @@ class SentenceEncoder(nn.Module):
         return packing.pad(token_ids, self.transformer.config.pad_token_id or 0)
 
     def _hidden_states(self, input_ids: Tensor, attention_mask: Tensor, all_layers: bool = False) -> Sequence[Tensor]:
-        all_layers = all_layers or len(AVERAGED.get(self.pooler_type, ())) > 1
+        all_layers = all_layers or averages_layers(self.pooler_type)
         output = self.transformer(input_ids, attention_mask=attention_mask, output_hidden_states=all_layers)
         states: Sequence[Tensor] = output.hidden_states if all_layers else (output.last_hidden_state,)
         return states

@@ -43,6 +43,11 @@ def pool_tokens(states: Tensor, attention_mask: Tensor, pooler_type: str) -> Ten
     return (states * mask).sum(1) / mask.sum(1)
 
 
+def averages_layers(pooler_type: str) -> bool:
+    """Whether a pooler needs several layers, which text-embeddings-inference and vLLM cannot give."""
+    return len(AVERAGED.get(pooler_type, ())) > 1
+
+
 def token_of(pooler_type: str) -> str:
     """What is taken of the tokens, in sentence-transformers' words."""
     return "cls" if pooler_type in FIRST else "mean" if pooler_type in AVERAGED else "lasttoken"

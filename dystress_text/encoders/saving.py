@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from dystress_text.encoders.pooling import AVERAGED, layer_weights, token_of
+from dystress_text.encoders.pooling import averages_layers, layer_weights, token_of
 from dystress_text.files.whole import write_json
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class _TransformerFiles(nn.Module):
         self.transformer.save_pretrained(path)
         config = copy.deepcopy(self.transformer.config)  # that of the encoder, which may go on training, stays
         config.output_hidden_states = self.several_layers
-        config.save_pretrained(path)
+        write_config(config, Path(path))
         write_tokenizer(self.tokenizer, Path(path))
         limit = self.tokenizer.model_max_length
         write_json(Path(path) / TRANSFORMER, {"max_seq_length": limit, "do_lower_case": False})
@@ -88,7 +88,7 @@ def write_model(
     from sentence_transformers.sentence_transformer import modules as kinds
 
     dim, layers = transformer.config.hidden_size, transformer.config.num_hidden_layers
-    several = len(AVERAGED.get(pooler_type, ())) > 1
+    several = averages_layers(pooler_type)
     modules: list[nn.Module] = [_TransformerFiles(transformer, tokenizer, several)]
     with torch.random.fork_rng(devices=[]):
         if several:
@@ -114,6 +114,21 @@ def write_adapter(adapted: PeftModel, folder: Path) -> None:
     (folder / "README.md").unlink(missing_ok=True)  # an empty form
 
 
+def write_config(config: PretrainedConfig, folder: Path) -> None:
+    """Write ``config.json``, with rotary positions under the names of transformers 4 too."""
+    config.save_pretrained(folder)
+    rope, older = getattr(config, "rope_parameters", None) or {}, {}  # transformers 5 has one name for all
+    if config.model_type == "modernbert" and rope:
+        older["global_rope_theta"] = rope["full_attention"]["rope_theta"]
+        older["local_rope_theta"] = rope["sliding_attention"]["rope_theta"]
+        older["global_attn_every_n_layers"] = [*config.layer_types, "full_attention"].index("full_attention", 1)
+    elif "rope_theta" in rope:
+        older = {"rope_theta": rope["rope_theta"]}
+        if rope["rope_type"] != "default":
+            older["rope_scaling"] = {name: value for name, value in rope.items() if name != "rope_theta"}
+    write_json(folder / "config.json", json.loads((folder / "config.json").read_text(encoding="utf-8")) | older)
+
+
 def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write the tokenizer's files, for transformers 4 too: version 5 has a new name for a tokenizer without a class."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -137,6 +152,7 @@ def _reword(folder: Path) -> None:
         settings = json.loads((place / "config.json").read_text(encoding="utf-8"))
         settings = {_OLD_NAMES.get(name, name): value for name, value in settings.items() if name not in _NEW_NAMES}
         if (mode := settings.pop("pooling_mode", None)) is not None:
+            settings |= {"pooling_mode": mode}
             settings |= {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
             settings |= {"pooling_mode_lasttoken": True} if mode == "lasttoken" else {}  # 2.2 does not know it
         write_json(place / "config.json", settings)

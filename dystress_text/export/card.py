@@ -15,7 +15,7 @@ from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
 
 from dystress_text.cli.command_line import one_line
 from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.pooling import AVERAGED
+from dystress_text.encoders.pooling import AVERAGED, averages_layers
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.export.citation import CITATION
 from dystress_text.files.hub import hub_reachable
@@ -63,6 +63,7 @@ def write_card(
         location=json.dumps(at.replace("`", "'")),
         base_name=_plain(name) if name else None,
         pooling=_POOLINGS.get(encoder.pooler_type, "the first token of the last layer"),
+        averages_layers=averages_layers(encoder.pooler_type),
         states=_states(encoder.pooler_type),
         recipe=_recipe(record, settings, data) if settings else None,
         results=_results(record, settings),

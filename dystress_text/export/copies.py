@@ -28,7 +28,7 @@ from dystress_text.encoders.loading import (
     pooler_encoder,
 )
 from dystress_text.encoders.pooling import AVERAGED, FIRST, token_of
-from dystress_text.encoders.saving import write_tokenizer
+from dystress_text.encoders.saving import write_config, write_tokenizer
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.export.card import CARD, HERE, write_card
 from dystress_text.export.results import carry_results
@@ -113,6 +113,7 @@ def _write_hf(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fold
         dense.load_state_dict(encoder.head.state_dict())
         pooling["head"] = "pooler_output"
     encoder.transformer.save_pretrained(folder)
+    write_config(encoder.transformer.config, folder)
     write_tokenizer(tokenizer, folder)
 
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_limit
 from dystress_text.encoders.loading import Pretrained, build_encoder, load_model
 from dystress_text.encoders.masked_lm import load_lm_head
-from dystress_text.encoders.pooling import FIRST
+from dystress_text.encoders.pooling import FIRST, averages_layers
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.places import PACKAGE
 from dystress_text.simcse.settings import TextSettings
@@ -120,6 +120,8 @@ def _notes(model: SentenceEncoder, pretrained: Pretrained, source: str) -> list[
         used = source == "SimCSE's MLP"
         ignored = ", ".join(pretrained.left if used else ("mlp", *pretrained.left))
         notes.append(f"SimCSE checkpoint: encoder{' and MLP' * used} loaded; ignored: {ignored or 'nothing'}")
+    if averages_layers(model.pooler_type):
+        notes.append(f"text-embeddings-inference and vLLM give other vectors: they have no pooling {model.pooler_type}")
     if model.head is not None:
         notes.append(f"head: {source}, {'kept' if model.keep_head else 'dropped after training'}")
     return notes

@@ -3,7 +3,7 @@
     python tests/consumers/check.py --folder /tmp/consumers
 
 Makes one environment for each release in the folder (they stay for the next time), saves models of all poolers and of
-five families, has each release compute the vectors of the same sentences, and prints a table with the largest
+six families, has each release compute the vectors of the same sentences, and prints a table with the largest
 differences to this package's own encoder. Needs a package index and some gigabytes; ends with 1 if a difference is
 above 1e-5, or if a release cannot read what it shall.
 """
@@ -34,10 +34,13 @@ HERE = Path(__file__).resolve().parent
 # sentence-transformers' release, what else it needs on a Python of today, and what it cannot read: ModernBERT came with
 # transformers 4.48, release 3 finds no layers where an encoder has no pooler of its own, and transformers 4 lists
 # ModernBERT's last layer before its last norm
+OLD = ("transformers<4.42", "huggingface_hub<0.26", "numpy<2")
 MODERNBERT = {"modernbert-cls", "modernbert-avg_first_last"}
 RELEASES = {
-    "2.2.2": (("transformers<4.42", "huggingface_hub<0.26", "numpy<2"), MODERNBERT),
+    "2.2.2": (OLD, MODERNBERT | {"bert-last", "llama-last"}),
+    "2.7.0": (OLD, MODERNBERT),
     "3.4.1": (("transformers<4.50",), {"distilbert-avg_first_last", "modernbert-avg_first_last"}),
+    "4.1.0": (("transformers<5",), {"modernbert-avg_first_last"}),
     "5.3.0": (("transformers<5",), {"modernbert-avg_first_last"}),
     version("sentence-transformers"): ((f"transformers=={version('transformers')}",), set()),
 }
@@ -47,8 +50,8 @@ def make_models(folder):
     """Save models of all poolers and families and copies for transformers; the vectors that all must give, by name."""
     torch.manual_seed(0)
     encoders = {f"bert-{name}": load_encoder(str(EMBEDDED / "bert-mini-wiki"), name, False) for name in POOLERS}
-    for family in ("roberta", "distilbert", "mpnet", "modernbert"):
-        for name in ("cls", "avg_first_last"):
+    for family in ("roberta", "distilbert", "mpnet", "modernbert", "llama"):
+        for name in ("last" if family == "llama" else "cls", "avg_first_last"):
             encoders[f"{family}-{name}"] = SentenceEncoder(build_transformer(family), name, False), build_tokenizer()
     head = SentenceEncoder(build_transformer("bert"), "cls", True, keep_head=True, normalize=True)
     encoders["bert-head"] = head, build_tokenizer()

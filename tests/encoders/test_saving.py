@@ -62,8 +62,10 @@ def test_the_layout_is_that_of_older_releases(tmp_path, tokenizer, recwarn):
     kinds = ["Transformer", "WeightedLayerPooling", "Pooling", "Dense", "Normalize"]
     assert [module["type"] for module in modules] == [f"sentence_transformers.models.{kind}" for kind in kinds]
     settings = [json.loads((tmp_path / module["path"] / "config.json").read_text()) for module in modules[1:4]]
-    keys = {"cls_token": False, "mean_tokens": True}
-    assert settings[1] == {"word_embedding_dimension": 16, **{f"pooling_mode_{key}": on for key, on in keys.items()}}
+    assert settings[1] == {
+        "word_embedding_dimension": 16, "pooling_mode": "mean", "pooling_mode_cls_token": False,
+        "pooling_mode_mean_tokens": True,
+    }  # fmt: skip
     assert settings[2].keys() == {"in_features", "out_features", "bias", "activation_function"}
     limit = json.loads((tmp_path / "sentence_bert_config.json").read_text())
     assert limit == {"max_seq_length": 40, "do_lower_case": False}

@@ -1,0 +1,135 @@
+"""The saved layout as two servers read it: text-embeddings-inference 1.9.3, whose structs are strict, and vLLM 0.24."""
+
+import json
+
+import pytest
+import torch
+from conftest import build_transformer, make_sentences
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch.nn.functional import normalize
+from transformers import AutoModel
+
+from dystress_text.encoders.encoder import SentenceEncoder
+from dystress_text.encoders.pooling import POOLERS
+
+SENTENCES = make_sentences(5)
+MODES = {"cls": "cls", "cls_before_pooler": "cls", "avg": "mean", "last": "last"}  # that both servers have
+ST = "sentence_transformers.models."
+
+# text-embeddings-inference's structs, fields by kind: "?" may be missing or null, "=" may be missing, others are free
+KINDS = {
+    "usize": lambda x: type(x) is int and 0 <= x < 2**64,
+    "float": lambda x: type(x) in (int, float),
+    "bool": lambda x: type(x) is bool,
+    "text": lambda x: type(x) is str,
+    "act": lambda x: x in ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swiglu", "tanh"),
+    "layer": lambda x: x in ("torch.nn.modules.activation.Tanh", "torch.nn.modules.linear.Identity"),
+    "module": lambda x: x in [ST + kind for kind in ("Transformer", "Pooling", "Dense", "Normalize")],
+}
+POOL = {"bool": "pooling_mode_cls_token pooling_mode_mean_tokens pooling_mode_lasttoken="}
+MODULE = {"usize": "idx", "text": "name path", "module": "type"}
+DENSE = {"usize": "in_features out_features", "bool": "bias", "layer": "activation_function?"}
+SIZES = "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings "
+BERT = {
+    "usize": SIZES + "type_vocab_size pad_token_id", "bool": "use_cache=", "act": "hidden_act",
+    "float": "hidden_dropout_prob initializer_range layer_norm_eps classifier_dropout?",
+}  # fmt: skip
+FAMILIES = {
+    "bert": BERT, "roberta": BERT, "xlm-roberta": BERT,
+    "mpnet": {
+        "usize": SIZES + "relative_attention_num_buckets", "act": "hidden_act",
+        "float": "hidden_dropout_prob attention_probs_dropout_prob initializer_range layer_norm_eps",
+    },
+    "distilbert": {
+        "usize": "vocab_size dim n_layers n_heads hidden_dim max_position_embeddings pad_token_id", "act": "activation",
+    },
+    "deberta-v2": {
+        "usize": SIZES + "type_vocab_size pad_token_id?", "bool": "relative_attention position_biased_input",
+        "float": "initializer_range layer_norm_eps", "act": "hidden_act pooler_hidden_act?",
+    },
+    "modernbert": {
+        "usize": SIZES + "pad_token_id eos_token_id bos_token_id cls_token_id sep_token_id global_attn_every_n_layers "
+        "local_attention",
+        "float": "initializer_range initializer_cutoff_factor norm_eps global_rope_theta local_rope_theta "
+        "attention_dropout",
+        "bool": "norm_bias attention_bias mlp_bias?", "act": "hidden_activation classifier_activation",
+    },
+    "llama": {
+        "usize": SIZES + "num_key_value_heads head_dim?", "float": "initializer_range rms_norm_eps rope_theta?",
+        "act": "hidden_act", "bool": "mlp_bias=",
+    },
+}  # fmt: skip
+
+
+def parse(folder, file, struct):
+    data = json.loads((folder / file).read_text())
+    for one in data if isinstance(data, list) else [data]:
+        for kind, field in [(kind, field) for kind, fields in struct.items() for field in fields.split()]:
+            name = field.rstrip("?=")
+            missing = name not in one or (field.endswith("?") and one[name] is None)
+            if not (KINDS[kind](one.get(name)) or (missing and name != field)):
+                raise ValueError(f"{file}: {name} is {one.get(name)!r}")
+    return data
+
+
+def text_embeddings_inference(folder):
+    """How it pools, and the folders of dense layers."""
+    config = parse(folder, "config.json", {"text": "model_type", "usize": "max_position_embeddings"})
+    parse(folder, "config.json", FAMILIES[config["model_type"]])
+    assert [type(name) for name in config["architectures"]] == [str]
+    parse(folder, "sentence_bert_config.json", {"usize": "max_seq_length"})
+    dense = [m["path"] for m in parse(folder, "modules.json", MODULE) if m["type"] == f"{ST}Dense"]
+    for place in dense:
+        parse(folder, f"{place}/config.json", DENSE)
+    pool = parse(folder, "1_Pooling/config.json", POOL)
+    modes = {"cls": "cls_token", "mean": "mean_tokens", "last": "lasttoken"}
+    return next(mode for mode, key in modes.items() if pool.get(f"pooling_mode_{key}")), dense
+
+
+def vllm(folder):
+    """How it pools, the folders of dense layers, and whether it normalises."""
+    places = {}
+    for module in json.loads((folder / "modules.json").read_text()):
+        places.setdefault(module["type"].removeprefix(ST), []).append(module["path"])
+    modes = set()
+    for key, value in json.loads((folder / places["Pooling"][0] / "config.json").read_text()).items():
+        if value is True or (key == "pooling_mode" and isinstance(value, str)):
+            name = (key if value is True else value).removeprefix("pooling_mode_").split("_")[0]
+            modes.add("last" if "lasttoken" in name else name)
+    (mode,) = modes & {"cls", "last", "mean"}
+    return mode, places.get("Dense", []), "Normalize" in places
+
+
+@torch.no_grad()
+def serve(folder, mode, dense):
+    """Vectors of length 1, computed as the servers do, sentence by sentence."""
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = [torch.tensor([tokenizer.encode(sentence).ids]) for sentence in SENTENCES]
+    states = [model(one).last_hidden_state[0] for one in ids]
+    vectors = torch.stack([{"cls": one[0], "mean": one.mean(0), "last": one[-1]}[mode] for one in states])
+    for place in dense:
+        weights = load_file(folder / place / "model.safetensors")
+        vectors = (vectors @ weights["linear.weight"].T + weights["linear.bias"]).tanh()
+    return normalize(vectors)
+
+
+@pytest.mark.parametrize(
+    ("family", "pooler", "whole"),
+    [*(("bert", pooler, whole) for pooler in POOLERS for whole in (False, True)), ("roberta", "avg_top2", False),
+     *((family, "last" if family == "llama" else "avg", True) for family in FAMILIES if family != "bert")],
+)  # fmt: skip
+def test_servers_read_the_layout(family, pooler, whole, tmp_path, tokenizer):
+    encoder = SentenceEncoder(build_transformer(family), pooler, whole, keep_head=whole, normalize=whole)
+    encoder.save(tmp_path, tokenizer)
+    expected = normalize(encoder.encode(SENTENCES, tokenizer))
+    mode, dense, unit = vllm(tmp_path)
+    assert (len(dense), unit) == (whole, whole)
+    if pooler in MODES:
+        assert text_embeddings_inference(tmp_path) == (mode, dense)
+        assert mode == MODES[pooler]
+        torch.testing.assert_close(serve(tmp_path, mode, dense), expected, rtol=0, atol=1e-5)
+    else:  # one refuses the modules, the other has no error
+        with pytest.raises(ValueError, match=r"type is '.*WeightedLayerPooling'"):
+            text_embeddings_inference(tmp_path)
+        assert not torch.allclose(serve(tmp_path, mode, dense), expected, rtol=0, atol=1e-3)
