@@ -59,6 +59,11 @@ class TokenizedCorpus:
     def __len__(self) -> int:
         return (len(self.offsets) - 1) // self.columns if self.chosen is None else len(self.chosen)
 
+    @property
+    def rows(self) -> int:
+        """Rows of a batch for each sample; of one row the encoder makes two dropout views."""
+        return self.columns
+
     def numbers(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """The numbers that samples (n,) have in the text."""
         return samples if self.chosen is None else self.chosen[samples]
@@ -103,6 +108,10 @@ class CroppedCorpus(TokenizedCorpus):
 
     crops: Crops
     backend: Tokenizer
+
+    @property
+    def rows(self) -> int:
+        return 2
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> dict[str, Tensor]:
         """The first crops of samples (n,), then the second ones, as :meth:`TokenizedCorpus.batch` has them."""

@@ -78,15 +78,15 @@ class SimcseTask:
 
     def embed(self, model: nn.Module, batch: Batch) -> Embeddings:
         # all views in one call of the prepared model, whose forward handles precision and gradient averaging
-        ids, mask = batch["token_ids"], batch["attention_mask"]  # (tokens,), (columns * n, longest)
+        ids, mask = batch["token_ids"], batch["attention_mask"]  # (tokens,), (rows * n, longest)
         masked: tuple[Tensor, ...] = ()
         if self.masking is not None:  # the sum of the losses of hidden tokens, and their number, (1,) each
             hidden = (batch["masked_places"], batch["masked_tokens"])
             masked = (model(batch["masked_ids"], mask, self.packing, hidden), batch["masked_count"])
-        if self.corpus.columns == 1:  # two dropout views of each sentence
+        if self.corpus.rows == 1:  # two dropout views of each sentence
             ids, mask = ids.repeat(2), mask.repeat(2, 1)
         vectors: Tensor = model(ids, mask, self.packing)
-        return Embeddings(vectors.chunk(max(2, self.corpus.columns)), masked)
+        return Embeddings(vectors.chunk(max(2, self.corpus.rows)), masked)
 
     def loss(self, embeddings: Embeddings) -> Tensor:
         loss: Tensor = self.objective(*embeddings.views)
