@@ -1,11 +1,12 @@
-"""The study of recipes for text of one's own: each run is a line of docs/study/recipe.jsonl; docs/recipe.md has the plan.
+"""The study of recipes for own text: each run is a line of docs/study/recipe.jsonl, and docs/recipe.md has the plan.
 
     python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --data ../shared/data
     python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 --steps 1000 --text sentences --all_sets
     python tests/benchmarks/recipe.py                     # prints the tables of the page
 
-A run that the file has is not run again. ``--data`` is a folder with ``wiki_paragraphs.txt.xz``, ``wiki1m_sample.txt.xz``,
-``senteval`` and ``retrieval/cisi`` and ``cacm``. Training and evaluation take bf16 where the device is fast in it.
+A run that the file has is not run again. ``--data`` is a folder with ``wiki_paragraphs.txt.xz``, ``senteval``,
+``wiki1m_sample.txt.xz``, ``retrieval/cisi`` and ``retrieval/cacm``. Training and evaluation take bf16 where the
+device is fast in it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from dystress_text.report.comparison import paired, spread
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "recipe.jsonl"
 BASE = "--preset small --eval_set none --eval_steps 0 --logging_steps 50 --temperature constant --temp 0.05"
@@ -42,6 +45,33 @@ Line = Mapping[str, Any]
 def read() -> list[Line]:
     """All runs so far."""
     return [json.loads(line) for line in STUDY.read_text(encoding="utf-8").splitlines()] if STUDY.is_file() else []
+
+
+def table(lines: Sequence[Line], sets: Sequence[str], baseline: str = "simcse") -> list[str]:
+    """A row for each arm: seeds, the means of the sets, their mean, and its paired difference to the baseline."""
+    scores: dict[str, dict[int, float]] = {}
+    figures: dict[str, list[list[float]]] = {}
+    for line in lines:
+        if set(sets) <= set(line["figures"]):
+            row = [line["figures"][name] for name in sets]
+            scores.setdefault(line["arm"], {})[line["seed"]] = float(np.mean(row))
+            figures.setdefault(line["arm"], []).append(row)
+    rows = []
+    for arm, found in scores.items():
+        cells = [f"{mean:.2f}" for mean in np.mean(figures[arm], axis=0)]
+        less = "" if arm == baseline else str(paired(found, scores.get(baseline, {})) or "")
+        rows.append(f"| {' | '.join([arm, str(len(found)), *cells, str(spread(list(found.values()))), less])} |")
+    return rows
+
+
+def tables() -> dict[str, list[str]]:
+    """The rows of docs/recipe.md, by steps, text and whether all sets are measured."""
+    groups: dict[str, list[Line]] = {}
+    for line in read():
+        groups.setdefault(f"{line['steps']:,} steps, {line['text']}", []).append(line)
+    found = {f"{name}, screening": table(lines, SCREENING) for name, lines in groups.items()}
+    found |= {f"{name}, all sets": table(lines, SETS) for name, lines in groups.items()}
+    return {name: rows for name, rows in found.items() if rows}
 
 
 def text_file(text: str, data: Path, place: Path) -> Path:
@@ -108,6 +138,9 @@ def main() -> None:
     parser.add_argument("--all_sets", action="store_true", help="MR and CACM too")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     options = parser.parse_args()
+    if not options.arms:
+        for title, rows in tables().items():
+            print(f"{title}\n\n" + "\n".join(rows) + "\n")
     sets = SETS if options.all_sets else SCREENING
     with tempfile.TemporaryDirectory() as place:
         for seed in options.seeds:
