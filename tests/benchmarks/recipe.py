@@ -1,10 +1,10 @@
 """The study of recipes for own text: each run is a line of docs/study/recipe.jsonl, and docs/recipe.md has the plan.
 
-    python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --data ../shared/data
-    python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 --steps 1000 --text sentences --all_sets
+    python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --models FOLDER --data ../shared/data
+    python tests/benchmarks/recipe.py --arms simcse --steps 1000 --text sentences --sets MR CACM --models FOLDER
     python tests/benchmarks/recipe.py                     # prints the tables of the page
 
-A run that the file has is not run again. ``--data`` is a folder with ``wiki_paragraphs.txt.xz``, ``senteval``,
+What the file has is not measured again. ``--data`` is a folder with ``wiki_paragraphs.txt.xz``, ``senteval``,
 ``wiki1m_sample.txt.xz``, ``retrieval/cisi`` and ``retrieval/cacm``. Training and evaluation take bf16 where the
 device is fast in it.
 """
@@ -14,26 +14,41 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from dystress_text.report.comparison import paired, spread
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "recipe.jsonl"
-BASE = "--preset small --eval_set none --eval_steps 0 --logging_steps 50 --temperature constant --temp 0.05"
+BASE = "--preset small --eval_set none --eval_steps 0 --logging_steps 50"
+INFONCE, CROP = "--temp 0.05", "--views crop --temp 0.05"
 ARMS = {
-    "simcse": "",  # two dropout views, InfoNCE at 0.05
-    "crop": "--views crop",
-    "crop without dropout": "--views crop --dropout 0",
-    "simcse 3e-4": "--learning_rate 3e-4",
-    "crop 3e-4": "--views crop --learning_rate 3e-4",
-    "crop without dropout 3e-4": "--views crop --dropout 0 --learning_rate 3e-4",
+    "simcse": INFONCE,  # two dropout views, InfoNCE at 0.05
+    "crop": CROP,
+    "crop without dropout": f"{CROP} --dropout 0",
+    "simcse, rate 3e-4": f"{INFONCE} --learning_rate 3e-4",
+    "crop, rate 3e-4": f"{CROP} --learning_rate 3e-4",
+    "crop, 0.4 to 1": f"{CROP} --crop_min 0.4 --crop_max 1",
+    "crop, 0.1 to 0.4": f"{CROP} --crop_min 0.1 --crop_max 0.4",
+    "crop, sentences": f"{CROP} --crop_sentences true",
+    "crop, 64 tokens": f"{CROP} --max_seq_length 64",
+    "simcse, first and last layer": f"{INFONCE} --pooler_type avg_first_last",
+    "crop, first and last layer": f"{CROP} --pooler_type avg_first_last",
+    "crop, no head": f"{CROP} --mlp_head false",
+    "crop, first token": f"{CROP} --pooler_type cls",
+    "simcse, MLM": f"{INFONCE} --do_mlm",
+    "crop, MLM": f"{CROP} --do_mlm",
+    "crop, DCL 0.03": "--views crop --objective dcl --temp 0.03",
+    "crop, DCL 0.05": "--views crop --objective dcl --temp 0.05",
+    "crop, DCL 0.07": "--views crop --objective dcl --temp 0.07",
+    "crop, default": "--views crop",
+    "crop, cosine": "--views crop --temperature cosine --tau_min 0.03 --tau_max 0.05",
+    "crop, MACL": "--views crop --objective macl",
 }
 TEXTS = {"paragraphs": "wiki_paragraphs.txt.xz", "sentences": "wiki1m_sample.txt.xz", "documents": ""}
 SCREENING = ("STS-B dev", "STS12", "SICK-R", "TREC", "CISI")
@@ -106,11 +121,8 @@ def evaluate(encode: Any, data: Path, sets: Sequence[str]) -> dict[str, float]:
     return {name: round(figure, 3) for name, figure in found.items()}
 
 
-def train(options: Sequence[str], data: Path, sets: Sequence[str]) -> dict[str, Any]:
-    """Train as ``dystress train`` does, and evaluate the saved model; returns speed and figures."""
-    import torch
-
-    from dystress_text.encoders.loading import load_saved
+def train(options: Sequence[str]) -> dict[str, Any]:
+    """Train as ``dystress train`` does, without card and page; returns device and speed."""
     from dystress_text.encoders.saving import quiet
     from dystress_text.simcse.arguments import parse
     from dystress_text.simcse.run import TextRun
@@ -118,15 +130,32 @@ def train(options: Sequence[str], data: Path, sets: Sequence[str]) -> dict[str, 
 
     class Trained(TextRun):
         def finish(self, samples_per_second: float, output: Path) -> None:
-            self.record["samples_per_second"] = round(samples_per_second, 1)  # no card, no page
+            self.record["samples_per_second"] = round(samples_per_second, 1)
 
     settings = parse(options, __doc__ or "")
     with quiet():
         record = run(settings.engine, lambda accelerator: Trained(settings, accelerator, lambda *_: None))
-        model, tokenizer = load_saved(Path(settings.engine.output_dir))
-        dtype = torch.bfloat16 if "bf16" in record["device"] else torch.float32
-        figures = evaluate(partial(model.encode, tokenizer=tokenizer, dtype=dtype), data, sets)
-    return {"samples_per_second": record["samples_per_second"], "device": record["device"], "figures": figures}
+    return {name: record[name] for name in ("device", "samples_per_second")}
+
+
+def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
+    """A run's line with figures of all the sets; what is not there yet is trained and evaluated."""
+    import torch
+
+    from dystress_text.encoders.loading import load_saved
+
+    line: dict[str, Any] = next((dict(line) for line in read() if key.items() <= line.items()), {**key, "figures": {}})
+    missing, output = [name for name in sets if name not in line["figures"]], place / "-".join(map(str, key.values()))
+    if missing and not (output / "modules.json").is_file():
+        words = shlex.split(f"{BASE} {ARMS[key['arm']]} --seed {key['seed']} --max_steps {key['steps']}")
+        file = text_file(key["text"], data, place)
+        found = train([*words, "--train_file", str(file), "--output_dir", str(output), "--overwrite_output_dir"])
+        line |= {"options": ARMS[key["arm"]], **found}
+    if missing:
+        model, tokenizer = load_saved(output)
+        dtype = torch.bfloat16 if "bf16" in line.get("device", "bf16") else torch.float32
+        line["figures"] |= evaluate(partial(model.encode, tokenizer=tokenizer, dtype=dtype), data, missing)
+    return line
 
 
 def main() -> None:
@@ -135,28 +164,22 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="*", type=int, default=[1])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--text", choices=list(TEXTS), default="paragraphs")
-    parser.add_argument("--all_sets", action="store_true", help="MR and CACM too")
+    parser.add_argument("--sets", nargs="*", default=SCREENING, help=f"default {', '.join(SCREENING)}")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--models", type=Path, default=Path("models"), help="where trained models are kept")
     options = parser.parse_args()
+    options.models.mkdir(parents=True, exist_ok=True)
+    for seed in options.seeds:
+        for arm in options.arms:
+            key = {"arm": arm, "seed": seed, "steps": options.steps, "text": options.text}
+            line = measure(key, options.sets, options.data, options.models)
+            with FileLock(options.models / "lock"):
+                lines = [other for other in read() if not key.items() <= other.items()]
+                STUDY.write_text("".join(json.dumps(each) + "\n" for each in (*lines, line)), encoding="utf-8")
+            print(json.dumps(line), flush=True)
     if not options.arms:
         for title, rows in tables().items():
             print(f"{title}\n\n" + "\n".join(rows) + "\n")
-    sets = SETS if options.all_sets else SCREENING
-    with tempfile.TemporaryDirectory() as place:
-        for seed in options.seeds:
-            for arm in options.arms:
-                key = {"arm": arm, "seed": seed, "steps": options.steps, "text": options.text}
-                if any(key.items() <= line.items() and set(sets) <= set(line["figures"]) for line in read()):
-                    continue
-                words = shlex.split(f"{BASE} {ARMS[arm]} --seed {seed} --max_steps {options.steps}")
-                file = text_file(options.text, options.data, Path(place))
-                out = ["--train_file", str(file), "--output_dir", f"{place}/out", "--overwrite_output_dir"]
-                start = time.perf_counter()
-                found = train([*words, *out], options.data, sets)
-                line = {**key, "options": ARMS[arm], **found, "seconds": round(time.perf_counter() - start)}
-                with STUDY.open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps(line) + "\n")
-                print(json.dumps(line), f"mean {np.mean(list(found['figures'].values())):.2f}", flush=True)
 
 
 if __name__ == "__main__":
