@@ -2,6 +2,7 @@
 
     python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --models FOLDER --data ../shared/data
     python tests/benchmarks/recipe.py --arms simcse --steps 1000 --text sentences --sets MR CACM --models FOLDER
+    python tests/benchmarks/recipe.py --arms simcse --steps 0 --models FOLDER         # no training
     python tests/benchmarks/recipe.py                     # prints the tables of the page
 
 What the file has is not measured again. ``--data`` is a folder with ``wiki_paragraphs.txt.xz``, ``senteval``,
@@ -50,6 +51,7 @@ ARMS = {
     "crop, cosine": "--views crop --temperature cosine --tau_min 0.03 --tau_max 0.05",
     "crop, MACL": "--views crop --objective macl",
 }
+LEXICAL = ("TF-IDF", "BM25")
 TEXTS = {"paragraphs": "wiki_paragraphs.txt.xz", "sentences": "wiki1m_sample.txt.xz", "documents": ""}
 SCREENING = ("STS-B dev", "STS12", "SICK-R", "TREC", "CISI")
 SETS = (*SCREENING, "MR", "CACM")
@@ -121,6 +123,33 @@ def evaluate(encode: Any, data: Path, sets: Sequence[str]) -> dict[str, float]:
     return {name: round(figure, 3) for name, figure in found.items()}
 
 
+def lexical(arm: str, name: str, data: Path) -> float:
+    """nDCG@10 x 100 of search by words, all of a query's words, by scikit-learn's TF-IDF or by bm25s."""
+    from dystress_text.evaluation.retrieval import read_collection
+
+    collection = read_collection(data / "retrieval" / name.lower())
+    documents, queries = list(collection.documents), list(collection.queries)
+    texts, asked = (list(each.values()) for each in (collection.documents, collection.queries))
+    if arm == "TF-IDF":
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        vectorizer = TfidfVectorizer(stop_words="english", sublinear_tf=True)
+        scores = (vectorizer.fit_transform(texts) @ vectorizer.transform(asked).T).toarray().T
+    else:
+        import bm25s  # type: ignore[import-untyped]
+
+        index, words = bm25s.BM25(), [bm25s.tokenize(each, return_ids=False) for each in (texts, asked)]
+        index.index(words[0], show_progress=False)
+        scores = np.array([index.get_scores(query) for query in words[1]])
+    gains = []
+    for row, query in zip(scores, queries, strict=True):  # binary relevance
+        relevant = collection.relevant[query]
+        hits = [documents[i] in relevant for i in np.argsort(-row, kind="stable")[:10]]
+        discounts = 1 / np.log2(np.arange(2, 12))
+        gains.append(discounts[: len(hits)] @ hits / discounts[: min(10, len(relevant))].sum())
+    return round(100 * float(np.mean(gains)), 3)
+
+
 def train(options: Sequence[str]) -> dict[str, Any]:
     """Train as ``dystress train`` does, without card and page; returns device and speed."""
     from dystress_text.encoders.saving import quiet
@@ -143,16 +172,26 @@ def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
     import torch
 
     from dystress_text.encoders.loading import load_saved
+    from dystress_text.simcse.arguments import parse
+    from dystress_text.simcse.start import load_start
 
+    if key["arm"] in LEXICAL:
+        return {**key, "figures": {name: lexical(key["arm"], name, data) for name in COLLECTIONS}}
     line: dict[str, Any] = next((dict(line) for line in read() if key.items() <= line.items()), {**key, "figures": {}})
     missing, output = [name for name in sets if name not in line["figures"]], place / "-".join(map(str, key.values()))
-    if missing and not (output / "modules.json").is_file():
-        words = shlex.split(f"{BASE} {ARMS[key['arm']]} --seed {key['seed']} --max_steps {key['steps']}")
+    words = shlex.split(f"{BASE} {ARMS[key['arm']]} --seed {key['seed']}")
+    if missing and key["steps"] and not (output / "modules.json").is_file():
+        words += ["--max_steps", str(key["steps"])]
         file = text_file(key["text"], data, place)
         found = train([*words, "--train_file", str(file), "--output_dir", str(output), "--overwrite_output_dir"])
         line |= {"options": ARMS[key["arm"]], **found}
     if missing:
-        model, tokenizer = load_saved(output)
+        if key["steps"]:
+            model, tokenizer = load_saved(output)
+        else:  # no training
+            settings = parse(words, __doc__ or "")
+            start = load_start(settings.text, settings.given)
+            model, tokenizer = start.model, start.tokenizer
         dtype = torch.bfloat16 if "bf16" in line.get("device", "bf16") else torch.float32
         line["figures"] |= evaluate(partial(model.encode, tokenizer=tokenizer, dtype=dtype), data, missing)
     return line
@@ -160,7 +199,7 @@ def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arms", nargs="*", default=[], choices=list(ARMS))
+    parser.add_argument("--arms", nargs="*", default=[], choices=[*ARMS, *LEXICAL])
     parser.add_argument("--seeds", nargs="*", type=int, default=[1])
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--text", choices=list(TEXTS), default="paragraphs")
