@@ -93,7 +93,7 @@ class RetrievalEvaluator:
 
     @property
     def best_metrics(self) -> Sequence[str]:
-        return [f"{slug_of(self.collection.name)}_{metric.lower()}" for metric in METRICS]
+        return [f"{self.collection.slug}_{metric.lower()}" for metric in METRICS]
 
     def __call__(self, embed: Embed) -> dict[str, float]:
         return dict(zip(self.best_metrics, self.collection.scores(embed).values(), strict=True))
@@ -116,6 +116,11 @@ class Evaluation:
     def pairs(self) -> list[StsPairs]:
         """The scored pairs among them."""
         return [evaluator.pairs for evaluator in self.evaluators if isinstance(evaluator, StsEvaluator)]
+
+    @property
+    def collections(self) -> list[Collection]:
+        """The collections among them."""
+        return [evaluator.collection for evaluator in self.evaluators if isinstance(evaluator, RetrievalEvaluator)]
 
     def __call__(self, encode: Embed) -> dict[str, float]:
         """All metrics that exist; with several sets of scored pairs also ``avg_spearman``, the mean of theirs."""
@@ -144,7 +149,7 @@ class Evaluation:
         known += [AVERAGE] if len(scored) > 1 else []
         plain = name.removeprefix("eval_")  # transformers knows metrics with and without it
         meant = _OTHER_NAMES.get(plain, plain)
-        for candidate in (name, plain, meant, f"{plain.lower()}_dev_accuracy"):
+        for candidate in (name, plain, meant, plain.lower(), f"{plain.lower()}_dev_accuracy"):
             if candidate in known:
                 return candidate
         if scored and meant in (AVERAGE, STSB_DEV):
@@ -155,8 +160,7 @@ class Evaluation:
     def digest(self) -> str:
         """A checksum of what is the user's own, which decides with the settings which model is the best."""
         pairs = [(pairs.slug, pairs.first, pairs.second, pairs.scores.tolist()) for pairs in self.pairs]
-        collections = [one.collection.digest() for one in self.evaluators if isinstance(one, RetrievalEvaluator)]
-        return hashlib.sha256(repr([*pairs, *collections]).encode()).hexdigest()
+        return hashlib.sha256(repr([*pairs, *(one.digest() for one in self.collections)]).encode()).hexdigest()
 
 
 Evaluator = StsEvaluator | TransferEvaluator | RetrievalEvaluator

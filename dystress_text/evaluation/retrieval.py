@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,10 @@ from torch import Tensor
 from dystress_text.errors import DataError
 from dystress_text.evaluation.sts import Embed
 
-METRICS = {"nDCG@10": ("ndcg@k", 10), "MRR@10": ("mrr@k", 10), "recall@100": ("recall@k", 100)}
+METRICS = {  # each with sentence-transformers' name, its k, and the argument that takes it
+    "nDCG@10": ("ndcg@k", 10, "ndcg_at_k"), "MRR@10": ("mrr@k", 10, "mrr_at_k"),
+    "recall@100": ("recall@k", 100, "precision_recall_at_k"),
+}  # fmt: skip
 _QRELS = ("qrels.tsv", "qrels/test.tsv")
 
 
@@ -46,9 +51,15 @@ class Collection:
         without = f"; {self.left_out:,} queries without a relevant document are left out" if self.left_out else ""
         return f"{self.name}: {len(self.documents):,} documents, {len(self.queries):,} queries{without}"
 
-    def sizes(self) -> dict[str, int]:
-        """The numbers of documents, queries and queries left out."""
-        return {"documents": len(self.documents), "queries": len(self.queries), "left_out": self.left_out}
+    @property
+    def slug(self) -> str:
+        """The name inside metric names: lower case, with ``_`` for all but letters and digits."""
+        return re.sub(r"\W+", "_", self.name.lower()).strip("_")
+
+    def about(self) -> dict[str, int | str]:
+        """The numbers of documents, queries and queries left out, and a checksum, for records."""
+        sizes = {"documents": len(self.documents), "queries": len(self.queries), "left_out": self.left_out}
+        return {**sizes, "sha256": self.digest()}
 
     def digest(self) -> str:
         """A checksum of its content."""
@@ -66,24 +77,23 @@ class Collection:
             def embed_inputs(self, model: Any, sentences: Sequence[str], **_: Any) -> Tensor:
                 return embed(sentences)
 
-        ks = {argument: [METRICS[name][1]] for argument, name in _ARGUMENTS.items()}
+        ks = {argument: [k] for _, k, argument in METRICS.values()}
         evaluator = Evaluator(
             dict(self.queries), dict(self.documents), dict(self.relevant), accuracy_at_k=[1], map_at_k=[1],
             score_functions={"cosine": cos_sim}, **ks,
         )  # fmt: skip
         found = evaluator.compute_all_metrics(None)["cosine"]
-        return {name: 100 * float(found[key][k]) for name, (key, k) in METRICS.items()}
-
-
-_ARGUMENTS = {"ndcg_at_k": "nDCG@10", "mrr_at_k": "MRR@10", "precision_recall_at_k": "recall@100"}
+        return {name: 100 * float(found[key][k]) for name, (key, k, _) in METRICS.items()}
 
 
 def read_collections(folders: Sequence[str | Path]) -> list[Collection]:
-    """Read several, each with a name of its own."""
+    """Read several, whose metrics have names of their own."""
     found = [read_collection(Path(folder)) for folder in folders]
-    names = [collection.name for collection in found]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise DataError(f"two collections are named {twice.pop()!r}; rename a folder")
+    slugs = [collection.slug for collection in found]
+    for name in slugs:
+        if not name or slugs.count(name) > 1:
+            problem = f"two collections are named {name!r}" if name else "the name of a folder has no letter or digit"
+            raise DataError(f"{problem}; rename it")
     return found
 
 
@@ -96,20 +106,20 @@ def read_collection(folder: Path) -> Collection:
     if qrels is None:
         raise DataError(f"{str(folder)!r} has neither {' nor '.join(_QRELS)}")
     relevant: dict[str, set[str]] = {}
-    for number, line in enumerate(_lines(qrels), 1):
+    for number, line in _lines(qrels):
         cells = line.split("\t")
         try:
-            query, document, score = cells[0], cells[1], float(cells[2])
-            if len(cells) != 3:
+            query, document, score = cells
+            if not math.isfinite(float(score)):
                 raise ValueError
-        except (ValueError, IndexError):
-            if number == 1:  # the header
+        except ValueError:
+            if number == 1 and not (queries.keys() | documents.keys()) & set(cells):  # the header
                 continue
             raise DataError(f"line {number} of {qrels} is not a query, a document and a score") from None
         if query not in queries or document not in documents:
             unknown = f"the query {query!r}" if query not in queries else f"the document {document!r}"
             raise DataError(f"line {number} of {qrels} names {unknown}, which the collection has not")
-        if score > 0:
+        if float(score) > 0:
             relevant.setdefault(query, set()).add(document)
     if not relevant:
         raise DataError(f"{qrels} has no score above 0")
@@ -117,9 +127,11 @@ def read_collection(folder: Path) -> Collection:
     return Collection(folder.resolve().name, documents, asked, relevant, len(queries) - len(asked))
 
 
-def _lines(file: Path) -> list[str]:
+def _lines(file: Path) -> list[tuple[int, str]]:
+    """The lines that are not blank, with their numbers; of all characters a line feed alone ends one."""
     try:
-        return file.read_text(encoding="utf-8-sig").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
+        return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from error
 
@@ -127,10 +139,11 @@ def _lines(file: Path) -> list[str]:
 def _texts(file: Path) -> dict[str, str]:
     """Texts by id, a title before its text."""
     texts: dict[str, str] = {}
-    for number, line in enumerate(_lines(file), 1):
+    for number, line in _lines(file):
         try:
             row = json.loads(line)
-            name, text = str(row["_id"]), f"{row.get('title') or ''} {row['text']}".strip()
+            name, text = str(row["_id"]), " ".join((row.get("title") or "", row["text"])).strip()
+            (name + text).encode()  # half of a surrogate pair is a ValueError
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise DataError(f"line {number} of {file} is not JSON with _id and text") from None
         if name in texts:

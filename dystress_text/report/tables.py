@@ -62,7 +62,7 @@ def groups_of(runs: Sequence[TextRun | Evaluated]) -> list[Group]:
     for key in dict.fromkeys(key for run in runs for key in run.figures):
         names = list(dict.fromkeys(name for run in runs for name in run.figures.get(key, {})))
         suite, _, kind = key.partition("/")
-        if kind == "retrieval":
+        if key == "retrieval":
             found.append(Group(key, "Search x 100", tuple(names), names[0]))
         elif kind:
             names.sort(key=lambda name: TASKS[kind].index(name) if name in TASKS[kind] else len(TASKS[kind]))

@@ -39,7 +39,7 @@ class Evaluated:
 class TextRun(FinishedRun):
     """A finished run of text with its figures."""
 
-    # by group (``training``, or a suite and ``sts`` or ``transfer``, as in ``senteval/sts``), then by task
+    # by group (``training``, ``retrieval``, or suite and kind, as in ``senteval/sts``), then by task
     figures: Mapping[str, Row]
     variants: Sequence[str] = ()  # what the data were, if they were not the published ones
 
@@ -112,7 +112,7 @@ def _figures(files: Sequence[Path]) -> tuple[dict[str, Row], list[str]]:
                 figures.setdefault(f"{evaluation['suite']}/{kind}", {})[task] = figure_of(result)
             for name, found in evaluation.get("retrieval", {}).items():
                 row = {f"{name} {metric}": found[metric] for metric in METRICS}
-                figures.setdefault(f"{evaluation['suite']}/retrieval", {}).update(row)
+                figures.setdefault("retrieval", {}).update(row)
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{file} is not a file of an evaluation: {error!r}") from error
         if evaluation.get("data_variant"):

@@ -114,6 +114,7 @@ class TextRun(Run):
             "temperature": repr(objective.temperature),
             "temperature_parameters": objective.temperature.values(),
             "corpus": {**asdict(corpus.report), "dropped": len(read) - len(corpus)},
+            "collections": {found.name: found.about() for found in self.evaluation.collections},
             "versions": versions("sentence-transformers", "tokenizers"),
             **paper_row(PRESETS[settings.preset], settings, accelerator.num_processes, build_rule),
             **start.about,
@@ -129,6 +130,7 @@ class TextRun(Run):
         lines += [
             f"--{name}: not the published data but a variant: {found}" for name, found in variants.items() if found
         ]
+        lines += [collection.summary() for collection in self.evaluation.collections]
         lines.append(f"{type(task.objective).__name__} with {task.objective.temperature}")
         samples = "samples" if self.text.columns == 1 else f"rows of {corpus.columns} sentences"
         epochs = steps * self.settings.engine.gradient_accumulation_steps / (self.samples // batch_size)
