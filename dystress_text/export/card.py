@@ -16,6 +16,7 @@ from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
 from dystress_text.cli.command_line import one_line
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.pooling import AVERAGED, averages_layers
+from dystress_text.errors import UserError, reason_of
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.export.citation import CITATION
 from dystress_text.files.hub import hub_reachable
@@ -37,6 +38,7 @@ _SETTINGS = (  # that the recipe repeats where they are set
     "lora_target_modules", "max_seq_length", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type",
     "warmup_ratio", "weight_decay", "max_grad_norm", "seed", "preset",
 )  # fmt: skip
+_CROPS = ("crop_min", "crop_max", "crop_min_words", "crop_sentences")
 
 
 def write_card(
@@ -75,6 +77,14 @@ def write_card(
         citation=CITATION,
     )
     write_text(folder / CARD, re.sub(r"\n{3,}", "\n\n", str(text)).rstrip() + "\n")
+
+
+def read_card(file: Path) -> str:
+    """The text of a card."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except ValueError as error:
+        raise UserError(f"cannot read {file}: {reason_of(error)}") from error
 
 
 def describe_base(name_or_path: str) -> dict[str, Any]:
@@ -147,10 +157,12 @@ def _recipe(record: Mapping[str, Any], settings: Mapping[str, Any], data: str | 
     batch = settings.get("train_batch_size")
     if settings.get("per_device_train_batch_size") is not None:
         batch = f"{settings['per_device_train_batch_size']} a process"
+    views = None if settings.get("supervised") else settings.get("views")
     rows = {
         "base model": record.get("base_model", {}).get("name"),
         "data": data,
         "sentences": record.get("corpus", {}).get("sentences"),
+        "sample": "a document between blank lines" if settings.get("sample") == "document" else None,
         "SHA-256 of the data": record.get("corpus", {}).get("sha256"),
         **{name: record.get(name) for name in ("objective", "temperature")},
         "temperature as learned": _listed(record.get("learned_temperature", {})),
@@ -161,7 +173,8 @@ def _recipe(record: Mapping[str, Any], settings: Mapping[str, Any], data: str | 
         "dropout": settings.get("dropout") if settings.get("dropout") is not None else "the base model's",
         "batch": batch,
         "hard negative weight": settings.get("hard_negative_weight") or None,
-        **{name.replace("_", " "): settings.get(name) for name in _SETTINGS},
+        "views": {"crop": "two crops of a sample", "dropout": "a sample twice, with other dropout"}.get(views or ""),
+        **{name.replace("_", " "): settings.get(name) for name in (*(_CROPS if views == "crop" else ()), *_SETTINGS)},
         "parameters": _listed(record.get("parameters", {})),
         "steps": record.get("steps"),
         "step of this model": record.get("best_step"),

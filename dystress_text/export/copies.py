@@ -30,7 +30,7 @@ from dystress_text.encoders.loading import (
 from dystress_text.encoders.pooling import AVERAGED, FIRST, token_of
 from dystress_text.encoders.saving import write_config, write_tokenizer
 from dystress_text.errors import ParameterError, reason_of
-from dystress_text.export.card import CARD, HERE, write_card
+from dystress_text.export.card import CARD, HERE, read_card, write_card
 from dystress_text.export.results import carry_results
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import whole_folder, write_text
@@ -77,7 +77,7 @@ def export(model: Path, to: str, output: Path | None = None, at: str = HERE) -> 
             write(encoder, tokenizer, folder)
             card, own = folder / CARD, model / CARD
             if to == "native" and own.is_file():  # it may be edited
-                write_text(card, own.read_text(encoding="utf-8").replace(json.dumps(HERE), json.dumps(at)))
+                write_text(card, read_card(own).replace(json.dumps(HERE), json.dumps(at)))
             else:
                 write_card(folder, record, encoder, tokenizer.model_max_length, to, at)
                 if own.is_file():

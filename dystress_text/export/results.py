@@ -12,7 +12,8 @@ from huggingface_hub.repocard_data import eval_results_to_model_index
 
 from dystress_text.errors import UserError, reason_of
 from dystress_text.evaluation.catalogue import GROUPS, SUITES, Task, TransferTask, figure_of
-from dystress_text.export.card import CARD, plain_table
+from dystress_text.evaluation.retrieval import METRICS
+from dystress_text.export.card import CARD, plain_table, read_card
 from dystress_text.files.whole import write_text
 from dystress_text.training.run_folder import evaluation_file, read_json
 
@@ -29,12 +30,14 @@ def renew_results(folder: Path, suite: str) -> str | None:
     None where the card has nothing to do with this package, or the model was not evaluated as it is loaded.
     """
     file = folder / CARD
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    text = read_card(file) if file.is_file() else ""
     found = _results(folder, read_json(evaluation_file(folder, suite, "test"))["weights"])
     if "dystress" not in text or not found:
         return None
-    rows = [(result.dataset_name, f"{result.metric_value:.2f}") for result in found]
-    table = f"## Evaluation\n\nSpearman's correlation and accuracy x 100.\n\n{plain_table(('', ''), rows)}\n\n"
+    names = [r.dataset_name + f" {r.metric_name}" * (r.task_type == "Retrieval") for r in found]
+    rows = [(name, f"{result.metric_value:.2f}") for name, result in zip(names, found, strict=True)]
+    about = "Spearman's correlation, accuracy and measures of search x 100."
+    table = f"## Evaluation\n\n{about}\n\n{plain_table(('', ''), rows)}\n\n"
     try:
         head = dict(vars(RepoCard(text).data))
         models = head.get("model-index") or [{"name": folder.resolve().name, "results": []}]
@@ -53,10 +56,10 @@ def renew_results(folder: Path, suite: str) -> str | None:
 
 def carry_results(source: Path, file: Path) -> None:
     """Put the results on a model's card onto that of its copy."""
-    text = source.read_text(encoding="utf-8")
+    text = read_card(source)
     head, table = REGEX_YAML_BLOCK.search(text), _TABLE.search(text)
     index = _INDEX.search(f"{head[2]}\n") if head else None
-    write_text(file, _with(file.read_text(encoding="utf-8"), index[0] if index else "", table[0] if table else ""))
+    write_text(file, _with(read_card(file), index[0] if index else "", table[0] if table else ""))
 
 
 def _with(text: str, index: str, table: str) -> str:
@@ -70,14 +73,27 @@ def _with(text: str, index: str, table: str) -> str:
 def _results(folder: Path, weights: str) -> list[EvalResult]:
     """What the files of evaluations in a folder hold of the model with these weights, as it is loaded."""
     files = (evaluation_file(folder, suite, "test") for suite in SUITES)
-    return [
-        _result(about, group, task)
+    found = [
+        about
         for about in (read_json(file) for file in files if file.is_file())
         if (about.get("weights"), about.get("pooler_type"), about.get("dtype")) == (weights, None, "fp32")
+    ]
+    of_tasks = [
+        _result(about, group, task)
+        for about in found
         for group, tasks in SUITES[about["suite"]].items()
         for task in tasks
         if task.name in about["tasks"]
     ]
+    searched = {name: figures for about in found for name, figures in about.get("retrieval", {}).items()}
+    return of_tasks + [
+        EvalResult(
+            "Retrieval", "beir-layout", name, metric.lower().replace("@", "_at_"), figures[metric],
+            dataset_config=name, source_name=_SOURCE, source_url=_PAPER, metric_name=metric,
+        )
+        for name, figures in searched.items()
+        for metric in METRICS
+    ]  # fmt: skip
 
 
 def _result(about: dict[str, Any], group: str, task: Task) -> EvalResult:

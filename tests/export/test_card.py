@@ -54,11 +54,13 @@ def test_the_card_says_what_was_done_and_what_came_of_it(card):
     settings = {"do_mlm": True, "mlm_weight": 0.2, "lora_rank": 8, "metric_for_best_model": "sts_b_dev_spearman"}
     pairs = {"cosines": {"0.5": 0.1, "0.001": 0.531}}
     more = {"learned_temperature": learned, "head": head, "random_pairs": pairs, "parameters": {"all": 99}}
+    settings |= {"views": "crop", "sample": "document", "crop_min": 0.2, "crop_sentences": False}
     text = card(a_record(trained=trained, settings=settings, **more))
     for said in (
         "| temperature | ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7) |",
         "| temperature in the gradient | no |", "| learning rate | 3e-05 |", "| seed | 0 |",
         "| temperature as learned | tau_min 0.04 |", "| dense + tanh while training | yes |",
+        "| sample | a document between blank lines |", "| views | two crops of a sample |\n| crop min | 0.2 |",
         "| masked-language-model loss | weight 0.2 |", "| lora rank | 8 |", "| parameters | all 99 |",
         "|  | untrained, avg_top2 | untrained, avg | this model, avg |",
         "| sts_b_dev_spearman | 40.00 | 39.00 | 71.23 |",
@@ -70,6 +72,7 @@ def test_the_card_says_what_was_done_and_what_came_of_it(card):
         assert said in text
     assert "someone" not in text  # no path of the machine that trained
     assert "supervised" not in text
+    assert "crop" not in card(a_record(settings={"views": "dropout", "crop_min": 0.2}))
     assert not re.search("## (Recipe|Results|Which)", card({}))
 
 

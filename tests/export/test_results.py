@@ -71,7 +71,12 @@ def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path
     for after in (card, again):  # all else is there to the letter, in its order
         lines = iter(after.splitlines())
         assert all(line in lines for line in mine.replace(THEIRS, "").splitlines())
-    assert set(evaluated({"MiniSTS": 40.0}, suite="mini")[1]) == {"c", "MTEB STS12", "dystress-text MiniSTS"}
+    search = {"cisi": {"nDCG@10": 12.0, "MRR@10": 30.5, "recall@100": 40.0, "documents": 1460}}
+    card, found = evaluated({"MiniSTS": 40.0}, suite="mini", retrieval=search)
+    assert set(found) == {"c", "MTEB STS12", "dystress-text MiniSTS", "cisi"}
+    assert "| cisi nDCG@10 | 12.00 |\n| cisi MRR@10 | 30.50 |\n| cisi recall@100 | 40.00 |" in card
+    searched = [r for r in ModelCard(card).data.eval_results if r.task_type == "Retrieval"]
+    assert [r.metric_type for r in searched] == ["ndcg_at_10", "mrr_at_10", "recall_at_100"]
     other = evaluated({"MiniSTS": 41.0}, suite="mini", weights="others")
     assert set(other[1]) == {"c", "dystress-text MiniSTS"}  # STS12 was another model's
     for more in ({"dtype": "bf16"}, {"pooler_type": "cls"}):
@@ -89,6 +94,13 @@ def test_a_head_that_cannot_take_results_is_one_line(head, evaluated, tmp_path):
     with pytest.raises(UserError, match=r"README\.md: its head cannot take the results: [^\n]+\Z"):
         evaluated({"STS12": 50.0}, broken)
     assert (tmp_path / CARD).read_text() == broken
+
+
+def test_a_card_that_is_not_utf_8_is_one_line(evaluated, tmp_path):
+    (tmp_path / CARD).write_bytes("Modèle, by dystress\n".encode("latin-1"))
+    for work in (lambda: renew_results(tmp_path, "senteval"), lambda: carry_results(tmp_path / CARD, tmp_path / "b")):
+        with pytest.raises(UserError, match=r"cannot read .*README\.md: [^\n]+\Z"):
+            work()
 
 
 def test_a_card_of_another_program_and_one_without_a_head(evaluated):
