@@ -60,6 +60,7 @@ FAMILIES = {
         "rope_scaling": {"rope_type": "linear", "factor": 2.0},
         **BERT,
     },
+    "gpt2": {"max_position_embeddings": 40, **BERT},
     "distilbert": {"max_position_embeddings": 40, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 32},
     # ModernBERT has no dropout by default; training for two dropout views needs some
     "modernbert": {

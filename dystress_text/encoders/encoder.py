@@ -267,6 +267,7 @@ class SentenceEncoder(nn.Module):
         plain: Any = copy.deepcopy(self._adapted[0]).merge_and_unload() if self._adapted else self.transformer
         limited = copy.deepcopy(tokenizer)
         limited.model_max_length = length_limit(tokenizer, self.transformer)
+        limited.padding_side = "right"
         dense = self.head if self.keep_head else None
         with replaced_files(folder) as complete:
             write_model(complete, plain, limited, self.pooler_type, dense, self.normalize)
@@ -297,10 +298,10 @@ class TokenizedOnce:
         return [self._ids[sentence] for sentence in sentences]
 
     def padded(self, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Ids and mask of a batch, both (n, longest)."""
-        ids, side = self(sentences), self.tokenizer.padding_side
+        """Ids and mask of a batch, both (n, longest), padded on the right."""
+        ids = self(sentences)
         mask = [torch.ones_like(one) for one in ids]
-        return pad_sequence(ids, True, self.tokenizer.pad_token_id, side), pad_sequence(mask, True, 0, side)
+        return pad_sequence(ids, True, self.tokenizer.pad_token_id), pad_sequence(mask, True, 0)
 
 
 def by_sentences(sentences: Sequence[str], size: int) -> list[list[int]]:

@@ -86,6 +86,7 @@ def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrain
             renamed = {r"^mlp\.dense\.": "pooler.dense."}
             transformer, info = AutoModel.from_pretrained(name_or_path, key_mapping=renamed, **weights)
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, **source)
+        tokenizer.padding_side = "right"  # on the left it would move the positions of GPT-2 and its like
         if transformer.config.is_encoder_decoder:
             raise UserError(f"{name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed")
         check_weights(name_or_path, info)
@@ -107,6 +108,7 @@ def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
     with readable(name_or_path), torch.random.fork_rng(devices=[]):
         model = load_sentence_transformer(name_or_path, "cpu")
         found = _with_modules(found, model)
+        model.tokenizer.padding_side = "right"
         vectors = _with_own_head(found).encode(_TRIALS, found.tokenizer)
         expected = model.encode(_TRIALS, convert_to_tensor=True, show_progress_bar=False)
         if vectors.shape != expected.shape or not torch.allclose(vectors, expected, rtol=1e-4, atol=1e-5):
@@ -149,7 +151,7 @@ def build_encoder(
         encoder = SentenceEncoder(found.transformer, pooler_type, mlp_head, keep_head, found.normalize)
         with torch.random.fork_rng(devices=[]):
             encoder.encode(_TRIALS[:1], found.tokenizer)
-            if pooler_type in FIRST and _reads_forward(found):
+            if pooler_type in FIRST and reads_forward(found.transformer, found.tokenizer):
                 raise ParameterError(
                     "pooler_type", f"{pooler_type} is the first token, which in this decoder sees no other; take {LAST}"
                 )
@@ -263,13 +265,13 @@ def _give_padding(name_or_path: str, tokenizer: PreTrainedTokenizerBase) -> None
 
 
 @torch.no_grad()
-def _reads_forward(found: Pretrained) -> bool:
+def reads_forward(transformer: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether a token sees only those before it: the first one is then the same whatever follows."""
-    first, other = sorted(found.tokenizer.get_vocab().values())[-2:]
-    ids = torch.tensor([[first, first], [first, other]])
-    was_training = found.transformer.training
-    states = found.transformer.eval()(ids).last_hidden_state
-    found.transformer.train(was_training)
+    first, other = sorted(tokenizer.get_vocab().values())[-2:]
+    ids = torch.tensor([[first, first], [first, other]], device=transformer.device)
+    was_training = transformer.training
+    states = transformer.eval()(ids).last_hidden_state
+    transformer.train(was_training)
     return bool(torch.equal(states[0, 0], states[1, 0]) and not torch.equal(states[0, 1], states[1, 1]))
 
 

@@ -15,9 +15,9 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.loading import load_saved
+from dystress_text.encoders.loading import load_saved, reads_forward
 from dystress_text.encoders.masked_lm import TokenMasking
-from dystress_text.encoders.pooling import POOLERS
+from dystress_text.encoders.pooling import FIRST, POOLERS
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import suite_folder
 from dystress_text.evaluation.evaluators import build_evaluation, further_lines, sts_line, sts_metrics
@@ -130,6 +130,9 @@ class TextRun(Run):
         lines += [
             f"--{name}: not the published data but a variant: {found}" for name, found in variants.items() if found
         ]
+        if (text := self.settings.text).views == "crop":
+            kept = "whole sentences" if text.crop_sentences else "words"
+            lines.append(f"views: two crops of a sample, each {text.crop_min} to {text.crop_max} of it in {kept}")
         lines += [collection.summary() for collection in self.evaluation.collections]
         lines.append(f"{type(task.objective).__name__} with {task.objective.temperature}")
         samples = "samples" if self.text.columns == 1 else f"rows of {corpus.columns} sentences"
@@ -152,7 +155,9 @@ class TextRun(Run):
     def _measure_untrained(self, dev: StsPairs) -> dict[str, dict[str, float]]:
         """The figures of each pooler before training, the best one first."""
         model, tokenizer = self.task.model, self.task.tokenizer
-        vectors = model.encode_by_pooler(dev.sentences, tokenizer, POOLERS)  # (distinct sentences, dim) each
+        unfit = FIRST if reads_forward(model.transformer, tokenizer) else ()  # a decoder's first token sees no other
+        poolers = [name for name in POOLERS if name not in unfit]
+        vectors = model.encode_by_pooler(dev.sentences, tokenizer, poolers)  # (distinct sentences, dim) each
         if model.keep_head and self.record["head"]["starts"] != "new":  # a trained head is part of the model
             vectors[model.pooler_type] = model.encode(dev.sentences, tokenizer)
         self.record["similarities"] = {
@@ -160,7 +165,7 @@ class TextRun(Run):
             "positive_above": dev.positive_above,
             "before": similarity_histograms(dev, vectors[model.pooler_type]),
         }
-        results = {name: sts_metrics(dev, vectors[name]) for name in POOLERS}
+        results = {name: sts_metrics(dev, vectors[name]) for name in poolers}
         return dict(sorted(results.items(), key=lambda result: -result[1].get(dev.metric("spearman"), -math.inf)))
 
     def finish(self, samples_per_second: float, output: Path) -> None:

@@ -1,5 +1,7 @@
 """Poolers, dropout views, the head, and loading; what cannot be loaded ends in one line."""
 
+import json
+
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
@@ -7,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import BertModel
 
 from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_limit
-from dystress_text.encoders.loading import load_encoder
+from dystress_text.encoders.loading import load_encoder, load_saved
 from dystress_text.encoders.pooling import POOLERS, pool
 from dystress_text.errors import ParameterError, UserError
 
@@ -111,17 +113,23 @@ def test_dropout_by_option(family, tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_the_last_token_of_a_decoder_does_not_depend_on_padding(side, tmp_path, tokenizer):
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_the_last_token_of_a_decoder_does_not_depend_on_padding(family, side, tmp_path):
     tokenizer = build_tokenizer()
     tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = side
-    encoder = SentenceEncoder(build_transformer("llama"), "last")
+    encoder = SentenceEncoder(build_transformer(family), "last")
     sentences = make_sentences(9)
     alone = torch.cat([encoder.encode([sentence], tokenizer) for sentence in sentences])
     torch.testing.assert_close(encoder.encode(sentences, tokenizer, batch_size=9), alone, rtol=0, atol=1e-6)
     encoder.save(tmp_path, tokenizer)
     model = SentenceTransformer(str(tmp_path), device="cpu")
-    assert model.tokenizer.padding_side == side
     torch.testing.assert_close(torch.tensor(model.encode(sentences)), alone, rtol=0, atol=1e-6)
+    model.tokenizer.padding_side = model.tokenizer.init_kwargs["padding_side"] = side
+    model.tokenizer.save_pretrained(tmp_path)  # by another program
+    encoder, tokenizer = load_saved(tmp_path)
+    encoder.save(tmp_path, tokenizer)
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["padding_side"] == "right"
+    torch.testing.assert_close(encoder.encode(sentences, tokenizer), alone, rtol=0, atol=1e-6)
 
 
 def test_a_decoder_needs_its_last_token_and_a_padding_token(tmp_path):
