@@ -35,6 +35,7 @@ class CorpusReport:
         duplicates: kept, equal to an earlier sentence.
         truncated: kept, but cut to the training length in tokens.
         short: kept, but too short to be cropped, and so used whole.
+        documents: whether a line is a document between blank lines.
     """
 
     sha256: str = ""
@@ -47,6 +48,7 @@ class CorpusReport:
     duplicates: int = 0
     truncated: int = 0
     short: int = 0
+    documents: bool = False
 
     def summary(self) -> str:
         """One line for the user: the number of lines of each kind, and what was done with them."""
@@ -60,7 +62,8 @@ class CorpusReport:
             "shorter than two crops (used whole)": self.short,
         }
         notes = ", ".join(f"{count:,} {text}" for text, count in findings.items() if count)
-        return f"{self.sentences:,} sentences in {self.lines:,} lines" + (f"; {notes}" if notes else "")
+        kept = "documents" if self.documents else f"sentences in {self.lines:,} lines"
+        return f"{self.sentences:,} {kept}" + (f"; {notes}" if notes else "")
 
 
 def read_sentences(
@@ -102,11 +105,12 @@ def read_sentences(
 def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
     """The documents of a stream, each a line: what stands between blank lines. A long one is several.
 
-    Ends where a line would make it longer than 65,536 bytes.
+    Ends where a line would make it longer than 65,536 bytes; a longer line stays alone, and is too long as a document.
     """
     document = b""
     for line in _bounded(stream):
-        line = line.strip()
+        if len(line.removesuffix(b"\n")) <= MAX_LINE_BYTES:  # of another one this is only the beginning
+            line = line.strip()
         if document and (not line or len(document) + len(line) >= MAX_LINE_BYTES):
             yield document
             document = b""

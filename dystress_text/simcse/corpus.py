@@ -12,7 +12,7 @@ import warnings
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +31,9 @@ from dystress_text.files.whole import sha256_of, whole_folder
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.texts import TrainingText
 
-FORMAT = 7  # version of the cache; raise it with the layout of the files or the reading of a text
+FORMAT = 8  # version of the cache; raise it with the layout of the files or the reading of a text
 TOKENS, OFFSETS, REPORT = "tokens.bin", "offsets.npy", "report.json"
-CHUNK = 20_000  # samples read at a time
+CHUNK, CHUNK_CHARACTERS = 20_000, 4_000_000  # samples read at a time, and where fewer are so long
 
 
 @dataclass(eq=False)
@@ -149,14 +149,12 @@ def load_corpus(
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.enable_truncation(max_seq_length)
     backend.no_padding()
-    report = CorpusReport(sha256=text.checksum())
+    report = CorpusReport(sha256=text.checksum(), documents=getattr(text, "documents", False))
     identity = f"{report.sha256}, tokenizer {_hash(backend.to_str())}"
     most = None if max_samples is None else max_samples * text.columns
     read = _tokens(backend, report) if crops is None else _bytes(crops, report)
     width = "B" if crops is not None else "H" if len(tokenizer) <= 2**16 else "I"
-    key = (
-        f"{FORMAT} {most} {identity} {getattr(text, 'documents', False)} {crops and (crops.min_words, crops.sentences)}"
-    )
+    key = f"{FORMAT} {most} {identity} {report.documents} {crops and (crops.min_words, crops.sentences)}"
     folder = Path(cache_dir or cache_root()) / "corpus" / _hash(key)
 
     def opened() -> TokenizedCorpus:
@@ -217,9 +215,9 @@ def _bytes(crops: Crops, report: CorpusReport) -> Read:
 
 def _write(sentences: Iterable[str], read: Read, width: str, folder: Path, report: CorpusReport) -> None:
     """Write the files of the cache; ``width`` is the type of ``array`` of what is read."""
-    offsets, remaining = array("q", [0]), iter(sentences)
+    offsets = array("q", [0])
     with (folder / TOKENS).open("wb") as sink:
-        while chunk := list(islice(remaining, CHUNK)):
+        for chunk in _chunks(sentences):
             for row in read(chunk):
                 sink.write(array(width, row))
                 offsets.append(offsets[-1] + len(row))
@@ -227,6 +225,18 @@ def _write(sentences: Iterable[str], read: Read, width: str, folder: Path, repor
     checksums = {name: sha256_of(folder / name) for name in (TOKENS, OFFSETS)}
     stored = {"dtype": np.dtype(width).name, "checksums": checksums, "report": asdict(report)}
     (folder / REPORT).write_text(json.dumps(stored, indent=1))
+
+
+def _chunks(samples: Iterable[str]) -> Iterator[list[str]]:
+    chunk, size = list[str](), 0
+    for sample in samples:
+        chunk.append(sample)
+        size += len(sample)
+        if len(chunk) == CHUNK or size >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 def _open_cached(folder: Path, identity: str, columns: int) -> TokenizedCorpus:

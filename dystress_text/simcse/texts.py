@@ -139,7 +139,7 @@ def training_text(text: TextSettings) -> TrainingText:
     if not Path(name).is_file():  # said before a model is loaded
         problem = "is a folder; name a file in it" if Path(name).is_dir() else "is no file"
         raise ParameterError("train_file", f"{name!r} {problem}")
-    with open_text(Path(name)) as stream, suppress(OSError, *UNPACK_ERRORS):  # which are said when it is read
+    with suppress(OSError, *UNPACK_ERRORS), open_text(Path(name)) as stream:  # which are said when it is read
         tabs = {line.count(b"\t") for line in islice(stream, 100)}
         if len(tabs) == 1 and tabs != {0}:
             raise ParameterError("train_file", f"{name!r} is a table, with {tabs.pop()} tabs a line: name it .tsv")

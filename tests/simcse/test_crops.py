@@ -115,10 +115,16 @@ def test_the_views_of_the_loss_are_the_crops(tmp_path, tokenizer):
 def test_a_document_is_what_stands_between_blank_lines(tmp_path, tokenizer):
     file = tmp_path / "text.txt"
     file.write_text("\n\none two\nthree\n \n\nfour five\r\n" + "a lot of words\n" * 5000 + "\n\nsix")
-    documents = list(TextFile(file, documents=True).sentences(CorpusReport(), None))
+    report = CorpusReport(documents=True)
+    documents = list(TextFile(file, documents=True).sentences(report, None))
     assert (documents[0], documents[-1]) == ("one two three", "six")
     assert " ".join(documents[1:-1]) == "four five" + " a lot of words" * 5000  # a long one is several
-    assert len(documents) == 4
+    assert (len(documents), report.summary()) == (4, "4 documents")
+    file.write_text(
+        "one\n" + "x" * 65_536 + "\n" + "y" * 65_536 + " z\nthree\n"
+    )  # the last byte that is read is a blank
+    documents = list(TextFile(file, documents=True).sentences(report := CorpusReport(documents=True), None))
+    assert (documents, report.over_long) == (["one", "x" * 65_536, "three"], 1)
     with pytest.raises(UserError, match="sample: a cell of a table"):
         training_text(parse(["--train_file", "x.csv", "--sample", "document"]).text)
 
@@ -140,10 +146,12 @@ def test_text_that_cannot_be_cropped_is_refused(tmp_path, tokenizer):
         load_corpus(TextFile(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=0))
 
 
-def test_a_table_with_another_name_is_told(tmp_path):
+def test_a_table_with_another_name_is_told(tmp_path, monkeypatch):
     file = tmp_path / "pairs.txt"
     file.write_text("id\tone\ttwo\n" + "1\tthe cat\tthe dog\n" * 20)
     with pytest.raises(UserError, match=r"train_file: .*pairs.txt' is a table, with 2 tabs a line: name it .tsv"):
         training_text(parse(["--train_file", str(file)]).text)
     file.write_text(file.read_text() + "no tab\n")
     assert training_text(parse(["--train_file", str(file)]).text) == TextFile(file)
+    monkeypatch.setattr("dystress_text.simcse.texts.open_text", lambda path: (path / "no").open())
+    assert training_text(parse(["--train_file", str(file)]).text) == TextFile(file)  # this is said when it is read
