@@ -197,14 +197,8 @@ class SentenceEncoder(nn.Module):
     ) -> Tensor:
         """Vectors of sentences for evaluation, (n, dim) in fp32 on the CPU.
 
-        They are computed without dropout, with a kept head, and cut at the encoder's length limit.
-
-        Args:
-            sentences: any number of them; they are encoded in the order of their length.
-            tokenizer: of the encoder.
-            batch_size: sentences at a time.
-            progress: show a progress bar.
-            dtype: of the forward pass; any other than fp32 uses autocast.
+        They are computed without dropout, with a kept head, and cut at the encoder's length limit, ``batch_size``
+        sentences at a time in the order of their length. Any other ``dtype`` than fp32 uses autocast.
         """
         tokenized = TokenizedOnce(tokenizer, length_limit(tokenizer, self.transformer))
         batches = progress_bar(by_sentences(sentences, batch_size), progress, desc="encoding", unit=" batches")
@@ -276,12 +270,7 @@ class SentenceEncoder(nn.Module):
 
 
 class TokenizedOnce:
-    """A tokenizer that keeps the ids of each sentence, as every evaluation of a run asks for the same ones.
-
-    Args:
-        tokenizer: of the encoder.
-        limit: the most tokens of a sentence.
-    """
+    """A tokenizer that keeps the ids of each sentence, at most ``limit``: evaluations ask for the same ones again."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, limit: int) -> None:
         self.tokenizer = tokenizer

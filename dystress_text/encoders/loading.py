@@ -131,13 +131,9 @@ def load_saved(folder: Path) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
 def load_encoder(
     name_or_path: str, pooler_type: str = "cls", mlp_head: bool | None = None, dropout: float | None = None
 ) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
-    """An encoder alone, in fp32, and its tokenizer, from a folder or from the hub.
+    """An encoder alone, in fp32, and its tokenizer, from a folder or from the hub; see :class:`SentenceEncoder`.
 
-    Args:
-        name_or_path: folder or hub name.
-        pooler_type: one of :data:`POOLERS`.
-        mlp_head: see :class:`SentenceEncoder`.
-        dropout: a rate for every dropout of the encoder, in place of its configuration's.
+    ``dropout`` is a rate for every dropout, in place of the configuration's.
     """
     found = load_pretrained(name_or_path, dropout)
     return build_encoder(found, pooler_type, mlp_head), found.tokenizer
@@ -211,9 +207,7 @@ def check_loaded(name: str, transformer: nn.Module | None) -> None:
 def check_weights(name: str, info: Mapping[str, Any]) -> None:
     """Refuse an encoder some of whose weights its files lack; a pooler's may be missing, since pooling needs none.
 
-    Args:
-        name: folder or hub name.
-        info: what ``from_pretrained`` tells with ``output_loading_info``.
+    ``info`` is what ``from_pretrained`` tells with ``output_loading_info``.
     """
     missing = info["missing_keys"]
     if own := sorted(key for key in missing if not key.startswith("pooler.")):

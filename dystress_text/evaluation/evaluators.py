@@ -160,7 +160,7 @@ class Evaluation:
     def digest(self) -> str:
         """A checksum of what is the user's own, which decides with the settings which model is the best."""
         pairs = [(pairs.slug, pairs.first, pairs.second, pairs.scores.tolist()) for pairs in self.pairs]
-        return hashlib.sha256(repr([*pairs, *(one.digest() for one in self.collections)]).encode()).hexdigest()
+        return hashlib.sha256(repr([*pairs, *(one.about()["sha256"] for one in self.collections)]).encode()).hexdigest()
 
 
 Evaluator = StsEvaluator | TransferEvaluator | RetrievalEvaluator
@@ -169,13 +169,7 @@ Evaluator = StsEvaluator | TransferEvaluator | RetrievalEvaluator
 def build_evaluation(
     settings: EvaluationSettings, data_dir: str | Path | None = None, tsv_quoting: bool | None = None
 ) -> Evaluation:
-    """The evaluators that the settings name: sets, then files, then transfer tasks.
-
-    Args:
-        settings: sets, files and tasks to evaluate on.
-        data_dir: where prepared data lie; None for the usual place.
-        tsv_quoting: of files; see :func:`load_table`.
-    """
+    """The evaluators that the settings name: sets, files, transfer tasks, search; ``tsv_quoting`` is of files."""
     sets = [eval_pairs(name, data_dir) for name in dict.fromkeys(settings.eval_set) if name != "none"]
     sets += [
         read_scored_pairs(file, settings.eval_columns, settings.eval_score_range, tsv_quoting)
@@ -196,12 +190,7 @@ def build_evaluation(
 
 
 def transfer_evaluator(names: Sequence[str], data_dir: str | Path | None = None) -> TransferEvaluator:
-    """The evaluator for some transfer tasks, with their texts read.
-
-    Args:
-        names: of tasks, those of the small sets included, or ``all`` for SentEval's seven.
-        data_dir: where prepared data lie; None for the usual place.
-    """
+    """The evaluator for the named transfer tasks, or ``all`` of SentEval's seven, with their texts read."""
     tasks = [(task, suite) for suite, groups in SUITES.items() for task in groups["transfer"]]
     known = {task.name: (task, suite) for task, suite in tasks if isinstance(task, TransferTask)}
     chosen = []

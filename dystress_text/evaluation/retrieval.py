@@ -21,10 +21,7 @@ from torch import Tensor
 from dystress_text.errors import DataError
 from dystress_text.evaluation.sts import Embed
 
-METRICS = {  # each with sentence-transformers' name, its k, and the argument that takes it
-    "nDCG@10": ("ndcg@k", 10, "ndcg_at_k"), "MRR@10": ("mrr@k", 10, "mrr_at_k"),
-    "recall@100": ("recall@k", 100, "precision_recall_at_k"),
-}  # fmt: skip
+METRICS = {"nDCG@10": ("ndcg", 10), "MRR@10": ("mrr", 10), "recall@100": ("precision_recall", 100)}
 _QRELS = ("qrels.tsv", "qrels/test.tsv")
 
 
@@ -57,14 +54,11 @@ class Collection:
         return re.sub(r"\W+", "_", self.name.lower()).strip("_")
 
     def about(self) -> dict[str, int | str]:
-        """The numbers of documents, queries and queries left out, and a checksum, for records."""
-        sizes = {"documents": len(self.documents), "queries": len(self.queries), "left_out": self.left_out}
-        return {**sizes, "sha256": self.digest()}
-
-    def digest(self) -> str:
-        """A checksum of its content."""
+        """The numbers of documents, queries and queries left out, and a checksum of the content, for records."""
         relevant = {query: sorted(found) for query, found in self.relevant.items()}
-        return hashlib.sha256(json.dumps([self.documents, self.queries, relevant]).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps([self.documents, self.queries, relevant]).encode()).hexdigest()
+        sizes = {"documents": len(self.documents), "queries": len(self.queries), "left_out": self.left_out}
+        return {**sizes, "sha256": digest}
 
     def scores(self, embed: Embed) -> dict[str, float]:
         """The :data:`METRICS` x 100, means over the queries, of documents ranked by cosine similarity."""
@@ -77,13 +71,13 @@ class Collection:
             def embed_inputs(self, model: Any, sentences: Sequence[str], **_: Any) -> Tensor:
                 return embed(sentences)
 
-        ks = {argument: [k] for _, k, argument in METRICS.values()}
+        ks = {f"{argument}_at_k": [k] for argument, k in METRICS.values()}
         evaluator = Evaluator(
             dict(self.queries), dict(self.documents), dict(self.relevant), accuracy_at_k=[1], map_at_k=[1],
             score_functions={"cosine": cos_sim}, **ks,
         )  # fmt: skip
         found = evaluator.compute_all_metrics(None)["cosine"]
-        return {name: 100 * float(found[key][k]) for name, (key, k, _) in METRICS.items()}
+        return {name: 100 * float(found[f"{name.split('@')[0].lower()}@k"][k]) for name, (_, k) in METRICS.items()}
 
 
 def read_collections(folders: Sequence[str | Path]) -> list[Collection]:

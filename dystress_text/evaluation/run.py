@@ -129,15 +129,7 @@ def retrieval_table(found: Sequence[Results], names: Sequence[str]) -> str:
 def evaluate_task(
     task: Task, folder: Path, embed: Embed, mode: str = "test", engine: str = "batched"
 ) -> dict[str, Any]:
-    """Evaluate on a task of either kind; returns its entry in the result file.
-
-    Args:
-        task: from :mod:`dystress_text.evaluation.catalogue`.
-        folder: SentEval's ``downstream`` folder.
-        embed: sentences to vectors (n, dim).
-        mode: see :class:`SentEvalSettings`, as for ``engine``.
-        engine: ``batched`` or ``original``.
-    """
+    """Evaluate on a task of either kind in SentEval's ``downstream`` folder; returns its entry in the result file."""
     start = time.perf_counter()
     if engine == "original":
         found: dict[str, Any] = {"figure": run_original(task, folder, embed, mode)}
@@ -152,12 +144,7 @@ def evaluate_task(
 def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
     """Evaluate models: print the tables, and replace the entries of each in its result file task by task.
 
-    Args:
-        settings: the program's options.
-        published: rows of published tables, for ``compare``.
-
-    Returns:
-        Whether every chosen task gave a result, for every model.
+    Returns whether every chosen task gave a result, for every model. ``published`` are the rows for ``compare``.
     """
     chosen = choose(settings.suite, settings.tasks or [])
     folder = suite_folder(settings.suite, settings.data_dir)

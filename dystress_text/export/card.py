@@ -38,7 +38,6 @@ _SETTINGS = (  # that the recipe repeats where they are set
     "lora_target_modules", "max_seq_length", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type",
     "warmup_ratio", "weight_decay", "max_grad_norm", "seed", "preset",
 )  # fmt: skip
-_CROPS = ("crop_min", "crop_max", "crop_min_words", "crop_sentences")
 
 
 def write_card(
@@ -174,7 +173,8 @@ def _recipe(record: Mapping[str, Any], settings: Mapping[str, Any], data: str | 
         "batch": batch,
         "hard negative weight": settings.get("hard_negative_weight") or None,
         "views": {"crop": "two crops of a sample", "dropout": "a sample twice, with other dropout"}.get(views or ""),
-        **{name.replace("_", " "): settings.get(name) for name in (*(_CROPS if views == "crop" else ()), *_SETTINGS)},
+        **{name.replace("_", " "): v for name, v in settings.items() if name.startswith("crop_") and views == "crop"},
+        **{name.replace("_", " "): settings.get(name) for name in _SETTINGS},
         "parameters": _listed(record.get("parameters", {})),
         "steps": record.get("steps"),
         "step of this model": record.get("best_step"),

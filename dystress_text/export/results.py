@@ -34,10 +34,8 @@ def renew_results(folder: Path, suite: str) -> str | None:
     found = _results(folder, read_json(evaluation_file(folder, suite, "test"))["weights"])
     if "dystress" not in text or not found:
         return None
-    names = [r.dataset_name + f" {r.metric_name}" * (r.task_type == "Retrieval") for r in found]
-    rows = [(name, f"{result.metric_value:.2f}") for name, result in zip(names, found, strict=True)]
-    about = "Spearman's correlation, accuracy and measures of search x 100."
-    table = f"## Evaluation\n\n{about}\n\n{plain_table(('', ''), rows)}\n\n"
+    rows = [(result.dataset_name, result.metric_name, f"{result.metric_value:.2f}") for result in found]
+    table = f"## Evaluation\n\n{plain_table(('', '', ''), rows)}\n\n"
     try:
         head = dict(vars(RepoCard(text).data))
         models = head.get("model-index") or [{"name": folder.resolve().name, "results": []}]
@@ -89,7 +87,7 @@ def _results(folder: Path, weights: str) -> list[EvalResult]:
     return of_tasks + [
         EvalResult(
             "Retrieval", "beir-layout", name, metric.lower().replace("@", "_at_"), figures[metric],
-            dataset_config=name, source_name=_SOURCE, source_url=_PAPER, metric_name=metric,
+            dataset_config=name, source_name=_SOURCE, source_url=_PAPER, metric_name=f"{metric} x 100",
         )
         for name, figures in searched.items()
         for metric in METRICS

@@ -33,7 +33,7 @@ from dystress_text.simcse.texts import TrainingText
 
 FORMAT = 8  # version of the cache; raise it with the layout of the files or the reading of a text
 TOKENS, OFFSETS, REPORT = "tokens.bin", "offsets.npy", "report.json"
-CHUNK, CHUNK_CHARACTERS = 20_000, 4_000_000  # samples read at a time, and where fewer are so long
+CHUNK = 4_000_000  # characters read at a time, where a sample has 200 more than it has
 
 
 @dataclass(eq=False)
@@ -215,9 +215,9 @@ def _bytes(crops: Crops, report: CorpusReport) -> Read:
 
 def _write(sentences: Iterable[str], read: Read, width: str, folder: Path, report: CorpusReport) -> None:
     """Write the files of the cache; ``width`` is the type of ``array`` of what is read."""
-    offsets = array("q", [0])
+    offsets, remaining = array("q", [0]), iter(sentences)
     with (folder / TOKENS).open("wb") as sink:
-        for chunk in _chunks(sentences):
+        while chunk := list(_chunk(remaining)):
             for row in read(chunk):
                 sink.write(array(width, row))
                 offsets.append(offsets[-1] + len(row))
@@ -227,16 +227,12 @@ def _write(sentences: Iterable[str], read: Read, width: str, folder: Path, repor
     (folder / REPORT).write_text(json.dumps(stored, indent=1))
 
 
-def _chunks(samples: Iterable[str]) -> Iterator[list[str]]:
-    chunk, size = list[str](), 0
+def _chunk(samples: Iterator[str]) -> Iterator[str]:
+    size = 0
     for sample in samples:
-        chunk.append(sample)
-        size += len(sample)
-        if len(chunk) == CHUNK or size >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+        yield sample
+        if (size := size + 200 + len(sample)) >= CHUNK:
+            break
 
 
 def _open_cached(folder: Path, identity: str, columns: int) -> TokenizedCorpus:

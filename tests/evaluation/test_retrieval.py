@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_sentences, reset_accelerator
+from conftest import make_sentences
 from sklearn.metrics import ndcg_score
 
 from dystress_text.errors import DataError, UserError
@@ -62,14 +62,11 @@ def test_figures_are_those_of_scikit_learn_and_of_loops(tmp_path):
 
 @pytest.mark.parametrize(("file", "content", "message"), [
     ("corpus.jsonl", '{"_id": "d1"}\n', "line 1 of .*corpus.jsonl is not JSON with _id and text"),
-    ("corpus.jsonl", '{"_id": "d1", "text": null}\n', "line 1 of .*corpus.jsonl is not JSON with _id and text"),
-    ("corpus.jsonl", '\n{"_id": "d1", "title": 7, "text": "a"}\n', "line 2 of .*corpus.jsonl is not JSON with _id"),
+    ("corpus.jsonl", '\n{"_id": "d1", "title": "a", "text": null}\n', "line 2 of .*corpus.jsonl is not JSON with _id"),
     ("corpus.jsonl", '{"_id": "d1", "text": "\\ud800"}\n', "line 1 of .*corpus.jsonl is not JSON with _id and text"),
     ("queries.jsonl", "[\n", "line 1 of .*queries.jsonl is not JSON"),
     ("queries.jsonl", '{"_id": 1, "text": "a"}\n{"_id": "1", "text": "b"}\n', "line 2 of .* repeats the _id '1'"),
-    ("qrels/test.tsv", "q0\td1\t1\nq0 d2 1\n", "line 2 of .* is not a query, a document and a score"),
-    ("qrels/test.tsv", "q0\td1\tx\n", "line 1 of .* is not a query, a document and a score"),
-    ("qrels/test.tsv", "q0\td1\tnan\n", "line 1 of .* is not a query, a document and a score"),
+    ("qrels/test.tsv", "q0\td1\t1\nq0\td2\tnan\n", "line 2 of .* is not a query, a document and a score"),
     ("qrels/test.tsv", "q0\t0\td2\t1\n" * 2, "line 1 of .* is not a query, a document and a score"),
     ("qrels/test.tsv", "q0\td999\t1\n", "line 1 of .* names the document 'd999', which the collection has not"),
     ("qrels/test.tsv", "q99\td1\t1\n", "names the query 'q99'"),
@@ -129,14 +126,9 @@ def test_a_run_on_crops_says_what_it_reads_and_goes_on_to_the_same_bits(flags, t
     folder, model = make_collection(tmp_path / "made"), tmp_path / "out" / "model.safetensors"
     more = ["--views=crop", "--crop_min_words=1", "--eval_set=none", f"--eval_retrieval={folder}", "--save_steps=4"]
     assert train([*flags, *more]) == 0
-    printed = capsys.readouterr().out
-    assert all(
-        said in printed for said in (read_collection(folder).summary(), "views: two crops of a sample, each 0.2")
-    )
-    record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert record["collections"] == {"made": read_collection(folder).about()}
+    assert f"0.2 to 0.6 of it in words\n{read_collection(folder).summary()}\n" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["collections"]["made"]["left_out"] == 1
     before = model.read_bytes()
-    reset_accelerator()
     assert train([*flags, *more, "--resume_from_checkpoint"]) == 0
     assert "going on after step 4" in capsys.readouterr().out
     assert model.read_bytes() == before

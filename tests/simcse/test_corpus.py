@@ -54,7 +54,7 @@ def test_any_bytes_are_accounted_for(lines):
 
 
 def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr("dystress_text.simcse.corpus.CHUNK_CHARACTERS", 500)  # several chunks
+    monkeypatch.setattr("dystress_text.simcse.corpus.CHUNK", 5000)  # several chunks
     packed = tmp_path / "text.gz"
     packed.write_bytes(gzip.compress(text_file.read_bytes()))
     corpus = load(packed, tokenizer, tmp_path)

@@ -115,14 +115,11 @@ def test_the_views_of_the_loss_are_the_crops(tmp_path, tokenizer):
 def test_a_document_is_what_stands_between_blank_lines(tmp_path, tokenizer):
     file = tmp_path / "text.txt"
     file.write_text("\n\none two\nthree\n \n\nfour five\r\n" + "a lot of words\n" * 5000 + "\n\nsix")
-    report = CorpusReport(documents=True)
-    documents = list(TextFile(file, documents=True).sentences(report, None))
+    documents = list(TextFile(file, documents=True).sentences(report := CorpusReport(documents=True), None))
     assert (documents[0], documents[-1]) == ("one two three", "six")
     assert " ".join(documents[1:-1]) == "four five" + " a lot of words" * 5000  # a long one is several
     assert (len(documents), report.summary()) == (4, "4 documents")
-    file.write_text(
-        "one\n" + "x" * 65_536 + "\n" + "y" * 65_536 + " z\nthree\n"
-    )  # the last byte that is read is a blank
+    file.write_text("one\n" + "x" * 65_536 + "\n" + "y" * 65_536 + " z\nthree\n")  # a blank is the last byte read
     documents = list(TextFile(file, documents=True).sentences(report := CorpusReport(documents=True), None))
     assert (documents, report.over_long) == (["one", "x" * 65_536, "three"], 1)
     with pytest.raises(UserError, match="sample: a cell of a table"):
