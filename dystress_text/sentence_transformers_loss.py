@@ -89,8 +89,8 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         sizes = {"mini_batch_size": mini_batch_size, "mini_batch_num_tokens": mini_batch_num_tokens}
         given = {name: size for name, size in sizes.items() if size is not None}
         for name, size in given.items():
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1, got {size}")
+            if type(size) is not int or size < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
             if has_static_embedding_input(model):
                 raise ValueError(f"{name}: the inputs of a StaticEmbedding do not divide; leave it out")
         self.uses_gradient_cache = bool(given)

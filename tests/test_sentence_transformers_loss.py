@@ -255,8 +255,8 @@ def test_a_lone_pair_counts_as_nothing(tiny_bert):
     [({"temperature": 0.05, "objective": core.NTXentLoss(0.1)}, "either temperature or objective"),
      ({"objective": core.QueueInfoNCELoss(0.1, 8, 16)}, "momentum encoder"),
      ({"objective": core.InfoNCELoss(0.1, gather=core.ProcessGather(0, 2))}, "gather_across_devices=True"),
-     ({"mini_batch_size": 0}, "mini_batch_size must be at least 1, got 0"),
-     ({"mini_batch_num_tokens": -1}, "mini_batch_num_tokens must be at least 1, got -1")],
+     ({"mini_batch_size": 2.5}, "mini_batch_size must be a whole number of at least 1, got 2.5"),
+     ({"mini_batch_num_tokens": -1}, "mini_batch_num_tokens must be a whole number of at least 1, got -1")],
 )  # fmt: skip
 def test_arguments_that_do_not_fit_are_refused(tiny_bert, options, words):
     with pytest.raises(ValueError, match=words):

@@ -175,10 +175,14 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
 
     local = Path(name_or_path).is_dir() or not hub_reachable()
     with readable(name_or_path):
-        return SentenceTransformer(
-            name_or_path, device=device, local_files_only=local, trust_remote_code=False,
-            model_kwargs={"dtype": torch.float32},
-        )  # fmt: skip
+        try:
+            return SentenceTransformer(
+                name_or_path, device=device, local_files_only=local, trust_remote_code=False,
+                model_kwargs={"dtype": torch.float32},
+            )  # fmt: skip
+        except (TypeError, LookupError, ValueError) as error:  # which name no file
+            files = f"{MODULES} or the config.json of a module is missing or damaged"
+            raise UserError(f"cannot load {name_or_path!r}: {files} ({reason_of(error)})") from error
 
 
 @contextmanager

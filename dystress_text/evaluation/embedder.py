@@ -70,12 +70,7 @@ def load_model(
 ) -> tuple[Embed, dict[str, Any]]:
     """Load an encoder, as a function from sentences to vectors and a description for the record.
 
-    Args:
-        model: folder or hub name of a sentence-transformers model, or with ``pooler_type`` of any encoder.
-        pooler_type: a choice of ``SentEvalSettings``.
-        dtype: ``fp32`` or ``bf16``.
-        batch_size: sentences at a time.
-        progress: show a progress bar.
+    Without a ``pooler_type`` it is a sentence-transformers model; it and ``dtype`` are choices of ``SentEvalSettings``.
     """
     device = device_alone().type
     forward = DTYPES[dtype], batch_size, progress, device
