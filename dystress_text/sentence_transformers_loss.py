@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.losses.gradcache import CachedLossMixin, has_static_embedding_input
-from sentence_transformers.base.losses.merged_forward import embed_columns
-from sentence_transformers.util import get_rank, get_world_size
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -20,6 +18,27 @@ from dystress_text.core.other_losses import QueueInfoNCELoss
 from dystress_text.core.registry import Temperature
 from dystress_text.core.temperature import ConstantTemperature, ShiftedCosineTemperature
 from dystress_text.export.citation import CITATION
+
+try:
+    from sentence_transformers.base.losses.merged_forward import embed_columns
+except ImportError:  # before 6.0
+
+    def embed_columns(model: Any, columns: Iterable[dict[str, Tensor]]) -> list[Tensor]:
+        return [model(features)["sentence_embedding"] for features in columns]
+
+
+try:
+    from sentence_transformers.base.losses.gradcache import CachedLossMixin, has_static_embedding_input
+except ImportError:  # before 5.7: what one of their losses has
+    from sentence_transformers import losses, models
+
+    class CachedLossMixin:  # type: ignore[no-redef]
+        def start_cache(self) -> None:
+            theirs = losses.CachedMultipleNegativesRankingLoss  # MatryoshkaLoss asks for it
+            self.__class__ = type("DySTreSSLoss", (type(self), theirs), {"forward_cached": theirs.forward})
+
+    def has_static_embedding_input(model: Any) -> bool:
+        return isinstance(model[0], models.StaticEmbedding)
 
 
 class DySTreSSLoss(CachedLossMixin, nn.Module):
@@ -94,6 +113,10 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
             if has_static_embedding_input(model):
                 raise ValueError(f"{name}: the inputs of a StaticEmbedding do not divide; leave it out")
         self.uses_gradient_cache = bool(given)
+        if given and hasattr(self, "start_cache"):
+            if mini_batch_num_tokens is not None:
+                raise ValueError("mini_batch_num_tokens needs sentence-transformers 5.7; give mini_batch_size")
+            self.start_cache()
         self.mini_batch_size, self.mini_batch_num_tokens = mini_batch_size or 32, mini_batch_num_tokens
         self.show_progress_bar = show_progress_bar
         self.model = model
@@ -105,7 +128,7 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         """The loss, a scalar, of the tokenised columns: anchors, positives and hard negatives."""
         columns = list(sentence_features)
         if self.uses_gradient_cache:
-            return self.forward_cached(columns)
+            return self.forward_cached(columns, None)
         return self.compute_loss_from_embeddings(embed_columns(self.model, columns))
 
     def calculate_loss(
@@ -167,8 +190,9 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
                 f"{type(temperature).__name__} follows the run but does not get its progress: pass "
                 "callbacks=[loss.callback()] to the trainer, or call loss.advance(...) in your own loop"
             )
-        world_size = get_world_size() if self.gather_across_devices else 1  # not in __init__: there may be no group yet
-        self.objective.gather = ProcessGather(get_rank(), world_size) if world_size > 1 else LocalGather()
+        gathers = self.gather_across_devices and dist.is_initialized()  # not in __init__: there may be no group yet
+        world_size = dist.get_world_size() if gathers else 1
+        self.objective.gather = ProcessGather(dist.get_rank(), world_size) if world_size > 1 else LocalGather()
         if len(embeddings) == 2 and len(embeddings[0]) * world_size == 1 and self.objective.negatives_from_batch:
             warnings.warn(
                 "a batch of 1 pair has no negatives and counts as 0; dataloader_drop_last=True leaves it out",

@@ -9,12 +9,8 @@ from conftest import make_sentences
 from datasets import Dataset
 from processes import spawn
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.sentence_transformer.losses import (
-    CachedMultipleNegativesRankingLoss,
-    MatryoshkaLoss,
-    MultipleNegativesRankingLoss,
-)
-from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, MatryoshkaLoss, MultipleNegativesRankingLoss
+from sentence_transformers.models import StaticEmbedding
 
 from dystress_text import DySTreSSLoss, core
 
@@ -42,7 +38,7 @@ def build_model(folder, dropout=0.0):
 
 def batch_of(model, columns, rows=ROWS):
     sentences = make_sentences(columns * rows)
-    return [model.preprocess(sentences[i * rows : (i + 1) * rows]) for i in range(columns)]
+    return [model.tokenize(sentences[i * rows : (i + 1) * rows]) for i in range(columns)]
 
 
 def embed(model, batch):

@@ -9,13 +9,7 @@ import torch
 from conftest import build_tokenizer, build_transformer
 from hub_server import hub_server, with_hub
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import (
-    Dense,
-    Normalize,
-    Pooling,
-    Transformer,
-    WeightedLayerPooling,
-)
+from sentence_transformers.models import Dense, Normalize, Pooling, Transformer, WeightedLayerPooling
 from simcse_cases import SENTENCES, by_hand, close, simcse_folder
 
 from dystress_text.encoders.encoder import SentenceEncoder
