@@ -85,7 +85,10 @@ def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrain
         if simcse:
             renamed = {r"^mlp\.dense\.": "pooler.dense."}
             transformer, info = AutoModel.from_pretrained(name_or_path, key_mapping=renamed, **weights)
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **source)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(name_or_path, **source)
+        except TypeError as error:  # of transformers 4, whose tokenizers open a file None
+            raise UserError(f"{name_or_path!r} has no tokenizer files") from error
         if transformer.config.is_encoder_decoder:
             raise UserError(f"{name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed")
         check_weights(name_or_path, info)
@@ -242,7 +245,8 @@ def is_sentence_transformer(name_or_path: str) -> bool:
 def _with_modules(found: Pretrained, model: SentenceTransformer) -> Pretrained:
     """What the modules behind the transformer are to a :class:`SentenceEncoder`; sets the tokenizer's limit."""
     modules: dict[str, Any] = {type(module).__name__: module for module in model}
-    mode, layers = getattr(modules.get("Pooling"), "pooling_mode", None), found.transformer.config.num_hidden_layers
+    pooling, layers = modules.get("Pooling"), found.transformer.config.num_hidden_layers
+    mode = getattr(pooling, "pooling_mode", None) or getattr(pooling, "get_pooling_mode_str", str)()  # before 5.4
     weighted = modules.get("WeightedLayerPooling")
     weights = layer_weights("avg", layers) if weighted is None else weighted.layer_weights
     names = {"cls": ("cls",), "mean": tuple(AVERAGED), "lasttoken": (LAST,)}.get(str(mode), ())
