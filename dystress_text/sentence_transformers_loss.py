@@ -20,28 +20,29 @@ from dystress_text.core.temperature import ConstantTemperature, ShiftedCosineTem
 from dystress_text.export.citation import CITATION
 
 try:
-    from sentence_transformers.base.losses.merged_forward import embed_columns
+    from sentence_transformers.base.losses.merged_forward import embed_columns as _embed_columns
 except ImportError:  # before 6.0
 
-    def embed_columns(model: Any, columns: Iterable[dict[str, Tensor]]) -> list[Tensor]:
+    def _embed_columns(model: Any, columns: Iterable[dict[str, Tensor]]) -> list[Tensor]:
         return [model(features)["sentence_embedding"] for features in columns]
 
 
 try:
-    from sentence_transformers.base.losses.gradcache import CachedLossMixin, has_static_embedding_input
+    from sentence_transformers.base.losses.gradcache import CachedLossMixin as _Cached
+    from sentence_transformers.base.losses.gradcache import has_static_embedding_input as _has_static_input
 except ImportError:  # before 5.7: what one of their losses has
     from sentence_transformers import losses, models
 
-    class CachedLossMixin:  # type: ignore[no-redef]
+    class _Cached:  # type: ignore[no-redef]
         def start_cache(self) -> None:
             theirs = losses.CachedMultipleNegativesRankingLoss  # MatryoshkaLoss asks for it
             self.__class__ = type("DySTreSSLoss", (type(self), theirs), {"forward_cached": theirs.forward})
 
-    def has_static_embedding_input(model: Any) -> bool:
+    def _has_static_input(model: Any) -> bool:
         return isinstance(model[0], models.StaticEmbedding)
 
 
-class DySTreSSLoss(CachedLossMixin, nn.Module):
+class DySTreSSLoss(_Cached, nn.Module):
     """A loss for ``SentenceTransformerTrainer`` whose temperature depends on the similarity of each pair.
 
     It replaces MultipleNegativesRankingLoss, and equals it (scale ``1 / tau``) at a constant temperature. With
@@ -64,7 +65,7 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         gather_across_devices: use the candidates of all processes, not only of this one. Every process must have the
             same number of rows.
         mini_batch_size: rows to embed at a time, with gradients cached; None embeds all at once.
-        mini_batch_num_tokens: tokens to embed at a time, in place of rows.
+        mini_batch_num_tokens: tokens to embed at a time, in place of rows; sentence-transformers has it from 5.7 on.
         show_progress_bar: over the mini-batches.
 
     Raises:
@@ -110,7 +111,7 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         for name, size in given.items():
             if size < 1:
                 raise ValueError(f"{name} must be at least 1, got {size}")
-            if has_static_embedding_input(model):
+            if _has_static_input(model):
                 raise ValueError(f"{name}: the inputs of a StaticEmbedding do not divide; leave it out")
         self.uses_gradient_cache = bool(given)
         if given and hasattr(self, "start_cache"):
@@ -129,7 +130,7 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         columns = list(sentence_features)
         if self.uses_gradient_cache:
             return self.forward_cached(columns, None)
-        return self.compute_loss_from_embeddings(embed_columns(self.model, columns))
+        return self.compute_loss_from_embeddings(_embed_columns(self.model, columns))
 
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False

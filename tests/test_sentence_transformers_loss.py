@@ -9,7 +9,11 @@ from conftest import make_sentences, set_dropout
 from datasets import Dataset
 from processes import spawn
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.losses import CachedMultipleNegativesRankingLoss, MatryoshkaLoss, MultipleNegativesRankingLoss
+from sentence_transformers.losses import (
+    CachedMultipleNegativesRankingLoss,
+    MatryoshkaLoss,
+    MultipleNegativesRankingLoss,
+)
 from sentence_transformers.models import StaticEmbedding
 
 from dystress_text import DySTreSSLoss, core
@@ -120,7 +124,7 @@ def test_the_default_is_the_papers_for_text(tiny_bert):
 
 def rows_of(features, start, stop):
     """Some rows of a column without the padding that they all have, as the cache's mini-batches from 5.7 on."""
-    longest = int(features["attention_mask"][start:stop].sum(dim=1).max()) if "mini_batch_size" not in BY_TOKENS else None
+    longest = int(features["attention_mask"][start:stop].sum(dim=1).max()) if "mini_batch_size" not in BY_TOKENS else 99
     return {name: value[start:stop, :longest] for name, value in features.items() if torch.is_tensor(value)}
 
 

@@ -148,7 +148,7 @@ def with_hub(address: str, home: Path, **more: str) -> Iterator[None]:
             patch.setenv(name, value)
         patch.setattr(huggingface_hub.hf_api.api, "endpoint", address)
         hub_reachable.cache_clear()
-        forget_sessions = getattr(huggingface_hub.utils, "reset_sessions", bool)  # of 0.x, which keep what they were told
+        forget_sessions = getattr(huggingface_hub.utils, "reset_sessions", bool)  # of 0.x, which know the old setting
         try:
             for module in read:
                 importlib.reload(module)
