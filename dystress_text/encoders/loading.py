@@ -5,6 +5,7 @@ Code that comes with a model is never run.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -180,6 +181,10 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
 
     local = Path(name_or_path).is_dir() or not hub_reachable()
     with readable(name_or_path):
+        modules = Path(name_or_path) / MODULES
+        for entry in json.loads(modules.read_text(encoding="utf-8")) if modules.is_file() else ():
+            if not entry["type"].startswith("sentence_transformers."):  # old releases run the code of a folder
+                raise UserError(f"cannot load {name_or_path!r}: {MODULES} names {entry['type']!r}")
         return SentenceTransformer(
             name_or_path, device=device, local_files_only=local, trust_remote_code=False,
             model_kwargs={"dtype": torch.float32},
