@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_SENTENCES = 4_000  # their 8 million pairs tell a share of 1 in 10,000
+MOST_SENTENCES = 2_000  # their 2 million pairs tell a share of 1 in 10,000
 FEWEST_SENTENCES = 50
 SHARES = (0.5, 0.1, 0.01, 0.001, 0.0001)
 HEADER = ("share of random pairs", "similarity reached")
@@ -21,7 +21,7 @@ def random_pairs(vectors: NDArray[np.floating[Any]]) -> dict[str, Any] | None:
     """The cosine that each share of all pairs of sentences reaches, for the record.
 
     Args:
-        vectors: of distinct sentences, (n, dim), of any length; of more than 4,000 the first count.
+        vectors: of distinct sentences, (n, dim), of any length; of more than 2,000 the first count.
 
     Returns:
         ``sentences``, ``pairs`` and ``cosines`` by share, shares of fewer than 100 pairs left out; None for fewer than

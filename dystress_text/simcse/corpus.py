@@ -154,7 +154,9 @@ def load_corpus(
     most = None if max_samples is None else max_samples * text.columns
     read = _tokens(backend, report) if crops is None else _bytes(crops, report)
     width = "B" if crops is not None else "H" if len(tokenizer) <= 2**16 else "I"
-    key = f"{FORMAT} {most} {identity} {getattr(text, 'documents', False)} {crops and replace(crops, seed=0)}"
+    key = (
+        f"{FORMAT} {most} {identity} {getattr(text, 'documents', False)} {crops and (crops.min_words, crops.sentences)}"
+    )
     folder = Path(cache_dir or cache_root()) / "corpus" / _hash(key)
 
     def opened() -> TokenizedCorpus:

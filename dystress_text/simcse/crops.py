@@ -23,7 +23,8 @@ class Crops:
         low: least share of the sample's words.
         high: greatest share; the share is drawn evenly between the two.
         min_words: least number of words of a crop.
-        sentences: crop at the ends of sentences alone, until the words of the share are reached.
+        sentences: crop at the ends of sentences alone, at the first where the words of the share are reached.
+        most: a longer crop is cut to so many words, before its place is drawn: the encoder would not read the others.
     """
 
     seed: int
@@ -31,32 +32,34 @@ class Crops:
     high: float = 0.6
     min_words: int = 4
     sentences: bool = False
-
-    def pieces(self, text: str) -> list[list[str]]:
-        """What a crop does not cut: words, or sentences of words."""
-        if self.sentences:
-            return [sentence.split() for sentence in _SENTENCE_END.split(text.strip())]
-        return [[word] for word in text.split()]
+    most: int = 32
 
     def too_short(self, text: str) -> bool:
         """Whether a sample is shorter than two crops, so that it is used whole."""
-        pieces = self.pieces(text)
-        return len(pieces) < 2 or sum(map(len, pieces)) < 2 * self.min_words
+        return self._short(self._cuts(text))
 
     def views(self, text: str, step: int, sample: int) -> list[str]:
         """Two crops, independent of each other; they may overlap."""
-        if self.too_short(text):
+        cuts, words = self._cuts(text), text.split()
+        if self._short(cuts):
             return [text, text]
-        pieces = self.pieces(text)
-        ends = np.cumsum([len(piece) for piece in pieces])  # words up to the end of each piece
         draws = np.random.default_rng([self.seed, step, sample]).random((2, 2))
-        return [self._crop(pieces, ends, *pair) for pair in draws.tolist()]
+        return [self._crop(words, cuts, *pair) for pair in draws.tolist()]
 
-    def _crop(self, pieces: list[list[str]], ends: NDArray[np.int64], share: float, place: float) -> str:
-        """The pieces from a place on that reach the words of a share; both are even draws from [0, 1)."""
-        words = max(self.min_words, round((self.low + share * (self.high - self.low)) * int(ends[-1])))
-        last = int(np.searchsorted(ends, ends[-1] - words, side="right"))  # the last piece with enough words behind it
+    def _cuts(self, text: str) -> NDArray[np.int64]:
+        """Where a sample may be cut, as the number of words before; the last one is all its words."""
+        if not self.sentences:
+            return np.arange(1, len(text.split()) + 1)
+        return np.cumsum([len(sentence.split()) for sentence in _SENTENCE_END.split(text.strip())])
+
+    def _short(self, cuts: NDArray[np.int64]) -> bool:
+        return len(cuts) < 2 or bool(cuts[-1] < 2 * self.min_words)
+
+    def _crop(self, words: list[str], cuts: NDArray[np.int64], share: float, place: float) -> str:
+        """From a cut on at least the words of a share; both numbers are even draws from [0, 1)."""
+        count = max(self.min_words, round((self.low + share * (self.high - self.low)) * len(words)))
+        count = min(count, self.most)
+        last = int(np.searchsorted(cuts, len(words) - count, side="right"))  # the last place with enough words behind
         first = int(place * (last + 1))
-        before = int(ends[first - 1]) if first else 0
-        end = int(np.searchsorted(ends, before + words)) + 1
-        return " ".join(word for piece in pieces[first:end] for word in piece)
+        before = int(cuts[first - 1]) if first else 0
+        return " ".join(words[before : cuts[np.searchsorted(cuts, before + count)]])

@@ -82,7 +82,9 @@ class TextRun(Run):
         self.start = start = load_start(text, settings.given)
         start.model.to(accelerator.device)
         masking = TokenMasking(start.tokenizer, text.mlm_probability, engine.seed) if text.do_mlm else None
-        crops = Crops(engine.seed, text.crop_min, text.crop_max, text.crop_min_words, text.crop_sentences)
+        crops = Crops(
+            engine.seed, text.crop_min, text.crop_max, text.crop_min_words, text.crop_sentences, text.max_seq_length
+        )
         with accelerator.local_main_process_first():
             read = load_corpus(
                 self.text, start.tokenizer, text.max_seq_length, text.max_train_samples,

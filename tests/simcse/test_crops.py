@@ -39,6 +39,13 @@ def test_a_crop_is_a_span_of_words_and_every_span_of_its_length_is_as_likely():
     assert abs(stats.pearsonr(lengths[::2], lengths[1::2]).statistic) < 0.06
 
 
+def test_a_crop_has_no_more_words_than_the_encoder_reads_and_every_place_is_as_likely():
+    found = [crop.split() for step in range(4000) for crop in Crops(seed=3, most=15).views(TEXT, step, 7)]
+    starts = [WORDS.index(words[0]) for words in found if len(words) == 15]
+    assert (max(map(len, found)), max(starts)) == (15, 35)
+    assert stats.chisquare(np.bincount(starts)).pvalue > 1e-4
+
+
 def test_seed_step_and_sample_alone_decide():
     crops = Crops(seed=1)
     assert crops.views(TEXT, 5, 9) == Crops(seed=1).views(TEXT, 5, 9)

@@ -1,0 +1,224 @@
+"""The study of recipes for own text: each run is a line of docs/study/recipe.jsonl, and docs/recipe.md has the plan.
+
+    python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --models FOLDER --data ../shared/data
+    python tests/benchmarks/recipe.py --arms simcse --steps 1000 --text sentences --sets MR CACM --models FOLDER
+    python tests/benchmarks/recipe.py --arms simcse --steps 0 --models FOLDER         # no training
+    python tests/benchmarks/recipe.py                     # prints the tables of the page
+
+What the file has is not measured again. ``--data`` is a folder with ``wiki_paragraphs.txt.xz``, ``senteval``,
+``wiki1m_sample.txt.xz``, ``retrieval/cisi`` and ``retrieval/cacm``. Training and evaluation take bf16 where the
+device is fast in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+
+from dystress_text.report.comparison import paired, spread
+
+STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "recipe.jsonl"
+BASE = "--preset small --eval_set none --eval_steps 0 --logging_steps 50"
+INFONCE, CROP, FIRST_LAST = "--temp 0.05", "--views crop", "--pooler_type avg_first_last"
+ARMS = {
+    "simcse": INFONCE,  # two dropout views, InfoNCE at 0.05
+    "crop": f"{CROP} {INFONCE}",
+    "crop without dropout": f"{CROP} {INFONCE} --dropout 0",
+    "crop, 0.4 to 1": f"{CROP} {INFONCE} --crop_min 0.4 --crop_max 1",
+    "crop, sentences": f"{CROP} {INFONCE} --crop_sentences true",
+    "crop, 64 tokens": f"{CROP} {INFONCE} --max_seq_length 64",
+    "crop, no head": f"{CROP} {INFONCE} --mlp_head false",
+    "crop, first token": f"{CROP} {INFONCE} --pooler_type cls",
+    "crop, DCL 0.05": f"{CROP} --objective dcl {INFONCE}",
+    "simcse, first-last": f"{INFONCE} {FIRST_LAST}",
+    "crop, first-last": f"{CROP} {INFONCE} {FIRST_LAST}",
+    "crop, first-last, 64 tokens": f"{CROP} {INFONCE} {FIRST_LAST} --max_seq_length 64",
+    "crop, first-last, MLM": f"{CROP} {INFONCE} {FIRST_LAST} --do_mlm",
+    "crop, first-last, no head": f"{CROP} {INFONCE} {FIRST_LAST} --mlp_head false",
+    "crop, first-last, DCL 0.03": f"{CROP} --objective dcl --temp 0.03 {FIRST_LAST}",
+    "crop, first-last, DCL 0.05": f"{CROP} --objective dcl {INFONCE} {FIRST_LAST}",
+    "crop, first-last, DCL 0.07": f"{CROP} --objective dcl --temp 0.07 {FIRST_LAST}",
+    "crop, first-last, default": f"{CROP} {FIRST_LAST}",
+    "crop, first-last, cosine": f"{CROP} --temperature cosine --tau_min 0.03 --tau_max 0.05 {FIRST_LAST}",
+    "crop, first-last, MACL": f"{CROP} --objective macl {FIRST_LAST}",
+}
+LEXICAL = ("TF-IDF", "BM25")
+TEXTS = {"paragraphs": "wiki_paragraphs.txt.xz", "sentences": "wiki1m_sample.txt.xz", "documents": ""}
+SCREENING = ("STS-B dev", "STS12", "SICK-R", "TREC", "CISI")
+SETS = (*SCREENING, "MR", "CACM")
+COLLECTIONS = ("CISI", "CACM")
+Line = Mapping[str, Any]
+
+
+def read() -> list[Line]:
+    """All runs so far."""
+    return [json.loads(line) for line in STUDY.read_text(encoding="utf-8").splitlines()] if STUDY.is_file() else []
+
+
+def table(lines: Sequence[Line], sets: Sequence[str], baseline: str = "simcse") -> list[str]:
+    """A row for each arm: seeds, the means of the sets, their mean, and its paired difference to the baseline."""
+    scores: dict[str, dict[int, float]] = {}
+    figures: dict[str, list[list[float]]] = {}
+    for line in lines:
+        if set(sets) <= set(line["figures"]):
+            row = [line["figures"][name] for name in sets]
+            scores.setdefault(line["arm"], {})[line["seed"]] = float(np.mean(row))
+            figures.setdefault(line["arm"], []).append(row)
+    rows = []
+    for arm, found in scores.items():
+        cells = [f"{mean:.2f}" for mean in np.mean(figures[arm], axis=0)]
+        less = "" if arm == baseline else str(paired(found, scores.get(baseline, {})) or "")
+        rows.append(f"| {' | '.join([arm, str(len(found)), *cells, str(spread(list(found.values()))), less])} |")
+    return rows
+
+
+def tables() -> dict[str, list[str]]:
+    """The rows of docs/recipe.md, by steps, text and whether all sets are measured."""
+    groups: dict[str, list[Line]] = {}
+    for line in read():
+        groups.setdefault(f"{line['steps']:,} steps, {line['text']}", []).append(line)
+    found = {f"{name}, screening": table(lines, SCREENING) for name, lines in groups.items()}
+    found |= {f"{name}, all sets": table(lines, SETS) for name, lines in groups.items()}
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def text_file(text: str, data: Path, place: Path) -> Path:
+    """The training text; ``documents`` are written from the collections, one a line."""
+    if text != "documents":
+        return data / TEXTS[text]
+    from dystress_text.evaluation.retrieval import read_collection
+
+    found = [read_collection(data / "retrieval" / name.lower()) for name in COLLECTIONS]
+    lines = [" ".join(document.split()) for collection in found for document in collection.documents.values()]
+    (place / "documents.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return place / "documents.txt"
+
+
+def evaluate(encode: Any, data: Path, sets: Sequence[str]) -> dict[str, float]:
+    """Spearman x 100, accuracy x 100 in fast mode, or nDCG@10 x 100 on each set."""
+    from dystress_text.evaluation.catalogue import choose, eval_pairs, figure_of
+    from dystress_text.evaluation.evaluators import sts_metrics
+    from dystress_text.evaluation.retrieval import read_collection
+    from dystress_text.evaluation.run import evaluate_task
+
+    found = {}
+    for name in sets:
+        if name in COLLECTIONS:
+            found[name] = read_collection(data / "retrieval" / name.lower()).scores(encode)["nDCG@10"]
+        elif name == "STS-B dev":
+            pairs = eval_pairs("stsb_dev", data)
+            found[name] = sts_metrics(pairs, encode(pairs.sentences))[pairs.metric("spearman")]
+        else:
+            (tasks,) = choose("senteval", [name]).values()
+            found[name] = figure_of(evaluate_task(tasks[0], data / "senteval", encode, mode="fast"))
+    return {name: round(figure, 3) for name, figure in found.items()}
+
+
+def lexical(arm: str, name: str, data: Path) -> float:
+    """nDCG@10 x 100 of search by words, all of a query's words, by scikit-learn's TF-IDF or by bm25s."""
+    from dystress_text.evaluation.retrieval import read_collection
+
+    collection = read_collection(data / "retrieval" / name.lower())
+    documents, queries = list(collection.documents), list(collection.queries)
+    texts, asked = (list(each.values()) for each in (collection.documents, collection.queries))
+    if arm == "TF-IDF":
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
+        vectorizer = TfidfVectorizer(stop_words="english", sublinear_tf=True)
+        scores = (vectorizer.fit_transform(texts) @ vectorizer.transform(asked).T).toarray().T
+    else:
+        import bm25s  # type: ignore[import-untyped]
+
+        index, words = bm25s.BM25(), [bm25s.tokenize(each, return_ids=False) for each in (texts, asked)]
+        index.index(words[0], show_progress=False)
+        scores = np.array([index.get_scores(query) for query in words[1]])
+    gains = []
+    for row, query in zip(scores, queries, strict=True):  # binary relevance
+        relevant = collection.relevant[query]
+        hits = [documents[i] in relevant for i in np.argsort(-row, kind="stable")[:10]]
+        discounts = 1 / np.log2(np.arange(2, 12))
+        gains.append(discounts[: len(hits)] @ hits / discounts[: min(10, len(relevant))].sum())
+    return round(100 * float(np.mean(gains)), 3)
+
+
+def train(options: Sequence[str]) -> dict[str, Any]:
+    """Train as ``dystress train`` does, without card and page; returns device and speed."""
+    from dystress_text.encoders.saving import quiet
+    from dystress_text.simcse.arguments import parse
+    from dystress_text.simcse.run import TextRun
+    from dystress_text.training.trainer import run
+
+    class Trained(TextRun):
+        def finish(self, samples_per_second: float, output: Path) -> None:
+            self.record["samples_per_second"] = round(samples_per_second, 1)
+
+    settings = parse(options, __doc__ or "")
+    with quiet():
+        record = run(settings.engine, lambda accelerator: Trained(settings, accelerator, lambda *_: None))
+    return {name: record[name] for name in ("device", "samples_per_second")}
+
+
+def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
+    """A run's line with figures of all the sets; what is not there yet is trained and evaluated."""
+    import torch
+
+    from dystress_text.encoders.loading import load_saved
+    from dystress_text.simcse.arguments import parse
+    from dystress_text.simcse.start import load_start
+
+    if key["arm"] in LEXICAL:
+        return {**key, "figures": {name: lexical(key["arm"], name, data) for name in COLLECTIONS}}
+    line: dict[str, Any] = next((dict(line) for line in read() if key.items() <= line.items()), {**key, "figures": {}})
+    missing, output = [name for name in sets if name not in line["figures"]], place / "-".join(map(str, key.values()))
+    words = shlex.split(f"{BASE} {ARMS[key['arm']]} --seed {key['seed']}")
+    if missing and key["steps"] and not (output / "modules.json").is_file():
+        words += ["--max_steps", str(key["steps"])]
+        file = text_file(key["text"], data, place)
+        found = train([*words, "--train_file", str(file), "--output_dir", str(output), "--overwrite_output_dir"])
+        line |= {"options": ARMS[key["arm"]], **found}
+    if missing:
+        if key["steps"]:
+            model, tokenizer = load_saved(output)
+        else:  # no training
+            settings = parse(words, __doc__ or "")
+            start = load_start(settings.text, settings.given)
+            model, tokenizer = start.model, start.tokenizer
+        dtype = torch.bfloat16 if "bf16" in line.get("device", "bf16") else torch.float32
+        line["figures"] |= evaluate(partial(model.encode, tokenizer=tokenizer, dtype=dtype), data, missing)
+    return line
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arms", nargs="*", default=[], choices=[*ARMS, *LEXICAL])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[1])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--text", choices=list(TEXTS), default="paragraphs")
+    parser.add_argument("--sets", nargs="*", default=SCREENING, help=f"default {', '.join(SCREENING)}")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--models", type=Path, default=Path("models"), help="where trained models are kept")
+    options = parser.parse_args()
+    options.models.mkdir(parents=True, exist_ok=True)
+    for seed in options.seeds:
+        for arm in options.arms:
+            key = {"arm": arm, "seed": seed, "steps": options.steps, "text": options.text}
+            line = measure(key, options.sets, options.data, options.models)
+            with FileLock(options.models / "lock"):
+                lines = [other for other in read() if not key.items() <= other.items()]
+                STUDY.write_text("".join(json.dumps(each) + "\n" for each in (*lines, line)), encoding="utf-8")
+            print(json.dumps(line), flush=True)
+    if not options.arms:
+        for title, rows in tables().items():
+            print(f"{title}\n\n" + "\n".join(rows) + "\n")
+
+
+if __name__ == "__main__":
+    main()
