@@ -23,7 +23,7 @@ try:
     from sentence_transformers.base.losses.merged_forward import embed_columns as _embed_columns
 except ImportError:  # before 6.0
 
-    def _embed_columns(model: Any, columns: Iterable[dict[str, Tensor]]) -> list[Tensor]:
+    def _embed_columns(model: Any, columns: Iterable[Any]) -> list[Tensor]:  # type: ignore[misc]
         return [model(features)["sentence_embedding"] for features in columns]
 
 
@@ -31,7 +31,7 @@ try:
     from sentence_transformers.base.losses.gradcache import CachedLossMixin as _Cached
     from sentence_transformers.base.losses.gradcache import has_static_embedding_input as _has_static_input
 except ImportError:  # before 5.7: what one of their losses has
-    from sentence_transformers import losses, models
+    from sentence_transformers import losses, models  # type: ignore[attr-defined]
 
     class _Cached:  # type: ignore[no-redef]
         def start_cache(self) -> None:
@@ -114,10 +114,10 @@ class DySTreSSLoss(_Cached, nn.Module):
             if _has_static_input(model):
                 raise ValueError(f"{name}: the inputs of a StaticEmbedding do not divide; leave it out")
         self.uses_gradient_cache = bool(given)
-        if given and hasattr(self, "start_cache"):
+        if given and hasattr(_Cached, "start_cache"):
             if mini_batch_num_tokens is not None:
                 raise ValueError("mini_batch_num_tokens needs sentence-transformers 5.7; give mini_batch_size")
-            self.start_cache()
+            _Cached.start_cache(self)
         self.mini_batch_size, self.mini_batch_num_tokens = mini_batch_size or 32, mini_batch_num_tokens
         self.show_progress_bar = show_progress_bar
         self.model = model

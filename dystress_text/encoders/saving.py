@@ -85,7 +85,7 @@ def write_model(
         normalize: the vectors get length 1.
     """
     from sentence_transformers import SentenceTransformer  # slow to import
-    from sentence_transformers import models as kinds  # their name in every release
+    from sentence_transformers import models as kinds  # type: ignore[attr-defined]  # the name in every release
 
     dim, layers = transformer.config.hidden_size, transformer.config.num_hidden_layers
     several = averages_layers(pooler_type)
