@@ -84,7 +84,7 @@ def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrain
         transformer, info = AutoModel.from_pretrained(name_or_path, **weights)
         simcse = _MLP in info["unexpected_keys"] and _POOLER in info["missing_keys"]
         if simcse:
-            renamed = {r"^mlp\.dense\.": "pooler.dense."}
+            renamed = {r"^mlp\.dense\.": f"{transformer.base_model_prefix}.pooler.dense."}
             transformer, info = AutoModel.from_pretrained(name_or_path, key_mapping=renamed, **weights)
         try:
             tokenizer = AutoTokenizer.from_pretrained(name_or_path, **source)
@@ -96,8 +96,8 @@ def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrain
         _give_padding(name_or_path, tokenizer)
         _check_vocabulary(name_or_path, tokenizer, transformer)
         pooler = None if _POOLER in info["missing_keys"] else pooler_dense(transformer)
-        left = tuple(sorted({name.split(".")[0] for name in info["unexpected_keys"]}))
-    return Pretrained(name_or_path, transformer, tokenizer, pooler, simcse, left)
+        left = {name.split(".")[0] for name in info["unexpected_keys"]} - ({"mlp"} if simcse else set())
+    return Pretrained(name_or_path, transformer, tokenizer, pooler, simcse, tuple(sorted(left)))
 
 
 def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
