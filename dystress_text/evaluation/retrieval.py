@@ -76,7 +76,7 @@ class Collection:
             dict(self.queries), dict(self.documents), dict(self.relevant), accuracy_at_k=[1], map_at_k=[1],
             score_functions={"cosine": cos_sim}, **ks,
         )  # fmt: skip
-        found = evaluator.compute_all_metrics(None)["cosine"]
+        found = evaluator.compute_metrices(None)["cosine"]
         return {name: 100 * float(found[f"{name.split('@')[0].lower()}@k"][k]) for name, (_, k) in METRICS.items()}
 
 

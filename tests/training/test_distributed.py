@@ -8,6 +8,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -214,14 +215,12 @@ def test_configuration_files_are_accelerates():
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"WORLD_SIZE": "2"}, r"started several processes.*ACCELERATE_USE_CPU=true"),
+        ({"WORLD_SIZE": "2"}, r"started several processes.*ACCELERATE_USE_CPU=true|`MASTER_ADDR`"),  # older ones join
         ({"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}, r"gradient_accumulation_steps.*says 4.*program 1"),
     ],
 )
-def test_what_a_launcher_asks_for_and_the_loop_does_not_do_is_refused(variables, message, monkeypatch):
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=message):
+def test_what_a_launcher_asks_for_and_the_loop_does_not_do_is_refused(variables, message):
+    with patch.dict(os.environ, variables), pytest.raises(UserError, match=message):  # accelerate 1.10 sets more
         make_accelerator(EngineSettings())
 
 
