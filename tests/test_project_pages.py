@@ -25,14 +25,12 @@ def complaints(schema, *files):
 
 @pytest.mark.parametrize(
     ("schema", "files"),
-    [
-        ("vendor.github-workflows", WORKFLOWS),
-        ("custom.github-workflows-require-timeout", WORKFLOWS),
-        ("vendor.github-issue-forms", FORMS),
-        ("vendor.github-issue-config", [ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"]),
-        ("vendor.citation-file-format", [CFF]),
-    ],
-)
+    [("vendor.github-workflows", WORKFLOWS),
+     ("custom.github-workflows-require-timeout", WORKFLOWS),
+     ("vendor.github-issue-forms", FORMS),
+     ("vendor.github-issue-config", [ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"]),
+     ("vendor.citation-file-format", [CFF])],
+)  # fmt: skip
 def test_forms(schema, files):
     assert files
     assert complaints(schema, *files) == ""

@@ -93,17 +93,12 @@ def test_histograms_count_every_pair_of_views_once_by_its_kind(bins):
         assert counts.tolist() == np.histogram(s[kind], bins=bins, range=(-1, 1))[0].tolist()
 
 
-@pytest.mark.parametrize(
-    ("metric", "args", "words"),
-    [
-        (alignment, (torch.ones(2, 3), torch.ones(3, 3)), "2, 3.*3, 3"),
-        (uniformity, (torch.ones(1, 2),), "two rows"),
-        (interclass_uniformity, (torch.ones(3, 2), torch.tensor([1, 1, 1])), "two"),
-        (tolerance, (torch.ones(3, 2), torch.tensor([0, 1])), "labels"),
-        (tolerance, (torch.ones(3, 2), torch.tensor([0, 1, 2])), "two members"),
-        (similarity_histograms, (torch.ones(3, 2), torch.ones(4, 2), torch.zeros(3)), "3, 2.*4, 2"),
-    ],
-)
-def test_what_does_not_fit_is_refused(metric, args, words):
-    with pytest.raises(ValueError, match=words):
-        metric(*args)
+def test_what_does_not_fit_is_refused():
+    x = torch.ones(3, 2)
+    for metric, args, words in (
+        (alignment, (x[:2], x), "2, 2.*3, 2"), (uniformity, (x[:1],), "two rows"),
+        (interclass_uniformity, (x, torch.tensor([1, 1, 1])), "two"), (tolerance, (x, torch.tensor([0, 1])), "labels"),
+        (tolerance, (x, torch.tensor([0, 1, 2])), "two members"), (similarity_histograms, (x, x[:2], x[0]), "3, 2.*2"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            metric(*args)

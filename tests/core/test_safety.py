@@ -73,22 +73,14 @@ def test_half_precision_is_computed_in_fp32_and_autocast_changes_nothing(name, d
         assert all(map(torch.equal, [value, *gradients], value_and_gradients(autocast, z)))
 
 
-@EVERY
-def test_length_of_embeddings_does_not_matter(name):
-    loss = OBJECTIVES[name].build(core.CosineTemperature(0.05, 0.1))
-    for scale in (1e-35, 1e35):
-        z = random_views()
-        found = [value_and_gradients(loss(*(x * factor for x in z)), z) for factor in (scale, 1)]
-        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("entry", [0.0, 1e-40])  # in fp32 the second is no normal number
-def test_a_zero_row_stays_zero_with_a_zero_gradient(entry):
+@pytest.mark.parametrize("scale", [1, 1e-35, 1e35])
+def test_length_does_not_matter_and_a_zero_row_stays_zero_with_a_zero_gradient(entry, scale):
     x = torch.tensor([[3.0, 4.0], [entry, entry], [0.0, -2.0]], requires_grad=True)
-    units = unit_vectors(x)
+    units = unit_vectors(x * torch.tensor([[scale], [1], [scale]]))
     assert units.tolist() == [pytest.approx([0.6, 0.8]), [0, 0], [0, -1]]
     units.backward(torch.tensor([[1.0, 0.0], [5.0, 7.0], [1.0, 1.0]]))
-    assert x.grad.tolist() == [pytest.approx([0.128, -0.096]), [0, 0], [0.5, 0]]
+    assert x.grad.tolist() == [pytest.approx([0.128, -0.096]), [0, 0], pytest.approx([0.5, 0])]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

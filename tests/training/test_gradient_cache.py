@@ -13,8 +13,7 @@ from dystress_text.training.settings import EngineSettings
 
 def train(corpus, folder, chunk, dropout=0.0, objective=None, **options):
     task = make_task(corpus, dropout)
-    if options.get("mixed_precision") != "bf16":
-        task.model.double()
+    task.model.double()
     if objective is not None:
         task.objective = objective
     options = {"train_batch_size": 12, "max_steps": 5, "logging_steps": 1, "grad_cache_chunk": chunk, **options}
@@ -60,13 +59,6 @@ def test_dropout_is_replayed(tmp_path, corpus):
     for chunk in chunks:
         task.embed(task.model, chunk)
     assert torch.equal(after, torch.get_rng_state())  # as if the batch had been embedded once
-
-
-def test_bf16(tmp_path, corpus):
-    options = {"mixed_precision": "bf16", "learning_rate": 1e-3}  # with a larger one roundings grow
-    _, curve = train(corpus, tmp_path / "whole", None, **options)
-    _, chunked = train(corpus, tmp_path / "chunks", 4, **options)
-    assert chunked == pytest.approx(curve, rel=0.02)
 
 
 def test_batch_statistics_are_refused():

@@ -1,6 +1,7 @@
 """Image encoders on several processes, through the real engine, in fp64."""
 
-import json
+import os
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -11,12 +12,10 @@ from encoder_cases import colour_images, tiny_encoder
 from processes import spawn
 from safetensors.torch import load_file
 from torch import nn
+from trainer_cases import log_of, run
 
 from dystress_text.core import CosineTemperature, NTXentLoss, ProcessGather, QueueInfoNCELoss
-from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.task import Run
-from dystress_text.training.trainer import Trainer
 from vision.data.views import RandomViews
 from vision.pretraining.build_task import make_optimizer
 from vision.pretraining.settings import VisionSettings
@@ -42,27 +41,21 @@ def each_image_alone(module):
 
 
 def train(folder, kind):
-    settings = EngineSettings(
-        output_dir=str(folder), mixed_precision="no", max_steps=STEPS, train_batch_size=BATCH, learning_rate=0.05,
-        logging_steps=1, metric_for_best_model=None,
-    )  # fmt: skip
-    accelerator = make_accelerator(settings)
-    folder.mkdir(parents=True, exist_ok=True)
-    processes = accelerator.num_processes
-    gather = ProcessGather(accelerator.process_index, processes) if processes > 1 else None
-    encoder = each_image_alone(tiny_encoder(out_dim=16)).double()
-    images = colour_images(IMAGES)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    gather = ProcessGather(int(os.environ["RANK"]), processes) if processes > 1 else None
+    encoder, views = each_image_alone(tiny_encoder(out_dim=16)).double(), TurningViews(colour_images(IMAGES), None)
     if kind == "views":
-        objective = NTXentLoss(CosineTemperature(0.1, 0.2), gather=gather)
-        task = PretrainTask(encoder, TurningViews(images, None), objective)
+        task = PretrainTask(encoder, views, NTXentLoss(CosineTemperature(0.1, 0.2), gather=gather))
     else:
         objective = QueueInfoNCELoss(CosineTemperature(0.1, 0.2), 24, 16, gather=gather).double()
         torch.manual_seed(3)
         objective.queue.copy_(F.normalize(torch.randn(objective.queue.shape, dtype=torch.float64), dim=-1))
-        task = QueueTask(encoder, TurningViews(images, None), objective, momentum=0.9, autocast=accelerator.autocast)
-    optimizer = partial(make_optimizer, engine=settings, vision=VisionSettings(optimizer="sgd"), batch_size=BATCH)
-    Trainer(Run(task=task, samples=IMAGES, make_optimizer=optimizer), settings, accelerator).fit()
-    accelerator.free_memory()
+        task = QueueTask(encoder, views, objective, momentum=0.9, autocast=nullcontext)
+    engine, vision = EngineSettings(learning_rate=0.05), VisionSettings(optimizer="sgd")
+    optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=BATCH)
+    options = {"max_steps": STEPS, "train_batch_size": BATCH, "learning_rate": 0.05, "logging_steps": 1}
+    _, trainer = run(task, views.images, folder, make_optimizer=optimizer, **options)
+    trainer.accelerator.free_memory()
     reset_accelerator()
 
 
@@ -72,10 +65,9 @@ def train_all(folder, processes):
 
 
 def results(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     state = load_file(folder / "model.safetensors") | load_file(folder / "projector.safetensors")
     weights = torch.cat([w.flatten() for w in state.values()])
-    return torch.tensor([line["loss"] for line in lines], dtype=torch.float64), weights
+    return torch.tensor(log_of(folder, "loss"), dtype=torch.float64), weights
 
 
 @pytest.mark.slow
