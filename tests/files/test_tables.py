@@ -75,7 +75,6 @@ def test_wrong_columns_are_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [("bad.parquet", b"PAR1 no", "cannot read"),
-     ("bad.jsonl", b'{"text": "a"\n{', "cannot read"),
      ("empty.csv", b"", "it is empty"),
      ("twice.csv", b"a,a\nx,y\n", "names a column twice: a, a"),
      ("tabs.csv", b"a\ttext\nx\ty\n", "header is one cell"),

@@ -69,9 +69,6 @@ def left_behind(root):
     return [path.name for path in root.iterdir() if path.name.startswith(".") and not path.name.endswith(".lock")]
 
 
-# ---- from local copies ----------------------------------------------------------------------------------------------
-
-
 def test_a_variant_must_be_named_and_is_remembered(tmp_path, root, capsys):
     (tmp_path / "wiki1m_mine.txt").write_bytes(b"my line\n" * 5)
     arguments = ["wiki1m", f"--from={tmp_path}", f"--data_dir={root}"]
@@ -182,9 +179,6 @@ def test_imagenet_stays_where_it_is(tmp_path, root):
     assert chosen.counts == {"train": 400, "val": 400}
 
 
-# ---- what can go wrong on this machine ------------------------------------------------------------------------------
-
-
 def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(tmp_path, root, monkeypatch, capsys):
     (tmp_path / "wiki1m.txt").write_bytes(TEXT)
     arguments = ["wiki1m", f"--from={tmp_path / 'wiki1m.txt'}", "--variant=x", f"--data_dir={root}"]
@@ -223,9 +217,6 @@ def test_wrong_commands_are_one_line(arguments, code, words, root, capsys):
     assert main([*arguments, f"--data_dir={root}"]) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
-
-
-# ---- from the hub ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

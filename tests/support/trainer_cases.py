@@ -45,7 +45,7 @@ def make_task(corpus, dropout=0.0, temperature=None):
     return task
 
 
-def run(task, corpus, folder, learned=None, scaler=None, make_optimizer=None, **options):
+def run(task, corpus, folder, learned=None, scaler=None, **options):
     """Train; returns the final state and the trainer.
 
     Args:
@@ -59,8 +59,7 @@ def run(task, corpus, folder, learned=None, scaler=None, make_optimizer=None, **
     if scaler is not None:
         accelerator.native_amp, accelerator.state._mixed_precision, accelerator.scaler = True, "fp16", scaler
     best = settings.metric_for_best_model
-    own = {"learned_temperature": learned, "make_optimizer": make_optimizer, "best_metric": best}
-    started = Run(task=task, samples=len(corpus), options=vars(settings), **own)
+    started = Run(task=task, samples=len(corpus), options=vars(settings), learned_temperature=learned, best_metric=best)
     trainer = Trainer(started, settings, accelerator)
     return trainer.fit(), trainer
 

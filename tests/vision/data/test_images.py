@@ -124,8 +124,7 @@ def test_drawn_shapes_follow_seed_and_split():
 
 
 @pytest.mark.parametrize(
-    ("n_max", "classes", "ratio", "total"),
-    [(5000, 10, 0.01, 12_406), (500, 100, 0.01, 10_847), (100, 2, 0.29, 129)],
+    ("n_max", "classes", "ratio", "total"), [(5000, 10, 0.01, 12_406), (500, 100, 0.01, 10_847), (100, 2, 0.29, 129)]
 )
 def test_totals_are_those_of_the_paper(n_max, classes, ratio, total):
     """And the floor is that of the formula, where floats make 28.999... of 100 * 0.29."""
