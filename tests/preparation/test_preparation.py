@@ -69,7 +69,7 @@ def left_behind(root):
     return [path.name for path in root.iterdir() if path.name.startswith(".") and not path.name.endswith(".lock")]
 
 
-def test_a_variant_must_be_named_and_is_remembered(tmp_path, root, capsys):
+def test_a_variant_must_be_named_and_is_remembered_with_checksums_in_a_record(tmp_path, root, capsys):
     (tmp_path / "wiki1m_mine.txt").write_bytes(b"my line\n" * 5)
     arguments = ["wiki1m", f"--from={tmp_path}", f"--data_dir={root}"]
     assert main(arguments) == 1
@@ -82,6 +82,11 @@ def test_a_variant_must_be_named_and_is_remembered(tmp_path, root, capsys):
     assert variant_of(wiki1m(root)) == "my own sample"
     assert "variant: my own sample" in capsys.readouterr().out
     assert left_behind(root) == []
+    sums = {"wiki1m_for_simcse.txt": hashlib.sha256(b"my line\n" * 5).hexdigest()}
+    assert read_manifest(root / "wiki1m").files == sums
+    (root / "wiki1m" / MANIFEST).write_text("{")
+    assert main(["list", f"--data_dir={root}"]) == 2
+    assert "is damaged" in capsys.readouterr().err
 
 
 def test_tasks_are_ready_one_by_one(tmp_path, root, capsys):
@@ -197,15 +202,6 @@ def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(tmp_path, root,
     assert main(arguments) == 0
     assert sorted(path.name for path in (root / "wiki1m").iterdir()) == [MANIFEST, "wiki1m_for_simcse.txt"]
     assert left_behind(root) == []
-
-
-def test_the_record_holds_checksums_and_a_damaged_one_is_one_line(tmp_path, root, capsys):
-    (tmp_path / "wiki1m.txt").write_bytes(TEXT)
-    manifest = prepare("wiki1m", Request(root, tmp_path / "wiki1m.txt", "x"))
-    assert manifest.files == {"wiki1m_for_simcse.txt": hashlib.sha256(TEXT).hexdigest()}
-    (root / "wiki1m" / MANIFEST).write_text("{")
-    assert main(["list", f"--data_dir={root}"]) == 2
-    assert "is damaged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

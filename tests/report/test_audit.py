@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from one_line import error_of
-from sweep_runs import record_of
+from sweep_runs import error_of, record_of
 from trainer_cases import make_task, run
 
 from dystress_text import audit

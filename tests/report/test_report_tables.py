@@ -4,9 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from one_line import error_of
 from scipy import stats
-from sweep_runs import write_run
+from sweep_runs import error_of, write_run
 
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.run import Results

@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from one_line import error_of
-from sweep_runs import record_of
+from sweep_runs import error_of, record_of
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import TASKS

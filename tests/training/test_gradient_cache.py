@@ -5,9 +5,8 @@ import torch
 from trainer_cases import log_of, make_task, run, weights
 
 from dystress_text.core import MACLLoss, NTXentLoss
-from dystress_text.errors import UserError
 from dystress_text.training.accelerator import make_accelerator
-from dystress_text.training.batches import Embeddings, backward_in_chunks, check_no_batch_statistics
+from dystress_text.training.batches import Embeddings, backward_in_chunks
 from dystress_text.training.settings import EngineSettings
 
 
@@ -59,9 +58,3 @@ def test_dropout_is_replayed(tmp_path, corpus):
     for chunk in chunks:
         task.embed(task.model, chunk)
     assert torch.equal(after, torch.get_rng_state())  # as if the batch had been embedded once
-
-
-def test_batch_statistics_are_refused():
-    network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
-    with pytest.raises(UserError, match=r"grad_cache_chunk: 1 \(BatchNorm1d\) uses the statistics of its batch"):
-        check_no_batch_statistics(network)

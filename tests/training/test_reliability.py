@@ -15,9 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from accelerate import Accelerator
 from processes import forkserver, free_port
 
 from dystress_text.train import main
+from dystress_text.training.accelerator import StopSignals
 from dystress_text.training.run_folder import checkpoint_folders
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -115,28 +117,27 @@ def test_a_signal_saves_and_the_run_goes_on_from_there(number, code, flags, tmp_
     assert outcome(out) == outcome(tmp_path / "whole")
 
 
+def wait_for_signals(ready, errors):
+    """In a new process."""
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
+    with StopSignals(Accelerator(cpu=True)):
+        Path(ready).touch()
+        while True:
+            time.sleep(0.1)
+
+
 def test_a_second_ctrl_c_ends_at_once(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import time\n"
-        "from accelerate import Accelerator\n"
-        "from dystress_text.training.accelerator import StopSignals\n"
-        "with StopSignals(Accelerator(cpu=True)):\n"
-        "    print('ready', flush=True)\n"
-        "    while True:\n        time.sleep(0.1)\n"
-    )
-    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    assert "Ctrl-C once more stops at once" in process.stderr.readline() + process.stderr.readline()
-    process.send_signal(signal.SIGINT)  # a launcher's echo
-    time.sleep(1.1)
-    assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    time.sleep(0.2)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    assert process.wait(5) == 130
+    ready, errors = tmp_path / "ready", tmp_path / "errors"
+    process = start(str(ready), errors, wait_for_signals)
+    wait_for(ready.exists, process)
+    os.kill(process.pid, signal.SIGINT)
+    wait_for(lambda: "Ctrl-C once more stops at once" in errors.read_text(), process)
+    for number, seconds in ((signal.SIGINT, 1.1), (signal.SIGTERM, 0.2)):  # the first is a launcher's echo
+        os.kill(process.pid, number)
+        time.sleep(seconds)
+        assert process.is_alive()
+    os.kill(process.pid, signal.SIGINT)
+    assert finish(process, 5) == 130
 
 
 @contextlib.contextmanager
