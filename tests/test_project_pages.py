@@ -17,12 +17,6 @@ FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*"))
 CFF = ROOT / "CITATION.cff"
 
 
-def complaints(schema, *files):
-    """What the schema, which comes with check-jsonschema, has against the files; '' is nothing."""
-    result = CliRunner().invoke(check_jsonschema, ["--builtin-schema", schema, *map(str, files)])
-    return "" if result.exit_code == 0 else result.output
-
-
 @pytest.mark.parametrize(
     ("schema", "files"),
     [("vendor.github-workflows", WORKFLOWS),
@@ -33,7 +27,8 @@ def complaints(schema, *files):
 )  # fmt: skip
 def test_forms(schema, files):
     assert files
-    assert complaints(schema, *files) == ""
+    result = CliRunner().invoke(check_jsonschema, ["--builtin-schema", schema, *map(str, files)])
+    assert result.exit_code == 0, result.output  # the schema comes with check-jsonschema
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)

@@ -31,15 +31,15 @@ def meta_run(tiny_run, folder, *more):
     return run
 
 
-def adamw(network):
-    return torch.optim.AdamW([p for p in network.parameters() if p.requires_grad])
-
-
 def take_step(run):
     group = run.learned_temperature
     if group is not None:  # its parameters were moved
         group = {**group, "params": list(run.task.objective.temperature.parameters())}
     engine = run.settings.engine
+
+    def adamw(network):
+        return torch.optim.AdamW([p for p in network.parameters() if p.requires_grad])
+
     return step(run.task, 8, adamw, group, engine.log_similarity, engine.grad_cache_chunk)
 
 

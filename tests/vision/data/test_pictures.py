@@ -60,9 +60,6 @@ def test_crops_depend_on_seed_step_and_picture_alone(tmp_path):
     )
 
 
-# parquet files
-
-
 @pytest.fixture
 def shards(tmp_path):
     """Three files of the hub's layout, of pictures of other grays, with class names."""
@@ -81,9 +78,6 @@ def test_parquet_files(shards):
     assert part.batch(np.array([1, 0]))[:, 0, 0, 0].tolist() == [0, 51]
     assert part.pictures[0][1].endswith("train-00000-of-00003.parquet to train-00002-of-00003.parquet, row 5")
     assert part.checksum() != found.checksum() == load_images(str(shards)).checksum()
-
-
-# what files hold
 
 
 def test_rgb_keeps_places_and_channels():

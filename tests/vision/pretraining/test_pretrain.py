@@ -105,9 +105,6 @@ def test_other_images_are_another_run_and_a_moved_folder_is_not(folder, tmp_path
     assert "training data was pictures, 24 images" in capsys.readouterr().err
 
 
-# a folder of one's own: odd pictures, lists of training images, and what is refused
-
-
 @pytest.fixture
 def photos(tmp_path):
     """Photos of 120 x 100, of two classes: in gray, CMYK, colours and with a palette."""
