@@ -121,7 +121,8 @@ def _defaults_from(
 ) -> dict[str, Any]:
     """A preset's settings, without its temperature if the command line names one or an objective with its own.
 
-    Its length does not apply either if the command line names steps or epochs.
+    Its length does not apply either if the command line names steps or epochs, nor what belongs to a choice that it
+    replaces, such as ``crop_min`` to ``views crop``.
 
     If both temperatures are profiles, the preset's tau_min and tau_max stay. Its objective takes its own options along,
     its shift the scale.
@@ -133,6 +134,9 @@ def _defaults_from(
         left_out |= {"temperature", *TEMPERATURE_OPTIONS}
         if {given.get("temperature"), preset.get("temperature")} <= set(PROFILES):
             left_out -= {"tau_min", "tau_max"}
+    for name, value in preset.items():
+        if given.get(name, value) != value:
+            left_out |= {option for option in preset if option.startswith(f"{value}_")}
     if "shift" in given:
         left_out.add("scale")  # which follows the shift
     return {name: value for name, value in preset.items() if name not in left_out}

@@ -27,29 +27,28 @@ from dystress_text.report.comparison import paired, spread
 
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study" / "recipe.jsonl"
 BASE = "--preset small --eval_set none --eval_steps 0 --logging_steps 50"
-INFONCE, CROP = "--temp 0.05", "--views crop --temp 0.05"
+INFONCE, CROP, FIRST_LAST = "--temp 0.05", "--views crop", "--pooler_type avg_first_last"
 ARMS = {
     "simcse": INFONCE,  # two dropout views, InfoNCE at 0.05
-    "crop": CROP,
-    "crop without dropout": f"{CROP} --dropout 0",
-    "simcse, rate 3e-4": f"{INFONCE} --learning_rate 3e-4",
-    "crop, rate 3e-4": f"{CROP} --learning_rate 3e-4",
-    "crop, 0.4 to 1": f"{CROP} --crop_min 0.4 --crop_max 1",
-    "crop, 0.1 to 0.4": f"{CROP} --crop_min 0.1 --crop_max 0.4",
-    "crop, sentences": f"{CROP} --crop_sentences true",
-    "crop, 64 tokens": f"{CROP} --max_seq_length 64",
-    "simcse, first and last layer": f"{INFONCE} --pooler_type avg_first_last",
-    "crop, first and last layer": f"{CROP} --pooler_type avg_first_last",
-    "crop, no head": f"{CROP} --mlp_head false",
-    "crop, first token": f"{CROP} --pooler_type cls",
-    "simcse, MLM": f"{INFONCE} --do_mlm",
-    "crop, MLM": f"{CROP} --do_mlm",
-    "crop, DCL 0.03": "--views crop --objective dcl --temp 0.03",
-    "crop, DCL 0.05": "--views crop --objective dcl --temp 0.05",
-    "crop, DCL 0.07": "--views crop --objective dcl --temp 0.07",
-    "crop, default": "--views crop",
-    "crop, cosine": "--views crop --temperature cosine --tau_min 0.03 --tau_max 0.05",
-    "crop, MACL": "--views crop --objective macl",
+    "crop": f"{CROP} {INFONCE}",
+    "crop without dropout": f"{CROP} {INFONCE} --dropout 0",
+    "crop, 0.4 to 1": f"{CROP} {INFONCE} --crop_min 0.4 --crop_max 1",
+    "crop, sentences": f"{CROP} {INFONCE} --crop_sentences true",
+    "crop, 64 tokens": f"{CROP} {INFONCE} --max_seq_length 64",
+    "crop, no head": f"{CROP} {INFONCE} --mlp_head false",
+    "crop, first token": f"{CROP} {INFONCE} --pooler_type cls",
+    "crop, DCL 0.05": f"{CROP} --objective dcl {INFONCE}",
+    "simcse, first-last": f"{INFONCE} {FIRST_LAST}",
+    "crop, first-last": f"{CROP} {INFONCE} {FIRST_LAST}",
+    "crop, first-last, 64 tokens": f"{CROP} {INFONCE} {FIRST_LAST} --max_seq_length 64",
+    "crop, first-last, MLM": f"{CROP} {INFONCE} {FIRST_LAST} --do_mlm",
+    "crop, first-last, no head": f"{CROP} {INFONCE} {FIRST_LAST} --mlp_head false",
+    "crop, first-last, DCL 0.03": f"{CROP} --objective dcl --temp 0.03 {FIRST_LAST}",
+    "crop, first-last, DCL 0.05": f"{CROP} --objective dcl {INFONCE} {FIRST_LAST}",
+    "crop, first-last, DCL 0.07": f"{CROP} --objective dcl --temp 0.07 {FIRST_LAST}",
+    "crop, first-last, default": f"{CROP} {FIRST_LAST}",
+    "crop, first-last, cosine": f"{CROP} --temperature cosine --tau_min 0.03 --tau_max 0.05 {FIRST_LAST}",
+    "crop, first-last, MACL": f"{CROP} --objective macl {FIRST_LAST}",
 }
 LEXICAL = ("TF-IDF", "BM25")
 TEXTS = {"paragraphs": "wiki_paragraphs.txt.xz", "sentences": "wiki1m_sample.txt.xz", "documents": ""}
