@@ -13,10 +13,6 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 N, DIM = 6, 8
 
 
-def random_views(dtype=torch.float32):
-    return [z.detach().to(dtype).requires_grad_() for z in views(N, DIM)]
-
-
 def degenerate_views(case, dtype):
     x = torch.randn(N, DIM, generator=torch.Generator().manual_seed(1))
     same = x[:1].expand(N, DIM)
@@ -64,7 +60,8 @@ def test_embeddings_without_information_give_the_loss_of_chance(dtype):
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 def test_half_precision_is_computed_in_fp32_and_autocast_changes_nothing(name, dtype):
     for tau in (core.CosineTemperature(0.05, 0.1), core.ScheduledTemperature(), core.AlignmentAdaptiveTemperature()):
-        loss, z = OBJECTIVES[name].build(tau, detach_temperature=False), random_views(dtype)
+        loss = OBJECTIVES[name].build(tau, detach_temperature=False)
+        z = [x.detach().to(dtype).requires_grad_() for x in views(N, DIM)]
         value, *gradients = value_and_gradients(loss(*z), z)
         assert value.dtype == torch.float32
         assert torch.equal(value, loss(*(x.float() for x in z)))
