@@ -135,7 +135,8 @@ def said_by(capsys, photos):
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [("--knn_k=25", "--knn_k: 25 neighbours of 6 "), ("--grad_cache_chunk=4", "--grad_cache_chunk: 13 (BatchNorm2d"),
+    [("--knn_k=25", "--knn_k: 25 neighbours of 6 "),
+     ("--grad_cache_chunk=4", "embedder.normalization (BatchNorm2d) uses the statistics of its batch"),
      ("--train_batch_size=1 --objective=queue", "a single image no batch statistics"),
      ("--key_momentum=0.5 --objective=dcl", "--key_momentum: objective 'dcl' has none"),
      ("--dataset=shapes --train_list=list.txt", "--train_list: "),
