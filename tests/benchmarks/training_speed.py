@@ -59,11 +59,11 @@ WARM = 5  # batches of each contestant before the first turn, on an accelerator
 def random_bert(folder: Path, layers: int = 6, width: int = 384, vocabulary: int | None = None) -> str:
     """A BERT with random weights, heads of 32 dimensions (64 from a width of 768 on), and the embedded tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(str(EMBEDDED / "bert-mini-wiki"))
-    heads = width // (64 if width >= 768 else 32)
-    sizes = {"num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": 4 * width}
     config = BertConfig(
-        vocab_size=vocabulary or len(tokenizer), hidden_size=width, max_position_embeddings=512, **sizes
-    )
+        vocab_size=vocabulary or len(tokenizer), hidden_size=width, num_hidden_layers=layers,
+        num_attention_heads=width // (64 if width >= 768 else 32), intermediate_size=4 * width,
+        max_position_embeddings=512,
+    )  # fmt: skip
     torch.manual_seed(0)
     BertModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
