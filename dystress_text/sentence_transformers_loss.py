@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.losses.gradcache import CachedLossMixin, has_static_embedding_input
-from sentence_transformers.base.losses.merged_forward import embed_columns
-from sentence_transformers.util import get_rank, get_world_size
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -21,8 +19,30 @@ from dystress_text.core.registry import Temperature
 from dystress_text.core.temperature import ConstantTemperature, ShiftedCosineTemperature
 from dystress_text.export.citation import CITATION
 
+try:
+    from sentence_transformers.base.losses.merged_forward import embed_columns as _embed_columns
+except ImportError:  # before 6.0
 
-class DySTreSSLoss(CachedLossMixin, nn.Module):
+    def _embed_columns(model: Any, columns: Iterable[Any]) -> list[Tensor]:  # type: ignore[misc]
+        return [model(features)["sentence_embedding"] for features in columns]
+
+
+try:
+    from sentence_transformers.base.losses.gradcache import CachedLossMixin as _Cached
+    from sentence_transformers.base.losses.gradcache import has_static_embedding_input as _has_static_input
+except ImportError:  # before 5.7: what one of their losses has
+    from sentence_transformers import losses, models  # type: ignore[attr-defined]
+
+    class _Cached:  # type: ignore[no-redef]
+        def start_cache(self) -> None:
+            theirs = losses.CachedMultipleNegativesRankingLoss  # MatryoshkaLoss asks for it
+            self.__class__ = type("DySTreSSLoss", (type(self), theirs), {"forward_cached": theirs.forward})
+
+    def _has_static_input(model: Any) -> bool:
+        return isinstance(model[0], models.StaticEmbedding)
+
+
+class DySTreSSLoss(_Cached, nn.Module):
     """A loss for ``SentenceTransformerTrainer`` whose temperature depends on the similarity of each pair.
 
     It replaces MultipleNegativesRankingLoss, and equals it (scale ``1 / tau``) at a constant temperature. With
@@ -45,7 +65,7 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         gather_across_devices: use the candidates of all processes, not only of this one. Every process must have the
             same number of rows.
         mini_batch_size: rows to embed at a time, with gradients cached; None embeds all at once.
-        mini_batch_num_tokens: tokens to embed at a time, in place of rows.
+        mini_batch_num_tokens: tokens to embed at a time, in place of rows; sentence-transformers has it from 5.7 on.
         show_progress_bar: over the mini-batches.
 
     Raises:
@@ -91,9 +111,13 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         for name, size in given.items():
             if size < 1:
                 raise ValueError(f"{name} must be at least 1, got {size}")
-            if has_static_embedding_input(model):
+            if _has_static_input(model):
                 raise ValueError(f"{name}: the inputs of a StaticEmbedding do not divide; leave it out")
         self.uses_gradient_cache = bool(given)
+        if given and hasattr(_Cached, "start_cache"):
+            if mini_batch_num_tokens is not None:
+                raise ValueError("mini_batch_num_tokens needs sentence-transformers 5.7; give mini_batch_size")
+            _Cached.start_cache(self)
         self.mini_batch_size, self.mini_batch_num_tokens = mini_batch_size or 32, mini_batch_num_tokens
         self.show_progress_bar = show_progress_bar
         self.model = model
@@ -105,8 +129,8 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
         """The loss, a scalar, of the tokenised columns: anchors, positives and hard negatives."""
         columns = list(sentence_features)
         if self.uses_gradient_cache:
-            return self.forward_cached(columns)
-        return self.compute_loss_from_embeddings(embed_columns(self.model, columns))
+            return self.forward_cached(columns, None)
+        return self.compute_loss_from_embeddings(_embed_columns(self.model, columns))
 
     def calculate_loss(
         self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
@@ -167,8 +191,9 @@ class DySTreSSLoss(CachedLossMixin, nn.Module):
                 f"{type(temperature).__name__} follows the run but does not get its progress: pass "
                 "callbacks=[loss.callback()] to the trainer, or call loss.advance(...) in your own loop"
             )
-        world_size = get_world_size() if self.gather_across_devices else 1  # not in __init__: there may be no group yet
-        self.objective.gather = ProcessGather(get_rank(), world_size) if world_size > 1 else LocalGather()
+        gathers = self.gather_across_devices and dist.is_initialized()  # not in __init__: there may be no group yet
+        world_size = dist.get_world_size() if gathers else 1
+        self.objective.gather = ProcessGather(dist.get_rank(), world_size) if world_size > 1 else LocalGather()
         if len(embeddings) == 2 and len(embeddings[0]) * world_size == 1 and self.objective.negatives_from_batch:
             warnings.warn(
                 "a batch of 1 pair has no negatives and counts as 0; dataloader_drop_last=True leaves it out",

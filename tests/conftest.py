@@ -67,6 +67,14 @@ def build_transformer(family):
     return AutoModel.from_config(AutoConfig.for_model(family, **SIZES, **FAMILIES[family]))
 
 
+def set_dropout(model, rate):
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = rate
+        if hasattr(module, "dropout_prob"):  # attention of transformers 4
+            module.dropout_prob = rate
+
+
 def build_tokenizer():
     vocabulary = {word: i for i, word in enumerate(["[CLS]", "[PAD]", "[SEP]", "[UNK]", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))

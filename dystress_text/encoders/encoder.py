@@ -123,7 +123,9 @@ class SentenceEncoder(nn.Module):
     @property
     def can_pack(self) -> bool:
         """Whether :meth:`forward` can skip padding."""
-        return self.transformer.config.model_type in MODEL_TYPES and not self.transformer.config.is_decoder
+        config = self.transformer.config
+        absolute = getattr(config, "position_embedding_type", "absolute") == "absolute"  # of transformers 4
+        return config.model_type in MODEL_TYPES and not config.is_decoder and absolute
 
     def forward(
         self,

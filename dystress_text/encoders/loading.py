@@ -5,6 +5,7 @@ Code that comes with a model is never run.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -83,17 +84,20 @@ def load_pretrained(name_or_path: str, dropout: float | None = None) -> Pretrain
         transformer, info = AutoModel.from_pretrained(name_or_path, **weights)
         simcse = _MLP in info["unexpected_keys"] and _POOLER in info["missing_keys"]
         if simcse:
-            renamed = {r"^mlp\.dense\.": "pooler.dense."}
+            renamed = {r"^mlp\.dense\.": f"{transformer.base_model_prefix}.pooler.dense."}
             transformer, info = AutoModel.from_pretrained(name_or_path, key_mapping=renamed, **weights)
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **source)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(name_or_path, **source)
+        except TypeError as error:  # of transformers 4, whose tokenizers open a file None
+            raise UserError(f"{name_or_path!r} has no tokenizer files") from error
         if transformer.config.is_encoder_decoder:
             raise UserError(f"{name_or_path!r} is an encoder-decoder; an encoder such as BERT is needed")
         check_weights(name_or_path, info)
         _give_padding(name_or_path, tokenizer)
         _check_vocabulary(name_or_path, tokenizer, transformer)
         pooler = None if _POOLER in info["missing_keys"] else pooler_dense(transformer)
-        left = tuple(sorted({name.split(".")[0] for name in info["unexpected_keys"]}))
-    return Pretrained(name_or_path, transformer, tokenizer, pooler, simcse, left)
+        left = {name.split(".")[0] for name in info["unexpected_keys"]} - ({"mlp"} if simcse else set())
+    return Pretrained(name_or_path, transformer, tokenizer, pooler, simcse, tuple(sorted(left)))
 
 
 def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
@@ -177,6 +181,10 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
 
     local = Path(name_or_path).is_dir() or not hub_reachable()
     with readable(name_or_path):
+        modules = Path(name_or_path) / MODULES
+        for entry in json.loads(modules.read_text(encoding="utf-8")) if modules.is_file() else ():
+            if not entry["type"].startswith("sentence_transformers."):  # old releases run the code of a folder
+                raise UserError(f"cannot load {name_or_path!r}: {MODULES} names {entry['type']!r}")
         return SentenceTransformer(
             name_or_path, device=device, local_files_only=local, trust_remote_code=False,
             model_kwargs={"dtype": torch.float32},
@@ -242,7 +250,8 @@ def is_sentence_transformer(name_or_path: str) -> bool:
 def _with_modules(found: Pretrained, model: SentenceTransformer) -> Pretrained:
     """What the modules behind the transformer are to a :class:`SentenceEncoder`; sets the tokenizer's limit."""
     modules: dict[str, Any] = {type(module).__name__: module for module in model}
-    mode, layers = getattr(modules.get("Pooling"), "pooling_mode", None), found.transformer.config.num_hidden_layers
+    pooling, layers = modules.get("Pooling"), found.transformer.config.num_hidden_layers
+    mode = getattr(pooling, "pooling_mode", None) or getattr(pooling, "get_pooling_mode_str", str)()  # before 5.4
     weighted = modules.get("WeightedLayerPooling")
     weights = layer_weights("avg", layers) if weighted is None else weighted.layer_weights
     names = {"cls": ("cls",), "mean": tuple(AVERAGED), "lasttoken": (LAST,)}.get(str(mode), ())

@@ -131,14 +131,14 @@ def _attend(block: Any, x: Tensor, packing: Packing, first_only: bool) -> Tensor
         z.view(*z.shape[:2], *heads).transpose(1, 2)
         for z in (query, packing.pad(block.key(x)), packing.pad(block.value(x)))
     )
-    rate = block.dropout.p if block.training else 0.0
+    rate, scale = block.dropout.p if block.training else 0.0, block.attention_head_size**-0.5
     mask = packing.mask[:, None, None].bool()  # (rows, 1, 1, length)
     if x.device.type == "cpu" and rate > 0:  # torch has no fused kernel for this case
-        scores = query @ key.transpose(2, 3) * block.scaling  # (rows, heads, length, length)
+        scores = query @ key.transpose(2, 3) * scale  # (rows, heads, length, length)
         attention = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1)
         out = dropout(attention, rate) @ value
     else:
-        out = F.scaled_dot_product_attention(query, key, value, mask, rate, scale=block.scaling)
+        out = F.scaled_dot_product_attention(query, key, value, mask, rate, scale=scale)
     out = out.transpose(1, 2).flatten(2)  # (rows, length, dim)
     return out.squeeze(1) if first_only else packing.pack(out)
 

@@ -85,7 +85,7 @@ def write_model(
         normalize: the vectors get length 1.
     """
     from sentence_transformers import SentenceTransformer  # slow to import
-    from sentence_transformers.sentence_transformer import modules as kinds
+    from sentence_transformers import models as kinds  # type: ignore[attr-defined]  # the name in every release
 
     dim, layers = transformer.config.hidden_size, transformer.config.num_hidden_layers
     several = averages_layers(pooler_type)
@@ -101,7 +101,7 @@ def write_model(
             modules.append(kinds.Normalize())
         model = SentenceTransformer(modules=modules, device=str(transformer.device))
         model.save(str(folder), create_model_card=False)
-    _reword(folder)
+    _reword(folder, token_of(pooler_type))
 
 
 def write_adapter(adapted: PeftModel, folder: Path) -> None:
@@ -141,7 +141,7 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         write_json(folder / "tokenizer_config.json", settings | {"tokenizer_class": "PreTrainedTokenizerFast"})
 
 
-def _reword(folder: Path) -> None:
+def _reword(folder: Path, mode: str) -> None:
     """Name modules and settings as releases before 5.4 do, and repeat small weights in the one form that 2.2 reads."""
     modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
     for module in modules:
@@ -149,13 +149,14 @@ def _reword(folder: Path) -> None:
         module["type"] = f"sentence_transformers.models.{module['path'].partition('_')[2] or 'Transformer'}"
         if place == folder:
             continue
-        settings = json.loads((place / "config.json").read_text(encoding="utf-8"))
+        path = place / "config.json"  # those releases write none for Normalize
+        settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         settings = {_OLD_NAMES.get(name, name): value for name, value in settings.items() if name not in _NEW_NAMES}
-        if (mode := settings.pop("pooling_mode", None)) is not None:
-            settings |= {"pooling_mode": mode}
+        if place.name.endswith("_Pooling"):
+            settings = {"word_embedding_dimension": settings["word_embedding_dimension"], "pooling_mode": mode}
             settings |= {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
             settings |= {"pooling_mode_lasttoken": True} if mode == "lasttoken" else {}  # 2.2 does not know it
-        write_json(place / "config.json", settings)
+        write_json(path, settings)
         if (place / WEIGHTS).is_file():
             torch.save(load_file(place / WEIGHTS), place / OLD_WEIGHTS)
     write_json(folder / MODULES, modules)

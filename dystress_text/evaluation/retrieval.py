@@ -71,7 +71,7 @@ class Collection:
             dict(self.queries), dict(self.documents), dict(self.relevant), accuracy_at_k=[1], map_at_k=[1],
             score_functions={"cosine": cos_sim}, **ks,
         )  # fmt: skip
-        found = evaluator.compute_all_metrics(None)["cosine"]
+        found = evaluator.compute_metrices(None)["cosine"]
         return {name: 100 * float(found[key][k]) for name, (key, k) in METRICS.items()}
 
 

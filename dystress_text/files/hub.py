@@ -24,7 +24,7 @@ def hub_reachable() -> bool:
 
     With a proxy configured the answer is yes, since only the proxy knows.
     """
-    if constants.is_offline_mode():
+    if constants.HF_HUB_OFFLINE:
         return False
     if {"http", "https", "all"} & getproxies().keys():
         return True

@@ -66,7 +66,8 @@ def paired(ours: Mapping[int, float], baseline: Mapping[int, float]) -> Differen
         warnings.simplefilter("ignore", RuntimeWarning)  # equal differences: the interval is a point
         interval = stats.ttest_rel(first, second).confidence_interval(0.95)
     p = stats.permutation_test(  # of all flips up to 13 seeds, of 9,999 above
-        (first, second), lambda x, y, axis: (x - y).mean(axis), permutation_type="samples", vectorized=True, rng=0
-    ).pvalue
+        (first, second), lambda x, y, axis: (x - y).mean(axis), permutation_type="samples", vectorized=True,
+        random_state=np.random.default_rng(0),
+    ).pvalue  # fmt: skip
     low, high = (float(end) if np.isfinite(end) else mean for end in (interval.low, interval.high))
     return Difference(len(seeds), mean, low, high, float(p))

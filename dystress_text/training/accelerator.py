@@ -146,7 +146,7 @@ def failure_of(error: Exception, accelerator: Accelerator) -> str | None:
             "--train_batch_size or, without batch normalisation, give --grad_cache_chunk, which takes the memory of a "
             "part of the batch"
         )
-    if isinstance(error, torch.AcceleratorError):
+    if isinstance(error, getattr(torch, "AcceleratorError", ())) or text.startswith("CUDA error"):  # torch before 2.8
         return f"the device has failed ({text[:200]})"
     lost = isinstance(error, dist.DistError) or "onnection closed by peer" in text or "onnection reset by peer" in text
     if lost and accelerator.num_processes > 1:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer, make_sentences
+from conftest import build_tokenizer, build_transformer, make_sentences, set_dropout
 
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.packed import dropout
@@ -14,12 +14,6 @@ def make_batch(n=9):
     ids, mask = encoded["input_ids"], encoded["attention_mask"]
     assert 0 < mask.sum() < mask.numel()
     return ids[mask.bool()], mask
-
-
-def set_dropout(encoder, rate):
-    for module in encoder.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = rate
 
 
 @pytest.mark.parametrize(("pooler", "training"), zip(POOLERS, (True, False, True, False, True, True), strict=True))
@@ -61,16 +55,16 @@ def test_dropout_is_where_transformers_has_it(family, pooler):
     last = encoder.transformer.encoder.layer[-1]
     sites = {
         "embeddings": encoder.transformer.embeddings.dropout,
-        "attention": layer.attention.self.dropout,
+        "attention": layer.attention.self,
         "attention output": layer.attention.output.dropout,
         "output": layer.output.dropout,
-        "last attention": last.attention.self.dropout,
+        "last attention": last.attention.self,
         "last attention output": last.attention.output.dropout,
         "last output": last.output.dropout,
     }
     for name, site in sites.items():
         set_dropout(encoder, 0.0)
-        site.p = 0.3
+        set_dropout(site, 0.3)
         torch.manual_seed(0)
         with torch.no_grad():
             plain, packed = (encoder(ids, mask, packed).std(0) for packed in (False, True))

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from hub_server import hub_server, with_hub
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+from sentence_transformers.evaluation import EmbeddingSimilarityEvaluator
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.evaluators import read_scored_pairs, slug_of

@@ -106,7 +106,7 @@ def test_folders_that_are_no_model_of_ours(model, tmp_path, capsys):
         ("config.json", "{", "cannot load"),
         ("modules.json", "[{", "cannot load"),
         ("modules.json", json.dumps([*modules, {"type": "x.Normalize", "path": "2"}]), "'x.Normalize'"),
-        ("1_Pooling/config.json", json.dumps({"embedding_dimension": 16, "pooling_mode": "max"}), "pooling 'max'"),
+        ("1_Pooling/config.json", json.dumps({"word_embedding_dimension": 16, "pooling_mode": "max"}), "pooling 'max'"),
         ("run.json", "[1]", "run.json"),
     ):
         shutil.copytree(model, tmp_path / "model")

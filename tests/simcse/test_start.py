@@ -9,13 +9,7 @@ import torch
 from conftest import build_tokenizer, build_transformer
 from hub_server import hub_server, with_hub
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import (
-    Dense,
-    Normalize,
-    Pooling,
-    Transformer,
-    WeightedLayerPooling,
-)
+from sentence_transformers.models import Dense, Normalize, Pooling, Transformer, WeightedLayerPooling
 from simcse_cases import SENTENCES, by_hand, close, simcse_folder
 
 from dystress_text.encoders.encoder import SentenceEncoder
@@ -89,8 +83,8 @@ def test_published_models_come_from_the_hub_and_then_from_the_cache(tmp_path):
 
 def st_model(folder, tiny_bert, pooling="mean", layers=(), more=(), limit=None, **settings):
     """A model that sentence-transformers itself has put together and saved."""
-    arguments = {"config_kwargs": {"output_hidden_states": True}} if layers else {}
-    modules = [Transformer(str(tiny_bert), max_seq_length=limit, **arguments)]
+    modules = [Transformer(str(tiny_bert), max_seq_length=limit)]
+    modules[0].auto_model.config.output_hidden_states = bool(layers)
     if layers:
         weights = torch.zeros(4)
         weights[list(layers)] = 1.0

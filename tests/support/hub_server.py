@@ -160,12 +160,17 @@ def with_hub(address: str, home: Path, **more: str) -> Iterator[None]:
         for name, value in (environment | more).items():
             patch.setenv(name, value)
         patch.setattr(huggingface_hub.hf_api.api, "endpoint", address)
+        of_files = address + "/{repo_id}/resolve/{revision}/{filename}"  # which 0.x reads once
+        patch.setattr(huggingface_hub.file_download, "HUGGINGFACE_CO_URL_TEMPLATE", of_files, raising=False)
         hub_reachable.cache_clear()
+        forget_sessions = getattr(huggingface_hub.utils, "reset_sessions", bool)  # of 0.x, which know the old setting
         try:
             for module in read:
                 importlib.reload(module)
+            forget_sessions()
             yield
         finally:
+            forget_sessions()
             hub_reachable.cache_clear()
             for module, values in zip(read, before, strict=True):
                 vars(module).update(values)

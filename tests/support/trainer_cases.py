@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import torch
-from conftest import build_tokenizer, build_transformer
+from conftest import build_tokenizer, build_transformer, set_dropout
 
 from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.encoders.encoder import SentenceEncoder
@@ -32,12 +32,8 @@ class ScriptedTask(SimcseTask):
 def make_task(corpus, dropout=0.0, temperature=None):
     torch.manual_seed(1)
     transformer = build_transformer("bert")
-    for module in transformer.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = dropout
+    set_dropout(transformer, dropout)
     transformer.config.attention_probs_dropout_prob = dropout
-    for layer in transformer.encoder.layer:
-        layer.attention.self.dropout.p = dropout
     encoder = SentenceEncoder(transformer, "cls")
     loss = InfoNCELoss(temperature or ShiftedCosineTemperature())
     task = ScriptedTask(encoder, build_tokenizer(), corpus, loss)

@@ -66,7 +66,7 @@ def w_mse(z1, z2, shrinkage=1e-3):
 
 
 def inverse_root(x, ridge):
-    return np.linalg.inv(sqrtm(x @ x.T / x.shape[1] + ridge * np.eye(len(x))))
+    return np.linalg.inv(sqrtm(x @ x.T / x.shape[1] + ridge * np.eye(len(x))).real)
 
 
 def white(x, ridge):
