@@ -1,4 +1,4 @@
-"""The queue of past keys: the loss against a loop, what enters and leaves, its state."""
+"""The queue of past keys: the loss against a loop, what enters and leaves, processes, its state."""
 
 import pytest
 import spec_formulas as spec
@@ -35,6 +35,20 @@ def test_three_steps_against_a_loop_first_in_first_out_and_nothing_enters_in_eva
     before = loss.queue.clone()
     loss.eval()(queries, keys)
     assert torch.equal(loss.queue, before)
+
+
+def test_all_processes_keys_enter_in_the_order_of_the_ranks():
+    class TwoProcesses:
+        rank, world_size = 0, 2
+
+        def __call__(self, rows):
+            return torch.cat([rows, -rows])
+
+    loss = QueueInfoNCELoss(0.1, queue_size=6, dim=6, gather=TwoProcesses())
+    keys = vectors(2).float()
+    loss(keys, keys)
+    unit = normalize(keys, dim=1)
+    torch.testing.assert_close(loss.queue[-4:], torch.cat([unit, -unit]))
 
 
 def test_the_queue_is_state_and_starts_equal_everywhere():

@@ -41,9 +41,6 @@ OBJECTIVES = {
         core.LearnableTemperature(core.CosineTemperature(0.05, 0.1)).double(), gather=gather
     ),
     "DCL-W": lambda gather: core.DCLWLoss(0.1, gather=gather),
-    "queue": lambda gather: core.QueueInfoNCELoss(  # that pushes out parts of batches
-        core.CosineTemperature(0.1, 0.2), 20, 16, gather=gather
-    ).double(),
 }
 CASES = {name: (name, {}) for name in OBJECTIVES}
 CASES["accumulation"] = ("InfoNCE, shifted cosine", {"gradient_accumulation_steps": 2})

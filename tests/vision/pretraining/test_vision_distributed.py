@@ -1,0 +1,88 @@
+"""Image encoders on several processes, through the real engine, in fp64."""
+
+import json
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import reset_accelerator
+from processes import spawn
+from safetensors.torch import load_file
+from torch import nn
+from vision_cases import colour_images, tiny_encoder
+
+from dystress_text.core import CosineTemperature, NTXentLoss, ProcessGather, QueueInfoNCELoss
+from dystress_text.training.accelerator import make_accelerator
+from dystress_text.training.settings import EngineSettings
+from dystress_text.training.task import Run
+from dystress_text.training.trainer import Trainer
+from vision.data.views import RandomViews
+from vision.pretraining.build_task import make_optimizer
+from vision.pretraining.settings import VisionSettings
+from vision.pretraining.task import PretrainTask, QueueTask
+
+STEPS, BATCH, IMAGES = 6, 8, 21  # two batches an epoch, and 5 images that sit it out
+
+
+class TurningViews(RandomViews):
+    """Views without chance: as they are, and upside down."""
+
+    def on_device(self, batch):
+        images = batch["images"].double() / 255 - 0.5
+        return [images, images.flip(2)]
+
+
+def each_image_alone(module):
+    """The module without batch statistics."""
+    for name, child in module.named_children():
+        is_norm = isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d)
+        setattr(module, name, nn.GroupNorm(1, child.num_features) if is_norm else each_image_alone(child))
+    return module
+
+
+def train(folder, kind):
+    settings = EngineSettings(
+        output_dir=str(folder), mixed_precision="no", max_steps=STEPS, train_batch_size=BATCH, learning_rate=0.05,
+        logging_steps=1, metric_for_best_model=None,
+    )  # fmt: skip
+    accelerator = make_accelerator(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    processes = accelerator.num_processes
+    gather = ProcessGather(accelerator.process_index, processes) if processes > 1 else None
+    encoder = each_image_alone(tiny_encoder(out_dim=16)).double()
+    images = colour_images(IMAGES)
+    if kind == "views":
+        objective = NTXentLoss(CosineTemperature(0.1, 0.2), gather=gather)
+        task = PretrainTask(encoder, TurningViews(images, None), objective)
+    else:
+        objective = QueueInfoNCELoss(CosineTemperature(0.1, 0.2), 24, 16, gather=gather).double()
+        torch.manual_seed(3)
+        objective.queue.copy_(F.normalize(torch.randn(objective.queue.shape, dtype=torch.float64), dim=-1))
+        task = QueueTask(encoder, TurningViews(images, None), objective, momentum=0.9, autocast=accelerator.autocast)
+    optimizer = partial(make_optimizer, engine=settings, vision=VisionSettings(optimizer="sgd"), batch_size=BATCH)
+    Trainer(Run(task=task, samples=IMAGES, make_optimizer=optimizer), settings, accelerator).fit()
+    accelerator.free_memory()
+    reset_accelerator()
+
+
+def train_all(folder, processes):
+    for kind in ("views", "queue"):
+        train(folder / f"{processes} {kind}", kind)
+
+
+def results(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    state = load_file(folder / "model.safetensors") | load_file(folder / "projector.safetensors")
+    weights = torch.cat([w.flatten() for w in state.values()])
+    return torch.tensor([line["loss"] for line in lines], dtype=torch.float64), weights
+
+
+@pytest.mark.slow
+def test_processes_equal_one(tmp_path):
+    spawn(2, train_all, tmp_path, 2)
+    train_all(tmp_path, 1)
+    for kind in ("views", "queue"):
+        for found, expected in zip(results(tmp_path / f"2 {kind}"), results(tmp_path / f"1 {kind}"), strict=True):
+            assert len(found) == len(expected) > 0
+            assert float((found - expected).norm() / expected.norm()) < 1e-10
