@@ -62,7 +62,6 @@ class FinishedRun:
         return values["tau"] if plain else None
 
     def metrics(self) -> list[Line]:
-        """The lines of the log of training."""
         return list(read_steps(self.folder / LOG))
 
     def similarities(self) -> list[Line]:
