@@ -18,14 +18,7 @@ from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import UserError, reason_of
 from dystress_text.files.whole import write_json
 from dystress_text.report.audit import Audit, in_words, record_of, table, windows_of
-from dystress_text.training.run_folder import (
-    AUDIT,
-    IMAGE_PROGRAM,
-    PROGRAMS,
-    SIMILARITY_LOG,
-    read_record,
-    read_steps,
-)
+from dystress_text.training.run_folder import AUDIT, IMAGE_PROGRAM, PROGRAMS, SIMILARITY_LOG, read_record, read_steps
 
 
 def make_parser() -> OneLineParser:

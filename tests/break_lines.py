@@ -41,7 +41,7 @@ _TABLE = (
     ("macl-reweighting", "F.logsigmoid(-safe).neg() / torch.sigmoid(safe)",
      "F.logsigmoid(-safe).neg()", "test_losses.py"),
     ("temperature-detached", "similarity.detach() if self.detach_temperature else similarity",
-     "similarity", "test_gradients.py"),
+     "similarity", "test_losses.py"),
     ("shifted-cosine-side", "offset.clamp(max=0) if self.shift <= 0",
      "offset.clamp(min=0) if self.shift <= 0", "test_temperature.py"),
     ("queue-oldest-out", "[-len(self.queue) :]", "[: len(self.queue)]", "test_queue.py"),

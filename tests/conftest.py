@@ -44,36 +44,22 @@ FAMILIES = {
     "xlm-roberta": {"max_position_embeddings": 42, **BERT},
     "electra": {"max_position_embeddings": 40, "embedding_size": 8, **BERT},
     "deberta-v2": {
-        "max_position_embeddings": 40,
-        "relative_attention": True,
-        "position_biased_input": False,
-        "pos_att_type": ["p2c", "c2p"],
-        "type_vocab_size": 0,
-        **BERT,
+        "max_position_embeddings": 40, "relative_attention": True, "position_biased_input": False,
+        "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0, **BERT,
     },
     # rotary positions are not the default ones: who does not find their settings has other vectors
     "llama": {
-        "max_position_embeddings": 40,
-        "num_key_value_heads": 1,
-        "attention_dropout": 0.1,
-        "rope_theta": 500.0,
-        "rope_scaling": {"rope_type": "linear", "factor": 2.0},
-        **BERT,
+        "max_position_embeddings": 40, "num_key_value_heads": 1, "attention_dropout": 0.1, "rope_theta": 500.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 2.0}, **BERT,
     },
     "gpt2": {"max_position_embeddings": 40, **BERT},
     "distilbert": {"max_position_embeddings": 40, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 32},
     # ModernBERT has no dropout by default; training for two dropout views needs some
     "modernbert": {
-        "max_position_embeddings": 40,
-        "embedding_dropout": 0.1,
-        "cls_token_id": 0,
-        "sep_token_id": 2,
-        "global_rope_theta": 900.0,
-        "local_rope_theta": 500.0,
-        "global_attn_every_n_layers": 2,
-        **BERT,
+        "max_position_embeddings": 40, "embedding_dropout": 0.1, "cls_token_id": 0, "sep_token_id": 2,
+        "global_rope_theta": 900.0, "local_rope_theta": 500.0, "global_attn_every_n_layers": 2, **BERT,
     },
-}
+}  # fmt: skip
 
 
 def build_transformer(family):

@@ -95,11 +95,7 @@ COMMANDS = [  # marked ones too, but for lines that are the shell's
     for line in (block.lines if block.language == "bash" else ())
     if not line.startswith("printf ") and not is_install(line) and not (block.needs and is_shell(line))
 ]
-IMAGES = {
-    "vision/train.py": pretrain.main,
-    "vision/evaluate.py": evaluate.main,
-    "vision/export.py": export_images.main,
-}
+IMAGES = {"vision/train.py": pretrain.main, "vision/evaluate.py": evaluate.main, "vision/export.py": export_images.main}
 
 
 def check(command):
@@ -140,8 +136,6 @@ def test_marks_pages_and_installs():
     assert all("-c constraints.txt" in line or "dist/dystress_text-" in line for line in installs)
     assert len((ROOT / "README.md").read_text().splitlines()) <= 110
 
-
-# --- the story ---
 
 MINI_STS = EMBEDDED / "senteval" / "STS" / "MiniSTS" / "mini-sts.csv"
 STEPS = ("--max_steps=2", "--train_batch_size=16", "--eval_steps=0", "--mixed_precision=no")
@@ -193,9 +187,6 @@ def test_the_documents_as_a_story(tmp_path, monkeypatch, capsys):
             assert code == 0, f"{block.document}: {command.program} {' '.join(words)}\n{capsys.readouterr().err}"
             reset_accelerator()
     assert len(done) >= 20
-
-
-# --- snippets, options, links ---
 
 
 def test_snippets_without_a_model_run_as_printed(monkeypatch):

@@ -44,20 +44,15 @@ def test_what_is_loaded_at_the_start():
     assert found.isdisjoint(EXTRAS | EXTRAS_OF_VISION)
 
 
-# ---- the rules find what breaks them --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("module", "source"),
-    [
-        ("dystress_text.core.objectives", "import scipy"),
-        ("dystress_text.files.hub", "if TYPE_CHECKING:\n    import dystress_text.training.trainer"),
-        ("dystress_text.training.trainer", "def f():\n    from dystress_text import evaluation"),
-        ("dystress_text.training.trainer", "make = 'dystress_text.evaluation.transfer:evaluator'"),
-        ("dystress_text.train", "from vision.data import images"),
-        ("vision.train", "from dystress_text.encoders.encoder import SentenceEncoder"),
-    ],
-)
+    [("dystress_text.core.objectives", "import scipy"),
+     ("dystress_text.files.hub", "if TYPE_CHECKING:\n    import dystress_text.training.trainer"),
+     ("dystress_text.training.trainer", "def f():\n    from dystress_text import evaluation"),
+     ("dystress_text.training.trainer", "make = 'dystress_text.evaluation.transfer:evaluator'"),
+     ("dystress_text.train", "from vision.data import images"),
+     ("vision.train", "from dystress_text.encoders.encoder import SentenceEncoder")],
+)  # fmt: skip
 def test_a_wrong_import_is_found(module, source):
     tree = dict.fromkeys(TREE, "") | {"dystress_text.evaluation.transfer": "", module: source}
     (found,) = rooms.wrong_imports(tree)

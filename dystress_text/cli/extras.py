@@ -6,11 +6,7 @@ from importlib.util import find_spec
 
 from dystress_text.errors import UserError
 
-EXTRAS = {
-    "plots": ("matplotlib", "jinja2"),
-    "lora": ("peft",),
-    "onnx": ("onnx", "onnxscript", "onnxruntime"),
-}
+EXTRAS = {"plots": ("matplotlib", "jinja2"), "lora": ("peft",), "onnx": ("onnx", "onnxscript", "onnxruntime")}
 
 
 def require(extra: str, what: str) -> None:

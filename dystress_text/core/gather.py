@@ -27,8 +27,7 @@ class Gather(Protocol):
 class LocalGather:
     """One process: nothing to gather."""
 
-    rank = 0
-    world_size = 1
+    rank, world_size = 0, 1
 
     def __call__(self, rows: Tensor) -> Tensor:
         return rows
@@ -46,9 +45,7 @@ class ProcessGather:
     def __init__(self, rank: int, world_size: int, group: dist.ProcessGroup | None = None) -> None:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must lie in [0, {world_size}), got {rank}")
-        self.rank = rank
-        self.world_size = world_size
-        self.group = group
+        self.rank, self.world_size, self.group = rank, world_size, group
 
     def __call__(self, rows: Tensor) -> Tensor:
         gathered: Tensor = _GatherRows.apply(rows, self)  # type: ignore[no-untyped-call]  # torch does not type apply

@@ -134,11 +134,7 @@ class ADNCERule(Rule):
     """
 
     def __init__(
-        self,
-        temperature: Temperature | float = 0.07,
-        mu: float = 0.4,
-        sigma: float = 1.0,
-        weigh_positive: bool = False,
+        self, temperature: Temperature | float = 0.07, mu: float = 0.4, sigma: float = 1.0, weigh_positive: bool = False
     ) -> None:
         super().__init__(temperature)
         check_number("mu", mu, "(-inf, inf)")

@@ -39,10 +39,7 @@ class ScheduledTemperature(Temperature):
         check_number("half_period", half_period, "(0, inf)")
         if unit not in ("epoch", "run"):
             raise ValueError(f"unit must be 'epoch' or 'run', got {unit!r}")
-        self.tau_min = tau_min
-        self.tau_max = tau_max
-        self.half_period = half_period
-        self.unit = unit
+        self.tau_min, self.tau_max, self.half_period, self.unit = tau_min, tau_max, half_period, unit
         self.register_buffer("time", torch.zeros((), dtype=torch.float64))
 
     def advance(self, epoch: float, run_fraction: float) -> None:
@@ -74,9 +71,7 @@ class AlignmentAdaptiveTemperature(Temperature):
         check_number("tau_0", tau_0, "(0, inf)")
         check_number("alpha", alpha, "[0, inf)")
         check_number("a_0", a_0, "[-1, 1]")
-        self.tau_0 = tau_0
-        self.alpha = alpha
-        self.a_0 = a_0
+        self.tau_0, self.alpha, self.a_0 = tau_0, alpha, a_0
         self.register_buffer("mean_positive", torch.tensor(a_0, dtype=torch.float64))
 
     def observe(self, mean_positive: Tensor) -> None:

@@ -41,7 +41,6 @@ class Difference:
 
     @property
     def interval(self) -> str:
-        """Its two ends in words."""
         return "one seed: no interval" if self.low is None else f"{self.low:+.2f} to {self.high:+.2f}"
 
 

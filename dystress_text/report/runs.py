@@ -8,15 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dystress_text.errors import UserError
-from dystress_text.training.run_folder import (
-    LOG,
-    PROGRAMS,
-    RECORD,
-    SIMILARITY_LOG,
-    read_json,
-    read_steps,
-    run_folders,
-)
+from dystress_text.training.run_folder import LOG, PROGRAMS, RECORD, SIMILARITY_LOG, read_json, read_steps, run_folders
 from dystress_text.training.settings import FREE_OPTIONS, LossSettings
 
 # Options that do not set configurations apart. Unlike a resumed run, a configuration has one training file.
@@ -44,7 +36,6 @@ class FinishedRun:
 
     @property
     def seed(self) -> int:
-        """The seed of the run."""
         return int(self.record["settings"]["seed"])
 
     @property
@@ -71,7 +62,6 @@ class FinishedRun:
         return values["tau"] if plain else None
 
     def metrics(self) -> list[Line]:
-        """The lines of the log of training."""
         return list(read_steps(self.folder / LOG))
 
     def similarities(self) -> list[Line]:

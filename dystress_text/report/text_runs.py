@@ -31,7 +31,6 @@ class Evaluated:
     variants: Sequence[str] = ()  # as those of a run
 
     def line(self) -> str:
-        """The line of a file of runs."""
         return json.dumps(vars(self))
 
 
@@ -44,7 +43,6 @@ class TextRun(FinishedRun):
     variants: Sequence[str] = ()  # what the data were, if they were not the published ones
 
     def line(self) -> str:
-        """The line of a file of runs."""
         record = {name: self.record[name] for name in _KEPT if name in self.record}
         settings = {name: v for name, v in {**self.settings, "seed": self.seed}.items() if v is not None}
         corpus = {name: self.record["corpus"][name] for name in ("sentences", "sha256")}

@@ -81,10 +81,7 @@ def temperature_of_record(record: Mapping[str, Any]) -> Temperature:
 
 
 def build_objective(
-    settings: LossSettings,
-    gather: Gather | None = None,
-    hard_negative_weight: float = 0.0,
-    bidirectional: bool = False,
+    settings: LossSettings, gather: Gather | None = None, hard_negative_weight: float = 0.0, bidirectional: bool = False
 ) -> ContrastiveLoss:
     """The objective that the settings describe, with its temperature; the rest is its constructor's."""
     kind: type[ContrastiveLoss] = getattr(core, OBJECTIVES[settings.objective])

@@ -10,13 +10,7 @@ from typing import Any, ClassVar
 
 from dystress_text.cli.options import check_options, option
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.training.constructors import (
-    constructor_options,
-    core_classes,
-    lineage,
-    parameters,
-    registered,
-)
+from dystress_text.training.constructors import constructor_options, core_classes, lineage, parameters, registered
 
 AUTO_FP16 = "auto_fp16"
 OBJECTIVES = {  # classes of dystress_text.core
@@ -77,8 +71,7 @@ class LossSettings(_ConstructorOptions):  # type: ignore[misc]  # its fields are
 
     objective: str = option("infonce", "The objective.", choices=list(OBJECTIVES))
     temperature: str | None = option(
-        None,
-        f"{', '.join(TEMPERATURES)}; default shifted_cosine, constant with --temp, alignment_adaptive with macl.",
+        None, f"{', '.join(TEMPERATURES)}; default shifted_cosine, constant with --temp, alignment_adaptive with macl."
     )
     rule: str | None = option(
         None,

@@ -1,6 +1,4 @@
-"""The study of temperature rules: the tables and the figure of the pages, from the records in docs/study.
-
-    python tests/benchmarks/laboratory.py --figure docs/figures/laboratory.png
+"""The study of temperature rules: the tables of the pages, from the records in docs/study.
 
 It prints the rows of docs/results.md and docs/laboratory.md. Runs of rules and constants are compared by seed on the
 mean of STS12, STS-B test and SICK-R. ``dystress report SWEEP --format jsonl`` makes such records; predictions.json
@@ -10,7 +8,6 @@ that was repeated.
 
 from __future__ import annotations
 
-import argparse
 import json
 import warnings
 from collections.abc import Mapping, Sequence
@@ -140,7 +137,6 @@ def tables() -> dict[str, list[str]]:
         ],
         "results: differences": [_row(*(name_of(x).partition(" (")[0] for x in d[:2]), *d[3:]) for d in differences],
         "results: rules": [_row(name_of(x), *means(laboratory, x, "avg")) for x in of_laboratory],
-        "results: the best": best,
         "laboratory: rules": rules,
         "laboratory: candidates": candidates,
         "laboratory: the best": best,
@@ -151,43 +147,11 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def draw(found: Sequence[Outcome], file: Path) -> None:
-    """Each rule's difference from its constant with its interval, and the margin, by what was predicted."""
-    import matplotlib.pyplot as plt
-
-    from dystress_text.report.plots import STYLES, WIDTH, style
-
-    ordered = sorted(found, key=lambda one: (not one.prediction["equivalent"], one.prediction["moved"]), reverse=True)
-    with style():
-        figure, axes = plt.subplots(figsize=(WIDTH, 0.9 + 0.28 * len(ordered)))
-        axes.axvspan(-MARGIN, MARGIN, color="0.9", linewidth=0, label=f"the margin, {MARGIN:g} points")
-        for i, one in enumerate(ordered):
-            predicted, d = one.prediction["equivalent"], one.average
-            colour, words = (STYLES[0 if predicted else 1][0], f"predicted {'' if predicted else 'not '}equivalent")
-            ends = [[d.mean - (d.low or 0)], [(d.high or 0) - d.mean]]
-            fill = "full" if predicted else "none"
-            axes.errorbar(d.mean, i, xerr=ends, fmt="o", color=colour, fillstyle=fill, capsize=2, label=words)
-        names = [f"{one.name} - {one.prediction['constant']:g}, pull {one.prediction['pull']:.2f}" for one in ordered]
-        axes.set_yticks(range(len(ordered)), names)
-        axes.set_xlabel("points less its constant, 95 % interval")
-        axes.set_xscale("symlog", linthresh=1, linscale=1.5)  # even up to 1, then by factors
-        ticks = (-8, -4, -2, -1, -0.5, 0, 0.5, 1, 2)
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.set_xticks([], minor=True)
-        handles = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))  # one of each label
-        figure.legend(handles.values(), handles, loc="outside lower center", ncols=2)
-        figure.savefig(file, dpi=150)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--figure", type=Path, help="where the picture of the test goes")
-    options = parser.parse_args()
+    """Print the rows by page."""
     warnings.simplefilter("ignore")
     for title, rows in tables().items():
         print(f"{title}\n\n" + "\n".join(rows) + "\n")
-    if options.figure is not None:
-        draw(outcomes(), options.figure)
 
 
 if __name__ == "__main__":

@@ -60,13 +60,10 @@ def random_bert(folder: Path, layers: int = 6, width: int = 384, vocabulary: int
     """A BERT with random weights, heads of 32 dimensions (64 from a width of 768 on), and the embedded tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(str(EMBEDDED / "bert-mini-wiki"))
     config = BertConfig(
-        vocab_size=vocabulary or len(tokenizer),
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=width // (64 if width >= 768 else 32),
-        intermediate_size=4 * width,
+        vocab_size=vocabulary or len(tokenizer), hidden_size=width, num_hidden_layers=layers,
+        num_attention_heads=width // (64 if width >= 768 else 32), intermediate_size=4 * width,
         max_position_embeddings=512,
-    )
+    )  # fmt: skip
     torch.manual_seed(0)
     BertModel(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -99,16 +96,10 @@ def theirs(model: str, sentences: list[str], batch: int, precision: str) -> floa
     data = Dataset.from_dict({"anchor": sentences, "positive": sentences})
     with tempfile.TemporaryDirectory() as folder:
         arguments = SentenceTransformerTrainingArguments(
-            output_dir=folder,
-            per_device_train_batch_size=batch,
-            num_train_epochs=1,
-            learning_rate=RATE,
-            bf16=precision == "bf16",
-            use_cpu=not torch.accelerator.is_available(),
-            save_strategy="no",
-            report_to="none",
-            dataloader_drop_last=True,
-        )
+            output_dir=folder, per_device_train_batch_size=batch, num_train_epochs=1, learning_rate=RATE,
+            bf16=precision == "bf16", use_cpu=not torch.accelerator.is_available(), save_strategy="no",
+            report_to="none", dataloader_drop_last=True,
+        )  # fmt: skip
         trainer = SentenceTransformerTrainer(
             encoder, arguments, train_dataset=data, loss=MultipleNegativesRankingLoss(encoder, scale=20)
         )

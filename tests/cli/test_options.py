@@ -18,8 +18,7 @@ class Settings:
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{}, {"rate": 0}, {"layers": [1, 2]}, {"rank": 1, "layers": []}, {"rank": 1, "merge": True, "limit": 3}],
+    "given", [{}, {"rate": 0}, {"layers": [1, 2]}, {"rank": 1, "layers": []}, {"rank": 1, "merge": True, "limit": 3}]
 )
 def test_settings_that_fit_are_taken(given):
     check_options(Settings(**given))
@@ -27,14 +26,12 @@ def test_settings_that_fit_are_taken(given):
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [
-        ({"rate": 1.0}, r"rate: must lie in \[0, 1\), got 1.0"),
-        ({"rate": float("nan")}, "rate: must lie in"),
-        ({"rank": 0}, r"rank: must lie in \(0, inf\), got 0"),
-        ({"layers": []}, "layers: has no effect without --rank"),
-        ({"rank": 1, "limit": 3}, "limit: has no effect without --merge"),
-    ],
-)
+    [({"rate": 1.0}, r"rate: must lie in \[0, 1\), got 1.0"),
+     ({"rate": float("nan")}, "rate: must lie in"),
+     ({"rank": 0}, r"rank: must lie in \(0, inf\), got 0"),
+     ({"layers": []}, "layers: has no effect without --rank"),
+     ({"rank": 1, "limit": 3}, "limit: has no effect without --merge")],
+)  # fmt: skip
 def test_settings_that_do_not_fit_name_the_option(given, message):
     with pytest.raises(UserError, match=message):
         check_options(Settings(**given))
@@ -44,9 +41,6 @@ def test_settings_that_do_not_fit_name_the_option(given, message):
 def test_what_is_not_a_number_lies_in_no_interval(value):
     """argparse of Python 3.11 makes an empty list of ``--dropout=--``."""
     assert not lies_in(value, "[0, 2]")
-
-
-# ---- the command line -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -64,14 +58,12 @@ class Words:
 
 @pytest.mark.parametrize(
     ("line", "expected"),
-    [
-        ("", {}),
-        ("--no_packing --quick --rate -1e-3", {"packing": False, "quick": True, "rate": -1e-3}),
-        ("--no-packing --quick no --head=Y", {"packing": False, "head": True}),
-        ("--packing 0 --quick=TRUE --sizes 1 -2", {"packing": False, "quick": True, "sizes": [1, -2]}),
-        ("--rate .5 --mode --model-name=a-b --rate 1", {"rate": 1.0, "mode": "yes", "model_name": "a-b"}),
-    ],
-)
+    [("", {}),
+     ("--no_packing --quick --rate -1e-3", {"packing": False, "quick": True, "rate": -1e-3}),
+     ("--no-packing --quick no --head=Y", {"packing": False, "head": True}),
+     ("--packing 0 --quick=TRUE --sizes 1 -2", {"packing": False, "quick": True, "sizes": [1, -2]}),
+     ("--rate .5 --mode --model-name=a-b --rate 1", {"rate": 1.0, "mode": "yes", "model_name": "a-b"})],
+)  # fmt: skip
 def test_words_become_fields(line, expected):
     (words,) = SettingsParser([Words], "p").settings(["--model_name", "m", *line.split()])
     assert vars(words) == {
@@ -82,17 +74,14 @@ def test_words_become_fields(line, expected):
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [
-        ("", "the following arguments are required: --model_name"),
-        ("--modle_name x", "unknown option --modle_name (did you mean --model_name?)"),
-        ("--model-nam=hf_x", "unknown option --model-nam (did you mean --model_name?)"),
-        ("--zzz", "unknown option --zzz (see --help)"),
-        ("--model_name m --packin", "unknown option --packin (did you mean --packing?)"),
-        ("--model_name m --quick maybe", "argument --quick: yes or no is needed, got 'maybe'"),
-        ("--model_name m --head", "argument --head: expected one argument"),
-        ("--model_name m x", "unrecognized arguments: x"),
-    ],
-)
+    [("", "the following arguments are required: --model_name"),
+     ("--modle_name x", "unknown option --modle_name (did you mean --model_name?)"),
+     ("--model-nam=hf_x", "unknown option --model-nam (did you mean --model_name?)"),
+     ("--model_name m --packin", "unknown option --packin (did you mean --packing?)"),
+     ("--model_name m --quick maybe", "argument --quick: yes or no is needed, got 'maybe'"),
+     ("--model_name m --head", "argument --head: expected one argument"),
+     ("--model_name m x", "unrecognized arguments: x")],
+)  # fmt: skip
 def test_words_that_do_not_fit_are_one_line(line, message):
     with pytest.raises(UserError) as caught:
         SettingsParser([Words], "p").settings(line.split())

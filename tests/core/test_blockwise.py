@@ -55,8 +55,7 @@ def test_in_fp32_and_at_low_temperatures(name):
 
 
 @pytest.mark.parametrize(
-    ("gib", "itemsize", "expected"),
-    [(140, 4, 8_192), (80, 8, 4_096), (8, 4, 2_048), (2, 4, 2_048), (999, 4, 16_384)],
+    ("gib", "itemsize", "expected"), [(140, 4, 8_192), (80, 8, 4_096), (8, 4, 2_048), (2, 4, 2_048), (999, 4, 16_384)]
 )
 def test_blocks_of_a_gpu_follow_its_memory(gib, itemsize, expected, monkeypatch):
     properties = SimpleNamespace(total_memory=gib * 2**30)

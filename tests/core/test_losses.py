@@ -1,4 +1,4 @@
-"""Every objective against explicit loops over pairs: values, gradients, hard negatives, processes."""
+"""Every objective against loops over pairs: values, gradients, hard negatives, processes; the paper's gradients."""
 
 import pytest
 import spec_formulas as spec
@@ -51,3 +51,23 @@ def test_macl_takes_its_temperature_from_the_batch_without_a_gradient(name, deta
         expected = value_and_gradients(case.loss(case.rows(*z), lambda s, tau=tau: tau), z)
         assert_same(value_and_gradients(loss(*z), z), expected)
     assert any(key.startswith("temperature.") for key in loss.state_dict())  # saved with the loss
+
+
+@pytest.mark.parametrize("profile", TEMPERATURES)
+@DETACH
+def test_info_nce_has_the_gradients_of_the_paper(profile, detach):
+    """By the similarities; the positive's column is the first."""
+    temperature, formula = TEMPERATURES[profile]
+    s = 1.9 * torch.rand(4, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64) - 0.95
+    s.requires_grad_()
+    tau = torch.stack([formula(x) for x in s.flatten()]).view_as(s)
+    (slope,) = torch.autograd.grad(tau.sum(), s)
+    loss = core.InfoNCELoss(temperature, detach_temperature=detach)
+    logits = loss.temperature.logits(s, loss.tau(s))[0]
+    rows = loss.row_loss(logits[:, 0], logits[:, 1:].logsumexp(dim=1), s[:, 0])
+    (found,) = torch.autograd.grad(rows.sum(), s)
+    s, tau = s.detach(), tau.detach()
+    factor = 1 / tau if detach else (tau - s * slope) / tau**2  # Eqs. delLdelCa and delLdelCb
+    p = (s / tau).softmax(dim=1)
+    p[:, 0] -= 1
+    torch.testing.assert_close(found, factor * p)

@@ -1,4 +1,4 @@
-"""The queue of past keys: the loss against a loop, what enters and leaves, processes, limits."""
+"""The queue of past keys: the loss against a loop, what enters and leaves, processes, its state."""
 
 import pytest
 import spec_formulas as spec
@@ -13,10 +13,10 @@ def vectors(n, dim=6, seed=0):
     return torch.randn(n, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("batch", [1, 5, 9])  # the last has more keys than there are places
 @pytest.mark.parametrize("form", [False, True])
 @pytest.mark.parametrize("detach", [True, False])
-def test_three_steps_against_a_loop(batch, form, detach):
+def test_three_steps_against_a_loop_first_in_first_out_and_nothing_enters_in_evaluation(batch, form, detach):
     temperature, tau = TEMPERATURES["shifted"]
     loss = QueueInfoNCELoss(temperature, queue_size=7, dim=6, detach_temperature=detach).double()
     loss.blockwise = form
@@ -31,21 +31,10 @@ def test_three_steps_against_a_loop(batch, form, detach):
         expected = value_and_gradients(OBJECTIVES["InfoNCE"].loss(rows, tau, detach), z)
         assert_same(value_and_gradients(loss(queries, keys), z), expected)  # none of the keys
         queue = [*queue, *keys.detach()][-7:]
-
-
-def test_first_in_first_out_and_nothing_enters_in_evaluation():
-    loss = QueueInfoNCELoss(0.1, queue_size=5, dim=6)
-    start = loss.queue.clone()
-    first, second, large = (vectors(n, seed=n).float() for n in (2, 3, 8))
-    unit = [normalize(keys, dim=1) for keys in (first, second, large)]
-    loss(first, first)
-    torch.testing.assert_close(loss.queue, torch.cat([start[2:], unit[0]]))
-    loss.eval()(second, second)
-    torch.testing.assert_close(loss.queue, torch.cat([start[2:], unit[0]]))
-    loss.train()(second, second)
-    torch.testing.assert_close(loss.queue, torch.cat([unit[0], unit[1]]))
-    loss(large, large)  # more keys than places: the last ones stay
-    torch.testing.assert_close(loss.queue, unit[2][3:])
+    torch.testing.assert_close(loss.queue, normalize(torch.stack(queue), dim=1))
+    before = loss.queue.clone()
+    loss.eval()(queries, keys)
+    assert torch.equal(loss.queue, before)
 
 
 def test_all_processes_keys_enter_in_the_order_of_the_ranks():

@@ -13,10 +13,6 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 N, DIM = 6, 8
 
 
-def random_views(dtype=torch.float32):
-    return [z.detach().to(dtype).requires_grad_() for z in views(N, DIM)]
-
-
 def degenerate_views(case, dtype):
     x = torch.randn(N, DIM, generator=torch.Generator().manual_seed(1))
     same = x[:1].expand(N, DIM)
@@ -64,7 +60,8 @@ def test_embeddings_without_information_give_the_loss_of_chance(dtype):
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 def test_half_precision_is_computed_in_fp32_and_autocast_changes_nothing(name, dtype):
     for tau in (core.CosineTemperature(0.05, 0.1), core.ScheduledTemperature(), core.AlignmentAdaptiveTemperature()):
-        loss, z = OBJECTIVES[name].build(tau, detach_temperature=False), random_views(dtype)
+        loss = OBJECTIVES[name].build(tau, detach_temperature=False)
+        z = [x.detach().to(dtype).requires_grad_() for x in views(N, DIM)]
         value, *gradients = value_and_gradients(loss(*z), z)
         assert value.dtype == torch.float32
         assert torch.equal(value, loss(*(x.float() for x in z)))
@@ -73,22 +70,14 @@ def test_half_precision_is_computed_in_fp32_and_autocast_changes_nothing(name, d
         assert all(map(torch.equal, [value, *gradients], value_and_gradients(autocast, z)))
 
 
-@EVERY
-def test_length_of_embeddings_does_not_matter(name):
-    loss = OBJECTIVES[name].build(core.CosineTemperature(0.05, 0.1))
-    for scale in (1e-35, 1e35):
-        z = random_views()
-        found = [value_and_gradients(loss(*(x * factor for x in z)), z) for factor in (scale, 1)]
-        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("entry", [0.0, 1e-40])  # in fp32 the second is no normal number
-def test_a_zero_row_stays_zero_with_a_zero_gradient(entry):
+@pytest.mark.parametrize("scale", [1, 1e-35, 1e35])
+def test_length_does_not_matter_and_a_zero_row_stays_zero_with_a_zero_gradient(entry, scale):
     x = torch.tensor([[3.0, 4.0], [entry, entry], [0.0, -2.0]], requires_grad=True)
-    units = unit_vectors(x)
+    units = unit_vectors(x * torch.tensor([[scale], [1], [scale]]))
     assert units.tolist() == [pytest.approx([0.6, 0.8]), [0, 0], [0, -1]]
     units.backward(torch.tensor([[1.0, 0.0], [5.0, 7.0], [1.0, 1.0]]))
-    assert x.grad.tolist() == [pytest.approx([0.128, -0.096]), [0, 0], [0.5, 0]]
+    assert x.grad.tolist() == [pytest.approx([0.128, -0.096]), [0, 0], pytest.approx([0.5, 0])]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -43,9 +43,6 @@ def test_even_ode_is_exact_near_zero():
         assert float(found) == pytest.approx(expected, rel=1e-7, abs=0)
 
 
-# ---- temperatures of the run ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("time", [0, 30, 200, 730.5])
 def test_schedule_swings_with_time_whatever_the_similarity(time):
     expected = 0.1 + 0.9 / 2 * (1 + math.cos(math.pi * time / 200))
@@ -88,9 +85,6 @@ def test_state_that_varies_with_the_run_is_saved_and_restored():
     assert not core.CosineTemperature(0.1, 0.2).state_dict()
 
 
-# ---- those that are trained -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("start", [core.ConstantTemperature(0.05), core.ShiftedCosineTemperature()])
 def test_a_learned_one_starts_as_it_is_told_and_says_so(start):
     learned = core.LearnableTemperature(start)
@@ -129,9 +123,6 @@ def test_the_gradient_of_a_learned_one_is_that_of_the_loop(detach, blockwise):
     assert_same(found, torch.autograd.grad(value, [free, *z]))
 
 
-# ---- the ODE of the paper -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("delta_k", "c", "start", "end"), [(2.0, -1.5, 0.05, 1.0), (2.0, -1.5, -0.3, -0.7)])
 def test_ode_family_solves_its_equation(delta_k, c, start, end):
     def slope(s, tau):  # Eq. eqnnewdeltdels
@@ -149,9 +140,6 @@ def test_ode_family_is_nan_where_it_is_no_temperature():
     assert found.isnan().tolist() == [True] * 5 + [False] * 2
 
 
-# ---- what is refused or warned about --------------------------------------------------------------------------------
-
-CONSTANT = core.ConstantTemperature(0.05)
 REFUSED = [
     *((cls, {"tau_min": 0.3, "tau_max": 0.2}, "tau_min ") for cls in (*PROFILES, core.ScheduledTemperature)),
     (core.CosineTemperature, {"tau_min": 0.0}, "tau_min "),
@@ -159,29 +147,17 @@ REFUSED = [
     (core.ConstantTemperature, {"tau": True}, "tau "),
     (core.ShiftedCosineTemperature, {"shift": 1.1}, "shift "),
     (core.ShiftedCosineTemperature, {"scale": 0.0}, "scale "),
-    (core.OneSidedCosineTemperature, {"shift": 1.0}, "shift "),
-    (core.ExponentialTemperature, {"sharpness": 0.0}, "sharpness "),
-    (core.ScheduledTemperature, {"half_period": 0}, "half_period "),
     (core.ScheduledTemperature, {"unit": "step"}, "unit "),
-    (core.AlignmentAdaptiveTemperature, {"a_0": 1.2}, "a_0 "),
-    (core.TeMoTemperature, {"alpha": -0.1}, "alpha "),
-    (core.LearnableTemperature, {"temperature": CONSTANT, "low": 0.0}, "low < 0.05 < high"),
-    (core.LearnableTemperature, {"temperature": CONSTANT, "low": 0.2, "high": 0.1}, ".*got 0.2 and 0.1"),
-    (core.LearnableTemperature, {"temperature": core.CosineTemperature(0.05, 0.05), "high": 0.1},
-     "low < 0.05 < 0.05 < high"),
+    (core.LearnableTemperature, {"temperature": core.ConstantTemperature(0.05), "low": 0.2, "high": 0.1},
+     "low < 0.05 < high must .*got 0.2 and 0.1"),
+    (core.LearnableTemperature, {"temperature": core.CosineTemperature(0.05, 0.05)}, "low < 0.05 < 0.05 < high"),
     (core.LearnableTemperature, {"temperature": core.ScheduledTemperature()},
      "temperature ScheduledTemperature.* has nothing to learn"),
     (core.DebiasedRule, {"tau_plus": 1.0}, r"tau_plus must lie in \[0, 1\)"),
-    (core.FocalRule, {"margin": math.nan}, "margin must lie"),
-    (core.ADNCERule, {"mu": math.inf}, "mu must lie"),
-    (core.HardnessRule, {"hardness_strength": True}, "hardness_strength must lie"),
     (core.HardnessRule, {"temperature": core.HardnessRule()}, "temperature must be"),
-    (core.RINCELoss, {"q": 0.0}, "q must lie"),
-    (core.SigLIPLoss, {"logit_bias": math.inf}, "logit_bias must lie"),
     (core.SigLIPLoss, {"hard_negative_weight": 1.0}, "hard_negative_weight must be 0"),
     (core.make_temperature, {"name": "cosin"}, ".*cosin.*cosine"),
     (core.make_temperature, {"name": "cosine", "shift": 0.1}, ".*takes tau_min.*shift"),
-    (core.make_temperature, {"name": "cosine", "tau_min": 0.0}, "tau_min"),
 ]  # fmt: skip
 
 
@@ -216,9 +192,6 @@ def test_warns_above_the_critical_ratio_and_names_it_and_where_the_logit_falls(s
     (message,) = [str(warning.message) for warning in caught]
     low, upper = map(float, re.search(r"between s = (\S+) and (\S+);", message).groups())
     assert (low, upper) == pytest.approx((float(places[0]), float(places[-1])), abs=0.012)
-
-
-# ---- the registry ---------------------------------------------------------------------------------------------------
 
 
 def test_every_temperature_is_made_by_its_name_and_says_its_values():

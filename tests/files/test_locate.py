@@ -1,34 +1,21 @@
 """Finding data: prepared, embedded, from a hub on loopback, or nowhere."""
 
-import io
 import socket
 import tarfile
 import time
 
 import pytest
-from hub_server import hub_server, with_hub
+from hub_server import hub_server, tar_of, with_hub
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.files import places
+from dystress_text.files.hub import HUB_REPOSITORY
 from dystress_text.files.places import data_root
 from dystress_text.simcse.texts import wiki1m
 
+NAME = "./STS/STSBenchmark/sts-dev.csv"
 STSB = b"g\tf\ty\t1\t3.5\tone\ttwo\ng\tf\ty\t2\t5\tthree\tfour\n"
-
-
-def archive(name="./STS/STSBenchmark/sts-dev.csv", kind=tarfile.REGTYPE):
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as tar:
-        for member, content in (("./STS/other.txt", b"x"), (name, STSB)):
-            info = tarfile.TarInfo(member)
-            info.size, info.type = len(content), kind if member == name else tarfile.REGTYPE
-            info.linkname = "/etc/passwd"
-            tar.addfile(info, io.BytesIO(content))
-    return stream.getvalue()
-
-
-SIMCSE = "princeton-nlp/datasets-for-simcse"
 
 
 @pytest.fixture
@@ -37,23 +24,19 @@ def hub(tmp_path, monkeypatch):
     monkeypatch.setenv("DYSTRESS_DATA", str(tmp_path / "none"))
     monkeypatch.setenv("DYSTRESS_CACHE", str(tmp_path / "cache"))
     with hub_server() as (address, files, _), with_hub(address, tmp_path / "hf"):
-        yield files.setdefault(SIMCSE, {})
+        yield files.setdefault(HUB_REPOSITORY, {})
 
 
 def test_stsb_dev_comes_out_of_the_hubs_archive(hub):
-    hub["senteval.tar"] = archive()
+    hub["senteval.tar"] = tar_of({"./STS/other.txt": b"x", NAME: STSB})
     assert eval_pairs("stsb_dev").first == ("one", "three")
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [(None, "Three ways on"), (archive()[:700], "Three ways on"), (archive(kind=tarfile.SYMTYPE), "Three ways on")],
-    ids=["404", "truncated", "symbolic link"],
-)  # fmt: skip
-def test_a_bad_archive_is_one_line(hub, content, words):
+@pytest.mark.parametrize("content", [None, tar_of({NAME: STSB})[:520], tar_of({NAME: STSB}, tarfile.SYMTYPE)])
+def test_a_bad_archive_is_one_line(hub, content):
     if content is not None:
         hub["senteval.tar"] = content
-    with pytest.raises(UserError, match=words) as caught:
+    with pytest.raises(UserError, match="Three ways on") as caught:
         eval_pairs("stsb_dev")
     assert "\n" not in str(caught.value)
 

@@ -62,42 +62,32 @@ def test_what_is_a_table():
     assert [name for name in ("a.txt", "a.txt.gz", "./x", "/a/b", "x", "a/b.txt", "a/b/c") if is_table(name)] == []
 
 
-BAD = [
-    ({"text": ["a"]}, "no_such", ["text_column", "columns text"]),
-    ({"a": ["x"], "b": ["y"]}, None, ["text_column", "columns a, b"]),
-    ({"text": [[1], [2]]}, None, ["train_file", "row 1", "is not a text"]),
-]
-
-
-@pytest.mark.parametrize(("columns", "column", "words"), BAD)
-def test_wrong_columns_are_one_line(tmp_path, columns, column, words):
-    with pytest.raises(UserError) as caught:
-        lines_of(write(tmp_path, "jsonl", columns), column)
-    assert all(word in str(caught.value) for word in words)
-    assert "\n" not in str(caught.value)
+def test_wrong_columns_are_one_line(tmp_path):
+    for columns, column, words in (
+        ({"text": ["a"]}, "no_such", "text_column.*columns text"),
+        ({"a": ["x"], "b": ["y"]}, None, "text_column.*columns a, b"),
+        ({"text": [[1], [2]]}, None, "train_file.*row 1.*is not a text"),
+    ):
+        with pytest.raises(UserError, match=f"^{words}[^\n]*$"):
+            lines_of(write(tmp_path, "jsonl", columns), column)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
-    [
-        ("bad.parquet", b"PAR1 no", "cannot read"),
-        ("bad.jsonl", b'{"text": "a"\n{', "cannot read"),
-        ("none.csv", None, "No such file"),
-        ("empty.csv", b"", "it is empty"),
-        ("twice.csv", b"a,a\nx,y\n", "names a column twice: a, a"),
-        ("tabs.csv", b"a\ttext\nx\ty\n", "header is one cell"),
-        ("latin.csv", b"text\n\xe9\n", "not in UTF-8"),
-        ("short.csv", b'a,text\n"x\ny",z\n\nx\n', "line 5 does not have the header's 2 cells but 1$"),
-        ("more.tsv", b'a\ttext\n"x\ty\n1\t2\t"3\n', "line 3 .*2 cells but 3; tsv_quoting yes"),
-        ("pandas.tsv", b'a\ttext\n1\t"x ""y"""\n', "line 2 has a cell in quotation marks .*tsv_quoting yes"),
-        ("open.csv", b'a,text\n1,x\n2,"y\n3,z\n', "line 3: .*an unpaired quotation mark"),
-        ("glue.tsv", b'a\ttext\n1\t"x" y\n', "line 2: .*tsv_quoting no takes"),
-        ("labels.csv", b"text\n1\n0\n\n", "column 'text' of .* has no letter"),
-    ],
-)
+    [("bad.parquet", b"PAR1 no", "cannot read"),
+     ("empty.csv", b"", "it is empty"),
+     ("twice.csv", b"a,a\nx,y\n", "names a column twice: a, a"),
+     ("tabs.csv", b"a\ttext\nx\ty\n", "header is one cell"),
+     ("latin.csv", b"text\n\xe9\n", "not in UTF-8"),
+     ("short.csv", b'a,text\n"x\ny",z\n\nx\n', "line 5 does not have the header's 2 cells but 1$"),
+     ("more.tsv", b'a\ttext\n"x\ty\n1\t2\t"3\n', "line 3 .*2 cells but 3; tsv_quoting yes"),
+     ("pandas.tsv", b'a\ttext\n1\t"x ""y"""\n', "line 2 has a cell in quotation marks .*tsv_quoting yes"),
+     ("open.csv", b'a,text\n1,x\n2,"y\n3,z\n', "line 3: .*an unpaired quotation mark"),
+     ("glue.tsv", b'a\ttext\n1\t"x" y\n', "line 2: .*tsv_quoting no takes"),
+     ("labels.csv", b"text\n1\n0\n\n", "column 'text' of .* has no letter")],
+)  # fmt: skip
 def test_damaged_tables_are_one_line(tmp_path, name, content, said):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=said) as caught:
         list(column_of_table(str(tmp_path / name), None, name == "glue.tsv" or None).sentences(CorpusReport(), None))
     assert name in str(caught.value)

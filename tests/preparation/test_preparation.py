@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fuzz_cases import accepted, inputs, spoiled
-from hub_server import hub_server, with_hub
+from hub_server import hub_server, tar_of, with_hub
 from hypothesis import given
 
 from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import eval_pairs
+from dystress_text.files.hub import HUB_REPOSITORY
 from dystress_text.files.prepared_data import MANIFEST, read_manifest, variant_of
 from dystress_text.preparation.__main__ import main
 from dystress_text.preparation.data_sets import Request
@@ -24,14 +25,15 @@ from dystress_text.preparation.texts import unpack
 from dystress_text.simcse.texts import wiki1m
 
 ROOT = Path(__file__).resolve().parents[2]
+INSIDE = "SentEval/data/downstream/"
 TEXT = b"YMCA in South Australia\none line\nanother line\n"
 
 
-def stsb_files():
+def stsb_files(prefix=""):
     """STS-B's three files at their real sizes."""
     sizes = {"train": 20, "dev": 1500, "test": 1379}
     return {
-        f"STS/STSBenchmark/sts-{split}.csv": "".join(
+        f"{prefix}STS/STSBenchmark/sts-{split}.csv": "".join(
             f"m\tf\t1\t{i}\t{i % 6}\tsentence {i} of {split}\tother {i * 7 % 11}\n" for i in range(size)
         ).encode()
         for split, size in sizes.items()
@@ -42,16 +44,6 @@ def write_files(folder, files):
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-
-
-def tar_of(files, prefix="SentEval/data/downstream/", kind=tarfile.REGTYPE):
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as tar:
-        for name, content in files.items():
-            info = tarfile.TarInfo(prefix + name)
-            info.size, info.type, info.linkname = (len(content) if kind == tarfile.REGTYPE else 0), kind, "/etc/passwd"
-            tar.addfile(info, io.BytesIO(content))
-    return stream.getvalue()
 
 
 def images_of(count, classes, label="label", magic=b"\x89PNG rest"):
@@ -77,10 +69,7 @@ def left_behind(root):
     return [path.name for path in root.iterdir() if path.name.startswith(".") and not path.name.endswith(".lock")]
 
 
-# ---- from local copies ----------------------------------------------------------------------------------------------
-
-
-def test_a_variant_must_be_named_and_is_remembered(tmp_path, root, capsys):
+def test_a_variant_must_be_named_and_is_remembered_with_checksums_in_a_record(tmp_path, root, capsys):
     (tmp_path / "wiki1m_mine.txt").write_bytes(b"my line\n" * 5)
     arguments = ["wiki1m", f"--from={tmp_path}", f"--data_dir={root}"]
     assert main(arguments) == 1
@@ -93,6 +82,11 @@ def test_a_variant_must_be_named_and_is_remembered(tmp_path, root, capsys):
     assert variant_of(wiki1m(root)) == "my own sample"
     assert "variant: my own sample" in capsys.readouterr().out
     assert left_behind(root) == []
+    sums = {"wiki1m_for_simcse.txt": hashlib.sha256(b"my line\n" * 5).hexdigest()}
+    assert read_manifest(root / "wiki1m").files == sums
+    (root / "wiki1m" / MANIFEST).write_text("{")
+    assert main(["list", f"--data_dir={root}"]) == 2
+    assert "is damaged" in capsys.readouterr().err
 
 
 def test_tasks_are_ready_one_by_one(tmp_path, root, capsys):
@@ -110,9 +104,9 @@ def test_tasks_are_ready_one_by_one(tmp_path, root, capsys):
 
 @pytest.mark.parametrize(
     "content",
-    [tar_of(stsb_files())[:30_000], b"no archive at all", tar_of({"../../x": b"y"}, ""), tar_of({"a": b""}, "/tmp/"),
+    [tar_of(stsb_files(INSIDE))[:30_000], b"no archive at all", tar_of({"../../x": b"y"}), tar_of({"/tmp/a": b""}),
      tar_of({"STS": b""}, kind=tarfile.SYMTYPE), tar_of({"STS": b""}, kind=tarfile.CHRTYPE), tar_of({"other": b""}),
-     gzip.compress(tar_of({"zeros": bytes(30 << 20)})), gzip.compress(tar_of(stsb_files()))[:-9]],
+     gzip.compress(tar_of({"zeros": bytes(30 << 20)})), gzip.compress(tar_of(stsb_files(INSIDE)))[:-9]],
     ids=["truncated", "no archive", "dots", "absolute", "link", "device", "no STS", "bomb", "compressed, truncated"],
 )  # fmt: skip
 def test_hostile_and_damaged_archives_leave_everything_as_it_was(tmp_path, root, content, capsys):
@@ -128,13 +122,13 @@ def test_hostile_and_damaged_archives_leave_everything_as_it_was(tmp_path, root,
 
 def test_an_archive_of_many_members_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("dystress_text.preparation.texts.MOST_MEMBERS", 2)
-    (tmp_path / "a.tar").write_bytes(tar_of(stsb_files()))
+    (tmp_path / "a.tar").write_bytes(tar_of(stsb_files(INSIDE)))
     with pytest.raises(DataError, match="more than 2 members"):
         unpack(tmp_path / "a.tar", tmp_path / "out")
 
 
 @inputs(150)
-@given(spoiled(gzip.compress(tar_of({"a": b"a" * 700, "b": b"b"}, "set/"), mtime=0)))
+@given(spoiled(gzip.compress(tar_of({"set/a": b"a" * 700, "set/b": b"b"}), mtime=0)))
 def test_archives_that_nobody_thought_of(tmp_path_factory, content):
     folder = tmp_path_factory.mktemp("archive")
     (folder / "a.tar").write_bytes(content)
@@ -190,9 +184,6 @@ def test_imagenet_stays_where_it_is(tmp_path, root):
     assert chosen.counts == {"train": 400, "val": 400}
 
 
-# ---- what can go wrong on this machine ------------------------------------------------------------------------------
-
-
 def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(tmp_path, root, monkeypatch, capsys):
     (tmp_path / "wiki1m.txt").write_bytes(TEXT)
     arguments = ["wiki1m", f"--from={tmp_path / 'wiki1m.txt'}", "--variant=x", f"--data_dir={root}"]
@@ -213,15 +204,6 @@ def test_an_interruption_leaves_nothing_and_the_next_run_goes_on(tmp_path, root,
     assert left_behind(root) == []
 
 
-def test_the_record_holds_checksums_and_a_damaged_one_is_one_line(tmp_path, root, capsys):
-    (tmp_path / "wiki1m.txt").write_bytes(TEXT)
-    manifest = prepare("wiki1m", Request(root, tmp_path / "wiki1m.txt", "x"))
-    assert manifest.files == {"wiki1m_for_simcse.txt": hashlib.sha256(TEXT).hexdigest()}
-    (root / "wiki1m" / MANIFEST).write_text("{")
-    assert main(["list", f"--data_dir={root}"]) == 2
-    assert "is damaged" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [(["imagenet"], 2, "no data set 'imagenet'; known are wiki1m"), (["list", "wiki1m"], 2, "no data set 'list'"),
@@ -233,20 +215,14 @@ def test_wrong_commands_are_one_line(arguments, code, words, root, capsys):
     assert words in line
 
 
-# ---- from the hub ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def hub(tmp_path):
     with hub_server() as server, with_hub(server[0], tmp_path / "hf"):
         yield server
 
 
-SIMCSE = "princeton-nlp/datasets-for-simcse"
-
-
 def test_the_first_download_is_checked_and_not_made_twice(hub, root, capsys):
-    hub[1][SIMCSE] = {"senteval.tar": tar_of(stsb_files(), "./"), "wiki1m_for_simcse.txt": TEXT}
+    hub[1][HUB_REPOSITORY] = {"senteval.tar": tar_of(stsb_files("./")), "wiki1m_for_simcse.txt": TEXT}
     arguments = ["senteval", "wiki1m", "--variant=short", f"--data_dir={root}"]
     assert main(arguments) == 0
     assert "terms: " in capsys.readouterr().out
@@ -257,7 +233,7 @@ def test_the_first_download_is_checked_and_not_made_twice(hub, root, capsys):
 
 
 def test_a_cut_connection_is_taken_up_again(hub, root):
-    hub[1][SIMCSE] = {"wiki1m_for_simcse.txt": TEXT * 600_000}
+    hub[1][HUB_REPOSITORY] = {"wiki1m_for_simcse.txt": TEXT * 600_000}
     hub[2]["cut"] = True
     arguments = ["wiki1m", "--variant=long", f"--data_dir={root}"]
     if main(arguments):  # where the library does not try again itself
@@ -268,7 +244,7 @@ def test_a_cut_connection_is_taken_up_again(hub, root):
 
 
 def test_content_that_is_not_what_the_hub_says_is_refused_and_forgotten(hub, root, capsys):
-    hub[1][SIMCSE] = {"wiki1m_for_simcse.txt": TEXT}
+    hub[1][HUB_REPOSITORY] = {"wiki1m_for_simcse.txt": TEXT}
     hub[2]["swap"] = True
     arguments = ["wiki1m", "--variant=x", f"--data_dir={root}"]
     assert main(arguments) == 1

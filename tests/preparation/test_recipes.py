@@ -1,15 +1,16 @@
 """The recipes of data/README.md for archives that the program does not sort: ImageNet's, and a set for fine-tuning."""
 
 import csv
+import gzip
 import io
 import re
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hub_server import tar_of
 from scipy.io import savemat
 
 from dystress_text.errors import DataError
@@ -20,14 +21,6 @@ from vision.data.sources import find_images
 README = (Path(__file__).resolve().parents[2] / "data" / "README.md").read_text()
 
 
-def archive(file, members):
-    with tarfile.open(file, "w:gz" if file.suffix == ".gz" else "w") as tar:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-
-
 def snippets(heading, kind):
     return re.findall(rf"```{kind}\n(.*?)```", README.split(f"## {heading}\n", 1)[1].split("\n## ")[0], re.S)
 
@@ -36,20 +29,19 @@ def test_imagenets_archives(tmp_path):
     (shell,), (python,) = snippets("ImageNet", "bash unpack"), snippets("ImageNet", "python")
     wnids = ["n01440764", "n01443537", "n15075141"]
     inner = io.BytesIO()
-    for wnid in wnids:
-        archive(tmp_path / f"{wnid}.tar", {f"{wnid}_{i}.JPEG": wnid.encode() for i in range(2)})
-    archive(tmp_path / "ILSVRC2012_img_train.tar", {f"{w}.tar": (tmp_path / f"{w}.tar").read_bytes() for w in wnids})
+    train = {f"{wnid}.tar": tar_of({f"{wnid}_{i}.JPEG": wnid.encode() for i in range(2)}) for wnid in wnids}
+    (tmp_path / "ILSVRC2012_img_train.tar").write_bytes(tar_of(train))
     truth = [3, 1, 2, 1]  # numbers of synsets, in the order of the images
     numbered = ["n01443537", "n15075141", "n01440764"]  # not in the order of their names
     images = {f"ILSVRC2012_val_{i:08}.JPEG": numbered[n - 1].encode() for i, n in enumerate(truth, 1)}
-    archive(tmp_path / "ILSVRC2012_img_val.tar", images)
+    (tmp_path / "ILSVRC2012_img_val.tar").write_bytes(tar_of(images))
     synsets = np.zeros(4, dtype=[("ILSVRC2012_ID", object), ("WNID", object), ("num_children", object)])
     synsets[:] = [(i + 1, wnid, 0) for i, wnid in enumerate(numbered)] + [(4, "n00001740", 3)]
     savemat(inner, {"synsets": synsets})
-    archive(tmp_path / "ILSVRC2012_devkit_t12.tar.gz", {
+    (tmp_path / "ILSVRC2012_devkit_t12.tar.gz").write_bytes(gzip.compress(tar_of({
         "ILSVRC2012_devkit_t12/data/meta.mat": inner.getvalue(),
         "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt": "".join(f"{n}\n" for n in truth).encode(),
-    })  # fmt: skip
+    })))  # fmt: skip
     subprocess.run(["bash", "-euo", "pipefail", "-c", shell], cwd=tmp_path, check=True)
     root = tmp_path / "prepared"
     with pytest.raises(DataError, match=r"imagenet1k: train/ and val/ .* data/README.md says"):

@@ -5,12 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
-from one_line import error_of
-from sweep_runs import record_of
+from sweep_runs import error_of, record_of
 from trainer_cases import make_task, run
 
 from dystress_text import audit
-from dystress_text.core import InfoNCELoss, LinearTemperature, NTXentLoss, ShiftedCosineTemperature, diagnosis
+from dystress_text.core import InfoNCELoss, NTXentLoss, ShiftedCosineTemperature, diagnosis
 from dystress_text.core.diagnosis import BINS
 from dystress_text.errors import UserError
 from dystress_text.report.audit import Audit, Window, in_words, nearest_constant, windows_of
@@ -34,18 +33,6 @@ def test_a_constant_between_those_of_the_grid_is_found(build, tau):
     found, share = nearest_constant(TAUS, moved(build(tau)))
     assert found == pytest.approx(tau, rel=0.01)
     assert share < 0.01
-
-
-def test_of_another_rule_it_is_what_a_fine_grid_finds(monkeypatch):
-    loss = InfoNCELoss(LinearTemperature(0.05, 0.07))
-    found, share = nearest_constant(TAUS, moved(loss))
-    fine = torch.logspace(-1.5, -0.5, 401, dtype=torch.float64)
-    monkeypatch.setattr(diagnosis, "CONSTANTS", 401)
-    monkeypatch.setattr(diagnosis, "constants", lambda: fine)
-    curve = moved(loss)
-    assert share == pytest.approx(curve.min(), abs=0.003)
-    assert share > 0.01
-    assert found == pytest.approx(float(fine[curve.argmin()]), rel=0.02)
 
 
 def part(step, tau, batches=10, rule=(0.25, 0.75)):
@@ -79,12 +66,10 @@ def test_windows_are_the_first_tenth_all_and_the_last_tenth_of_the_steps():
 
 @pytest.mark.parametrize(
     ("moved", "pull", "words", "equivalent"),
-    [
-        (0.018, 1, ["is the constant 0.0100 or less to within 1.8 %", "it is expected to train like it."], True),
-        (0.018, 1.5, ["it is not expected to train like it.", "positives is 1.50 times that of its negatives"], False),
-        (0.234, 1, ["is no constant: the nearest is 0.0100 or less, and 23.4 % of the gradient must be moved"], False),
-    ],
-)
+    [(0.018, 1, ["is the constant 0.0100 or less to within 1.8 %", "it is expected to train like it."], True),
+     (0.018, 1.5, ["it is not expected to train like it.", "positives is 1.50 times that of its negatives"], False),
+     (0.234, 1, ["is no constant: the nearest is 0.0100 or less, and 23.4 % of the gradient must be moved"], False)],
+)  # fmt: skip
 def test_words_and_verdict(moved, pull, words, equivalent):
     shares = np.full(BINS, 1 / BINS)
     window = Window((1, 200), 0.01, moved, pull, 0.3, TAUS, TAUS, shares, shares)
@@ -92,9 +77,6 @@ def test_words_and_verdict(moved, pull, words, equivalent):
     assert said.startswith("On these images this rule is ")
     assert [part for part in words if part not in said] == []
     assert window.equivalent == equivalent
-
-
-# ---- the program -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

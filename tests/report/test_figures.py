@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 from matplotlib import pyplot as plt
-from one_line import error_of
+from sweep_runs import error_of
 
 from dystress_text.core.temperature import CosineTemperature, ShiftedCosineTemperature
 from dystress_text.figures import FIGURES, main

@@ -107,13 +107,11 @@ def test_a_run_of_images_without_a_temperature_has_a_page(tmp_path):
 
 @pytest.mark.parametrize(
     ("file", "content", "message"),
-    [
-        ("run.json", '{"program": "dystress_text/train.py"}', "no finished run: "),
-        ("metrics.jsonl", "no log", "metrics.jsonl: line 1 is not the record of a step"),
-        ("metrics.jsonl", None, "metrics.jsonl cannot be read"),
-        ("similarity.jsonl", "{", "similarity.jsonl: line 1 is not the record of a step"),
-    ],
-)
+    [("run.json", '{"program": "dystress_text/train.py"}', "no finished run: "),
+     ("metrics.jsonl", "no log", "metrics.jsonl: line 1 is not the record of a step"),
+     ("metrics.jsonl", None, "metrics.jsonl cannot be read"),
+     ("similarity.jsonl", "{", "similarity.jsonl: line 1 is not the record of a step")],
+)  # fmt: skip
 def test_a_page_that_cannot_be_made_is_a_line_and_fails_no_run(tmp_path, file, content, message):
     run = a_run(tmp_path)
     (run / file).unlink() if content is None else (run / file).write_text(content)

@@ -4,9 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from one_line import error_of
 from scipy import stats
-from sweep_runs import write_run
+from sweep_runs import error_of, write_run
 
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.run import Results
@@ -86,12 +85,10 @@ def test_differences_are_paired_by_seed_tested_and_put_into_words(sweep, printed
 
 @pytest.mark.parametrize(
     ("seeds", "words"),
-    [
-        (3, f"is 0.67 above {{}}, but 3 seeds cannot tell: the 95 % interval is {interval(0.5, 1.0, 0.5)}."),
-        (2, f"is 0.75 above {{}}, but 2 seeds are too few to tell: the 95 % interval is {interval(0.5, 1.0)}."),
-        (1, "is 0.50 above {}, with one seed: nobody can tell whether that is the temperature or the seed."),
-    ],
-)
+    [(3, f"is 0.67 above {{}}, but 3 seeds cannot tell: the 95 % interval is {interval(0.5, 1.0, 0.5)}."),
+     (2, f"is 0.75 above {{}}, but 2 seeds are too few to tell: the 95 % interval is {interval(0.5, 1.0)}."),
+     (1, "is 0.50 above {}, with one seed: nobody can tell whether that is the temperature or the seed.")],
+)  # fmt: skip
 def test_a_verdict_says_when_seeds_cannot_tell(tmp_path, seeds, words):
     for seed in range(seeds):
         for name in (CONSTANT, SHIFTED):
@@ -196,18 +193,14 @@ def test_missing_tasks_leave_no_average_and_a_few_stand_beside_the_papers_same_f
 
 @pytest.mark.parametrize(
     ("spoil", "words", "message"),
-    [
-        (lambda folder: write_run(folder, CONSTANT, 0, 1.0, ["--max_steps=9"]), "a b", "one name and differ in max_"),
-        (lambda folder: write_run(folder, CONSTANT, 1, 1.0), "a b", "are one configuration with one seed"),
-        (lambda folder: (folder / "x").mkdir(parents=True), "a b", "no run in "),
-        (lambda folder: write_run(folder, "x", 1, 1.0, program="vision/train.py"), "a b", "is not the record of a run"),
-        (lambda folder: (write_run(folder, "x", 1, 1.0) / "run.json").write_text("{"), "a b", "cannot be read: "),
-        (lambda folder: write_run(folder, "x", 0, 1.0, unfinished=True), "b", "no finished run: x-seed-0"),
-        (lambda folder: folder.write_text('{"name": "a"}'), "a b.jsonl", "is not a file of runs"),
-        (lambda folder: folder.write_text('{"model": "a"}'), "a b.json", "is not a file of an evaluation"),
-        (None, "a --baseline nobody", f"--baseline: no 'nobody'; known are {CONSTANT}"),
-    ],
-)
+    [(lambda folder: write_run(folder, CONSTANT, 0, 1.0, ["--max_steps=9"]), "a b", "one name and differ in max_"),
+     (lambda folder: write_run(folder, CONSTANT, 1, 1.0), "a b", "are one configuration with one seed"),
+     (lambda folder: write_run(folder, "x", 1, 1.0, program="vision/train.py"), "a b", "is not the record of a run"),
+     (lambda folder: (write_run(folder, "x", 1, 1.0) / "run.json").write_text("{"), "a b", "cannot be read: "),
+     (lambda folder: write_run(folder, "x", 0, 1.0, unfinished=True), "b", "no finished run: x-seed-0"),
+     (lambda folder: folder.write_text('{"name": "a"}'), "a b.jsonl", "is not a file of runs"),
+     (None, "a --baseline nobody", f"--baseline: no 'nobody'; known are {CONSTANT}")],
+)  # fmt: skip
 def test_what_cannot_be_reported_is_refused_in_a_line(tmp_path, monkeypatch, spoil, words, message, capsys):
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "a", CONSTANT, 1, 70.0)

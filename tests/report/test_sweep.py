@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from one_line import error_of
-from sweep_runs import record_of
+from sweep_runs import error_of, record_of
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import TASKS
@@ -131,9 +130,6 @@ def test_a_stopped_sweep_goes_on(stage, capsys, tmp_path):
     assert resumed == [f"{CONSTANT}-seed-0"]
 
 
-# ---- plans ---------------------------------------------------------------------------------------------------------
-
-
 def planned(words):
     """The options of each run by name."""
     runs = plan(make_parser().parse_args(words.split()), ())
@@ -163,23 +159,18 @@ def test_a_grid_is_on_top_of_the_preset_that_is_named():
 
 @pytest.mark.parametrize(
     ("words", "message"),
-    [
-        ("", "nothing to run: name a --table, --presets, or a --temperature with its values"),
-        ("--table sts --jobs 0", "--jobs: must be at least 1, got 0"),
-        ("--table sts -- --seed=3", "--seed=3: not behind --, each run has its own"),
-        ("--table sts -- --max_stepps=3", "unknown option --max_stepps (did you mean --max_steps?)"),
-        ("--temperature cosine --shift -0.4", "--shift: temperature 'cosine' takes tau_min, tau_max only"),
-        ("--presets small paper --temp 0.1", "a grid goes on top of one preset, and 2 are named: small, paper"),
-        ("--presets small paper", "small, paper differ in more than objective and temperature (model_name_or_path, "),
-    ],
-)
+    [("", "nothing to run: name a --table, --presets, or a --temperature with its values"),
+     ("--table sts --jobs 0", "--jobs: must be at least 1, got 0"),
+     ("--table sts -- --seed=3", "--seed=3: not behind --, each run has its own"),
+     ("--table sts -- --max_stepps=3", "unknown option --max_stepps (did you mean --max_steps?)"),
+     ("--temperature cosine --shift -0.4", "--shift: temperature 'cosine' takes tau_min, tau_max only"),
+     ("--presets small paper --temp 0.1", "a grid goes on top of one preset, and 2 are named: small, paper"),
+     ("--presets small paper", "small, paper differ in more than objective and temperature (model_name_or_path, ")],
+)  # fmt: skip
 def test_what_cannot_be_is_refused_before_anything_runs(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert error_of(capsys, *words.split(), main=main).startswith(f"dystress sweep: error: {message}")
     assert os.listdir(tmp_path) == []
-
-
-# ---- the real programs ---------------------------------------------------------------------------------------------
 
 
 def test_a_real_run_is_known_by_its_settings(flags, tmp_path):

@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import importlib
+import io
 import json
+import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +14,17 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
+
+
+def tar_of(files, kind=tarfile.REGTYPE):
+    """An archive of files, or of something else under their names."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.type, info.linkname = (len(content) if kind == tarfile.REGTYPE else 0), kind, "/etc/passwd"
+            tar.addfile(info, io.BytesIO(content))
+    return stream.getvalue()
 
 
 def entries_of(contents):

@@ -60,14 +60,15 @@ def in_threads(world_size, work):
 
     Autograd sees the rows of all of them at once.
     """
-    meeting, results, errors = _Meeting(world_size), [None] * world_size, []
+    barrier, rows = threading.Barrier(world_size, timeout=20), [None] * world_size
+    results, errors = [None] * world_size, []
 
     def run(rank):
         try:
-            results[rank] = work(ThreadGather(rank, world_size, meeting))
+            results[rank] = work(ThreadGather(rank, barrier, rows))
         except Exception as error:
             errors.append(error)
-            meeting.barrier.abort()
+            barrier.abort()
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(world_size)]
     for thread in threads:
@@ -93,21 +94,15 @@ def losses_of_ranks(build, temperature, views, world_size, **options):
     return in_threads(world_size, work)
 
 
-class _Meeting:
-    """Where the threads lay down their rows and pick up everybody's."""
-
-    def __init__(self, world_size):
-        self.barrier = threading.Barrier(world_size, timeout=20)
-        self.rows = [None] * world_size
-
-
 class ThreadGather:
-    def __init__(self, rank, world_size, meeting):
-        self.rank, self.world_size, self.meeting = rank, world_size, meeting
+    """The threads lay down their rows, meet, and pick up everybody's."""
+
+    def __init__(self, rank, barrier, rows):
+        self.rank, self.world_size, self.barrier, self.rows = rank, len(rows), barrier, rows
 
     def __call__(self, rows):
-        self.meeting.rows[self.rank] = rows
-        self.meeting.barrier.wait()
-        everybody = torch.cat(self.meeting.rows)
-        self.meeting.barrier.wait()
+        self.rows[self.rank] = rows
+        self.barrier.wait()
+        everybody = torch.cat(self.rows)
+        self.barrier.wait()
         return everybody

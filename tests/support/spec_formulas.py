@@ -95,10 +95,7 @@ def logits_of(rows: list[Row], tau: Profile, detach: bool = True) -> list[Row]:
 
 
 def total(values: Sequence[Tensor]) -> Tensor:
-    result = values[0]
-    for value in values[1:]:
-        result = result + value
-    return result
+    return sum(values[1:], values[0])
 
 
 def mean(values: Sequence[Tensor]) -> Tensor:

@@ -1,11 +1,13 @@
-"""Finished runs, written by hand."""
+"""Finished runs, written by hand, and the one line that a program ends with."""
 
 from __future__ import annotations
 
 import json
+import re
 import warnings
 
 from dystress_text.evaluation.catalogue import TASKS
+from dystress_text.figures import main as figures
 from dystress_text.simcse.arguments import parse
 from dystress_text.training.build_loss import build_objective
 
@@ -56,3 +58,12 @@ def a_run(folder, seed=0, watched=True, similarities=True, name=PRESET, **more):
         steps[-1]["histograms"] = dict.fromkeys(("positives", "negatives", "gradient"), HISTOGRAM)
         (run / "similarity.jsonl").write_text("".join(json.dumps(line) + "\n" for line in steps))
     return run
+
+
+def error_of(capsys, *arguments, main=figures):
+    """What a program says when it ends with 2, of figures if none is named."""
+    assert main([str(argument) for argument in arguments]) == 2
+    out, error = capsys.readouterr()
+    assert (out, error.count("\n")) == ("", 1)
+    assert re.match(r"dystress \w+: error: ", error)
+    return error

@@ -65,9 +65,6 @@ def test_the_newest_is_found_by_its_step_and_only_the_newest_are_kept(tmp_path, 
     assert kept == ["checkpoint-100", "checkpoint-500", "checkpoint-mine"]
 
 
-# ---- damaged and forged ----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def interrupted(tiny_bert, text_file, tmp_path_factory):
     """A run of two steps as it lies when it was killed after its last checkpoint; and its flags."""
@@ -101,41 +98,29 @@ def refused(flags, capsys):
     return last
 
 
-@pytest.mark.parametrize(
-    "name", ["optimizer.bin", "random_states_0.pkl", "pytorch_model.bin", "custom_checkpoint_0.pkl", "task.safetensors",
-             "training_state.json", "model.safetensors"]
-)  # fmt: skip
-@pytest.mark.parametrize("how", ["pickle", "inside"])
-def test_a_pickle_is_never_run(name, how, copied, tmp_path, capsys):
-    folder, flags = copied
-    canary = tmp_path / "canary"
-    if name == "pytorch_model.bin":
-        (folder / "model.safetensors").unlink()
+def test_bytes_of_any_kind_end_in_a_line_and_a_pickle_is_never_run(interrupted, tmp_path, capsys):
+    """Each file cut, emptied, or replaced by random bytes or one that would do harm; and one that is gone."""
+    chance, canary, damaged = random.Random(5), tmp_path / "canary", tmp_path / "damaged"
     harm = Harm(canary)
-    if how == "pickle":
-        (folder / name).write_bytes(pickle.dumps(harm))
-    else:
-        torch.save({"state": {}, "param_groups": [harm], "torch_manual_seed": harm}, folder / name)
     pickle.loads(pickle.dumps(harm))  # which would do harm, if anybody did this
     canary.rmdir()
-    refused(flags, capsys)
-    assert not canary.exists()
-
-
-def test_bytes_of_any_kind_end_in_a_line(interrupted, tmp_path, capsys):
-    """Each file cut, emptied, or replaced by random bytes; and one that is gone."""
-    chance = random.Random(5)
-    for name in sorted(path.name for path in checkpoint_folders(interrupted[0])[0].iterdir()):
-        if name == "scheduler.bin":
-            continue
-        for content in (b"", chance.randbytes(300), b"\xff" * 20, None):
+    torch.save({"state": {}, "param_groups": [harm], "torch_manual_seed": harm}, damaged)
+    contents = (b"", chance.randbytes(300), None, pickle.dumps(harm), damaged.read_bytes())
+    names = {path.name for path in checkpoint_folders(interrupted[0])[0].iterdir()} - {"scheduler.bin"}
+    assert {"optimizer.bin", "random_states_0.pkl", "task.safetensors", "training_state.json"} < names
+    for name in sorted(names | {"pytorch_model.bin", "custom_checkpoint_0.pkl"}):
+        for content in contents:
             shutil.rmtree(tmp_path / "out", ignore_errors=True)
             shutil.copytree(interrupted[0], tmp_path / "out")
             file = checkpoint_folders(tmp_path / "out")[0] / name
-            file.unlink()
+            if name == "pytorch_model.bin":
+                (file.parent / "model.safetensors").unlink()
+            file.unlink(missing_ok=True)
             if content is not None:
                 file.write_bytes(content)
-            refused([*interrupted[1], f"--output_dir={tmp_path / 'out'}", "--resume_from_checkpoint"], capsys)
+            if content is not None or name != "custom_checkpoint_0.pkl":
+                refused([*interrupted[1], f"--output_dir={tmp_path / 'out'}", "--resume_from_checkpoint"], capsys)
+    assert not canary.exists()
 
 
 def test_a_random_state_that_was_not_loaded_is_noticed(copied, monkeypatch, capsys):

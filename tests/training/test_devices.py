@@ -23,7 +23,7 @@ def _kernels_as_before():
 
 def test_draws_of_an_evaluation_do_not_reseed_a_gpu(monkeypatch):
     """torch.manual_seed reseeds every device, after which dropout would repeat itself."""
-    from encoder_cases import tiny_encoder
+    from vision_cases import tiny_encoder
 
     from vision.evaluation.fine_tuning import new_classifier
 

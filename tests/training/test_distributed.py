@@ -20,17 +20,7 @@ from processes import spawn
 from torch.distributed import distributed_c10d
 from trainer_cases import log_of, make_task, run
 
-from dystress_text.core import (
-    AlignmentAdaptiveTemperature,
-    CosineTemperature,
-    DCLWLoss,
-    InfoNCELoss,
-    LearnableTemperature,
-    MACLLoss,
-    NTXentLoss,
-    ProcessGather,
-    ShiftedCosineTemperature,
-)
+from dystress_text import core
 from dystress_text.errors import UserError
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.crops import Crops
@@ -42,15 +32,15 @@ from dystress_text.training.trainer import run as run_engine
 STEPS, BATCH, SENTENCES = 20, 8, 67  # 8 batches an epoch and 3 sentences that sit it out: two and a half epochs
 
 OBJECTIVES = {
-    "InfoNCE, shifted cosine": lambda gather: InfoNCELoss(ShiftedCosineTemperature(), gather=gather),
-    "NT-Xent, cosine in the gradient": lambda gather: NTXentLoss(
-        CosineTemperature(0.05, 0.1), detach_temperature=False, gather=gather
+    "InfoNCE, shifted cosine": lambda gather: core.InfoNCELoss(core.ShiftedCosineTemperature(), gather=gather),
+    "NT-Xent, cosine in the gradient": lambda gather: core.NTXentLoss(
+        core.CosineTemperature(0.05, 0.1), detach_temperature=False, gather=gather
     ),
-    "MACL": lambda gather: MACLLoss(temperature=AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), gather=gather),
-    "learned temperature": lambda gather: InfoNCELoss(
-        LearnableTemperature(CosineTemperature(0.05, 0.1)).double(), gather=gather
+    "MACL": lambda gather: core.MACLLoss(temperature=core.AlignmentAdaptiveTemperature(0.1, 0.5, 0.8), gather=gather),
+    "learned temperature": lambda gather: core.InfoNCELoss(
+        core.LearnableTemperature(core.CosineTemperature(0.05, 0.1)).double(), gather=gather
     ),
-    "DCL-W": lambda gather: DCLWLoss(0.1, gather=gather),
+    "DCL-W": lambda gather: core.DCLWLoss(0.1, gather=gather),
 }
 CASES = {name: (name, {}) for name in OBJECTIVES}
 CASES["accumulation"] = ("InfoNCE, shifted cosine", {"gradient_accumulation_steps": 2})
@@ -64,7 +54,7 @@ def train(folder, text, case, **options):
     defaults = {"max_steps": STEPS, "train_batch_size": BATCH, "learning_rate": 1e-3, "max_grad_norm": 0.5}
     defaults |= {"logging_steps": 1, "eval_steps": 10, "weight_decay": 0.1, "log_similarity": True}
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    gather = ProcessGather(int(os.environ["RANK"]), world_size) if world_size > 1 else None
+    gather = core.ProcessGather(int(os.environ["RANK"]), world_size) if world_size > 1 else None
     corpus = load_corpus(
         TextFile(text), build_tokenizer(), 16, SENTENCES, crops=Crops(1, min_words=2) if case == "crops" else None
     )
@@ -139,9 +129,6 @@ def test_several_processes_equal_one(alone, tmp_path, text_file):
         compare(tmp_path / case, alone / case)
 
 
-# ---- waiting for each other ------------------------------------------------------------------------------------------
-
-
 def wait_for_an_evaluation():
     """With torch's default, which is here two seconds, the main process is gone too long."""
     distributed_c10d._get_default_timeout = lambda backend: timedelta(seconds=2)
@@ -196,8 +183,6 @@ def test_a_signal_is_agreed_on_soon_and_without_a_word_after_each_step(tmp_path)
     assert waited < 5
 
 
-# ---- launching ------------------------------------------------------------------------------------------------------
-
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGURATIONS = sorted((ROOT / "docs" / "accelerate").glob("*.yaml"))
 
@@ -217,19 +202,17 @@ def test_configuration_files_are_accelerates():
     [
         ({"WORLD_SIZE": "2"}, r"started several processes.*ACCELERATE_USE_CPU=true|`MASTER_ADDR`"),  # older ones join
         ({"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}, r"gradient_accumulation_steps.*says 4.*program 1"),
+        ({"ACCELERATE_MIXED_PRECISION": "no", "MASTER_ADDR": "127.0.0.1"},  # as after ``--cpu --num_processes 2``
+         "asked for several processes and has started one"),
     ],
-)
-def test_what_a_launcher_asks_for_and_the_loop_does_not_do_is_refused(variables, message):
-    with patch.dict(os.environ, variables), pytest.raises(UserError, match=message):  # accelerate 1.10 sets more
-        make_accelerator(EngineSettings())
-
-
-def test_one_process_in_place_of_several_is_told(monkeypatch):
-    """As accelerate's launcher leaves the environment after ``--cpu --num_processes 2``."""
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+)  # fmt: skip
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_what_a_launcher_asks_for_and_the_loop_does_not_do_is_told(variables, message, monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.warns(UserWarning, match="asked for several processes and has started one"):
+    with (
+        patch.dict(os.environ, variables),  # accelerate 1.10 sets more
+        pytest.raises((UserError, UserWarning), match=message),
+    ):
         make_accelerator(EngineSettings())
 
 

@@ -5,16 +5,14 @@ import torch
 from trainer_cases import log_of, make_task, run, weights
 
 from dystress_text.core import MACLLoss, NTXentLoss
-from dystress_text.errors import UserError
 from dystress_text.training.accelerator import make_accelerator
-from dystress_text.training.batches import Embeddings, backward_in_chunks, check_no_batch_statistics
+from dystress_text.training.batches import Embeddings, backward_in_chunks
 from dystress_text.training.settings import EngineSettings
 
 
 def train(corpus, folder, chunk, dropout=0.0, objective=None, **options):
     task = make_task(corpus, dropout)
-    if options.get("mixed_precision") != "bf16":
-        task.model.double()
+    task.model.double()
     if objective is not None:
         task.objective = objective
     options = {"train_batch_size": 12, "max_steps": 5, "logging_steps": 1, "grad_cache_chunk": chunk, **options}
@@ -60,16 +58,3 @@ def test_dropout_is_replayed(tmp_path, corpus):
     for chunk in chunks:
         task.embed(task.model, chunk)
     assert torch.equal(after, torch.get_rng_state())  # as if the batch had been embedded once
-
-
-def test_bf16(tmp_path, corpus):
-    options = {"mixed_precision": "bf16", "learning_rate": 1e-3}  # with a larger one roundings grow
-    _, curve = train(corpus, tmp_path / "whole", None, **options)
-    _, chunked = train(corpus, tmp_path / "chunks", 4, **options)
-    assert chunked == pytest.approx(curve, rel=0.02)
-
-
-def test_batch_statistics_are_refused():
-    network = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
-    with pytest.raises(UserError, match=r"grad_cache_chunk: 1 \(BatchNorm1d\) uses the statistics of its batch"):
-        check_no_batch_statistics(network)

@@ -15,9 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from accelerate import Accelerator
 from processes import forkserver, free_port
 
 from dystress_text.train import main
+from dystress_text.training.accelerator import StopSignals
 from dystress_text.training.run_folder import checkpoint_folders
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,8 +34,8 @@ def run_main(arguments, errors):
     sys.exit(main(arguments))
 
 
-def start(arguments, errors):
-    process = forkserver().Process(target=run_main, args=(arguments, str(errors)))
+def start(arguments, errors, work=run_main):
+    process = forkserver().Process(target=work, args=(arguments, str(errors)))
     process.start()
     return process
 
@@ -115,36 +117,43 @@ def test_a_signal_saves_and_the_run_goes_on_from_there(number, code, flags, tmp_
     assert outcome(out) == outcome(tmp_path / "whole")
 
 
+def wait_for_signals(ready, errors):
+    """In a new process."""
+    os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
+    with StopSignals(Accelerator(cpu=True)):
+        Path(ready).touch()
+        while True:
+            time.sleep(0.1)
+
+
 def test_a_second_ctrl_c_ends_at_once(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import time\n"
-        "from accelerate import Accelerator\n"
-        "from dystress_text.training.accelerator import StopSignals\n"
-        "with StopSignals(Accelerator(cpu=True)):\n"
-        "    print('ready', flush=True)\n"
-        "    while True:\n        time.sleep(0.1)\n"
-    )
-    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    assert "Ctrl-C once more stops at once" in process.stderr.readline() + process.stderr.readline()
-    process.send_signal(signal.SIGINT)  # a launcher's echo
-    time.sleep(1.1)
-    assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    time.sleep(0.2)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    assert process.wait(5) == 130
+    ready, errors = tmp_path / "ready", tmp_path / "errors"
+    process = start(str(ready), errors, wait_for_signals)
+    wait_for(ready.exists, process)
+    os.kill(process.pid, signal.SIGINT)
+    wait_for(lambda: "Ctrl-C once more stops at once" in errors.read_text(), process)
+    for number, seconds in ((signal.SIGINT, 1.1), (signal.SIGTERM, 0.2)):  # the first is a launcher's echo
+        os.kill(process.pid, number)
+        time.sleep(seconds)
+        assert process.is_alive()
+    os.kill(process.pid, signal.SIGINT)
+    assert finish(process, 5) == 130
 
 
+@contextlib.contextmanager
 def launched(arguments, *launcher):
+    """A launcher's process, which is gone in the end with all that it has started."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-m", *launcher, str(ROOT / "dystress_text" / "train.py"), *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True,
     )  # fmt: skip
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def workers(process):
@@ -153,27 +162,14 @@ def workers(process):
     return [child for child in found if any(word.endswith("train.py") for word in child.cmdline())]
 
 
-@contextlib.contextmanager
-def cleaned_up(process):
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
 ENDLESS = ["--max_steps=100000", "--save_steps=0", "--eval_steps=0", "--logging_steps=1"]
-
-
 TORCHRUN = ("torch.distributed.run", "--nproc_per_node=2")
 
 
 @pytest.mark.slow(20)
 def test_one_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
     arguments = with_output(flags, tmp_path / "out", *ENDLESS)
-    process = launched(arguments, *TORCHRUN, f"--master_port={free_port()}", "--monitor-interval=300")
-    with cleaned_up(process):
+    with launched(arguments, *TORCHRUN, f"--master_port={free_port()}", "--monitor-interval=300") as process:
         wait_for(lambda: logged(tmp_path / "out") >= 2)
         first, second = workers(process)
         victim = second if second.environ()["RANK"] == "1" else first
@@ -190,8 +186,7 @@ def test_one_dead_process_ends_the_others_with_the_cause(flags, tmp_path):
 def test_several_processes_stop_together(flags, tmp_path):
     """One of them alone is told to stop."""
     arguments = with_output(flags, tmp_path / "out", *ENDLESS[:1])
-    process = launched(arguments, *TORCHRUN, f"--master_port={free_port()}")
-    with cleaned_up(process):
+    with launched(arguments, *TORCHRUN, f"--master_port={free_port()}") as process:
         wait_for(lambda: logged(tmp_path / "out") >= 5)
         workers(process)[1].send_signal(signal.SIGTERM)
         process.wait(60)
@@ -203,13 +198,10 @@ def test_several_processes_stop_together(flags, tmp_path):
     assert f"after step {step} of" in said
 
 
-# ---- files that cannot be written -----------------------------------------------------------------------------------
-
-
-def run_limited(bytes_, arguments, errors):
-    """In a new process: the program where no file may be larger."""
+def run_limited(arguments, errors):
+    """In a new process: the program where no file may be larger than 60,000 bytes."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, bytes_))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
     run_main(arguments, errors)
 
 
@@ -220,9 +212,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(flags, tmp_path)
     shutil.rmtree(out / "checkpoint-4")
     before = {path: path.read_bytes() for path in (out / "checkpoint-2").iterdir()}
     arguments = with_output(flags, out, "--max_steps=6", "--resume_from_checkpoint")
-    process = forkserver().Process(target=run_limited, args=(60_000, arguments, str(errors)))
-    process.start()
-    assert finish(process) == 2
+    assert finish(start(arguments, errors, run_limited)) == 2
     said = errors.read_text()
     assert "Traceback" not in said
     last = said.strip().splitlines()[-1]

@@ -23,24 +23,14 @@ from dystress_text.training.trainer import parameter_groups
 # ---- batches --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "processes", "message"),
-    [({"train_batch_size": 1}, 1, "^train_batch_size: must be at least 2"),
-     ({"train_batch_size": 9}, 2, "^train_batch_size: 9 does not divide among 2")],
-)  # fmt: skip
-def test_impossible_batches_name_the_option(options, processes, message):
-    with pytest.raises(UserError, match=message):
-        global_batch_size(EngineSettings(**options), processes)
+def test_the_global_batch_and_impossible_batches_which_name_the_option(tmp_path, corpus):
     assert global_batch_size(EngineSettings(train_batch_size=64), 4) == 64
     assert global_batch_size(EngineSettings(per_device_train_batch_size=64), 4) == 256
-
-
-def test_accumulation_beyond_an_epoch(tmp_path, corpus):
+    for size, processes, message in ((1, 1, "must be at least 2"), (9, 2, "9 does not divide among 2")):
+        with pytest.raises(UserError, match=f"^train_batch_size: {message}"):
+            global_batch_size(EngineSettings(train_batch_size=size), processes)
     with pytest.raises(UserError, match="gradient_accumulation_steps: 26 batches"):
         run(make_task(corpus), corpus, tmp_path, gradient_accumulation_steps=26)
-
-
-# ---- the loop against a plain one -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("accumulation", "schedule"), [(1, "cosine"), (3, "linear"), (1, "constant")])
@@ -96,9 +86,6 @@ def test_the_schedule_of_a_temperature_advances_in_epochs(tmp_path, corpus):
     assert float(temperature.time) == pytest.approx(29 / 25)  # 200 sentences in batches of 8: 25 steps an epoch
 
 
-# ---- seeds ----------------------------------------------------------------------------------------------------------
-
-
 def test_one_seed_one_result_and_evaluation_does_not_disturb_it(tmp_path, corpus):
     results = []
     for i, (seed, eval_steps) in enumerate([(1, 0), (1, 0), (1, 2), (2, 0)]):
@@ -108,9 +95,6 @@ def test_one_seed_one_result_and_evaluation_does_not_disturb_it(tmp_path, corpus
     assert equal(results[0], results[1])
     assert equal(results[0], results[2])
     assert not equal(results[0], results[3])
-
-
-# ---- evaluation and the best model ----------------------------------------------------------------------------------
 
 
 def test_the_best_model_is_kept(tmp_path, corpus):
@@ -129,9 +113,6 @@ def test_vectors_that_are_no_numbers_stop_the_run(tmp_path, corpus):
         run(task, corpus, tmp_path, eval_steps=2, metric_for_best_model="score")
 
 
-# ---- precision, numbers, trackers -----------------------------------------------------------------------------------
-
-
 def test_bf16_trains_with_fp32_weights_and_loss(tmp_path, corpus):
     task = make_task(corpus)
     seen = []
@@ -146,13 +127,6 @@ def test_bf16_trains_with_fp32_weights_and_loss(tmp_path, corpus):
     run(exact, corpus, tmp_path / "fp32", logging_steps=1, learning_rate=1e-3)
     difference = np.subtract(log_of(tmp_path, "loss"), log_of(tmp_path / "fp32", "loss"))
     assert 0 < np.abs(difference).max() < 0.2  # bf16 is at work, and close
-
-
-def test_tensorboard_gets_the_log(tmp_path, corpus):
-    pytest.importorskip("tensorboard")
-    _, trainer = run(make_task(corpus), corpus, tmp_path, report_to="tensorboard", logging_steps=2)
-    trainer.accelerator.end_training()
-    assert list((tmp_path / "tracker-logs").rglob("events.*"))
 
 
 @pytest.mark.parametrize(("launcher", "expected"), [("no", "fp16"), ("bf16", "bf16")])
@@ -207,9 +181,6 @@ def test_steps_that_overflow_in_fp16_are_skipped_and_counted(clip, tmp_path, cor
 def test_steps_that_overflow_again_and_again_stop_the_run(tmp_path, corpus):
     with pytest.raises(TrainingError, match="fp16 has skipped 50 steps in a row at step 50 of 80"):
         scaled(corpus, tmp_path, 2.0**36, backoff=0.9999, max_steps=80, logging_steps=1)
-
-
-# ---- the log of similarities ----------------------------------------------------------------------------------------
 
 
 def test_similarities_are_logged_step_by_step_and_change_nothing(tmp_path, corpus, monkeypatch):

@@ -120,12 +120,8 @@ def test_drawn_shapes_follow_seed_and_split():
     assert torch.equal(load_images("shapes", "test").images, make_shapes("test").images)
 
 
-# long-tailed subsets: exact counts, and a choice that never changes
-
-
 @pytest.mark.parametrize(
-    ("n_max", "classes", "ratio", "total"),
-    [(5000, 10, 0.01, 12_406), (500, 100, 0.01, 10_847), (100, 2, 0.29, 129)],
+    ("n_max", "classes", "ratio", "total"), [(5000, 10, 0.01, 12_406), (500, 100, 0.01, 10_847), (100, 2, 0.29, 129)]
 )
 def test_totals_are_those_of_the_paper(n_max, classes, ratio, total):
     """And the floor is that of the formula, where floats make 28.999... of 100 * 0.29."""

@@ -1,17 +1,19 @@
-"""The program: from a model's folder to its table and record; and the lines it ends with."""
+"""The program: from a model's folder to its table and record; the lines it ends with; features and their geometry."""
 
 import json
 
 import pytest
 import torch
-from encoder_cases import colour_images, tiny_encoder
 from sklearn.neighbors import KNeighborsClassifier
+from vision_cases import HALF, as_float, colour_images, tiny_encoder
 
+from dystress_text.core import geometry
 from dystress_text.core.vectors import unit_vectors
 from vision.data.images import mean_std
 from vision.evaluate import main
 from vision.evaluation import run
 from vision.evaluation.features import image_features
+from vision.evaluation.measures import geometry_of
 from vision.evaluation.paper import row_of
 from vision.resnet import ImageInput, load_encoder, save_encoder
 
@@ -103,3 +105,31 @@ def test_the_papers_figures_stand_in_a_column_of_their_own(data, tmp_path, capsy
     assert f"{content['results'][str(model)]['geometry']['uniformity']:.3f}" in uniform
     assert f"{model} differs from the row in --max_steps 5 (row: -1)" in lines
     assert "the paper's alignment cannot be that of two views of an image (docs/reproduction.md)" in lines
+
+
+def test_features_are_those_of_each_image_alone_and_modes_stay():
+    encoder, images = tiny_encoder().train(), colour_images(20)
+    encoder.projector.eval()
+    before = [part.training for part in encoder.modules()]
+    found = image_features(encoder, images, HALF, 7)
+    assert [part.training for part in encoder.modules()] == before
+    encoder.eval()
+    with torch.no_grad():
+        one_by_one = torch.cat([encoder.features(as_float(image[None])) for image in images.images])
+    torch.testing.assert_close(found, one_by_one, rtol=1e-4, atol=1e-5)
+    assert (found.dtype, found.requires_grad) == (torch.float32, False)
+
+
+def test_figures_are_of_the_images_and_pairs_of_their_views():
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(12, 5, generator=generator)
+    views = [features + 0.3 * torch.randn(12, 5, generator=generator) for _ in range(2)]
+    labels = torch.arange(12) % 3
+    found = geometry_of(features, *views, labels, bins=20)
+    labelled = (features, labels)
+    given = {"uniformity": [features], "alignment": views, "interclass_uniformity": labelled, "tolerance": labelled}
+    for name, tensors in given.items():
+        assert found[name] == pytest.approx(getattr(geometry, name)(*tensors).item())
+    pairs = geometry.similarity_histograms(*views, labels, 20)
+    counts = [found[kind] for kind in ("true_positive", "false_negative", "true_negative")]
+    assert counts == [of_kind.tolist() for of_kind in pairs[1:]]

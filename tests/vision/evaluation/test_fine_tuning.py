@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from encoder_cases import HALF, as_float, colour_images, tiny_encoder, whole
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, roc_auc_score
+from vision_cases import HALF, as_float, colour_images, tiny_encoder, whole
 
 from vision.evaluation.fine_tuning import fine_tune, new_classifier, parse_class_weights, score_classifier, weights_of
 

@@ -7,8 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from encoder_cases import GivenViews
-from vision_cases import clouds
+from vision_cases import GivenViews, clouds
 
 from vision.evaluation.probe import augmented_probe, linear_probe
 

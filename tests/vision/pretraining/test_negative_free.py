@@ -159,17 +159,6 @@ def test_whitening_is_a_constant_to_the_gradient_and_arbs_base_has_none(shape):
         torch.testing.assert_close(found, expected, rtol=1e-7, atol=1e-10)
 
 
-def test_arb_sees_that_features_are_copies():
-    """The base of c copies is their feature over sqrt(c), wherever they stand."""
-    copies, rows = 8, torch.randn(40, 17, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    rows[:, 0] = 1
-    alone = math.sqrt(40) * torch.linalg.qr(rows).Q[:, 1:]  # 16 uncorrelated features
-    assert objectives.arb(alone, alone).item() < 1e-4
-    for z in (alone.repeat_interleave(copies, 1), alone.repeat(1, copies)):
-        expected = 2 * copies * 16 * (1 - copies**-0.5) ** 2
-        assert objectives.arb(z, z).item() == pytest.approx(expected, rel=1e-3)
-
-
 @pytest.mark.parametrize("name", NEGATIVE_FREE)
 def test_the_mean_over_processes_is_the_single_process(name):
     views = [z.requires_grad_() for z in draw(name, 24)]

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from encoder_cases import as_float, colour_images, tiny_encoder
+from vision_cases import as_float, colour_images, tiny_encoder
 
 from dystress_text.core import NTXentLoss, QueueInfoNCELoss
 from vision.data.views import RandomViews

@@ -7,10 +7,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import reset_accelerator
-from encoder_cases import colour_images, tiny_encoder
 from processes import spawn
 from safetensors.torch import load_file
 from torch import nn
+from vision_cases import colour_images, tiny_encoder
 
 from dystress_text.core import CosineTemperature, NTXentLoss, ProcessGather, QueueInfoNCELoss
 from dystress_text.training.accelerator import make_accelerator
