@@ -201,12 +201,7 @@ def average(row: Mapping[str, float | None]) -> float | None:
 
 
 def suite_folder(suite: str, data_dir: str | Path | None = None) -> Path:
-    """The folder of a suite's files, in SentEval's ``downstream`` layout.
-
-    Args:
-        suite: ``senteval``, or ``mini`` for the small sets that come with the package.
-        data_dir: where prepared data lie; None for the usual place.
-    """
+    """The folder of a suite's files, in SentEval's ``downstream`` layout; ``mini`` comes with the package."""
     return EMBEDDED / "senteval" if suite == "mini" else data_root(data_dir) / "senteval"
 
 
@@ -226,10 +221,6 @@ def eval_pairs(name: str, data_dir: str | Path | None = None) -> StsPairs:
     """The pairs of a set that training evaluates on, of all its subsets together.
 
     Without a file of it STS-B's dev set is taken from the hub.
-
-    Args:
-        name: a key of :data:`STS_SETS`.
-        data_dir: where prepared data lie; None for the usual place.
     """
     task, folder = STS_SETS[name], suite_folder("mini" if name == "mini_sts" else "senteval", data_dir)
     if name == "stsb_dev" and not (folder / STSB_DEV).exists():

@@ -73,14 +73,7 @@ def evaluate_transfer(task: TransferTask, folder: Path, embed: Embed, mode: str 
 
 
 def dev_accuracy(task: TransferTask, splits: Mapping[str, Labelled], embed: Embed, mode: str = "fast") -> float:
-    """A task's ``dev_accuracy`` alone; the test split is not used.
-
-    Args:
-        task: from :mod:`dystress_text.evaluation.catalogue`.
-        splits: as ``task.read`` returns them.
-        embed: sentences to vectors (n, dim).
-        mode: ``test`` or ``fast``.
-    """
+    """A task's ``dev_accuracy`` alone, on what ``task.read`` returns; the test split is not used."""
     recipe = RECIPES[mode]
     seen = {name: split for name, split in splits.items() if name != "test"}
     x, y, choices = _prepared(task, seen, embed, recipe)

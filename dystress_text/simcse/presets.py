@@ -109,6 +109,10 @@ PRESETS: dict[str, Preset] = {
         "a small encoder with only masked-language-model training, for two CPU cores; not a row of the paper",
         {**_SMALL, "max_steps": 1000},
     ),
+    "own-text": Preset(
+        "two crops of each sample of your own text, docs/recipe.md; not a row of the paper",
+        {**_SMALL, "pooler_type": "avg_first_last", "views": "crop", "eval_set": "none", "max_steps": 200},
+    ),
     "quickstart": Preset(
         "without network and GPU: an embedded encoder on Python's documentation; not a row of the paper",
         {**_SMALL, "train_file": "python-documentation", "eval_set": "mini_sts", "max_steps": 150, "eval_steps": 50},

@@ -50,11 +50,8 @@ from dystress_text.training.task import Run
 class TextRun(Run):
     """A run on sentences; build it on all processes.
 
-    Args:
-        settings: as parsed.
-        accelerator: of the run.
-        publish: writes record, card and page into the folder, and says so; it gets the folder, the record, the saved
-            model and the most tokens that the model reads.
+    ``publish`` writes record, card and page into the folder, and says so; it gets the folder, the record, the saved
+    model and the most tokens that the model reads.
     """
 
     task: SimcseTask

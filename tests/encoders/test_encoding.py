@@ -19,10 +19,8 @@ def test_batches_by_tokens_hold_each_sentence_once_and_keep_the_bound():
     assert all(len(batch) * lengths[batch[-1]] <= 256 for batch in batches[:-1])
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_ids_are_the_tokenizers_and_are_made_once(side):
+def test_ids_are_the_tokenizers_and_are_made_once():
     tokenizer = build_tokenizer()
-    tokenizer.padding_side = side
     tokenized = TokenizedOnce(tokenizer, 40)
     asked = [*SENTENCES[:5], SENTENCES[2], SENTENCES[-1]]
     ids, mask = tokenized.padded(asked)

@@ -12,7 +12,7 @@ from dystress_text.simcse.arguments import COMMON, GROUPS, parse
 from dystress_text.simcse.paper import ROWS
 from dystress_text.simcse.presets import PRESETS, SIMCSE_MODELS, TABLES
 from dystress_text.training.build_loss import build_objective, build_rule
-from dystress_text.training.presets import listing, paper_row, said_of
+from dystress_text.training.presets import Preset, listing, paper_row, said_of
 
 DEFAULT = "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)"
 MISPRINTED = {"MACL (repro.)": 75.45, "DySTreSS 0.03/0.05": 75.46, "DySTreSS* 0.03/0.05": 75.97}
@@ -53,6 +53,14 @@ def test_steps_or_epochs_that_are_named_replace_the_length_of_a_preset():
     ):
         engine = parse(["--preset=small", *flags]).engine
         assert (engine.max_steps, engine.max_epochs, engine.num_train_epochs) == length
+
+
+def test_what_belongs_to_a_choice_of_a_preset_leaves_with_it(monkeypatch):
+    own = PRESETS["own-text"]
+    crops = own.settings | {"crop_min": 0.1}
+    monkeypatch.setitem(PRESETS, "own-text", Preset(own.about, crops, own.rows))
+    flags = ["--preset=own-text", "--temp", "0.05", "--objective", "infonce", "--views"]
+    assert [parse([*flags, views]).text.crop_min for views in ("crop", "dropout")] == [0.1, 0.2]
 
 
 def test_misprinted_averages_are_computed_and_said():
