@@ -43,6 +43,8 @@ ARMS = {
     "crop, first-last": f"{CROP} {INFONCE} {FIRST_LAST}",
     "crop, first-last, 64 tokens": f"{CROP} {INFONCE} {FIRST_LAST} --max_seq_length 64",
     "crop, first-last, MLM": f"{CROP} {INFONCE} {FIRST_LAST} --do_mlm",
+    "crop, first-last, sentences": f"{CROP} {FIRST_LAST} --crop_sentences true",
+    "crop, first-last, rate 5e-5": f"{CROP} {FIRST_LAST} --learning_rate 5e-5",
     "crop, first-last, no head": f"{CROP} {INFONCE} {FIRST_LAST} --mlp_head false",
     "crop, first-last, DCL 0.03": f"{CROP} --objective dcl --temp 0.03 {FIRST_LAST}",
     "crop, first-last, DCL 0.05": f"{CROP} --objective dcl {INFONCE} {FIRST_LAST}",
