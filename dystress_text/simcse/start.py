@@ -121,7 +121,7 @@ def _notes(model: SentenceEncoder, pretrained: Pretrained, source: str) -> list[
         ignored = ", ".join(pretrained.left if used else ("mlp", *pretrained.left))
         notes.append(f"SimCSE checkpoint: encoder{' and MLP' * used} loaded; ignored: {ignored or 'nothing'}")
     if averages_layers(model.pooler_type):
-        notes.append(f"text-embeddings-inference and vLLM give other vectors: they have no pooling {model.pooler_type}")
+        notes.append(f"text-embeddings-inference and vLLM cannot serve it: they have no pooling {model.pooler_type}")
     if model.head is not None:
         notes.append(f"head: {source}, {'kept' if model.keep_head else 'dropped after training'}")
     return notes

@@ -110,6 +110,7 @@ def test_a_model_is_trained_further_as_it_is(pooling, layers, more, limit, poole
     expected = st_model(tmp_path / "m", tiny_bert, pooling, layers, more, limit)
     start = load_start(TextSettings(str(tmp_path / "m"), max_seq_length=9))
     assert start.model.pooler_type == pooler
+    assert any("vLLM" in note for note in start.notes) == bool(layers)  # servers without that pooling
     assert (start.model.keep_head, start.model.normalize) == (Dense in more, Normalize in more)
     close(start.model.encode(SENTENCES, start.tokenizer), expected)
     start.model.save(tmp_path / "again", start.tokenizer)
