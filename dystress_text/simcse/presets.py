@@ -111,7 +111,8 @@ PRESETS: dict[str, Preset] = {
     ),
     "own-text": Preset(
         "two crops of each sample of your own text, docs/recipe.md; not a row of the paper",
-        {**_SMALL, "pooler_type": "avg_first_last", "views": "crop", "eval_set": "none", "max_steps": 200},
+        {**_SMALL, **_constant(0.03, objective="dcl"), "pooler_type": "avg_first_last", "views": "crop",
+         "eval_set": "none", "max_steps": 200},
     ),
     "quickstart": Preset(
         "without network and GPU: an embedded encoder on Python's documentation; not a row of the paper",

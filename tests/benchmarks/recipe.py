@@ -59,6 +59,7 @@ TEXTS = {"paragraphs": "wiki_paragraphs.txt.xz", "sentences": "wiki1m_sample.txt
 SCREENING = ("STS-B dev", "STS12", "SICK-R", "TREC", "CISI")
 SETS = (*SCREENING, "MR", "CACM")
 COLLECTIONS = ("CISI", "CACM")
+UNSEEN = ("STS-B", "MRPC", "SST2")  # that no choice of the study has seen
 Line = Mapping[str, Any]
 
 
@@ -67,8 +68,8 @@ def read() -> list[Line]:
     return [json.loads(line) for line in STUDY.read_text(encoding="utf-8").splitlines()] if STUDY.is_file() else []
 
 
-def table(lines: Sequence[Line], sets: Sequence[str], baseline: str = "simcse") -> list[str]:
-    """A row for each arm: seeds, the means of the sets, their mean, and its paired difference to the baseline."""
+def table(lines: Sequence[Line], sets: Sequence[str]) -> list[str]:
+    """A row for each arm: seeds, the means of the sets, their mean, its difference to SimCSE's arm paired by seed."""
     scores: dict[str, dict[int, float]] = {}
     figures: dict[str, list[list[float]]] = {}
     for line in lines:
@@ -79,18 +80,23 @@ def table(lines: Sequence[Line], sets: Sequence[str], baseline: str = "simcse") 
     rows = []
     for arm, found in scores.items():
         cells = [f"{mean:.2f}" for mean in np.mean(figures[arm], axis=0)]
+        baseline = "simcse, first-last" if "first-last" in arm else "simcse"
         less = "" if arm == baseline else str(paired(found, scores.get(baseline, {})) or "")
         rows.append(f"| {' | '.join([arm, str(len(found)), *cells, str(spread(list(found.values()))), less])} |")
     return rows
 
 
 def tables() -> dict[str, list[str]]:
-    """The rows of docs/recipe.md, by steps, text and whether all sets are measured."""
+    """The rows of docs/recipe.md, by steps, text and sets; all sets before those of the screening."""
     groups: dict[str, list[Line]] = {}
     for line in read():
         groups.setdefault(f"{line['steps']:,} steps, {line['text']}", []).append(line)
-    found = {f"{name}, screening": table(lines, SCREENING) for name, lines in groups.items()}
-    found |= {f"{name}, all sets": table(lines, SETS) for name, lines in groups.items()}
+    found = {
+        f"{name}: {', '.join(sets)}": table(lines, sets)
+        for name, lines in groups.items()
+        for sets in (SCREENING, SETS, UNSEEN, COLLECTIONS)
+        if sets != COLLECTIONS or name.startswith("0")
+    }
     return {name: rows for name, rows in found.items() if rows}
 
 

@@ -1,6 +1,6 @@
 """Whether a device computes what was asked, through the training programs; the last line is JSON. kit.py runs them.
 
-python tests/gpu/checks.py --corpus sentences.txt dropout | equal | objectives KIND | killed KIND | profile
+python tests/gpu/checks.py --corpus sentences.txt dropout | equal | objectives KIND | killed KIND
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ import torch
 import torch.nn.functional as F
 from accelerate.state import AcceleratorState, GradientState
 from safetensors.torch import load_file
-from torch.profiler import ProfilerActivity, profile
 
 from dystress_text import train as text
 from dystress_text.training.accelerator import set_kernels
@@ -148,28 +146,9 @@ def killed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {"killed": code == -signal.SIGKILL, **same, "right": code == -signal.SIGKILL and all(same.values())}
 
 
-def profiled(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """A short run under torch.profiler: kernel launches and waits a step, the device's seconds, the longest kernels."""
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if DEVICE.type == "cuda" else [])]
-    with profile(activities=activities) as profiler:
-        call("text", [*words_of(options, "text"), "--output_dir", str(folder / "out")])
-    rows = profiler.key_averages()
-    calls = Counter({row.key: row.count for row in rows})
-    spent = Counter({row.key: row.self_device_time_total or row.self_cpu_time_total for row in rows})
-    return {
-        "launches_a_step": sum(n for key, n in calls.items() if "LaunchKernel" in key) / options.steps,
-        "waits_a_step": sum(n for key, n in calls.items() if "Synchronize" in key) / options.steps,
-        "longest": [
-            {"name": key[:160], "ms_a_step": us / 1000 / options.steps, "calls_a_step": calls[key] / options.steps}
-            for key, us in spent.most_common(15)
-        ],
-        "right": True,
-    }
-
-
 def main() -> int:
     """Run one check; 1 if it does not hold."""
-    checks = {"dropout": dropout, "equal": equal, "objectives": objectives, "killed": killed, "profile": profiled}
+    checks = {"dropout": dropout, "equal": equal, "objectives": objectives, "killed": killed}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("check", choices=list(checks))
     parser.add_argument("kind", nargs="?", choices=list(PROGRAMS), default="text")

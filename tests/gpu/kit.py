@@ -60,7 +60,6 @@ PARTS: dict[int, tuple[Item, ...]] = {
              f"{_SMALL} --repeats 1 --layers 1 --width 32 --vocabulary 9000"),
         Item("speed-small", 120, f"{_SPEED} --steps 240 --repeats 3 --model dystress_text/embedded/bert-mini-wiki",
              f"{_SMALL} --repeats 1"),
-        Item("profile", 120, f"{_CHECK} profile --steps 30", _SMALL),
     ),
     3: (
         Item("loss", 250, "tests/benchmarks/loss_core.py --sizes 64 1024 4096 16384 65536 --repeats 3",

@@ -146,7 +146,7 @@ def test_what_cannot_be_kept_is_refused(tiny_bert, tmp_path):
 
     refused("pooling 'max' is that of no pooler", pooling="max")
     refused("it is made of Transformer, Pooling, Dense, Dense;", more=(Dense, Dense))
-    refused("its vectors are not those", more=(lambda: Dense(16, 16, use_residual=True),))
+    refused("its vectors are not those", more=(lambda: Dense(16, 16, activation_function=torch.nn.Sigmoid()),))
     refused("without prompts", prompts={"query": "a cat: "}, default_prompt_name="query")
     refused("mlp_head: this model has a head", {"mlp_head": False}, more=(Dense,))
     refused("mlp_only_train: there is no head", {"mlp_only_train": False})

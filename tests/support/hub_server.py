@@ -93,6 +93,8 @@ def hub_server():
                     if file in contents:
                         return self._file(contents[file])
                     return self._reply(404, b"no", error="EntryNotFound")
+            if "xetEnabled" in self.path:  # huggingface_hub before 1.0 asks before an upload
+                return self._json({"id": "someone/model", "xetEnabled": False})
             return self._reply(404, b"no")
 
         do_HEAD = do_GET
@@ -147,6 +149,7 @@ def with_hub(address: str, home: Path, **more: str) -> Iterator[None]:
     import datasets.config
     import huggingface_hub.constants
     import huggingface_hub.hf_api
+    import transformers.utils.hub
 
     from dystress_text.files.hub import hub_reachable
 
@@ -162,6 +165,8 @@ def with_hub(address: str, home: Path, **more: str) -> Iterator[None]:
         patch.setattr(huggingface_hub.hf_api.api, "endpoint", address)
         of_files = address + "/{repo_id}/resolve/{revision}/{filename}"  # which 0.x reads once
         patch.setattr(huggingface_hub.file_download, "HUGGINGFACE_CO_URL_TEMPLATE", of_files, raising=False)
+        offline = (environment | more)["HF_HUB_OFFLINE"] == "1"
+        patch.setattr(transformers.utils.hub, "_is_offline_mode", offline, raising=False)  # so does transformers 4
         hub_reachable.cache_clear()
         forget_sessions = getattr(huggingface_hub.utils, "reset_sessions", bool)  # of 0.x, which know the old setting
         try:
