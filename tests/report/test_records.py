@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 sys.path.append(str(ROOT / "tests" / "benchmarks"))
 import laboratory  # noqa: E402  # of tests/benchmarks
+import recipe  # noqa: E402
 
 
 def plain(text):
@@ -24,6 +25,12 @@ def test_every_row_of_the_study_is_on_its_page():
     for title, rows in tables.items():
         page = plain((DOCS / f"{title.split(':')[0]}.md").read_text())
         assert [row for row in rows if plain(row).removeprefix("| ... ") not in page] == []
+
+
+def test_every_row_of_the_recipes_study_is_on_its_page():
+    page, tables = (DOCS / "recipe.md").read_text(), recipe.tables()
+    assert [row for rows in tables.values() for row in rows if row not in page] == []
+    assert len(tables) > 5
 
 
 def test_the_records_are_small_and_the_audit_held_for_nine():
