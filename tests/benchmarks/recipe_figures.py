@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from recipe import SCREENING, read
+from recipe import read
 from torch import Tensor
 
 from dystress_text.encoders.loading import load_encoder, load_saved
@@ -31,24 +31,27 @@ GROUPS = {"similarity": ("STS-B dev", "STS12", "SICK-R"), "questions (TREC)": ("
 CLASSES = ("abbreviation", "description", "entity", "person", "place", "number")  # of TREC, in its readers' order
 
 
-def draw_steps(arms: dict[str, str], file: Path) -> None:
-    """The mean of each kind of sets over the steps, by views; seed 1."""
+def draw_steps(file: Path) -> None:
+    """The mean of each kind of sets over the steps, by views and text; seed 1."""
+    runs = {"paragraphs": ("simcse, first-last", "crop, first-last"),
+            "documents": ("simcse, first-last", "crop, first-last, DCL 0.03")}  # fmt: skip
+    curves = [
+        (views, text, arm) for text, arms in runs.items() for views, arm in zip(("dropout", "crops"), arms, strict=True)
+    ]
     untrained = next(line["figures"] for line in read() if line["arm"] == "simcse, first-last" and line["steps"] == 0)
     with style():
-        figure, panels = plt.subplots(1, len(GROUPS), figsize=(1.4 * WIDTH, 0.5 * WIDTH))
+        figure, panels = plt.subplots(1, len(GROUPS), figsize=(1.4 * WIDTH, 0.55 * WIDTH))
         for axes, (title, sets) in zip(panels, GROUPS.items(), strict=True):
-            before = float(np.mean([untrained[name] for name in sets]))
-            axes.axhline(before, color=GREY, linewidth=1, label="no training")
-            for (arm, label), (colour, line) in zip(arms.items(), STYLES, strict=False):
-                found = {x["steps"]: x["figures"] for x in read() if x["arm"] == arm and x["seed"] == 1}
-                steps = sorted(step for step in found if step and set(SCREENING) <= set(found[step]))
-                means = [np.mean([found[step][name] for name in sets]) for step in steps]
-                axes.plot(steps, means, color=colour, linestyle=line, marker="o", markersize=3, label=label)
-            axes.set(title=title, xlabel="steps", xscale="log", xticks=[200, 1000, 3000])
-            axes.xaxis.set_major_formatter("{x:,.0f}")
-            axes.minorticks_off()
-        panels[0].set_ylabel("Spearman, accuracy or nDCG@10, x 100")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(arms) + 1)
+            axes.axhline(np.mean([untrained[name] for name in sets]), color=GREY, linewidth=1, label="no training")
+            for (views, text, arm), (colour, line) in zip(curves, STYLES, strict=False):
+                key = {"arm": arm, "text": text, "seed": 1}.items()
+                found = {x["steps"]: x["figures"] for x in read() if key <= x.items() and x["steps"]}
+                means = [np.mean([found[step][name] for name in sets]) for step in sorted(found)]
+                axes.plot(sorted(found), means, color=colour, linestyle=line, marker="o", markersize=3,
+                          label=f"{views}, {text}")  # fmt: skip
+            axes.set(title=title, xlabel="steps", xticks=[200, 690, 1000])
+        panels[0].set_ylabel("figure x 100")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
         save(figure, file)
 
 
@@ -61,17 +64,17 @@ def draw_queries(collection: Collection, embeds: dict[str, Embed], file: Path) -
     ids, known = list(collection.documents), [query for query, text in collection.queries.items() if len(text) < 90]
     queries = [known[i] for i in np.linspace(0, len(known) - 1, 5).astype(int)]
     with style():
-        figure, panels = plt.subplots(1, len(embeds), figsize=(1.6 * WIDTH, 0.75 * WIDTH))
+        figure, panels = plt.subplots(1, len(embeds), figsize=(1.7 * WIDTH, 0.75 * WIDTH))
         for axes, (title, embed) in zip(panels, embeds.items(), strict=True):
             documents = _units(embed(list(collection.documents.values())))
             asked = _units(embed([collection.queries[query] for query in queries]))
             first, found = np.argsort(-asked @ documents.T, axis=1)[:, :10], 0
             for row, query in enumerate(queries):
-                axes.text(0, -5 * row, textwrap.shorten(collection.queries[query], 70), weight="bold")
+                axes.text(0, -5 * row, textwrap.shorten(collection.queries[query], 60), weight="bold")
                 hits = [ids[i] in collection.relevant[query] for i in first[row]]
                 found += sum(hits)
                 for place in range(3):
-                    text = textwrap.shorten(collection.documents[ids[first[row, place]]], 68)
+                    text = textwrap.shorten(collection.documents[ids[first[row, place]]], 62)
                     colour, mark = (STYLES[0][0], "+") if hits[place] else (GREY, "-")
                     axes.text(0.01, -5 * row - place - 1, f"{mark} {text}", color=colour)
             axes.set(xlim=(0, 1), ylim=(-24, 1), title=f"{title}: {found} relevant of the first 5 x 10")
@@ -108,8 +111,7 @@ def main() -> None:
     trec = next(task for task in TRANSFER_TASKS if task.name == "TREC").load(options.data / "senteval")["test"]
     draw_space(list(trec.columns[0]), trec.labels, embeds, FIGURES / "recipe-space.png")
     draw_queries(read_collection(options.data / "retrieval" / "cisi"), embeds, FIGURES / "recipe-queries.png")
-    arms = {"simcse, first-last": "SimCSE's settings", "crop, first-last, DCL 0.03": "own-text"}
-    draw_steps(arms, FIGURES / "recipe-steps.png")
+    draw_steps(FIGURES / "recipe-steps.png")
 
 
 if __name__ == "__main__":
