@@ -1,7 +1,6 @@
 """The study of recipes for own text: each run is a line of docs/study/recipe.jsonl, and docs/recipe.md has the plan.
 
     python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --models FOLDER --data ../shared/data
-    python tests/benchmarks/recipe.py --arms simcse --steps 1000 --text sentences --sets MR CACM --models FOLDER
     python tests/benchmarks/recipe.py --arms simcse --steps 0 --models FOLDER         # no training
     python tests/benchmarks/recipe.py                     # prints the tables of the page
 
@@ -34,7 +33,6 @@ ARMS = {
     "crop": f"{CROP} {INFONCE}",
     "crop without dropout": f"{CROP} {INFONCE} --dropout 0",
     "crop, 0.4 to 1": f"{CROP} {INFONCE} --crop_min 0.4 --crop_max 1",
-    "crop, 64 tokens": f"{CROP} {INFONCE} --max_seq_length 64",
     "crop, DCL 0.05": f"{CROP} --objective dcl {INFONCE}",
     "simcse, first-last": f"{INFONCE} {FIRST_LAST}",
     "crop, first-last": f"{CROP} {INFONCE} {FIRST_LAST}",
@@ -73,8 +71,8 @@ def table(lines: Sequence[Line], sets: Sequence[str]) -> list[str]:
         cells = [f"{mean:.2f}" for mean in np.mean(figures[arm], axis=0)]
         baseline = "simcse, first-last" if "first-last" in arm else "simcse"
         less = "" if arm == baseline else str(paired(found, scores.get(baseline, {})) or "")
-        mean = str(spread(list(found.values())))
-        rows.append(f"| {' | '.join([arm, str(len(found)), *cells, mean, less])} |".replace("nan", "-"))
+        cells = [arm, str(len(found)), *cells, str(spread(list(found.values()))), less]
+        rows.append(f"| {' | '.join(cells)} |".replace("nan", "-"))
     return rows
 
 
@@ -83,11 +81,10 @@ def tables() -> dict[str, list[str]]:
     groups: dict[str, list[Line]] = {}
     for line in read():
         groups.setdefault(f"{line['steps']:,} steps, {line['text']}", []).append(line)
-    sets_of = {"200 steps, paragraphs": (SCREENING, SETS, UNSEEN)}
     found = {
         f"{name}: {', '.join(sets)}": table(lines, sets)
         for name, lines in groups.items()
-        for sets in sets_of.get(name, (SETS,))
+        for sets in ((SCREENING, SETS, UNSEEN) if name == "200 steps, paragraphs" else (SETS,))
     }
     return {name: rows for name, rows in found.items() if rows}
 
@@ -187,9 +184,8 @@ def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
     missing, output = [name for name in sets if name not in line["figures"]], place / "-".join(map(str, key.values()))
     words = options_of(key)
     if missing and key["steps"] and not (output / "modules.json").is_file():
-        words += ["--max_steps", str(key["steps"])]
-        file = text_file(key["text"], data, place)
-        found = train([*words, "--train_file", str(file), "--output_dir", str(output), "--overwrite_output_dir"])
+        words += ["--max_steps", str(key["steps"]), "--train_file", str(text_file(key["text"], data, place))]
+        found = train([*words, "--output_dir", str(output), "--overwrite_output_dir"])
         line |= {"options": ARMS[key["arm"]], **found}
     if missing:
         if key["steps"]:

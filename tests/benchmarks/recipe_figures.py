@@ -1,8 +1,6 @@
-"""The three figures of docs/recipe.md, from the records of the study and two of its models.
+"""The three figures of docs/recipe.md, from the records of the study and one of its models, see recipe.py.
 
-    python tests/benchmarks/recipe_figures.py --after FOLDER --data ../shared/data
-
-``--after`` is one of the study's models, see recipe.py; before training it was the embedded encoder.
+python tests/benchmarks/recipe_figures.py --after FOLDER --data ../shared/data
 """
 
 from __future__ import annotations
