@@ -70,7 +70,7 @@ def table(lines: Sequence[Line], sets: Sequence[str]) -> list[str]:
     for arm, found in scores.items():
         cells = [f"{mean:.2f}" for mean in np.mean(figures[arm], axis=0)]
         baseline = "simcse, first-last" if "first-last" in arm else "simcse"
-        less = "" if arm == baseline else str(paired(found, scores.get(baseline, {})) or "")
+        less = "" if not arm.startswith("crop") else str(paired(found, scores.get(baseline, {})) or "")
         cells = [arm, str(len(found)), *cells, str(spread(list(found.values()))), less]
         rows.append(f"| {' | '.join(cells)} |".replace("nan", "-"))
     return rows
