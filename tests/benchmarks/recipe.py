@@ -136,7 +136,7 @@ def lexical(arm: str, name: str, data: Path) -> float:
         vectorizer = TfidfVectorizer(stop_words="english", sublinear_tf=True)
         scores = (vectorizer.fit_transform(texts) @ vectorizer.transform(asked).T).toarray().T
     else:
-        import bm25s  # type: ignore[import-untyped]
+        import bm25s
 
         index, words = bm25s.BM25(), [bm25s.tokenize(each, return_ids=False) for each in (texts, asked)]
         index.index(words[0], show_progress=False)
