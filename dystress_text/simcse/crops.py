@@ -36,20 +36,21 @@ class Crops:
 
     def too_short(self, text: str) -> bool:
         """Whether a sample is shorter than two crops, so that it is used whole."""
-        return self._short(self._cuts(text))
+        return self._short(self._cuts(text, text.split()))
 
     def views(self, text: str, step: int, sample: int) -> list[str]:
         """Two crops, independent of each other; they may overlap."""
-        cuts, words = self._cuts(text), text.split()
+        words = text.split()
+        cuts = self._cuts(text, words)
         if self._short(cuts):
             return [text, text]
         draws = np.random.default_rng([self.seed, step, sample]).random((2, 2))
         return [self._crop(words, cuts, *pair) for pair in draws.tolist()]
 
-    def _cuts(self, text: str) -> NDArray[np.int64]:
+    def _cuts(self, text: str, words: list[str]) -> NDArray[np.int64]:
         """Where a sample may be cut, as the number of words before; the last one is all its words."""
         if not self.sentences:
-            return np.arange(1, len(text.split()) + 1)
+            return np.arange(1, len(words) + 1)
         return np.cumsum([len(sentence.split()) for sentence in _SENTENCE_END.split(text.strip())])
 
     def _short(self, cuts: NDArray[np.int64]) -> bool:
