@@ -11,7 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*(?=\S)")
+# Thai, Lao, Burmese, Khmer, Chinese and Japanese stand without spaces: each of their characters is a word
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 
 @dataclass(frozen=True)
@@ -36,31 +39,34 @@ class Crops:
 
     def too_short(self, text: str) -> bool:
         """Whether a sample is shorter than two crops, so that it is used whole."""
-        return self._short(self._cuts(text, text.split()))
+        return self._short(self._cuts(text, len(_WORD.findall(text))))
 
     def views(self, text: str, step: int, sample: int) -> list[str]:
         """Two crops, independent of each other; they may overlap."""
-        words = text.split()
-        cuts = self._cuts(text, words)
+        words = [word.span() for word in _WORD.finditer(text)]
+        cuts = self._cuts(text, len(words))
         if self._short(cuts):
             return [text, text]
         draws = np.random.default_rng([self.seed, step, sample]).random((2, 2))
-        return [self._crop(words, cuts, *pair) for pair in draws.tolist()]
+        return [self._crop(text, words, cuts, *pair) for pair in draws.tolist()]
 
-    def _cuts(self, text: str, words: list[str]) -> NDArray[np.int64]:
+    def _cuts(self, text: str, words: int) -> NDArray[np.int64]:
         """Where a sample may be cut, as the number of words before; the last one is all its words."""
         if not self.sentences:
-            return np.arange(1, len(words) + 1)
-        return np.cumsum([len(sentence.split()) for sentence in _SENTENCE_END.split(text.strip())])
+            return np.arange(1, words + 1)
+        return np.cumsum([len(_WORD.findall(sentence)) for sentence in _SENTENCE_END.split(text.strip())])
 
     def _short(self, cuts: NDArray[np.int64]) -> bool:
         return len(cuts) < 2 or bool(cuts[-1] < 2 * self.min_words)
 
-    def _crop(self, words: list[str], cuts: NDArray[np.int64], share: float, place: float) -> str:
+    def _crop(
+        self, text: str, words: list[tuple[int, int]], cuts: NDArray[np.int64], share: float, place: float
+    ) -> str:
         """From a cut on at least the words of a share; both numbers are even draws from [0, 1)."""
         count = max(self.min_words, round((self.low + share * (self.high - self.low)) * len(words)))
         count = min(count, self.most)
         last = int(np.searchsorted(cuts, len(words) - count, side="right"))  # the last place with enough words behind
         first = int(place * (last + 1))
         before = int(cuts[first - 1]) if first else 0
-        return " ".join(words[before : cuts[np.searchsorted(cuts, before + count)]])
+        end = cuts[np.searchsorted(cuts, before + count)]  # in words, as before
+        return " ".join(text[words[before][0] : words[end - 1][1]].split())
