@@ -160,7 +160,7 @@ class Evaluation:
     def digest(self) -> str:
         """A checksum of what is the user's own, which decides with the settings which model is the best."""
         pairs = [(pairs.slug, pairs.first, pairs.second, pairs.scores.tolist()) for pairs in self.pairs]
-        return hashlib.sha256(repr([*pairs, *(one.about()["sha256"] for one in self.collections)]).encode()).hexdigest()
+        return hashlib.sha256(repr([*pairs, *(one.about["sha256"] for one in self.collections)]).encode()).hexdigest()
 
 
 Evaluator = StsEvaluator | TransferEvaluator | RetrievalEvaluator

@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ class Collection:
         """The name inside metric names: lower case, with ``_`` for all but letters and digits."""
         return re.sub(r"\W+", "_", self.name.lower()).strip("_")
 
+    @cached_property
     def about(self) -> dict[str, int | str]:
         """The numbers of documents, queries and queries left out, and a checksum of the content, for records."""
         relevant = {query: sorted(found) for query, found in self.relevant.items()}

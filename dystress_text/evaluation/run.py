@@ -244,7 +244,7 @@ def _run_collection(results: Results, collection: Collection, embed: Embed, file
     start = time.perf_counter()
     figures = {name: round(figure, 2) for name, figure in collection.scores(embed).items()}
     seconds = round(time.perf_counter() - start, 2)
-    results.retrieval[collection.name] = {**figures, **collection.about(), "seconds": seconds}
+    results.retrieval[collection.name] = {**figures, **collection.about, "seconds": seconds}
     results.write(file)
     print(f"{collection.summary()} ({seconds:.1f} s)", file=sys.stderr, flush=True)
 

@@ -111,7 +111,7 @@ class TextRun(Run):
             "temperature": repr(objective.temperature),
             "temperature_parameters": objective.temperature.values(),
             "corpus": {**asdict(corpus.report), "dropped": len(read) - len(corpus)},
-            "collections": {found.name: found.about() for found in self.evaluation.collections},
+            "collections": {found.name: found.about for found in self.evaluation.collections},
             "versions": versions("sentence-transformers", "tokenizers"),
             **paper_row(PRESETS[settings.preset], settings, accelerator.num_processes, build_rule),
             **start.about,

@@ -112,7 +112,7 @@ def test_the_program_writes_figures_beside_those_of_tasks(tmp_path, capsys):
     content = json.loads(file.read_text())
     assert list(content["tasks"]) == ["MiniSTS"]
     made = content["retrieval"]["made"]
-    assert made.items() >= read_collection(folder).about().items() >= {"documents": 150, "left_out": 1}.items()
+    assert made.items() >= read_collection(folder).about.items() >= {"documents": 150, "left_out": 1}.items()
     printed = capsys.readouterr().out
     assert "made nDCG@10" in printed
     assert f"{made['nDCG@10']:.2f}" in printed
