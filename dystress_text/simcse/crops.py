@@ -48,7 +48,8 @@ class Crops:
         if self._short(cuts):
             return [text, text]
         draws = np.random.default_rng([self.seed, step, sample]).random((2, 2))
-        return [self._crop(text, words, cuts, *pair) for pair in draws.tolist()]
+        spans = [self._span(len(words), cuts, *pair) for pair in draws.tolist()]
+        return [" ".join(text[words[first][0] : words[end - 1][1]].split()) for first, end in spans]
 
     def _cuts(self, text: str, words: int) -> NDArray[np.int64]:
         """Where a sample may be cut, as the number of words before; the last one is all its words."""
@@ -59,14 +60,10 @@ class Crops:
     def _short(self, cuts: NDArray[np.int64]) -> bool:
         return len(cuts) < 2 or bool(cuts[-1] < 2 * self.min_words)
 
-    def _crop(
-        self, text: str, words: list[tuple[int, int]], cuts: NDArray[np.int64], share: float, place: float
-    ) -> str:
+    def _span(self, words: int, cuts: NDArray[np.int64], share: float, place: float) -> tuple[int, int]:
         """From a cut on at least the words of a share; both numbers are even draws from [0, 1)."""
-        count = max(self.min_words, round((self.low + share * (self.high - self.low)) * len(words)))
-        count = min(count, self.most)
-        last = int(np.searchsorted(cuts, len(words) - count, side="right"))  # the last place with enough words behind
+        count = min(self.most, max(self.min_words, round((self.low + share * (self.high - self.low)) * words)))
+        last = int(np.searchsorted(cuts, words - count, side="right"))  # the last place with enough words behind
         first = int(place * (last + 1))
         before = int(cuts[first - 1]) if first else 0
-        end = cuts[np.searchsorted(cuts, before + count)]  # in words, as before
-        return " ".join(text[words[before][0] : words[end - 1][1]].split())
+        return before, int(cuts[np.searchsorted(cuts, before + count)])
