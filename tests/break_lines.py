@@ -30,7 +30,7 @@ class Break(NamedTuple):
     name: str
     find: str
     replace: str
-    test: str  # a file's name, or ``file::test``
+    test: str  # a file's name
 
 
 _TABLE = (
@@ -89,9 +89,8 @@ def places_of(fragment: str, checkout: Path) -> list[Path]:
 
 def test_of(each: Break, checkout: Path) -> str:
     """The test of a break with its path; empty where there is none."""
-    name, *test = each.test.split("::")
-    found = [str(path.relative_to(checkout)) for path in (checkout / "tests").rglob(name)]
-    return "::".join([found[0], *test]) if len(found) == 1 else ""
+    found = [str(path.relative_to(checkout)) for path in (checkout / "tests").rglob(each.test)]
+    return found[0] if len(found) == 1 else ""
 
 
 def failed(tests: list[str], checkout: Path) -> list[str]:
@@ -99,9 +98,7 @@ def failed(tests: list[str], checkout: Path) -> list[str]:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
     environment = os.environ | {"PYTHONPATH": str(checkout), "HF_HUB_OFFLINE": "1"}
     with tempfile.TemporaryFile("w+", errors="replace") as said:  # a program left behind holds no pipe
-        done = subprocess.run(
-            command, cwd=checkout, env=environment, timeout=600, stdout=said, stderr=subprocess.STDOUT
-        )
+        done = subprocess.run(command, cwd=checkout, env=environment, timeout=600, stdout=said, stderr=said)
         said.seek(0)
         lines = [line for line in said.read().splitlines() if line.startswith("FAILED ")]
     if done.returncode < 0:  # a signal that nobody caught has ended them

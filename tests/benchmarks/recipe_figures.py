@@ -25,29 +25,29 @@ from dystress_text.files.places import EMBEDDED
 from dystress_text.report.plots import GREY, STYLES, WIDTH, save, style
 
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
-GROUPS = {"similarity": ("STS-B dev", "STS12", "SICK-R"), "questions (TREC)": ("TREC",), "search (CISI)": ("CISI",)}
+GROUPS = {"similarity": ("STS-B dev", "STS12", "SICK-R"), "search": ("CISI", "CACM")}
+_CROPS = "crop, first-last, DCL 0.03"
+CURVES = {"dropout": "simcse, first-last", "crops, rate 1e-4": _CROPS, "own-text": f"{_CROPS}, rate 4e-4"}
 CLASSES = ("abbreviation", "description", "entity", "person", "place", "number")  # of TREC, in its readers' order
 
 
 def draw_steps(file: Path) -> None:
-    """The mean of each kind of sets over the steps, by views and text; seed 1."""
-    runs = {"paragraphs": ("simcse, first-last", "crop, first-last"),
-            "documents": ("simcse, first-last", "crop, first-last, DCL 0.03")}  # fmt: skip
-    curves = [
-        (views, text, arm) for text, arms in runs.items() for views, arm in zip(("dropout", "crops"), arms, strict=True)
-    ]
+    """The mean of each kind of sets over the steps, by recipe and text; seed 1."""
     untrained = next(line["figures"] for line in read() if line["arm"] == "simcse, first-last" and line["steps"] == 0)
     with style():
         figure, panels = plt.subplots(1, len(GROUPS), figsize=(1.4 * WIDTH, 0.55 * WIDTH))
         for axes, (title, sets) in zip(panels, GROUPS.items(), strict=True):
             axes.axhline(np.mean([untrained[name] for name in sets]), color=GREY, linewidth=1, label="no training")
-            for (views, text, arm), (colour, line) in zip(curves, STYLES, strict=False):
-                key = {"arm": arm, "text": text, "seed": 1}.items()
+            curves = [(text, name) for text in ("paragraphs", "documents") for name in CURVES]
+            for (text, name), (colour, line) in zip(curves, STYLES, strict=False):
+                key = {"arm": CURVES[name], "text": text, "seed": 1}.items()
                 found = {x["steps"]: x["figures"] for x in read() if key <= x.items() and x["steps"]}
                 means = [np.mean([found[step][name] for name in sets]) for step in sorted(found)]
                 axes.plot(sorted(found), means, color=colour, linestyle=line, marker="o", markersize=3,
-                          label=f"{views}, {text}")  # fmt: skip
-            axes.set(title=title, xlabel="steps", xticks=[200, 690, 1000])
+                          label=f"{name}, {text}")  # fmt: skip
+            axes.set(title=title, xlabel="steps", xscale="log")
+            axes.set_xticks([200, 400, 1000, 3000], labels=["200", "400", "1,000", "3,000"])
+            axes.minorticks_off()
         panels[0].set_ylabel("figure x 100")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
         save(figure, file)

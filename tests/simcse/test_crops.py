@@ -67,15 +67,13 @@ def test_a_script_without_spaces_is_cropped_between_characters():
     text = "東京は日本の首都である。 人口は約1400万人で、世界最大の都市圏を成す。大阪は西にある。"
     crops = {crop for step in range(100) for crop in Crops(0).views(text, step, 0)}
     assert all(crop in text for crop in crops)
-    assert len(crops) > 100
     whole = {crop for step in range(100) for crop in Crops(0, 0.1, 0.3, sentences=True).views(text, step, 0)}
     assert whole == {"東京は日本の首都である。", "人口は約1400万人で、世界最大の都市圏を成す。", "大阪は西にある。"}
 
 
 @pytest.mark.parametrize(("text", "sentences", "short"), [
     ("a b c d e f g", False, True), ("a b c d e f g h", False, False), ("a b c d e f g h", True, True),
-    ("a b c d. e f g h", True, False), ("ภาษาไทย", False, True), ("ภาษาไทยง่าย", False, False),
-    ("日本語の文である。", True, True),
+    ("a b c d. e f g h", True, False), ("ภาษาไทยง่าย", False, False), ("日本語の文である。", True, True),
 ])  # fmt: skip
 def test_what_is_shorter_than_two_crops_is_used_whole(text, sentences, short):
     crops = Crops(0, 0.2, 0.6, 4, sentences)
