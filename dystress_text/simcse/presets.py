@@ -112,7 +112,7 @@ PRESETS: dict[str, Preset] = {
     "own-text": Preset(
         "two crops of each sample of your own text, docs/recipe.md; not a row of the paper",
         {**_SMALL, **_constant(0.03, objective="dcl"), "pooler_type": "avg_first_last", "views": "crop",
-         "eval_set": "none", "max_steps": 200},
+         "eval_set": "none", "max_steps": 400, "learning_rate": 4e-4},
     ),
     "quickstart": Preset(
         "without network and GPU: an embedded encoder on Python's documentation; not a row of the paper",
