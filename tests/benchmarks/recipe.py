@@ -93,10 +93,10 @@ def table(lines: Sequence[Line], sets: Sequence[str]) -> list[str]:
 
 def tables() -> dict[str, list[str]]:
     """The rows of docs/recipe.md, by text and sets."""
+    of_both = [(text, SETS) for text in ("paragraphs", "documents")]
     found = {
         f"{text}: {', '.join(sets)}": table([line for line in read() if line["text"] == text], sets)
-        for sets in (SETS, SCREENING, UNSEEN)
-        for text in TEXTS
+        for text, sets in (*of_both, ("paragraphs", SCREENING), ("paragraphs", UNSEEN))
     }
     return {name: rows for name, rows in found.items() if rows}
 
