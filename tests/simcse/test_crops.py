@@ -67,6 +67,7 @@ def test_a_script_without_spaces_is_cropped_between_characters():
     text = "東京は日本の首都である。 人口は約1400万人で、世界最大の都市圏を成す。大阪は西にある。"
     crops = {crop for step in range(100) for crop in Crops(0).views(text, step, 0)}
     assert all(crop in text for crop in crops)
+    assert len(crops) > 100
     whole = {crop for step in range(100) for crop in Crops(0, 0.1, 0.3, sentences=True).views(text, step, 0)}
     assert whole == {"東京は日本の首都である。", "人口は約1400万人で、世界最大の都市圏を成す。", "大阪は西にある。"}
 
