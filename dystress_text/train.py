@@ -35,30 +35,30 @@ def train(settings: RunSettings) -> dict[str, Any]:
         UserError: the settings or the data are wrong, or the run cannot be resumed.
     """
     # here, so that help and errors of the command line come at once
-    from accelerate import PartialState
-
     from dystress_text.encoders.saving import quiet
     from dystress_text.export.card import describe_base, write_card
     from dystress_text.export.copies import check_push, export, push
     from dystress_text.report.text_page import leave_text_report
     from dystress_text.simcse.run import TextRun
     from dystress_text.simcse.start import model_path
+    from dystress_text.training.run import run
     from dystress_text.training.run_folder import write_record
-    from dystress_text.training.trainer import run
 
     def publish(output: Path, record: dict[str, Any], model: SentenceEncoder, limit: int) -> None:
         record["base_model"] = describe_base(model_path(record["settings"]["model_name_or_path"]))
-        write_record(output, record)
         write_card(output, record, model, limit)
+        write_record(output, record)  # the run is finished; its page can be made again
+        published.append(output)
         page = leave_text_report(output)
         print(f"\nSentenceTransformer({str(output)!r}) loads the model.\n{page}", flush=True)
 
     text, output = settings.text, Path(settings.engine.output_dir)
     if text.push_to_hub is not None:
         check_push(text.push_to_hub, text.private)
+    published: list[Path] = []
     with quiet():
-        record = run(settings.engine, lambda accelerator: TextRun(settings, accelerator, publish))
-        if text.push_to_hub is not None and PartialState().is_main_process:
+        record = run(settings.engine, lambda accelerator: TextRun(settings, accelerator, publish), settings.asked())
+        if text.push_to_hub is not None and published:
             with TemporaryDirectory() as place:
                 copy, _ = export(output, "native", Path(place) / "copy", text.push_to_hub)
                 print(push(copy, text.push_to_hub, output), flush=True)

@@ -18,7 +18,7 @@ import transformers
 
 from dystress_text.cli.command_line import exit_code
 from dystress_text.training.presets import parse_settings
-from dystress_text.training.trainer import run
+from dystress_text.training.run import run
 from vision.pretraining.presets import PRESETS
 from vision.pretraining.run import VisionRun
 from vision.pretraining.settings import (
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> bool:
         settings = parse(sys.argv[1:] if argv is None else argv)
-        run(settings.engine, lambda accelerator: VisionRun(settings, accelerator))
+        run(settings.engine, lambda accelerator: VisionRun(settings, accelerator), settings.options())
         return True
 
     return exit_code("train.py", work)

@@ -95,13 +95,19 @@ def replaced_files(folder: str | Path) -> Iterator[Path]:
     try:
         yield staging
         mode = staging.stat().st_mode & 0o666  # a new file's under the user's umask
-        for file in sorted(path for path in staging.rglob("*") if path.is_file()):
-            place = target / file.relative_to(staging)
-            place.parent.mkdir(exist_ok=True, parents=True)
+        for file in (path for path in staging.rglob("*") if path.is_file()):
             file.chmod(mode)  # safetensors makes files that only their owner can read
-            file.replace(place)
+        move_files(staging, target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def move_files(source: Path, target: Path) -> None:
+    """Move the files of a folder, and of the folders in it, over those of the same names in another."""
+    for file in sorted(path for path in source.rglob("*") if path.is_file()):
+        place = target / file.relative_to(source)
+        place.parent.mkdir(exist_ok=True, parents=True)
+        file.replace(place)
 
 
 def sha256_of(path: Path) -> str:

@@ -1,7 +1,7 @@
 """Getting a data set ready: fetch, check, move into place.
 
 A set is built in a hidden folder and takes its place when all of it has been verified, so that an interruption leaves
-nothing half-ready. A lock keeps two preparations of one set apart.
+nothing half-ready. A second preparation of a set at the same time is refused.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from filelock import FileLock
 from huggingface_hub import snapshot_download
 
 from dystress_text.errors import DataError, reason_of
+from dystress_text.files.claim import LOCK, claimed
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.prepared_data import Manifest, read_manifest, write_manifest
 from dystress_text.files.whole import recover, sha256_of, whole_folder
@@ -26,7 +26,7 @@ def prepare(name: str, request: Request) -> Manifest:
     final = request.root / name
     try:
         request.root.mkdir(parents=True, exist_ok=True)
-        with FileLock(request.root / f".{name}.lock"):
+        with claimed(request.root / f".{name}{LOCK}"):
             for left in request.root.glob(f".{name}.*.writing"):  # by a process that was killed
                 shutil.rmtree(left)
             recover(final)

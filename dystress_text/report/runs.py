@@ -8,11 +8,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dystress_text.errors import UserError
-from dystress_text.training.run_folder import LOG, PROGRAMS, RECORD, SIMILARITY_LOG, read_json, read_steps, run_folders
-from dystress_text.training.settings import FREE_OPTIONS, LossSettings
+from dystress_text.training.run_folder import (
+    FINISHED,
+    LOG,
+    PROGRAMS,
+    RECORD,
+    SIMILARITY_LOG,
+    read_json,
+    read_steps,
+    run_folders,
+    state_of,
+)
+from dystress_text.training.settings import CONFIGURATION_FREE, LossSettings
 
-# Options that do not set configurations apart. Unlike a resumed run, a configuration has one training file.
-FREE = {*FREE_OPTIONS, "metric_for_best_model"} - {"train_file", "text_column"}
 OF_THE_LOSS = {entry.name for entry in fields(LossSettings)}  # what configurations are compared in
 MEASURES = {
     "loss": "training loss",
@@ -47,7 +55,9 @@ class FinishedRun:
     @property
     def settings(self) -> dict[str, Any]:
         """The options that make the configuration."""
-        return {name: value for name, value in self.record["settings"].items() if name not in {*FREE, "seed"}}
+        return {
+            name: value for name, value in self.record["settings"].items() if name not in {*CONFIGURATION_FREE, "seed"}
+        }
 
     @property
     def temperature(self) -> tuple[str, Mapping[str, Any]]:
@@ -80,7 +90,7 @@ def read_finished(folders: Iterable[Path], programs: Sequence[str] = PROGRAMS) -
         record = read_json(folder / RECORD)
         if record.get("program") not in programs:
             raise UserError(f"{folder / RECORD} is not the record of a run of {' or '.join(programs)}")
-        if "trained" in record:
+        if state_of(record) == FINISHED:
             runs.append(FinishedRun(folder.absolute(), record))
         else:
             unfinished.append(folder.name)

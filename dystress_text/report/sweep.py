@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose
+from dystress_text.files.claim import LOCK, claimed
 from dystress_text.files.places import PACKAGE
-from dystress_text.report.runs import FREE, OF_THE_LOSS, FinishedRun, differing
+from dystress_text.report.runs import OF_THE_LOSS, FinishedRun, differing
 from dystress_text.report.tables import Comparisons, verdict
 from dystress_text.report.text_runs import read_text_runs
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.presets import TABLES
 from dystress_text.training.build_loss import build_objective
-from dystress_text.training.run_folder import evaluation_file, read_json, read_record
+from dystress_text.training.run_folder import claim_folder, evaluation_file, finished_before, read_json
 from dystress_text.training.settings import GRID
 
 SET_HERE = (
@@ -63,16 +64,7 @@ class PlannedRun:
 
     def is_trained(self) -> bool:
         """Whether the folder holds this run, finished; one with other settings is refused."""
-        record = read_record(self.folder)
-        if "trained" not in record:
-            return False
-        now, then = json.loads(json.dumps(parse(self.options).options())), record["settings"]
-        changed = [f"{n} was {then.get(n)}, is {now[n]}" for n in now if n not in FREE and then.get(n) != now[n]]
-        if changed:
-            raise UserError(
-                f"{self.folder} holds a finished run with other settings ({'; '.join(changed)}): another --output_dir"
-            )
-        return True
+        return finished_before(self.folder, parse(self.options).asked()) is not None
 
 
 def configurations(options: Any) -> dict[str, list[str]]:
@@ -144,10 +136,13 @@ def sweep(options: Any, extra: Sequence[str]) -> bool:
         for run in runs:
             print(f"{run.folder.name}: {shlex.join(next(run.commands(), ['done']))}")
         return True
-    try:
-        (options.output_dir / "logs").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ParameterError("output_dir", f"cannot write to {str(options.output_dir)!r}: {error.strerror}") from error
+    with ExitStack() as held:
+        claim_folder(held, options.output_dir)
+        (options.output_dir / "logs").mkdir(exist_ok=True)
+        return _run_and_compare(runs, options)
+
+
+def _run_and_compare(runs: Sequence[PlannedRun], options: Any) -> bool:
     print(f"{len(runs)} run{'s' * (len(runs) > 1)}, {options.jobs} at once, in {options.output_dir}", flush=True)
     failures = run_all(runs, options.output_dir / "logs", options.jobs)
     for name, reason in failures.items():
@@ -179,6 +174,7 @@ def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> dict[str, s
                 for command in run.commands():
                     if signals:
                         break
+                    wait_until_free(run.folder)
                     print(f"{name}: {Path(command[1]).stem}", flush=True)
                     print(f"$ {shlex.join(command)}", file=log, flush=True)
                     process = subprocess.Popen(
@@ -189,6 +185,19 @@ def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> dict[str, s
             except UserError as error:
                 return str(error)
         return ""
+
+    def wait_until_free(folder: Path) -> None:
+        """Wait for a run that a killed sweep has started: it goes on without it."""
+        told = False
+        while not signals:
+            try:
+                with claimed(folder / LOCK):
+                    return
+            except UserError as error:
+                if not told:
+                    print(f"{folder.name}: waiting, {error}", flush=True)
+                told = True
+                time.sleep(1)
 
     def wait(process: subprocess.Popen[bytes]) -> int:
         while not signals:

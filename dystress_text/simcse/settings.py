@@ -127,3 +127,8 @@ class RunSettings:
         """Every option by its name."""
         evaluation = {**vars(self.evaluation), "eval_set": " ".join(self.evaluation.eval_set)}
         return {"preset": self.preset, **vars(self.text), **evaluation, **vars(self.loss), **vars(self.engine)}
+
+    def asked(self) -> dict[str, Any]:
+        """The options that a finished run must have had to be this one; encoder and evaluation decide on the others."""
+        decided = {"metric_for_best_model", *({"pooler_type"} - self.given)}
+        return {name: value for name, value in self.options().items() if name not in decided}

@@ -22,6 +22,7 @@ from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.evaluation.evaluators import Evaluation
 from dystress_text.simcse.corpus import TokenizedCorpus
 from dystress_text.training.batches import Batch, Embeddings
+from dystress_text.training.task import PROBE
 
 
 @dataclass(eq=False)
@@ -96,6 +97,16 @@ class SimcseTask:
             of_all = gather(counts.sum().unsqueeze(0)).sum()
             loss = loss + self.mlm_weight * gather.world_size * losses.sum() / of_all.clamp(min=1)
         return loss
+
+    @torch.no_grad()
+    def probe(self) -> Tensor:
+        samples = np.linspace(0, len(self.corpus) - 1, min(PROBE, len(self.corpus))).astype(np.int64)
+        batch = self.corpus.batch(samples)
+        device, was_training = next(self.model.parameters()).device, self.model.training
+        ids, mask = batch["token_ids"].to(device), batch["attention_mask"].to(device)
+        vectors: Tensor = self.model.eval()(ids, mask, self.packing)
+        self.model.train(was_training)
+        return vectors
 
     def evaluate(self) -> dict[str, float]:
         return {} if self.evaluation is None else self.evaluation(self.encode)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Self
+from typing import Self, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,7 @@ from dystress_text.errors import ParameterError, TrainingError, UserError, reaso
 from dystress_text.training.run_folder import TRACKER_FOLDER
 from dystress_text.training.settings import AUTO_FP16, EngineSettings
 
+T = TypeVar("T")
 _ECHO = 1.0  # seconds; launchers pass a Ctrl-C on that the terminal has already sent to this process
 _ASK = 1.0  # seconds between two times that the processes ask each other for signals
 # how long processes wait for each other: the main one may evaluate for longer than NCCL's default, ten minutes
@@ -154,20 +155,26 @@ def failure_of(error: Exception, accelerator: Accelerator) -> str | None:
     return None if isinstance(error, RuntimeError) else f"a file cannot be read or written ({text})"
 
 
-def on_main_process(accelerator: Accelerator, work: Callable[[], None]) -> None:
-    """Run ``work`` on the main process while the others wait. An error in it is raised on all processes."""
+def on_main_process(accelerator: Accelerator, work: Callable[[], T]) -> T:
+    """Run ``work`` on the main process while the others wait, and return what it gives on all of them.
+
+    An error in it is raised on all processes.
+    """
+    found: T | None = None
     caught: Exception | None = None
     if accelerator.is_main_process:
         try:
-            work()
+            found = work()
         except Exception as error:  # raised below, once the others know
             caught = error
     if accelerator.num_processes > 1:
-        message = broadcast_object_list([None if caught is None else f"the main process failed: {caught}"])[0]
+        told = None if caught is None else f"the main process failed: {caught}"
+        message, found = broadcast_object_list([told, found])
         if message is not None and caught is None:
             raise TrainingError(message)
     if caught is not None:
         raise caught
+    return cast(T, found)
 
 
 def gather_of(accelerator: Accelerator) -> ProcessGather | None:

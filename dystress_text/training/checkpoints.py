@@ -19,7 +19,14 @@ from safetensors.torch import load_file, save_file
 
 from dystress_text.errors import ParameterError, reason_of
 from dystress_text.training.accelerator import on_main_process
-from dystress_text.training.run_folder import STAGING, checkpoint_folders
+from dystress_text.training.run_folder import (
+    INTERRUPTED,
+    NEW,
+    STAGING,
+    checkpoint_folders,
+    differences,
+    write_record,
+)
 from dystress_text.training.settings import FREE_OPTIONS, EngineSettings
 from dystress_text.training.task import Run
 
@@ -39,6 +46,8 @@ class TrainingState:
     train_seconds: float = 0.0  # spent in steps
     losses: list[float] = field(default_factory=list)  # read from the device and not logged yet
     skipped_steps: int = 0  # by fp16, because the gradient overflowed
+    spread: float = 0.0  # of the probe's vectors before the first step
+    collapsed_step: int | None = None  # the first evaluation since which the probe's vectors are all the same
     skipped_in_row: int = 0  # the number of skipped steps since the last step that was not skipped
 
     def add_losses(self, losses: list[float], norm: float, fp16: bool) -> str | None:
@@ -64,9 +73,9 @@ class Checkpoints:
     The run's options and data must be the same when it is resumed.
     """
 
-    def __init__(self, run: Run, settings: EngineSettings, accelerator: Accelerator) -> None:
-        self.accelerator, self.task, self.settings = accelerator, run.task.state, settings
-        self.output = Path(settings.output_dir)
+    def __init__(self, run: Run, settings: EngineSettings, accelerator: Accelerator, folder: Path) -> None:
+        self.accelerator, self.task, self.settings, self.record = accelerator, run.task.state, settings, run.record
+        self.output = folder
         self.identity = {name: value for name, value in run.options.items() if name not in FREE_OPTIONS} | {
             "device": accelerator.device.type,
             "mixed_precision": accelerator.mixed_precision,
@@ -84,6 +93,9 @@ class Checkpoints:
             (staging / _STATE).write_text(json.dumps(content), encoding="utf-8")
             shutil.rmtree(final, ignore_errors=True)
             staging.rename(final)
+            if self.record.get("state") == NEW:
+                self.record["state"] = INTERRUPTED
+                write_record(self.output, self.record)
             for old in checkpoint_folders(self.output)[self.settings.save_total_limit :]:
                 shutil.rmtree(old, ignore_errors=True)
 
@@ -100,18 +112,15 @@ class Checkpoints:
         folder = next(iter(checkpoint_folders(self.output)), None) if self.settings.resumes else None
         if folder is None:
             return None, TrainingState()
-        now = json.loads(json.dumps(self.identity))
         try:
             stored = json.loads((folder / _STATE).read_text(encoding="utf-8"))
             state, then = TrainingState(**stored["state"]), dict(stored["identity"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise _unreadable(folder, error) from error
-        changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
-        if changed:
-            differences = "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}" for name in changed)
+        if changed := differences(then, self.identity):
             raise ParameterError(
                 "resume_from_checkpoint",
-                f"the run in {str(self.output)!r} had other settings ({differences}); "
+                f"the run in {str(self.output)!r} had other settings ({changed}); "
                 "give those of its run.json, or another --output_dir",
             )
         return folder, state

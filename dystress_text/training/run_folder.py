@@ -1,4 +1,7 @@
-"""The folder of a run: its files, whether it may be used, and what is removed of an older run.
+"""The folder of a run: its state, its files, whether it may be used, and how a new run takes the place of an older one.
+
+A run is new, interrupted (it has a checkpoint) or finished: ``state`` in ``run.json``. A run that replaces another one
+lives in a folder inside that one's, so that the old model stands until the new one is trained to its end.
 
 A run owns ``run.json`` (written before the first step, so that the folder is known as a run's), ``metrics.jsonl``,
 ``similarity.jsonl``, ``report.html``, ``audit.json``, ``checkpoint-STEP/``, ``adapter/``, the trackers'
@@ -11,16 +14,17 @@ The logs hold one JSON object per line with ``step`` in each.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from dystress_text.errors import ParameterError, UserError
-from dystress_text.files.whole import MODEL_STAGING, to_json, write_json, write_text
-from dystress_text.training.settings import EngineSettings
+from dystress_text.files.claim import LOCK, claimed
+from dystress_text.files.whole import MODEL_STAGING, move_files, to_json, write_json, write_text
+from dystress_text.training.settings import CONFIGURATION_FREE, DATA_OPTIONS, EngineSettings
 
 RECORD, REPORT = "run.json", "report.html"
 AUDIT = "audit.json"  # what dystress audit writes
@@ -28,6 +32,8 @@ LOG, SIMILARITY_LOG = "metrics.jsonl", "similarity.jsonl"
 ADAPTER = "adapter"  # the folder of the adapter's own files, inside a model's
 TRACKER_FOLDER = "tracker-logs"
 STAGING = ".checkpoint-writing"
+NEW, INTERRUPTED, FINISHED = "new", "interrupted", "finished"  # states of a run
+REPLACING, TRAINED = ".replacing", ".replacing-trained"  # folders of a run that replaces another one
 EVALUATIONS = ("senteval-*.json", "vision-*.json")
 PROGRAMS = TEXT_PROGRAM, IMAGE_PROGRAM = "dystress_text/train.py", "vision/train.py"
 MODEL_FILES = (  # no model loads without one of them
@@ -37,37 +43,94 @@ MODEL_FILES = (  # no model loads without one of them
 _STEP = re.compile(r"checkpoint-(\d+)")
 
 
-def check_output(output: Path, engine: EngineSettings) -> None:
-    """Check that the folder may be used, before anything is written."""
-    existing = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise ParameterError(
-            "output_dir", f"cannot write to {str(output)!r}: {str(existing)!r} is not a writable folder"
-        )
-    occupied, is_run = output.is_dir() and any(output.iterdir()), read_record(output).get("program") in PROGRAMS
+def claim_folder(held: ExitStack, folder: Path) -> None:
+    """Make a folder, and let this process alone write it until ``held`` is closed."""
+    try:
+        held.enter_context(claimed(folder / LOCK))
+    except OSError as error:
+        raise ParameterError("output_dir", f"cannot write to {str(folder)!r}: {error.strerror}") from error
+
+
+def open_folder(output: Path, engine: EngineSettings) -> Path:
+    """The folder where the run lives: ``output``, or one inside while it replaces another run.
+
+    A replacement that was killed at its end is brought to its end. What may not be used is refused, before anything is
+    written; call it under the folder's lock.
+    """
+    try:
+        if (output / TRAINED).is_dir():
+            take_place(output)
+    except OSError as error:
+        raise ParameterError("output_dir", f"cannot write to {str(output)!r}: {error.strerror}") from error
+    occupied = output.is_dir() and any(not path.name.startswith(LOCK) for path in output.iterdir())
+    is_run = read_record(output).get("program") in PROGRAMS
     if occupied and not engine.resumes and not engine.overwrite_output_dir:
+        what = f"holds a run, which is {state_of(read_record(output))}" if is_run else "is not empty"
         raise ParameterError(
             "output_dir",
-            f"{str(output)!r} is not empty and may hold another run; name another folder, or add "
-            "--overwrite_output_dir or --resume_from_checkpoint",
+            f"{str(output)!r} {what}; name another folder, or add --overwrite_output_dir or --resume_from_checkpoint",
         )
     if not is_run and (occupied or engine.resume_from_checkpoint == "yes"):
         raise ParameterError("output_dir", f"{str(output)!r} holds no run of this program; nothing was changed")
+    inside = output / REPLACING
+    replaces = is_run and (engine.overwrite_output_dir or (inside / RECORD).is_file())
+    return inside if replaces else output
 
 
-def prepare_output(output: Path, engine: EngineSettings, record: Mapping[str, Any]) -> None:
-    """Create the folder, remove the old run with --overwrite_output_dir, and write the record of the new run.
+def finished_before(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The record of the run in a folder, if it is finished; one with other options than these is refused."""
+    record = read_record(folder)
+    if state_of(record) != FINISHED:
+        return None
+    then, now = ({name: _moved(name, of.get(name)) for name in asked} for of in (record["settings"], asked))
+    if changed := differences(then, now, CONFIGURATION_FREE):
+        reason = f"holds a finished run with other settings ({changed}); name another folder"
+        raise ParameterError("output_dir", f"{str(folder)!r} {reason}")
+    return record
 
-    A run that was interrupted before its first checkpoint starts again.
-    """
+
+def _moved(name: str, value: Any) -> Any:
+    """A setting without the place of data, which may have been moved."""
+    return Path(value).name if name in DATA_OPTIONS and isinstance(value, str) else value
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = ()) -> str:
+    """In which of two runs' settings, apart from those in ``but``, they differ, in words; "" for none."""
+    now = json.loads(json.dumps(now))
+    names = [name for name in {**then, **now} if name not in but and then.get(name) != now.get(name)]
+    return "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}" for name in names)
+
+
+def state_of(record: Mapping[str, Any]) -> str:
+    """The state of a run by its record; an older record, which has none, has figures when the run is finished."""
+    return str(record.get("state") or (FINISHED if "trained" in record else INTERRUPTED if record else NEW))
+
+
+def prepare_folder(folder: Path, engine: EngineSettings, record: dict[str, Any]) -> None:
+    """Create the folder of a run, and write its record; a run without a checkpoint starts again."""
     try:
-        output.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(output / STAGING, ignore_errors=True)  # of a run that was killed
-        if engine.overwrite_output_dir or (engine.resumes and not checkpoint_folders(output)):
-            _remove_run(output)
-        write_record(output, record)
+        if folder.name == REPLACING and not engine.resumes:
+            shutil.rmtree(folder, ignore_errors=True)  # of a replacement that was given up
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder / STAGING, ignore_errors=True)  # of a run that was killed
+        record["state"] = INTERRUPTED if engine.resumes and checkpoint_folders(folder) else NEW
+        if record["state"] == NEW:
+            _remove_run(folder)
+        write_record(folder, record)
     except OSError as error:
-        raise ParameterError("output_dir", f"cannot write to {str(output)!r}: {error.strerror}") from error
+        raise ParameterError("output_dir", f"cannot write to {str(folder)!r}: {error.strerror}") from error
+
+
+def take_place(output: Path) -> None:
+    """Put the trained run inside a folder in the place of the one that the folder holds; call it again after a kill."""
+    inside = output / TRAINED
+    if (output / REPLACING).is_dir():
+        (output / REPLACING).rename(inside)
+    if (inside / RECORD).is_file():  # it is moved first, when the old run is gone
+        _remove_run(output, {path.name for path in inside.iterdir()})
+        (inside / RECORD).replace(output / RECORD)
+    move_files(inside, output)
+    shutil.rmtree(inside)
 
 
 def write_record(output: Path, record: Mapping[str, Any]) -> None:
@@ -122,13 +185,15 @@ def write_evaluation(file: Path, content: Mapping[str, Any]) -> None:
         raise ParameterError("output", f"cannot write {str(file)!r}: {error.strerror}") from error
 
 
-def _remove_run(output: Path) -> None:
+def _remove_run(folder: Path, but: Collection[str] = ()) -> None:
+    """Remove the files of a run, except those of these names, which are replaced."""
     for pattern in (LOG, SIMILARITY_LOG, REPORT, AUDIT, *EVALUATIONS, *MODEL_FILES):
-        for path in output.glob(pattern):
-            path.unlink()
+        for path in folder.glob(pattern):
+            if path.name not in but:
+                path.unlink()
     others = (MODEL_STAGING, ADAPTER, f"{TRACKER_FOLDER}/dystress")
-    for folder in (*checkpoint_folders(output), *(output / name for name in others)):
-        shutil.rmtree(folder, ignore_errors=True)
+    for inner in (*checkpoint_folders(folder), *(folder / name for name in others)):
+        shutil.rmtree(inner, ignore_errors=True)
 
 
 def checkpoint_folders(output: Path) -> list[Path]:

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from dystress_text.training.batches import Batch
 
+PROBE = 64  # samples whose vectors are looked at in every run
+
 
 class Task(Protocol):
     """What a :class:`~dystress_text.training.trainer.Trainer` trains."""
@@ -41,6 +43,9 @@ class Task(Protocol):
 
     def loss(self, embeddings: Any) -> Tensor:
         """The loss, a scalar, of the result of :meth:`embed`."""
+
+    def probe(self) -> Tensor:
+        """Vectors of some training samples, (n, dim), as the saved model gives them. Must not change anything."""
 
     def evaluate(self) -> Mapping[str, float]:
         """Metrics of ``model``, by name. Must not change the random state."""

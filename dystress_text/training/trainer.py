@@ -1,4 +1,4 @@
-"""A run from its settings to its published result, and the training loop, on accelerate; text and images share both.
+"""The training loop, on accelerate; text and images share it.
 
 A task defines the embeddings of a batch, their loss, and how the model is evaluated and saved. The trainer does the
 rest: devices and precision, the order of the samples, accumulation, clipping, the learning rate, progress, trackers,
@@ -11,7 +11,8 @@ import gc
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,14 +32,12 @@ from transformers import get_scheduler
 from dystress_text.cli.progress import progress_bar
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.temperature import TemperatureError
+from dystress_text.core.vectors import unit_vectors
 from dystress_text.errors import Interrupted, TrainingError
 from dystress_text.training.accelerator import (
     StopSignals,
-    describe,
     failure_of,
-    make_accelerator,
     on_main_process,
-    peak_memory,
 )
 from dystress_text.training.batches import (
     Batch,
@@ -54,21 +53,24 @@ from dystress_text.training.run_folder import (
     LOG,
     SIMILARITY_LOG,
     append,
-    check_output,
-    prepare_output,
-    read_record,
     shorten_logs,
-    write_record,
 )
 from dystress_text.training.settings import EngineSettings, global_batch_size
 from dystress_text.training.similarity_log import SimilarityLog
 from dystress_text.training.task import Run
 
+_COLLAPSED = 1e-3  # of the spread before the first step
+
 
 class Trainer:
-    """Trains the task of a run. Build it, then :meth:`fit`, then :meth:`close`, on all processes."""
+    """Trains the task of a run. Build it, then :meth:`fit`, then :meth:`close`, on all processes.
 
-    def __init__(self, run: Run, settings: EngineSettings, accelerator: Accelerator) -> None:
+    ``folder`` is where the run lives, by default ``output_dir``.
+    """
+
+    def __init__(
+        self, run: Run, settings: EngineSettings, accelerator: Accelerator, folder: Path | None = None
+    ) -> None:
         self.run, self.task, self.settings, self.accelerator = run, run.task, settings, accelerator
         rank, processes = accelerator.process_index, accelerator.num_processes
         self.order = BatchOrder(run.samples, global_batch_size(settings, processes), settings.seed, rank, processes)
@@ -89,8 +91,8 @@ class Trainer:
         kind = {"constant": "constant_with_warmup"}.get(settings.lr_scheduler_type, settings.lr_scheduler_type)
         warmup = math.ceil(settings.warmup_ratio * self.total_steps)
         self.scheduler: LambdaLR = get_scheduler(kind, self.optimizer, warmup, self.total_steps)
-        self.folder = Path(settings.output_dir)
-        self._checkpoints = Checkpoints(run, settings, accelerator)
+        self.folder = folder or Path(settings.output_dir)
+        self._checkpoints = Checkpoints(run, settings, accelerator, self.folder)
         self._resumed, self.state = self._checkpoints.find()
         self._similarities: SimilarityLog | None = None
         if settings.log_similarity and isinstance(run.task.objective, ContrastiveLoss):
@@ -134,6 +136,8 @@ class Trainer:
         state, main = self.state, self.accelerator.is_main_process
         if self._resumed is not None:
             self._resume(self._resumed)
+        else:
+            state.spread = on_main_process(self.accelerator, lambda: spread_of(self.task.probe()))
         if self.settings.report_to != "none":
             plain = {k: v for k, v in self.run.options.items() if isinstance(v, (int, float, str, bool))}
             self.accelerator.init_trackers("dystress", config=plain)
@@ -209,7 +213,9 @@ class Trainer:
         evaluating = last or (every > 0 and state.step % every == 0)
         logging = evaluating or state.step % settings.logging_steps == 0
         stopping = 0 if last else stop.agreed()
-        saving = stopping or (settings.save_steps > 0 and state.step % settings.save_steps == 0 and not last)
+        due = settings.save_steps > 0 and state.step % settings.save_steps == 0 and not last
+        collapsed = (evaluating or due) and on_main_process(self.accelerator, self._has_collapsed)
+        saving = stopping or (due and not collapsed)  # a checkpoint from before the collapse stays
         if logging or saving:
             self._read_losses()
             self._log_similarities()
@@ -218,8 +224,13 @@ class Trainer:
             self._mark = now
         if logging:
             bar.set_postfix_str(self._log_losses(), refresh=False)
-        if evaluating:
+        if evaluating and not collapsed:
             on_main_process(self.accelerator, self._evaluate)
+        if collapsed and last:
+            raise TrainingError(
+                f"since step {state.collapsed_step} all samples have one vector, so nothing can be told apart: lower "
+                f"--learning_rate or raise the temperature. {self._saved_model()}; checkpoints from before stay"
+            )
         if saving:
             self._checkpoints.write(state)
         if stopping:
@@ -282,6 +293,19 @@ class Trainer:
 
     # ---- the best model --------------------------------------------------------------------------------------------
 
+    def _has_collapsed(self) -> bool:
+        """Whether the vectors of different samples have become one; says so when it happens."""
+        state = self.state
+        weights = [parameter.detach() for parameter in self.task.model.parameters()]
+        if not get_total_norm(weights, norm_type=math.inf).isfinite():  # the largest weight; NaN if there is one
+            raise TrainingError(f"a weight is not finite at step {state.step}; lower --learning_rate")
+        if not spread_of(self.task.probe()) < _COLLAPSED * state.spread:
+            state.collapsed_step = None
+        elif state.collapsed_step is None:
+            state.collapsed_step = state.step
+            warnings.warn(f"at step {state.step} all samples have one vector; this model is not saved", stacklevel=2)
+        return state.collapsed_step is not None
+
     def _evaluate(self) -> None:
         """Evaluate the model, and save it if it is the best one; without a metric the last one is."""
         state, name = self.state, self.run.best_metric
@@ -293,9 +317,8 @@ class Trainer:
             return
         if value is not None and math.isnan(value):
             raise TrainingError(f"{name} is {value} at step {state.step}: the vectors are all equal or not finite")
-        weights = [parameter.detach() for parameter in self.task.model.parameters()]
-        if not get_total_norm(weights, norm_type=math.inf).isfinite():  # the largest weight; NaN if there is one
-            raise TrainingError(f"a weight is not finite at step {state.step}; lower --learning_rate")
+        if name is None and state.step < self.total_steps:
+            return
         self.task.save(self.folder)
         state.best_metric, state.best_step, state.metrics = value, state.step, metrics
         state.learned = learned_values(self.task.objective)
@@ -305,6 +328,12 @@ class Trainer:
         return "This run has saved no model" if step is None else f"The model of step {step} is in {self.folder}"
 
 
+def spread_of(vectors: Tensor) -> float:
+    """How far vectors (n, dim) point apart: 1 less the mean cosine of all pairs, 0 where they are one."""
+    units = unit_vectors(vectors)
+    return float((units - units.mean(dim=0)).square().sum(dim=1).mean())
+
+
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Trainable parameters, those of biases and normalisation layers (one dimension) without weight decay."""
     trainable = [p for p in model.parameters() if p.requires_grad]
@@ -312,51 +341,3 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
         {"params": [p for p in trainable if p.ndim > 1], "weight_decay": weight_decay},
         {"params": [p for p in trainable if p.ndim <= 1], "weight_decay": 0.0},
     ]
-
-
-def run(engine: EngineSettings, build: Callable[[Accelerator], Run]) -> dict[str, Any]:
-    """Prepare, build, train and publish a run; returns what ``run.json`` holds.
-
-    ``build`` loads data and network, and makes the task, on all processes.
-    """
-    accelerator = make_accelerator(engine)
-    output = Path(engine.output_dir)
-    check_output(output, engine)
-    global_batch_size(engine, accelerator.num_processes)  # before the data are read
-    try:
-        built = build(accelerator)
-        trainer = Trainer(built, engine, accelerator)
-        accelerator.wait_for_everyone()  # all must have checked the folder before one of them writes to it
-    except RuntimeError as error:
-        if (reason := failure_of(error, accelerator)) is None:
-            raise
-        raise TrainingError(f"before the first step: {reason}") from error
-    built.record.update(processes=accelerator.num_processes, device=describe(accelerator))
-
-    def begin() -> None:
-        before = read_record(output) if engine.resumes else {}
-        prepare_output(output, engine, built.record)
-        built.begin(trainer.total_steps, trainer.order.batch_size, before)
-        if engine.resumes:
-            step = trainer.state.step
-            print(f"going on after step {step:,}" if step else "no checkpoint yet: from the start", flush=True)
-        write_record(output, built.record)
-
-    try:
-        on_main_process(accelerator, begin)
-        state = trainer.fit()
-        built.record.update(
-            trained=state.metrics,
-            best_step=state.best_step,
-            skipped_steps=state.skipped_steps,
-            steps=state.step,
-            train_seconds=round(state.train_seconds, 2),
-            peak_memory_gb=round(peak_memory(accelerator.device) / 1e9, 3),
-        )
-        if state.learned:
-            built.record["learned_temperature"] = state.learned
-        with StopSignals(accelerator):  # card and page take seconds, for which a signal waits
-            on_main_process(accelerator, lambda: built.finish(trainer.samples_per_second, output))
-    finally:
-        trainer.close()
-    return built.record

@@ -12,6 +12,7 @@ import torch
 from conftest import build_tokenizer, build_transformer
 from hub_server import hub_server, with_hub
 from sentence_transformers import SentenceTransformer
+from trainer_cases import interrupt
 from transformers import ModernBertModel
 
 from dystress_text.core.diagnosis import BINS
@@ -122,6 +123,10 @@ def test_another_run_is_refused_replaced_or_continued(flags, tmp_path, capsys):
     assert "seed was 42, is 7" in capsys.readouterr().err
     assert all(path.read_bytes() == content for path, content in files.items())
     assert main(auto) == 0
+    assert "holds this run, finished; nothing was changed" in capsys.readouterr().out
+    assert all(path.read_bytes() == content for path, content in files.items())
+    interrupt(out)
+    assert main(auto) == 0
     assert "going on after step 4" in capsys.readouterr().out
     assert (out / "model.safetensors").read_bytes() == files[out / "model.safetensors"]
 
@@ -143,8 +148,12 @@ def test_a_changed_text_or_tokenizer_is_another_run(flags, tmp_path, tiny_bert, 
     copy.write_text(text_file.read_text())
     resume = [*(flag for flag in mine if not flag.startswith("--train_file")), "--resume_from_checkpoint"]
     assert main([*resume, f"--train_file={other}"]) == 2
+    assert "train_file was sentences.txt, is other.txt" in capsys.readouterr().err
+    interrupt(tmp_path / "out")
+    assert main([*resume, f"--train_file={other}"]) == 2
     assert "training data was" in capsys.readouterr().err
     assert main([*resume, f"--train_file={copy}"]) == 0
+    interrupt(tmp_path / "out")
     content = json.loads(file.read_text())
     content["normalizer"]["lowercase"] = False
     file.write_text(json.dumps(content))

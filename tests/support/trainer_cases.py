@@ -72,3 +72,10 @@ def log_of(folder, key):
 def equal(a, b):
     """Whether two models' :func:`weights` are the same bits."""
     return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def interrupt(folder):
+    """Make a finished run one that was killed after its last checkpoint."""
+    record = json.loads((folder / "run.json").read_text())
+    assert record.pop("state") == "finished"
+    (folder / "run.json").write_text(json.dumps(record | {"state": "interrupted"}))

@@ -10,7 +10,7 @@ import torch
 from conftest import reset_accelerator
 from fuzz_cases import Harm
 from safetensors.torch import load_file
-from trainer_cases import equal, log_of, make_task, run, weights
+from trainer_cases import equal, interrupt, log_of, make_task, run, weights
 
 from dystress_text.errors import TrainingError
 from dystress_text.train import main
@@ -74,6 +74,7 @@ def interrupted(tiny_bert, text_file, tmp_path_factory):
         "--train_batch_size=4", "--gradient_accumulation_steps=2", "--mixed_precision=no", "--save_steps=1",
     ]  # fmt: skip
     assert main([*flags, f"--output_dir={folder / 'out'}"]) == 0
+    interrupt(folder / "out")
     reset_accelerator()
     return folder / "out", flags
 
@@ -135,6 +136,7 @@ def test_a_learned_temperature_is_part_of_it(tiny_run, tmp_path):
     assert load_file(tmp_path / "checkpoint-3" / "task.safetensors").keys() == {"temperature.free"}
     before = json.loads((tmp_path / "run.json").read_text())["learned_temperature"]
     reset_accelerator()
+    interrupt(tmp_path)
     assert main([*options, f"--output_dir={tmp_path}", "--resume_from_checkpoint"]) == 0
     assert json.loads((tmp_path / "run.json").read_text())["learned_temperature"] == before
 

@@ -26,8 +26,8 @@ from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.texts import TextFile
 from dystress_text.training.accelerator import StopSignals, _check_launch, make_accelerator, on_main_process
+from dystress_text.training.run import run as run_engine
 from dystress_text.training.settings import EngineSettings
-from dystress_text.training.trainer import run as run_engine
 
 STEPS, BATCH, SENTENCES = 20, 8, 67  # 8 batches an epoch and 3 sentences that sit it out: two and a half epochs
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from processes import forkserver, free_port
+from trainer_cases import interrupt
 
 from dystress_text.train import main
 from dystress_text.training.accelerator import StopSignals
@@ -209,6 +210,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(flags, tmp_path)
     """By a limit on the size of each file."""
     out, errors = tmp_path / "out", tmp_path / "errors"
     assert main(with_output(flags, out, "--max_steps=6")) == 0
+    interrupt(out)
     shutil.rmtree(out / "checkpoint-4")
     before = {path: path.read_bytes() for path in (out / "checkpoint-2").iterdir()}
     arguments = with_output(flags, out, "--max_steps=6", "--resume_from_checkpoint")

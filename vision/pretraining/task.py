@@ -20,6 +20,8 @@ from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.vectors import at_least_fp32
 from dystress_text.errors import TrainingError
 from dystress_text.training.batches import Batch, Embeddings
+from dystress_text.training.task import PROBE
+from vision.data.augment import evaluation_transform
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
 from vision.pretraining.negative_free import PROTOTYPES
@@ -83,6 +85,17 @@ class PretrainTask:
             reason = " ".join(str(error).split())
             raise TrainingError(f"the embeddings cannot be whitened; lower --learning_rate ({reason})") from error
         return loss
+
+    @torch.no_grad()
+    def probe(self) -> Tensor:
+        rows = np.linspace(0, len(self.views.images) - 1, min(PROBE, len(self.views.images))).astype(np.int64)
+        images, given = self.views.images.batch(rows).to(next(self.encoder.parameters()).device), self.encoder.input
+        # a copy, as statistics of this batch are needed: those that training gathers are far off at first
+        return (
+            copy.deepcopy(self.encoder)
+            .train()
+            .features(evaluation_transform(images, given.image_size, given.mean, given.std))
+        )
 
     def evaluate(self) -> Mapping[str, float]:
         return {} if self.online is None else self.online(self.encoder)

@@ -10,6 +10,7 @@ import torch
 from conftest import reset_accelerator
 from PIL import Image
 from safetensors.torch import load_file
+from trainer_cases import interrupt
 from vision_cases import colour_images, write_parquet
 
 from vision import evaluate, train
@@ -99,6 +100,7 @@ def test_other_images_are_another_run_and_a_moved_folder_is_not(folder, tmp_path
     (tmp_path / "elsewhere").mkdir()
     moved = shutil.move(folder, tmp_path / "elsewhere" / folder.name)
     assert run(moved, tmp_path / "out", *flags, "--resume_from_checkpoint") == 0
+    interrupt(tmp_path / "out")
     picture = next((moved / "train").glob("*/*.png"))
     Image.new("RGB", (16, 16), (1, 2, 3)).save(picture)
     assert run(moved, tmp_path / "out", *flags, "--resume_from_checkpoint") == 2

@@ -1,0 +1,167 @@
+"""The state of a run: who may write its folder, and what a finished run and one that replaces it leave."""
+
+import json
+import shutil
+
+import pytest
+from conftest import reset_accelerator
+from sentence_transformers import SentenceTransformer
+from test_reliability import finish, logged, start, wait_for
+
+from dystress_text.files.claim import LOCK, claimed
+from dystress_text.preparation.__main__ import main as prepare
+from dystress_text.sweep import main as sweep
+from dystress_text.train import main
+from dystress_text.training import run as run_module
+from dystress_text.training.run_folder import REPLACING, TRAINED, state_of, take_place
+from dystress_text.training.trainer import Trainer
+
+
+def content(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def again(words):
+    reset_accelerator()
+    return main(words)
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_run, tmp_path_factory):
+    """A finished run, with what its user has added; and its flags."""
+    folder = tmp_path_factory.mktemp("finished")
+    flags = [*tiny_run, "--save_steps=0"]
+    assert main([*flags, f"--output_dir={folder}"]) == 0
+    reset_accelerator()
+    (folder / "mine.txt").write_text("mine")
+    (folder / "senteval-mini-test.json").write_text("{}")
+    (folder / "README.md").write_text("edited")
+    return folder, flags
+
+
+@pytest.fixture
+def out(finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_a_finished_run_stays_as_it_is_unless_it_is_to_be_replaced(finished, out, capsys):
+    before, flags = content(out), [*finished[1], f"--output_dir={out}"]
+    assert state_of(json.loads((out / "run.json").read_text())) == "finished"
+    for resume in ("auto", "yes"):
+        assert again([*flags, "--resume_from_checkpoint", resume]) == 0
+        assert capsys.readouterr().out.count("\n") == 1
+    for words in ([], ["--resume_from_checkpoint=auto", "--seed=7"], ["--resume_from_checkpoint", "--max_steps=9"]):
+        assert again([*flags, *words]) == 2
+    said = capsys.readouterr().err
+    assert "holds a run, which is finished; name another folder, or add" in said
+    assert "with other settings (max_steps was 6, is 9)" in said
+    assert content(out) == before
+
+
+def test_an_older_record_without_a_state_is_that_of_a_finished_run(finished, out):
+    record = json.loads((out / "run.json").read_text())
+    del record["state"]
+    (out / "run.json").write_text(json.dumps(record))
+    before = content(out)
+    assert again([*finished[1], f"--output_dir={out}", "--resume_from_checkpoint=auto"]) == 0
+    assert content(out) == before
+
+
+def test_the_old_run_stands_until_the_new_one_is_trained(finished, out, tmp_path, monkeypatch, capsys):
+    before, replace = content(out), [*finished[1], f"--output_dir={out}", "--seed=3", "--overwrite_output_dir"]
+    step, calls = Trainer._step, []
+
+    def killed(self, batches):
+        calls.append(1)
+        if len(calls) in (5, 7):
+            raise KeyboardInterrupt
+        step(self, batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_step", killed)
+        assert again([*replace, "--save_steps=2"]) == 130  # after a checkpoint and a better model
+        assert {name: data for name, data in content(out).items() if name.parts[0] != REPLACING} == before
+        SentenceTransformer(str(out))
+        resume = [word for word in replace if word != "--overwrite_output_dir"]
+        assert again([*resume, "--save_steps=2", "--resume_from_checkpoint"]) == 130
+        assert "going on after step 4" in capsys.readouterr().out
+    assert again([*resume, "--save_steps=2", "--resume_from_checkpoint"]) == 0
+    assert again([*finished[1], f"--output_dir={tmp_path / 'new'}", "--seed=3"]) == 0
+    assert (out / "model.safetensors").read_bytes() == (tmp_path / "new" / "model.safetensors").read_bytes()
+    assert (out / "mine.txt").read_text() == "mine"
+    assert not (out / "senteval-mini-test.json").exists()  # of the old model
+    assert not (out / REPLACING).exists()
+    assert state_of(json.loads((out / "run.json").read_text())) == "finished"
+
+
+@pytest.mark.parametrize("moved", [0, 1, 3])
+def test_a_replacement_killed_while_it_takes_its_place_does_so_later(moved, finished, out, monkeypatch):
+    """After so many of its files were moved, of which the record is the first."""
+    new = out / REPLACING
+    shutil.copytree(finished[0], new)
+    (new / "model.safetensors").write_bytes(b"new")
+    (new / "checkpoint-4").mkdir()
+    (new / "checkpoint-4" / "file").write_text("new")
+    wanted, left = content(new), [moved]
+    rename = run_module.Path.replace
+
+    def killed(self, target):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module.Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            take_place(out)
+    assert (out / TRAINED).is_dir()
+    take_place(out)
+    assert content(out) == wanted
+
+
+def test_two_processes_in_one_folder(flags, tmp_path, capsys):
+    """Of train, sweep and prepare the second one is refused, and the first one ends as if it were alone."""
+    out = tmp_path / "out"
+    with claimed(out / LOCK):
+        for program, words in (
+            (main, flags),
+            (main, [*flags, "--resume_from_checkpoint=auto"]),
+            (main, [*flags, "--overwrite_output_dir"]),
+            (sweep, ["--presets", "quickstart", f"--output_dir={out}"]),
+        ):
+            assert program(words) == 2
+            reset_accelerator()
+            assert "is in use by" in capsys.readouterr().err
+        assert [path.name for path in out.iterdir()] == [LOCK]
+    with claimed(tmp_path / f".senteval{LOCK}"):
+        assert prepare(["senteval", f"--data_dir={tmp_path}"]) == 2
+    assert f"{str(tmp_path / 'senteval')!r} is in use by" in capsys.readouterr().err
+    errors = tmp_path / "errors"
+    process = start([*flags, "--logging_steps=1", "--max_steps=30"], errors)
+    wait_for(lambda: logged(out) >= 1, process)
+    assert main([*flags, "--resume_from_checkpoint=auto"]) == 2
+    assert finish(process) == 0, errors.read_text()
+    assert json.loads((out / "run.json").read_text())["steps"] == 30
+
+
+def test_without_evaluation_the_model_is_written_once(tiny_run, tmp_path, monkeypatch):
+    from dystress_text.simcse.task import SimcseTask
+
+    saved, save = [], SimcseTask.save
+    monkeypatch.setattr(SimcseTask, "save", lambda self, folder: saved.append(folder) or save(self, folder))
+    assert main([*tiny_run, f"--output_dir={tmp_path}", "--eval_set=none", "--eval_steps=2"]) == 0
+    assert saved == [tmp_path]
+
+
+def test_a_collapse_is_said_when_it_happens_and_ends_the_run(tiny_run, tmp_path, recwarn, capsys):
+    """A rate of 1 makes all vectors of this encoder one; the model of a step before stays."""
+    flags = [*tiny_run, "--pooler_type=avg", "--learning_rate=1", "--max_steps=40", "--save_steps=5", "--eval_steps=5"]
+    for evaluation in ("stsb_dev", "none"):
+        out = tmp_path / evaluation
+        assert main([*flags, f"--output_dir={out}", f"--eval_set={evaluation}"]) == 2
+        reset_accelerator()
+        last = capsys.readouterr().err.strip().splitlines()[-1]
+        assert "all samples have one vector" in last
+    assert [str(w.message) for w in recwarn if "all samples have one vector" in str(w.message)]
