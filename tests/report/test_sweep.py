@@ -2,16 +2,21 @@
 
 import json
 import os
+import random
 import re
 import shlex
 import signal
+import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from processes import finish, start
 from sweep_runs import error_of, record_of
+from trainer_cases import outcome
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import TASKS
@@ -185,3 +190,38 @@ def test_a_real_run_is_known_by_its_settings(flags, tmp_path):
     changed = replace(run, options=(*options, "--seed=1"))
     with pytest.raises(UserError, match=r"finished run with other settings \(seed was 42, is 1\); name another folder"):
         changed.is_trained()
+
+
+def run_sweep(arguments, errors):
+    """In a new process: a sweep with its output in a file."""
+    sys.stdout = sys.stderr = Path(errors).open("a", buffering=1)  # noqa: SIM115  # for the life of the process
+    sys.exit(main(arguments))
+
+
+@pytest.mark.slow(90)
+def test_a_sweep_that_is_killed_ends_as_if_nothing_had_happened(tiny_run, data_dir, tmp_path):
+    """At random moments of training and of evaluating; the runs that it leaves behind are waited for."""
+    given = [flag for flag in tiny_run if not flag.startswith("--data_dir")]
+    errors, chance = tmp_path / "errors", random.Random(11)
+
+    def words(folder):
+        own = ["--presets", CONSTANT, "--seeds", "1", "2", "--suite=mini", "--tasks", "MiniSTS", "MiniSentiment"]
+        return [*own, f"--data_dir={data_dir}", f"--output_dir={folder}", "--", *given, "--save_steps=2"]
+
+    begun = time.monotonic()
+    assert finish(start(words(tmp_path / "whole"), errors, run_sweep), 600) == 0, errors.read_text()
+    seconds = time.monotonic() - begun
+    for _ in range(int(os.environ.get("DYSTRESS_KILLS", "2"))):
+        process = start(words(tmp_path / "killed"), errors, run_sweep)
+        process.join(seconds * chance.random())
+        process.kill()
+        process.join()
+    assert finish(start(words(tmp_path / "killed"), errors, run_sweep), 600) == 0, errors.read_text()
+    for name in (f"{CONSTANT}-seed-1", f"{CONSTANT}-seed-2"):
+        whole, killed = (tmp_path / each / name for each in ("whole", "killed"))
+        assert outcome(whole) == outcome(killed)
+        tasks, others = (json.loads((f / "senteval-mini-test.json").read_text())["tasks"] for f in (whole, killed))
+        assert {t: of | {"seconds": 0} for t, of in tasks.items()} == {
+            t: of | {"seconds": 0} for t, of in others.items()
+        }
+        assert not list(killed.glob(".*"))

@@ -1,11 +1,13 @@
-"""Several processes that train together, for tests."""
+"""Programs in processes of their own, and processes that train together, for tests."""
 
 import copy
 import multiprocessing
 import os
 import socket
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -106,3 +108,34 @@ class ThreadGather:
         everybody = torch.cat(self.rows)
         self.barrier.wait()
         return everybody
+
+
+def run_main(arguments, errors):
+    """In a new process: the program with its standard error in a file."""
+    torch.set_num_threads(1)
+    sys.stdout = sys.stderr = Path(errors).open("w", buffering=1)  # noqa: SIM115  # for the life of the process
+    from dystress_text.train import main
+
+    sys.exit(main(arguments))
+
+
+def start(arguments, errors, work=run_main):
+    process = forkserver().Process(target=work, args=(arguments, str(errors)))
+    process.start()
+    return process
+
+
+def finish(process, seconds=120):
+    process.join(seconds)
+    if process.is_alive():
+        process.kill()
+        pytest.fail("the process does not end")
+    return process.exitcode
+
+
+def wait_for(condition, process=None, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process is None or process.is_alive(), "the process has ended"
+        assert time.monotonic() < deadline, "it does not come"
+        time.sleep(0.01)

@@ -79,3 +79,20 @@ def interrupt(folder):
     record = json.loads((folder / "run.json").read_text())
     assert record.pop("state") == "finished"
     (folder / "run.json").write_text(json.dumps(record | {"state": "interrupted"}))
+
+
+TIMINGS = ("samples_per_second",)
+
+
+def outcome(folder):
+    """The model's bytes, and the log and the record without timings."""
+    log = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    record = json.loads((folder / "run.json").read_text())
+    kept = {name: record[name] for name in ("untrained", "trained", "best_step", "steps", "skipped_steps")}
+    lines = [{name: value for name, value in line.items() if name not in TIMINGS} for line in log]
+    return (folder / "model.safetensors").read_bytes(), lines, kept
+
+
+def logged(out):
+    log = out / "metrics.jsonl"
+    return len(log.read_text().splitlines()) if log.exists() else 0

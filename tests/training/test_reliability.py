@@ -1,7 +1,6 @@
 """What docs/reliability.md promises, on real processes: killed, told to stop, left by their launcher, out of space."""
 
 import contextlib
-import json
 import os
 import random
 import resource
@@ -14,10 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 from accelerate import Accelerator
-from processes import forkserver, free_port
-from trainer_cases import interrupt
+from processes import finish, free_port, run_main, start, wait_for
+from trainer_cases import interrupt, logged, outcome
 
 from dystress_text.train import main
 from dystress_text.training.accelerator import StopSignals
@@ -25,42 +23,11 @@ from dystress_text.training.run_folder import checkpoint_folders
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS, RUNS, STEPS = 6, 2, 24
-TIMINGS = ("samples_per_second",)
-
-
-def run_main(arguments, errors):
-    """In a new process: the program with its standard error in a file."""
-    torch.set_num_threads(1)
-    sys.stdout = sys.stderr = Path(errors).open("w", buffering=1)  # noqa: SIM115  # for the life of the process
-    sys.exit(main(arguments))
-
-
-def start(arguments, errors, work=run_main):
-    process = forkserver().Process(target=work, args=(arguments, str(errors)))
-    process.start()
-    return process
-
-
-def finish(process, seconds=120):
-    process.join(seconds)
-    if process.is_alive():
-        process.kill()
-        pytest.fail("the process does not end")
-    return process.exitcode
 
 
 def with_output(flags, folder, *more):
     return [*(flag for flag in flags if not flag.startswith(("--output_dir", "--max_steps"))), f"--output_dir={folder}",
             f"--max_steps={STEPS}", "--save_steps=2", "--logging_steps=3", "--eval_steps=8", *more]  # fmt: skip
-
-
-def outcome(folder):
-    """The model's bytes, and the log and the record without timings."""
-    log = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    record = json.loads((folder / "run.json").read_text())
-    kept = {name: record[name] for name in ("untrained", "trained", "best_step", "steps", "skipped_steps")}
-    lines = [{name: value for name, value in line.items() if name not in TIMINGS} for line in log]
-    return (folder / "model.safetensors").read_bytes(), lines, kept
 
 
 @pytest.mark.slow(20)
@@ -83,19 +50,6 @@ def test_runs_that_are_killed_end_as_if_nothing_had_happened(flags, tmp_path):
         assert finish(start(arguments, errors)) == 0, errors.read_text()
         assert outcome(out) == expected
         assert not list(out.glob(".*"))
-
-
-def wait_for(condition, process=None, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process is None or process.is_alive(), "the process has ended"
-        assert time.monotonic() < deadline, "it does not come"
-        time.sleep(0.01)
-
-
-def logged(out):
-    log = out / "metrics.jsonl"
-    return len(log.read_text().splitlines()) if log.exists() else 0
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 from conftest import reset_accelerator
+from processes import finish, start, wait_for
 from sentence_transformers import SentenceTransformer
-from test_reliability import finish, logged, start, wait_for
+from trainer_cases import logged
 
 from dystress_text.files.claim import LOCK, claimed
 from dystress_text.preparation.__main__ import main as prepare
