@@ -42,7 +42,7 @@ from dystress_text.training.accelerator import (
 )
 from dystress_text.training.build_loss import build_objective, build_rule, learned_group
 from dystress_text.training.presets import paper_row
-from dystress_text.training.run_folder import TEXT_PROGRAM
+from dystress_text.training.run_folder import TEXT_PROGRAM, untrained_of
 from dystress_text.training.settings import global_batch_size
 from dystress_text.training.task import Run
 
@@ -162,6 +162,7 @@ class TextRun(Run):
             "positive_above": dev.positive_above,
             "before": similarity_histograms(dev, vectors[model.pooler_type]),
         }
+        self.record["eval_sha256"] = {pairs.slug: pairs.sha256 for pairs in self.evaluation.pairs}
         results = {name: sts_metrics(dev, vectors[name]) for name in poolers}
         return dict(sorted(results.items(), key=lambda result: -result[1].get(dev.metric("spearman"), -math.inf)))
 
@@ -197,11 +198,10 @@ class TextRun(Run):
         if reached:
             lines.append(f"similarity reached by random pairs: {reached}")
         if dev is not None:
-            best = next(iter(record["untrained"]))
             lines.append(f"\n{dev.name:24} {'pooler':16} {'Spearman':>8} {'alignment':>9} {'uniformity':>10}")
-            lines.append(sts_line("untrained, best pooler", best, dev, record["untrained"][best]))
-            if best != pooler:
-                lines.append(sts_line("untrained", pooler, dev, record["untrained"][pooler]))
+            titles = ("untrained, best pooler", "untrained")
+            before = untrained_of(record).items()
+            lines += [sts_line(title, name, dev, of) for title, (name, of) in zip(titles, before, strict=False)]
             lines.append(sts_line(f"trained, step {record['best_step']}", pooler, dev, record["trained"]))
         return lines + further_lines(self.evaluation, record["trained"], pooler)
 

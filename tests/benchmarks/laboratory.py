@@ -50,8 +50,8 @@ class Outcome:
         """Equivalent, different, or not decided by these seeds."""
         if self.p < LEVEL:
             return "equivalent"
-        low, high = self.average.low, self.average.high
-        return "different" if low is not None and high is not None and not low <= 0 <= high else "undecided"
+        low, high = self.average.ends()
+        return "undecided" if low <= 0 <= high else "different"
 
     @property
     def held(self) -> bool:
