@@ -14,10 +14,6 @@ from numpy.typing import NDArray
 MOST_SENTENCES = 2_000  # their 2 million pairs tell a share of 1 in 10,000
 FEWEST_SENTENCES = 50
 SHARES = (0.5, 0.1, 0.01, 0.001, 0.0001)
-PASSING = (
-    "A query meets every line of a search: if one of so many queries may find a false match, only one in lines x "
-    "queries of random pairs may pass (docs/search.md computes that similarity)."
-)
 HEADER = ("share of random pairs", "similarity reached")
 
 

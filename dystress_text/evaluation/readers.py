@@ -6,7 +6,6 @@ or damaged is a DataError that names file and line.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -50,12 +49,6 @@ class StsPairs:
     def slug(self) -> str:
         """The name inside metric names: ``STS-B dev`` becomes ``sts_b_dev``."""
         return self.name.lower().replace("-", "_").replace(" ", "_")
-
-    @property
-    def sha256(self) -> str:
-        """A checksum of the content, for records."""
-        content = self.first, self.second, self.scores.tolist(), self.positive_above
-        return hashlib.sha256(repr(content).encode()).hexdigest()
 
     def metric(self, kind: str) -> str:
         """The name of a metric of the set, such as ``sts_b_dev_spearman``."""

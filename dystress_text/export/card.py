@@ -17,7 +17,7 @@ from dystress_text.cli.command_line import one_line
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.pooling import AVERAGED, averages_layers
 from dystress_text.errors import UserError, reason_of
-from dystress_text.evaluation.random_pairs import HEADER, PASSING, random_pairs_rows
+from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.export.citation import CITATION, DYSTRESS, SIMCSE, credits_of
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import write_text
@@ -71,7 +71,6 @@ def write_card(
         results=_results(record, settings),
         chosen=_plain(settings.get("metric_for_best_model") or ""),
         eval_variant=_plain(variants.get("eval_set") or ""),
-        passing=PASSING,
         similarities=plain_table(HEADER, rows) if (rows := random_pairs_rows(record)) else None,
         base_license=_plain(base["license"]) if base.get("license") else None,
         data_license=data_license,

@@ -32,9 +32,6 @@ class Difference:
     error: float | None = None  # the standard error of the mean
     corrected: float | None = None  # p after Holm, not cut at 1
 
-    def __neg__(self) -> Difference:
-        return replace(self, mean=-self.mean)
-
     def __str__(self) -> str:
         return f"{self.mean:+.2f}" + ("" if self.error is None else f" ({self.interval()})")
 
@@ -50,17 +47,13 @@ class Difference:
         """Whether the seeds can tell: three or more, and p below 0.05 after Holm."""
         return self.seeds > 2 and self.corrected is not None and self.corrected < ALPHA
 
-    def ends(self, corrected: bool = False) -> tuple[float, float]:
+    def interval(self, corrected: bool = False) -> str:
         """The 95 % interval of the mean, of this comparison alone or as wide as Holm's test, which agrees with it."""
-        assert self.error is not None
-        assert self.p is not None
+        if self.error is None or self.p is None:
+            return "one seed: no interval"
         alpha = ALPHA * self.p / self.corrected if corrected and self.corrected else ALPHA
         half = self.error * float(stats.t.isf(alpha / 2, self.seeds - 1))
-        return self.mean - half, self.mean + half
-
-    def interval(self, corrected: bool = False) -> str:
-        """The same in words."""
-        return "one seed: no interval" if self.error is None else "{:+.2f} to {:+.2f}".format(*self.ends(corrected))
+        return f"{self.mean - half:+.2f} to {self.mean + half:+.2f}"
 
 
 def spread(figures: Sequence[float]) -> Spread:

@@ -119,9 +119,10 @@ class Comparison:
         correction = f", corrected for {count} comparisons (Holm)," * (count > 1)
         interval = f"the 95 % interval{correction} is"
         if d.told:
-            (higher, lower), d = ((name, baseline), d) if d.mean > 0 else ((baseline, name), -d)
-            seeds = f"{d.seeds} seeds can tell: {interval} {d.interval(True)}"
-            return f"{higher} is {d.mean:.2f} above {lower} in {where}; {seeds}."
+            higher, lower = (name, baseline) if d.mean > 0 else (baseline, name)
+            d = replace(d, mean=abs(d.mean))
+            said = f"{higher} is {d.mean:.2f} above {lower} in {where}"
+            return f"{said}; {d.seeds} seeds can tell: {interval} {d.interval(True)}."
         less = f"{name} less {baseline} is {d.mean:+.2f} in {where}"
         if d.p is None:
             return f"{less}, with one seed: nobody can tell whether that is the temperature or the seed."

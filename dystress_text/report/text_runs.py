@@ -22,7 +22,7 @@ from dystress_text.report.runs import FinishedRun, read_finished
 from dystress_text.training.run_folder import RECORD, TEXT_PROGRAM, evaluation_file, read_json
 
 TRAINING = "training"
-Measured = Mapping[str, Mapping[str, Mapping[str, Any]]]
+Measured = dict[str, dict[str, dict[str, Any]]]
 # of columns: what training calls the same data in its metrics
 _TITLES = {task.name: task.title for task in STS_SETS.values()} | {
     task.name: f"{task.name} dev" for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS if task.scheme == "folds"
@@ -112,14 +112,12 @@ def _evaluated(place: Path) -> list[Evaluated]:
 
 def _with_figures(run: FinishedRun) -> TextRun:
     files = sorted(run.folder.glob(evaluation_file(run.folder, "*", "test").name))
-    figures, variants, measured = _figures(files, ("pooler_type",))
+    figures, variants, measured = _figures(files, "pooler_type")
     trained_on = [f"{option}: {name}" for option, name in run.record.get("data_variants", {}).items() if name]
     trained, collections = run.record["trained"], run.record.get("collections", {})
     data = run.record.get("eval_sha256", {}) | {_slug(name): of["sha256"] for name, of in collections.items()}
-    ways = {metric: {"data": data.get(metric.rpartition("_")[0])} for metric in trained}
-    return TextRun(
-        run.folder, run.record, {TRAINING: trained, **figures}, [*trained_on, *variants], {TRAINING: ways, **measured}
-    )
+    measured[TRAINING] = {metric: {"data": data.get(metric.rpartition("_")[0])} for metric in trained}
+    return TextRun(run.folder, run.record, {TRAINING: trained, **figures}, [*trained_on, *variants], measured)
 
 
 def _slug(name: str) -> str:
@@ -127,32 +125,26 @@ def _slug(name: str) -> str:
     return re.sub(r"\W+", "_", name.lower()).strip("_")
 
 
-def _figures(files: Sequence[Path], more: Sequence[str] = ()) -> tuple[dict[str, Row], list[str], Measured]:
-    """The figures of files of evaluations by group and task, what data were not the published ones, and how measured."""
+def _figures(files: Sequence[Path], *more: str) -> tuple[dict[str, Row], list[str], Measured]:
+    """The figures of files of evaluations by group and task, what data were not the published ones, and how."""
     figures: dict[str, Row] = {}
-    measured: dict[str, dict[str, Mapping[str, Any]]] = {}
+    measured: Measured = {}
     variants = []
-
     for file in files:
-        evaluation = read_json(file)
-        ways = {name: evaluation.get(name) for name in ("dtype", *more)}
-
-        def add(group: str, name: str, figure: float, data: Any, ways: Mapping[str, Any] = ways) -> None:
-            digest = data and hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
-            figures.setdefault(group, {})[name] = figure
-            measured.setdefault(group, {})[name] = {"data": digest, **ways}
-
+        evaluation, found = read_json(file), []
         try:
             for task, result in evaluation["tasks"].items():
                 kind = "sts" if "spearman" in result or task in TASKS["sts"] else "transfer"
-                of_kind = ("engine", "mode") if kind == "transfer" else ("engine",)
-                named = ways | {name: evaluation.get(name) for name in of_kind}
-                add(f"{evaluation['suite']}/{kind}", task, figure_of(result), result.get("sha256"), named)
-            for name, found in evaluation.get("retrieval", {}).items():
-                for metric in METRICS:
-                    add("retrieval", f"{name} {metric}", found[metric], found.get("sha256"))
+                found.append((f"{evaluation['suite']}/{kind}", task, figure_of(result), result.get("sha256")))
+            for name, result in evaluation.get("retrieval", {}).items():
+                found += [("retrieval", f"{name} {m}", result[m], result.get("sha256")) for m in METRICS]
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{file} is not a file of an evaluation: {error!r}") from error
+        for group, name, figure, data in found:
+            figures.setdefault(group, {})[name] = figure
+            ways = ("dtype", *more, *["mode"] * group.endswith("transfer"))
+            about = {"data": data and hashlib.sha256(repr(data).encode()).hexdigest()[:12]}
+            measured.setdefault(group, {})[name] = about | {way: evaluation.get(way) for way in ways}
         if evaluation.get("data_variant"):
             variants.append(f"evaluation: {evaluation['data_variant']}")
     return figures, variants, measured

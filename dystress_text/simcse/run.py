@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -162,7 +162,10 @@ class TextRun(Run):
             "positive_above": dev.positive_above,
             "before": similarity_histograms(dev, vectors[model.pooler_type]),
         }
-        self.record["eval_sha256"] = {pairs.slug: pairs.sha256 for pairs in self.evaluation.pairs}
+        self.record["eval_sha256"] = {
+            each.best_metrics[0].rpartition("_")[0]: replace(self.evaluation, evaluators=[each]).digest()
+            for each in self.evaluation.evaluators
+        }
         results = {name: sts_metrics(dev, vectors[name]) for name in poolers}
         return dict(sorted(results.items(), key=lambda result: -result[1].get(dev.metric("spearman"), -math.inf)))
 

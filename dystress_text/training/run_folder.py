@@ -147,10 +147,7 @@ def read_record(output: Path) -> dict[str, Any]:
 
 
 def untrained_of(record: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
-    """The figures that those of a run stand beside, before training: of the best pooler, and of the run's own.
-
-    By pooler; of images, which have none, by an empty name.
-    """
+    """The figures before training by pooler: of the best one and of the run's own; of images by an empty name."""
     found: dict[str, Any] = record.get("untrained") or {}
     if not all(isinstance(figures, Mapping) for figures in found.values()):
         return {"": found}
