@@ -286,7 +286,8 @@ def verdict(compared: Comparisons) -> list[str]:
             "was kept; dystress senteval --model FOLDER measures test sets."
         )
     count = sum(each.difference.p is not None for each in judged)
-    told, open_ones = [], []
+    told: list[str] = []
+    open_ones: list[str] = []
     for each in (each for each in judged if each.group == judged[0].group):
         changed = compared.away(each.name, each.baseline)
         doing = f" It is no temperature's doing alone: they differ in {', '.join(changed)}." if changed else ""

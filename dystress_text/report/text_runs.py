@@ -143,7 +143,7 @@ def _figures(files: Sequence[Path], *more: str) -> tuple[dict[str, Row], list[st
         for group, name, figure, data in found:
             figures.setdefault(group, {})[name] = figure
             ways = ("dtype", *more, *["mode"] * group.endswith("transfer"))
-            about = {"data": data and hashlib.sha256(repr(data).encode()).hexdigest()[:12]}
+            about = {"data": hashlib.sha256(repr(data).encode()).hexdigest()[:12] if data else None}
             measured.setdefault(group, {})[name] = about | {way: evaluation.get(way) for way in ways}
         if evaluation.get("data_variant"):
             variants.append(f"evaluation: {evaluation['data_variant']}")
