@@ -12,6 +12,7 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from accelerate.commands.launch import launch_command_parser
 from conftest import reset_accelerator
@@ -202,6 +203,27 @@ def test_snippets_without_a_model_run_as_printed(monkeypatch):
             compile(block.text, block.document, "exec")
             if "package" not in block.needs:
                 run_snippet("\n".join(line for line in block.text.splitlines() if re.match("from|import", line)))
+
+
+@pytest.mark.parametrize("lines", [100, 4000])
+def test_the_threshold_of_the_page_on_search_lets_one_query_in_twenty_find_a_false_match(lines):
+    rng = np.random.default_rng(0)
+    units = rng.standard_normal((lines + 3000, 24)) + 1
+    units /= np.linalg.norm(units, axis=1, keepdims=True)
+    vectors, unrelated = units[:lines], units[lines:]
+    (snippet,) = [block.text for block in BLOCKS if block.document == "docs/search.md" and "threshold" in block.text]
+    names = {"vectors": vectors}
+    run_snippet(snippet, names)
+    best = (unrelated @ vectors.T).max(1)
+    assert (best > names["threshold"]).mean() == pytest.approx(1 / names["queries"], abs=0.03 if lines > 100 else 0.06)
+    assert (best > np.quantile(vectors @ vectors[0], 0.999)).mean() > 0.5 or lines < 1000  # one in 1,000 pairs
+
+
+def test_mteb_gets_a_name_for_each_model():
+    """Its cache has scores by name: the second model without one gets the first one's. mteb itself is not at hand."""
+    (snippet,) = [block.text for block in BLOCKS if "import mteb" in block.text]
+    assert snippet.index("model.model_card_data.model_name = ") < snippet.index("mteb.evaluate(model,")
+    assert 'overwrite_strategy="always"' in snippet  # and a folder may be trained anew
 
 
 def test_options_that_the_documents_name_exist(capsys):

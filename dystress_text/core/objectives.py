@@ -137,7 +137,7 @@ class ContrastiveLoss(nn.Module):
 
 
 class InfoNCELoss(ContrastiveLoss):
-    """InfoNCE in one direction: find each anchor's positive among all positives of the batch.
+    """InfoNCE (van den Oord et al., 2018) in one direction: find each anchor's positive among those of the batch.
 
     SimCSE's objective and the default for text. Equals sentence-transformers' MultipleNegativesRankingLoss (scale
     ``1 / tau``) at a constant temperature.
@@ -174,7 +174,7 @@ class InfoNCELoss(ContrastiveLoss):
 
 
 class NTXentLoss(ContrastiveLoss):
-    """NT-Xent (SimCLR): both views are anchors, all other 2N - 1 views are candidates.
+    """NT-Xent (SimCLR, Chen et al., ICML 2020): both views are anchors, all other 2N - 1 views are candidates.
 
     The default for vision; the paper's pseudocode (Alg. vanilladystress) is
     ``NTXentLoss(CosineTemperature(0.1, 0.2), detach_temperature=True)``. Arguments as for :class:`ContrastiveLoss`.

@@ -166,9 +166,9 @@ class ADNCERule(Rule):
 
 
 class HardnessRule(Rule):
-    """The hardness weights of sentence-transformers' MultipleNegativesRankingLoss: logits ``l + strength sg(s)``.
+    """Hardness weights (Lan et al., "LLaVE", 2025, Eq. 5): logits ``l + strength sg(s)``.
 
-    Of all negatives, as with its ``hardness_mode="all_negatives"``. It cites Lan et al., "LLaVE" (2025, Eq. 5), with
+    As sentence-transformers' MultipleNegativesRankingLoss with ``hardness_mode="all_negatives"``. It cites LLaVE with
     the strength 9, and Schechter Vera et al., "EmbeddingGemma" (2025), with 5. Its scale is 20, the temperature 0.05.
 
     Args:

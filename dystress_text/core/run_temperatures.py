@@ -52,11 +52,10 @@ class ScheduledTemperature(Temperature):
 
 @register_temperature("alignment_adaptive")
 class AlignmentAdaptiveTemperature(Temperature):
-    """MACL's temperature: ``tau_0 (1 + alpha (A - a_0))``, A the mean positive similarity of the global batch.
+    """MACL's temperature (Huang et al., ICML 2023): ``tau_0 (1 + alpha (A - a_0))``, in text with 0.05, 2, 0.8.
 
-    Huang et al., "Model-Aware Contrastive Learning" (ICML 2023); text: 0.05, 2, 0.8. A has no gradient. Before the
-    first batch A is ``a_0``. A batch with A <= a_0 - 1/alpha would make the temperature zero or negative and raises a
-    TemperatureError.
+    A is the mean positive similarity of the global batch, without a gradient; before the first batch it is ``a_0``. A
+    batch with A <= a_0 - 1/alpha would make the temperature zero or negative and raises a TemperatureError.
 
     Args:
         tau_0: temperature at A = a_0; positive.

@@ -18,10 +18,11 @@ from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.pooling import AVERAGED, averages_layers
 from dystress_text.errors import UserError, reason_of
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
-from dystress_text.export.citation import CITATION
+from dystress_text.export.citation import CITATION, DYSTRESS, SIMCSE, credits_of
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.whole import write_text
 from dystress_text.simcse.texts import WIKI1M
+from dystress_text.training.run_folder import untrained_of
 
 CARD = "README.md"
 HERE = "path/to/this/folder"
@@ -54,7 +55,7 @@ def write_card(
     data = f"{data_name}; not the published data but a variant: {v}" if (v := variants.get("train_file")) else data_name
     is_published = "train_file" in settings and settings["train_file"] is None and not variants.get("train_file")
     text = ModelCard.from_template(
-        _metadata(base, layout, is_published),
+        _metadata(base, layout, is_published, credits := credits_of(record)),
         template_str=_FORM.read_text(encoding="utf-8"),
         title=_plain(f"{name} as a sentence encoder" if name else "Sentence encoder"),
         encoder=encoder,
@@ -73,7 +74,8 @@ def write_card(
         similarities=plain_table(HEADER, rows) if (rows := random_pairs_rows(record)) else None,
         base_license=_plain(base["license"]) if base.get("license") else None,
         data_license=data_license,
-        citation=CITATION,
+        credits=credits,
+        citation=CITATION if DYSTRESS in credits else None,
     )
     write_text(folder / CARD, re.sub(r"\n{3,}", "\n\n", str(text)).rstrip() + "\n")
 
@@ -114,7 +116,7 @@ def plain_table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _metadata(base: Mapping[str, Any], layout: str, is_published: bool) -> ModelCardData:
+def _metadata(base: Mapping[str, Any], layout: str, is_published: bool, credits: list[str]) -> ModelCardData:
     """The head of the card, which the hub reads."""
     library = {"native": "sentence-transformers", "hf": "transformers"}.get(layout)
     return ModelCardData(
@@ -122,7 +124,8 @@ def _metadata(base: Mapping[str, Any], layout: str, is_published: bool) -> Model
         pipeline_tag="sentence-similarity" if layout == "native" else "feature-extraction",
         tags=[
             *{"native": ["sentence-transformers"], "onnx": ["onnx"]}.get(layout, []),
-            "sentence-similarity", "feature-extraction", "dystress", "simcse",
+            "sentence-similarity", "feature-extraction", "dystress-text",
+            *["dystress"] * (DYSTRESS in credits), *["simcse"] * (SIMCSE in credits),
         ],
         library_name=library,
         base_model=str(base["name"]) if base.get("on_hub") else None,
@@ -194,9 +197,7 @@ def _listed(values: Mapping[str, Any]) -> str | None:
 
 def _results(record: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
     """The figures of the model, and of the encoder before training with the best pooling and with the model's."""
-    trained, untrained = record.get("trained", {}), record.get("untrained", {})
-    pooler = settings.get("pooler_type")
-    before = {name: untrained[name] for name in (next(iter(untrained), None), pooler) if name in untrained}
+    trained, before, pooler = record.get("trained", {}), untrained_of(record), settings.get("pooler_type")
     head = ("", *(f"untrained, {name}" for name in before), f"this model, {pooler}")
     rows = [(name, *(_number(name, of.get(name)) for of in (*before.values(), trained))) for name in trained]
     return plain_table(head, rows) if rows else None

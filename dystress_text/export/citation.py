@@ -1,4 +1,14 @@
-"""How to cite the paper."""
+"""How to cite the paper, and what a model was trained with."""
+
+import re
+from collections.abc import Mapping
+from inspect import getdoc
+from typing import Any
+
+from dystress_text import core
+
+DYSTRESS, SIMCSE = "DySTreSS, the temperature (Manna et al., 2023)", "SimCSE (Gao et al., EMNLP 2021)"
+_CROPS = 'Two crops of a sample as its views ("Cropping outperforms dropout", arXiv 2508.03453, TMLR 2026)'
 
 CITATION = """\
 @misc{manna2023dynamically,
@@ -8,3 +18,21 @@ CITATION = """\
   eprint        = {2308.01140},
   archivePrefix = {arXiv}
 }"""
+
+
+def credits_of(record: Mapping[str, Any]) -> list[str]:
+    """What a run was trained with and the papers that it is from, from the record; nothing where none is recorded.
+
+    The first sentence of a class of the core names its source, with the year; a profile without one is the paper's.
+    """
+    settings = record.get("settings", {})
+    cropped = settings.get("views") == "crop" and not settings.get("supervised")
+    found = [_CROPS if cropped else SIMCSE] if settings else []
+    for name in re.findall(r"\w+", f"{record.get('objective')} {record.get('temperature')}"):
+        kind = getattr(core, name) if name in core.__all__ else None
+        first = " ".join((getdoc(kind) or "").partition("\n\n")[0].split())
+        if source := re.match(r".*?\([^()]*\b20\d\d\b[^()]*\)", first):
+            found.append(source[0])
+        elif isinstance(kind, type) and issubclass(kind, core.ProfileTemperature):
+            found.append(DYSTRESS)
+    return list(dict.fromkeys(found))

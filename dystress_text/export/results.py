@@ -17,7 +17,8 @@ from dystress_text.export.card import CARD, plain_table, read_card
 from dystress_text.files.whole import write_text
 from dystress_text.training.run_folder import evaluation_file, read_json
 
-_SOURCE, _PAPER = "dystress-text", "https://arxiv.org/abs/2308.01140"  # of our entries
+_SOURCE = "dystress-text"  # of our entries: this package has measured; the hub wants an address, of models with its tag
+_ADDRESS = f"https://huggingface.co/models?other={_SOURCE}"
 # sets of the same pairs; MTEB's SICK-R has all 9,927 pairs of SICK, SentEval's its 4,927 test pairs
 _MTEB = {f"STS{year}": f"mteb/sts{year}-sts" for year in range(12, 17)} | {"STS-B": "mteb/stsbenchmark-sts"}
 _INDEX = re.compile(r"^[\"']?model-index[\"']?[ \t]*:.*\n(?:(?:(?:#.*)?\n)*[ \t\]-].*\n)*", re.MULTILINE)
@@ -87,7 +88,7 @@ def _results(folder: Path, weights: str) -> list[EvalResult]:
     return of_tasks + [
         EvalResult(
             "Retrieval", "beir-layout", name, metric.lower().replace("@", "_at_"), figures[metric],
-            dataset_config=name, source_name=_SOURCE, source_url=_PAPER, metric_name=f"{metric} x 100",
+            dataset_config=name, source_name=_SOURCE, source_url=_ADDRESS, metric_name=f"{metric} x 100",
         )
         for name, figures in searched.items()
         for metric in METRICS
@@ -104,5 +105,5 @@ def _result(about: dict[str, Any], group: str, task: Task) -> EvalResult:
         name, data, config = f"MTEB {task.name.replace('-B', 'Benchmark')}", _MTEB[task.name], "default"
     return EvalResult(
         type_, data, name, metric, figure_of(about["tasks"][task.name]), dataset_config=config, source_name=_SOURCE,
-        source_url=_PAPER, dataset_split=None if folds else "test", metric_name=GROUPS[group].partition(", ")[2],
+        source_url=_ADDRESS, dataset_split=None if folds else "test", metric_name=GROUPS[group].partition(", ")[2],
     )  # fmt: skip

@@ -7,9 +7,9 @@
     dystress report base/ out/                                 # a model that is no run, after dystress senteval
     dystress report out_a/ out_b/ --format html > compare.html # with curves, settings and similarities
 
-The first lines say which configuration is higher, by how much, and whether the seeds can tell. Differences are paired
-by seed. Without --baseline a configuration is compared with the constant 0.05 (SimCSE) and the constant that equals its
-tau_max, where the folders hold these, else with every constant in them; of these with those of its own setup.
+The first lines say which configuration is above which, where the seeds can tell. Differences are paired by seed and
+corrected for their number; figures of other data are not compared. Without --baseline a configuration is compared with
+the constant 0.05 (SimCSE) and the constant of its tau_max, or with every constant; of these with those of its setup.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""Statistics over runs: mean and deviation over seeds, and paired tests against a baseline, all by SciPy."""
+"""Statistics over runs: mean and deviation over seeds, and paired t tests with Holm's correction for their number."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
+
+ALPHA = 0.05
+_ROUNDING = 0.01 / 6**0.5  # the deviation of a difference of two figures of two decimals: less cannot be known
 
 
 @dataclass(frozen=True)
@@ -27,21 +29,31 @@ class Difference:
 
     seeds: int  # that both have
     mean: float  # of the differences
-    low: float | None = None  # of the 95 % interval of the mean, Student's t over seeds
-    high: float | None = None  # of the same
-    p: float | None = None  # two-sided, of the sign-flip test over seeds: a sample of the flips above 13 seeds
-
-    def __neg__(self) -> Difference:
-        low, high = (None if end is None else -end for end in (self.high, self.low))
-        return Difference(self.seeds, -self.mean, low, high, self.p)
+    error: float | None = None  # the standard error of the mean
+    corrected: float | None = None  # p after Holm, not cut at 1
 
     def __str__(self) -> str:
-        ends = "" if self.low is None else f" ({self.interval})"
-        return f"{self.mean:+.2f}{ends}"
+        return f"{self.mean:+.2f}" + ("" if self.error is None else f" ({self.interval()})")
 
     @property
-    def interval(self) -> str:
-        return "one seed: no interval" if self.low is None else f"{self.low:+.2f} to {self.high:+.2f}"
+    def p(self) -> float | None:
+        """Of the two-sided paired t test over seeds, for this comparison alone."""
+        if self.error is None:
+            return None
+        return max(2 * float(stats.t.sf(abs(self.mean) / self.error, self.seeds - 1)), float(np.finfo(float).tiny))
+
+    @property
+    def told(self) -> bool:
+        """Whether the seeds can tell: three or more, and p below 0.05 after Holm."""
+        return self.seeds > 2 and self.corrected is not None and self.corrected < ALPHA
+
+    def interval(self, corrected: bool = False) -> str:
+        """The 95 % interval of the mean, of this comparison alone or as wide as Holm's test, which agrees with it."""
+        if self.error is None or self.p is None:
+            return "one seed: no interval"
+        alpha = ALPHA * self.p / self.corrected if corrected and self.corrected else ALPHA
+        half = self.error * float(stats.t.isf(alpha / 2, self.seeds - 1))
+        return f"{self.mean - half:+.2f} to {self.mean + half:+.2f}"
 
 
 def spread(figures: Sequence[float]) -> Spread:
@@ -50,23 +62,22 @@ def spread(figures: Sequence[float]) -> Spread:
 
 
 def paired(ours: Mapping[int, float], baseline: Mapping[int, float]) -> Difference | None:
-    """Compare figures by seed on the seeds that both have; None where there is none.
-
-    With n seeds no p can be below 2 / 2^n: 0.25 for three, 0.0625 for five.
-    """
+    """Compare figures by seed on the seeds that both have; None where there is none."""
     seeds = sorted(set(ours) & set(baseline))
     if not seeds:
         return None
-    first, second = (np.array([figures[seed] for seed in seeds]) for figures in (ours, baseline))
-    mean = float((first - second).mean())
+    differences = np.array([ours[seed] - baseline[seed] for seed in seeds])
+    mean = float(differences.mean())
     if len(seeds) == 1:
         return Difference(1, mean)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # equal differences: the interval is a point
-        interval = stats.ttest_rel(first, second).confidence_interval(0.95)
-    p = stats.permutation_test(  # of all flips up to 13 seeds, of 9,999 above
-        (first, second), lambda x, y, axis: (x - y).mean(axis), permutation_type="samples", vectorized=True,
-        random_state=np.random.default_rng(0),
-    ).pvalue  # fmt: skip
-    low, high = (float(end) if np.isfinite(end) else mean for end in (interval.low, interval.high))
-    return Difference(len(seeds), mean, low, high, float(p))
+    return Difference(len(seeds), mean, max(float(differences.std(ddof=1)), _ROUNDING) / len(seeds) ** 0.5)
+
+
+def holm(differences: Sequence[Difference]) -> list[Difference]:
+    """The same with p corrected for the number of those that are tested (Holm, 1979)."""
+    found, worst = list(differences), 0.0
+    tested = sorted((d.p, place) for place, d in enumerate(differences) if d.p is not None)
+    for left, (p, place) in zip(range(len(tested), 0, -1), tested, strict=True):
+        worst = max(worst, p * left)
+        found[place] = replace(found[place], corrected=worst)
+    return found

@@ -17,7 +17,7 @@ from dystress_text.errors import UserError
 from dystress_text.files.whole import write_text
 from dystress_text.report.runs import FinishedRun, differing, metric_title
 from dystress_text.training.presets import said_of
-from dystress_text.training.run_folder import REPORT
+from dystress_text.training.run_folder import REPORT, untrained_of
 
 Table = list[list[str]]  # cells as text, the header first
 _SURROUNDINGS = ("program", "data", "corpus", "data_variants", "device", "processes", "versions")
@@ -76,13 +76,16 @@ def _summary(run: FinishedRun) -> str:
 
 
 def _results(runs: Sequence[FinishedRun]) -> Table:
-    """Each metric of each run, for the untrained encoder and for the best model."""
+    """Each metric of each run: before training, of the best pooler and of the run's own, and after it."""
     metrics = list(dict.fromkeys(metric for run in runs for metric in run.record["trained"]))
     lines = [["", *(metric_title(metric).replace("\n", ", ") for metric in metrics)]]
     for run in runs:
-        untrained = run.record.get("untrained") or {}
-        untrained = untrained.get(run.record["settings"].get("pooler_type"), untrained)  # text: of each pooler
-        for name, figures in (("untrained", untrained), ("trained", run.record["trained"])):
+        own = ("", run.record["settings"].get("pooler_type"))
+        untrained = [
+            ("untrained" + f", best pooler {name}" * (name not in own), figures)
+            for name, figures in untrained_of(run.record).items()
+        ]
+        for name, figures in (*untrained, ("trained", run.record["trained"])):
             cells = ("-" if figures.get(metric) is None else f"{figures[metric]:.2f}" for metric in metrics)
             lines.append([f"{run.folder.name}, " * (len(runs) > 1) + name, *cells])
     return lines

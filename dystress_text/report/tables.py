@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
-
-from scipy import stats
 
 from dystress_text.cli import text_table
 from dystress_text.cli.options import check_names
 from dystress_text.core.registry import TEMPERATURES
 from dystress_text.evaluation.catalogue import GROUPS, TASKS, Row, average
-from dystress_text.report.comparison import Difference, paired, spread
+from dystress_text.report.comparison import Difference, holm, paired, spread
 from dystress_text.report.page import Table
 from dystress_text.report.runs import OF_THE_LOSS, FinishedRun, by_configuration, differing
 from dystress_text.report.text_runs import TRAINING, Evaluated, TextRun
@@ -90,6 +89,47 @@ def paper_row(run: TextRun) -> PaperRow | None:
     return None
 
 
+def unlike(key: str, columns: Sequence[str], of: Sequence[TextRun | Evaluated]) -> str:
+    """In what the measurements of figures of one name differ, and of which figures; empty where in nothing."""
+    found: dict[str, list[str]] = {}
+    for column in columns:
+        ways = [each.measured.get(key, {}).get(column, {}) for each in of if column in each.figures.get(key, {})]
+        for name in dict.fromkeys(name for way in ways for name in way):
+            if len({way.get(name) for way in ways}) > 1:
+                found.setdefault(name, []).append(column)
+    parts = [f"other {name} ({', '.join(columns)})" for name, columns in found.items()]
+    return f"measured with {' and '.join(parts)}" if parts else ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A configuration against a baseline in a group's headline."""
+
+    group: Group
+    name: str
+    baseline: str
+    difference: Difference
+    obstacle: str  # why the difference says nothing; empty where it does
+
+    def in_words(self, count: int = 1) -> str:
+        """What the seeds can tell, and what they cannot; corrected for a number of comparisons."""
+        name, baseline, d, where = self.name, self.baseline, self.difference, self.group.where
+        if self.obstacle:
+            return f"{name} and {baseline} are not compared in {where}: {self.obstacle}."
+        correction = f", corrected for {count} comparisons (Holm)," * (count > 1)
+        interval = f"the 95 % interval{correction} is"
+        if d.told:
+            higher, lower = (name, baseline) if d.mean > 0 else (baseline, name)
+            d = replace(d, mean=abs(d.mean))
+            said = f"{higher} is {d.mean:.2f} above {lower} in {where}"
+            return f"{said}; {d.seeds} seeds can tell: {interval} {d.interval(True)}."
+        less = f"{name} less {baseline} is {d.mean:+.2f} in {where}"
+        if d.p is None:
+            return f"{less}, with one seed: nobody can tell whether that is the temperature or the seed."
+        too = "are too few to" if d.seeds == 2 else "cannot"
+        return f"{less}, but {d.seeds} seeds {too} tell: {interval} {d.interval(True)}."
+
+
 @dataclass(frozen=True)
 class Comparisons:
     """Runs by configuration, and which configurations are compared."""
@@ -138,16 +178,31 @@ class Comparisons:
         texts = {run.record["corpus"]["sha256"] for run in runs}
         return differing(runs, OF_THE_LOSS) or ["training text"] * (len(texts) > 1)
 
-    def differences(self, group: Group) -> list[tuple[str, str, Difference]]:
-        """Each configuration against its baselines in the group's headline, over the seeds that both have."""
-        found = []
+    @cached_property
+    def comparisons(self) -> list[Comparison]:
+        """Each configuration against its baselines in each group's headline, with p corrected for all of them.
+
+        The sets of training are left out: they chose the step that was kept.
+        """
+        pairs: list[tuple[str, str]] = []
         for name in self.configurations:
-            ours = self.by_seed(name, group, group.headline)
-            for baseline in self.baselines_of(name):
-                difference = paired(ours, self.by_seed(baseline, group, group.headline))
-                if difference is not None:
-                    found.append((name, baseline, difference))
-        return found
+            pairs += [(name, other) for other in self.baselines_of(name) if (other, name) not in pairs]
+        found = []
+        for group, (name, other) in product((g for g in groups_of(self.runs) if g.key != TRAINING), pairs):
+            difference = paired(*(self.by_seed(each, group, group.headline) for each in (name, other)))
+            if difference is not None:
+                found.append(Comparison(group, name, other, difference, self._obstacle(group, name, other)))
+        corrected = iter(holm([each.difference for each in found if not each.obstacle]))
+        return [each if each.obstacle else replace(each, difference=next(corrected)) for each in found]
+
+    def _obstacle(self, group: Group, *names: str) -> str:
+        """Why configurations cannot be compared in a group's headline; empty where they can."""
+        runs = [run for name in names for run in self.configurations[name]]
+        columns = group.columns[:-1] if group.headline == group.columns[-1] else (group.headline,)
+        chose = [column for column in columns if any(run.chose(column) for run in runs)]
+        if chose:
+            return f"{', '.join(chose)} chose the step that was kept"
+        return unlike(group.key, columns, runs)
 
     def by_seed(self, name: str, group: Group, column: str) -> dict[int, float]:
         """A configuration's figures in a column."""
@@ -194,13 +249,12 @@ def _means(compared: Comparisons, group: Group) -> Table:
 
 def _differences(compared: Comparisons, group: Group) -> Table:
     """The differences of a group with their tests."""
-    found = compared.differences(group)
-    tested = [d.p for _, _, d in found if d.p is not None]
-    adjusted = iter(stats.false_discovery_control(tested) if tested else [])
-    lines = [["", "baseline", "common seeds", group.headline, "95 % over seeds", "p", "p, all rows"]]
-    for name, baseline, d in found:
-        tests = ["-", "-"] if d.p is None else [f"{d.p:.3f}", f"{next(adjusted):.3f}"]
-        lines.append([name, baseline, str(d.seeds), f"{d.mean:+.2f}", d.interval, *tests])
+    lines = [["", "baseline", "common seeds", group.headline, "95 %, row alone", "p, row alone", "p, Holm"]]
+    for each in (each for each in compared.comparisons if each.group == group):
+        d = each.difference
+        tests = ["-", "-"] if d.p is None or d.corrected is None else [f"{d.p:.3f}", f"{min(1, d.corrected):.3f}"]
+        told = ["-", each.obstacle] if each.obstacle else [f"{d.mean:+.2f}", d.interval()]
+        lines.append([each.name, each.baseline, str(d.seeds), *told, *tests])
     return lines
 
 
@@ -217,31 +271,31 @@ def render(compared: Comparisons, style: str) -> str:
 
 
 def verdict(compared: Comparisons) -> list[str]:
-    """Which configuration is higher, by how much, and whether the seeds can tell; no line for a configuration alone."""
+    """Which configuration is above which, where the seeds can tell; no line for a configuration alone."""
     if len(compared.configurations) < 2:
         return []
     away = compared.away(*compared.configurations)
     lines = [f"The configurations differ in more than the temperature: {', '.join(away)}."] * bool(away)
-    groups = sorted(groups_of(compared.runs), key=lambda group: group.key == TRAINING)  # test sets first
-    group, found = next(((g, found) for g in groups if (found := compared.differences(g))), (None, []))
-    if group is None:
-        return [*lines, "Nothing is compared: there is no constant that differs in nothing else; --baseline names one."]
-    told, open_ones = [], []
-    for name, baseline, difference in found:
-        higher, lower, d = (name, baseline, difference) if difference.mean >= 0 else (baseline, name, -difference)
-        line = f"{higher} is {d.mean:.2f} above {lower} in {group.where}"
-        if changed := compared.away(name, baseline):
-            open_ones.append(f"{line}, which is no temperature's doing alone: they differ in {', '.join(changed)}.")
-        elif d.low is None:
-            open_ones.append(f"{line}, with one seed: nobody can tell whether that is the temperature or the seed.")
-        elif d.low > 0 and d.seeds > 2:
-            told.append(f"{line}; {d.seeds} seeds can tell: the 95 % interval is {d.interval}.")
-        else:
-            too = "are too few to" if d.seeds == 2 else "cannot"
-            open_ones.append(f"{line}, but {d.seeds} seeds {too} tell: the 95 % interval is {d.interval}.")
+    judged = [each for each in compared.comparisons if not each.obstacle]
+    refused = [each.in_words() for each in compared.comparisons if each.obstacle]
+    if not judged and not any(map(compared.baselines_of, compared.configurations)):
+        lines.append("Nothing is compared: there is no constant that differs in nothing else; --baseline names one.")
+    elif not judged:
+        refused.append(
+            "No verdict: no set was measured alike for both sides of a comparison that did not choose the step which "
+            "was kept; dystress senteval --model FOLDER measures test sets."
+        )
+    count = sum(each.difference.p is not None for each in judged)
+    told: list[str] = []
+    open_ones: list[str] = []
+    for each in (each for each in judged if each.group == judged[0].group):
+        changed = compared.away(each.name, each.baseline)
+        doing = f" It is no temperature's doing alone: they differ in {', '.join(changed)}." if changed else ""
+        (told if each.difference.told else open_ones).append(each.in_words(count) + doing)
     if len(open_ones) > _FEW:
-        open_ones = [f"{len(open_ones)} of {len(found)} differences in {group.where} are not told from none."]
-    return [*lines, *told, *open_ones]
+        of, where = len(told + open_ones), judged[0].group.where
+        open_ones = [f"{len(open_ones)} of {of} differences in {where} are not told from none."]
+    return [*lines, *told, *open_ones, *refused]
 
 
 def notes_of(compared: Comparisons) -> list[str]:
@@ -257,14 +311,16 @@ def notes_of(compared: Comparisons) -> list[str]:
         notes.append(f"Not the paper's setup ({', '.join(away)}): the lines 'ours - paper' are not about its claims.")
     variants = sorted({variant for each in compared.shown for variant in each.variants})
     notes += [f"Not the published data but a variant: {variant}." for variant in variants]
+    for group in groups_of(compared.shown):
+        if other := unlike(group.key, group.columns, compared.shown):
+            notes.append(f"{group.title}: figures of one name were {other}, and do not compare.")
     single = [name for name, several in configurations.items() if len(several) == 1]
     if single:
         notes.append(f"One seed: no interval, and no claim about a temperature: {', '.join(single)}.")
     elif configurations:
-        least = min(map(len, configurations.values()))
         notes.append(
-            f"± is the standard deviation over seeds. p is that of the two-sided sign-flip test, at least "
-            f"{2 / 2**least:.3g} with {least} seeds; 'all rows' is p after Benjamini and Hochberg over the table."
+            "± is the standard deviation over seeds. p is that of the two-sided paired t test, which takes differences "
+            "for normal; 'Holm' is p corrected for all comparisons of this report, and alone decides what is told."
         )
     return notes + [f"Not finished and left out: {', '.join(compared.unfinished)}."] * bool(compared.unfinished)
 

@@ -26,6 +26,7 @@ def text_page(compared: Comparisons) -> str:
     reached = {run.folder.name: dict(random_pairs_rows(run.record)) for run in compared.runs}
     if shares := dict.fromkeys(share for rows in reached.values() for share in rows):
         lines = [[share, *(rows.get(share, "-") for rows in reached.values())] for share in shares]
-        tables.append(("Which similarity is high: what random pairs reach", [["share of them", *reached], *lines]))
+        search = "where a search may find a false match in one of so many queries, one in (lines x queries) may pass"
+        tables.append((f"What random pairs reach: {search}", [["share of them", *reached], *lines]))
     runs = [(run, temperature_of_record(run.record)) for run in compared.runs]
     return render_page(runs, tables, notes_of(compared), verdict(compared))

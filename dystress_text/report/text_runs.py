@@ -6,19 +6,27 @@ JSON for each, with what tables need of it: ``dystress report sweep/ --format js
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from dystress_text.errors import UserError
-from dystress_text.evaluation.catalogue import TASKS, Row, figure_of
+from dystress_text.evaluation.catalogue import MINI_TRANSFER_TASKS, STS_SETS, TASKS, TRANSFER_TASKS, Row, figure_of
 from dystress_text.evaluation.retrieval import METRICS
 from dystress_text.report.runs import FinishedRun, read_finished
 from dystress_text.training.run_folder import RECORD, TEXT_PROGRAM, evaluation_file, read_json
 
 TRAINING = "training"
+Measured = dict[str, dict[str, dict[str, Any]]]
+# of columns: what training calls the same data in its metrics
+_TITLES = {task.name: task.title for task in STS_SETS.values()} | {
+    task.name: f"{task.name} dev" for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS if task.scheme == "folds"
+}
 _KEPT = ("objective", "temperature", "temperature_parameters", "steps", "train_seconds", "device", "paper")
 
 
@@ -29,6 +37,7 @@ class Evaluated:
     name: str  # of the model, with its pooler where the evaluation was told one
     figures: Mapping[str, Row]  # as those of a run
     variants: Sequence[str] = ()  # as those of a run
+    measured: Measured = field(default_factory=dict)  # as those of a run
 
     def line(self) -> str:
         return json.dumps(vars(self))
@@ -41,13 +50,22 @@ class TextRun(FinishedRun):
     # by group (``training``, ``retrieval``, or suite and kind, as in ``senteval/sts``), then by task
     figures: Mapping[str, Row]
     variants: Sequence[str] = ()  # what the data were, if they were not the published ones
+    measured: Measured = field(default_factory=dict)  # how, by group and task: on which data, in which mode and so on
+
+    def chose(self, column: str) -> bool:
+        """Whether the set of a column may have chosen the step that was kept."""
+        metrics = list(self.figures[TRAINING])
+        chosen = self.record["settings"].get("metric_for_best_model") or next(iter(metrics), "")
+        sets = {metric.rpartition("_")[0] for metric in (metrics if chosen.startswith("avg_") else [chosen])}
+        return any(re.fullmatch(f"{name}(_(ndcg|mrr|recall)_.*)?", _slug(_TITLES.get(column, column))) for name in sets)
 
     def line(self) -> str:
         record = {name: self.record[name] for name in _KEPT if name in self.record}
-        settings = {name: v for name, v in {**self.settings, "seed": self.seed}.items() if v is not None}
+        more = {name: self.record["settings"].get(name) for name in ("seed", "metric_for_best_model")}
+        settings = {name: v for name, v in {**self.settings, **more}.items() if v is not None}
         corpus = {name: self.record["corpus"][name] for name in ("sentences", "sha256")}
         found = {"name": self.folder.name, **record, "settings": settings, "corpus": corpus}
-        return json.dumps({**found, "figures": self.figures, "variants": self.variants})
+        return json.dumps({**found, "figures": self.figures, "variants": self.variants, "measured": self.measured})
 
 
 def read_text_runs(places: Sequence[Path]) -> tuple[list[TextRun], list[str], list[Evaluated]]:
@@ -69,9 +87,9 @@ def _of_file(file: Path) -> list[TextRun | Evaluated]:
     try:
         lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         return [
-            TextRun(Path(line["name"]), line, line["figures"], line["variants"])
+            TextRun(Path(line["name"]), line, line["figures"], line["variants"], line.get("measured", {}))
             if "settings" in line
-            else Evaluated(line["name"], line["figures"], line["variants"])
+            else Evaluated(line["name"], line["figures"], line["variants"], line.get("measured", {}))
             for line in lines
         ]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -93,26 +111,40 @@ def _evaluated(place: Path) -> list[Evaluated]:
 
 
 def _with_figures(run: FinishedRun) -> TextRun:
-    figures, variants = _figures(sorted(run.folder.glob(evaluation_file(run.folder, "*", "test").name)))
+    files = sorted(run.folder.glob(evaluation_file(run.folder, "*", "test").name))
+    figures, variants, measured = _figures(files, "pooler_type")
     trained_on = [f"{option}: {name}" for option, name in run.record.get("data_variants", {}).items() if name]
-    return TextRun(run.folder, run.record, {TRAINING: run.record["trained"], **figures}, [*trained_on, *variants])
+    trained, collections = run.record["trained"], run.record.get("collections", {})
+    data = run.record.get("eval_sha256", {}) | {_slug(name): of["sha256"] for name, of in collections.items()}
+    measured[TRAINING] = {metric: {"data": data.get(metric.rpartition("_")[0])} for metric in trained}
+    return TextRun(run.folder, run.record, {TRAINING: trained, **figures}, [*trained_on, *variants], measured)
 
 
-def _figures(files: Sequence[Path]) -> tuple[dict[str, Row], list[str]]:
-    """The figures of files of evaluations by group and task, and what their data were if not the published ones."""
+def _slug(name: str) -> str:
+    """What the metrics of training call a set."""
+    return re.sub(r"\W+", "_", name.lower()).strip("_")
+
+
+def _figures(files: Sequence[Path], *more: str) -> tuple[dict[str, Row], list[str], Measured]:
+    """The figures of files of evaluations by group and task, what data were not the published ones, and how."""
     figures: dict[str, Row] = {}
+    measured: Measured = {}
     variants = []
     for file in files:
-        evaluation = read_json(file)
+        evaluation, found = read_json(file), []
         try:
             for task, result in evaluation["tasks"].items():
                 kind = "sts" if "spearman" in result or task in TASKS["sts"] else "transfer"
-                figures.setdefault(f"{evaluation['suite']}/{kind}", {})[task] = figure_of(result)
-            for name, found in evaluation.get("retrieval", {}).items():
-                row = {f"{name} {metric}": found[metric] for metric in METRICS}
-                figures.setdefault("retrieval", {}).update(row)
+                found.append((f"{evaluation['suite']}/{kind}", task, figure_of(result), result.get("sha256")))
+            for name, result in evaluation.get("retrieval", {}).items():
+                found += [("retrieval", f"{name} {m}", result[m], result.get("sha256")) for m in METRICS]
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{file} is not a file of an evaluation: {error!r}") from error
+        for group, name, figure, data in found:
+            figures.setdefault(group, {})[name] = figure
+            ways = ("dtype", *more, *["mode"] * group.endswith("transfer"))
+            about = {"data": hashlib.sha256(repr(data).encode()).hexdigest()[:12] if data else None}
+            measured.setdefault(group, {})[name] = about | {way: evaluation.get(way) for way in ways}
         if evaluation.get("data_variant"):
             variants.append(f"evaluation: {evaluation['data_variant']}")
-    return figures, variants
+    return figures, variants, measured

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from dystress_text.training.accelerator import (
 )
 from dystress_text.training.build_loss import build_objective, build_rule, learned_group
 from dystress_text.training.presets import paper_row
-from dystress_text.training.run_folder import TEXT_PROGRAM
+from dystress_text.training.run_folder import TEXT_PROGRAM, untrained_of
 from dystress_text.training.settings import global_batch_size
 from dystress_text.training.task import Run
 
@@ -162,6 +162,10 @@ class TextRun(Run):
             "positive_above": dev.positive_above,
             "before": similarity_histograms(dev, vectors[model.pooler_type]),
         }
+        self.record["eval_sha256"] = {
+            each.best_metrics[0].rpartition("_")[0]: replace(self.evaluation, evaluators=[each]).digest()
+            for each in self.evaluation.evaluators
+        }
         results = {name: sts_metrics(dev, vectors[name]) for name in poolers}
         return dict(sorted(results.items(), key=lambda result: -result[1].get(dev.metric("spearman"), -math.inf)))
 
@@ -197,11 +201,10 @@ class TextRun(Run):
         if reached:
             lines.append(f"similarity reached by random pairs: {reached}")
         if dev is not None:
-            best = next(iter(record["untrained"]))
             lines.append(f"\n{dev.name:24} {'pooler':16} {'Spearman':>8} {'alignment':>9} {'uniformity':>10}")
-            lines.append(sts_line("untrained, best pooler", best, dev, record["untrained"][best]))
-            if best != pooler:
-                lines.append(sts_line("untrained", pooler, dev, record["untrained"][pooler]))
+            titles = ("untrained, best pooler", "untrained")
+            before = untrained_of(record).items()
+            lines += [sts_line(title, name, dev, of) for title, (name, of) in zip(titles, before, strict=False)]
             lines.append(sts_line(f"trained, step {record['best_step']}", pooler, dev, record["trained"]))
         return lines + further_lines(self.evaluation, record["trained"], pooler)
 

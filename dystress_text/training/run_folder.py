@@ -146,6 +146,15 @@ def read_record(output: Path) -> dict[str, Any]:
         return {}
 
 
+def untrained_of(record: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
+    """The figures before training by pooler: of the best one and of the run's own; of images by an empty name."""
+    found: dict[str, Any] = record.get("untrained") or {}
+    if not all(isinstance(figures, Mapping) for figures in found.values()):
+        return {"": found}
+    names = dict.fromkeys([*list(found)[:1], record.get("settings", {}).get("pooler_type")])
+    return {name: found[name] for name in names if name in found}
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """The object that a JSON file of a run holds."""
     try:

@@ -50,8 +50,7 @@ class Outcome:
         """Equivalent, different, or not decided by these seeds."""
         if self.p < LEVEL:
             return "equivalent"
-        low, high = self.average.low, self.average.high
-        return "different" if low is not None and high is not None and not low <= 0 <= high else "undecided"
+        return "different" if self.average.p is not None and self.average.p < LEVEL else "undecided"
 
     @property
     def held(self) -> bool:

@@ -5,9 +5,13 @@ import re
 import pytest
 from conftest import build_transformer
 from huggingface_hub import ModelCard
+from sweep_runs import record_of
 
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.export.card import CARD, describe_base, write_card
+from dystress_text.export.citation import credits_of
+from dystress_text.simcse.arguments import parse
+from dystress_text.simcse.presets import PRESETS
 
 MODEL = SentenceEncoder(build_transformer("bert"), "avg")
 
@@ -74,6 +78,32 @@ def test_the_card_says_what_was_done_and_what_came_of_it(card):
     assert "supervised" not in text
     assert "crop" not in card(a_record(settings={"views": "dropout", "crop_min": 0.2}))
     assert not re.search("## (Recipe|Results|Which)", card({}))
+
+
+@pytest.mark.parametrize(
+    ("options", "credited", "tags"),
+    [("", ["SimCSE", "InfoNCE", "DySTreSS"], {"dystress", "simcse"}),
+     ("--preset=own-text", ["Cropping", "Yeh"], set()),  # DCL at the constant 0.03
+     ("--temp=0.05", ["SimCSE", "InfoNCE"], {"simcse"}),
+     ("--preset=sts-macl", ["SimCSE", "Huang", "Huang"], {"simcse"}),
+     ("--temperature=scheduled", ["SimCSE", "InfoNCE", "Kukleva"], {"simcse"}),
+     ("--preset=rule-temo", ["SimCSE", "InfoNCE", "Temperature Modulation"], {"simcse"}),
+     ("--rule=focal --views=crop", ["Cropping", "InfoNCE", "Hou", "DySTreSS"], {"dystress"}),
+     ("--learn_temperature --temperature=linear", ["SimCSE", "InfoNCE", "DySTreSS"], {"dystress", "simcse"})],
+)  # fmt: skip
+def test_a_card_credits_what_the_run_used_and_the_paper_for_its_temperature_alone(card, options, credited, tags):
+    text = card(record_of(parse(options.split())))
+    lines = re.findall(r"^- (.*)", text.partition("## Citation")[2], re.MULTILINE)
+    assert len(lines) == len(credited)
+    assert all(name in line for name, line in zip(credited, lines, strict=True))
+    assert tags == {"dystress", "simcse"} & set(ModelCard(text).data.tags)
+    assert ("2308.01140" in text) == ("DySTreSS" in text.partition("## Citation")[2]) == ("dystress" in tags)
+    assert not re.search("fine-tuned|Citation|2308.01140", card({}))  # of a model that this package has not trained
+
+
+def test_every_preset_credits_its_objective():
+    for preset in PRESETS:
+        assert len(credits_of(record_of(parse([f"--preset={preset}"])))) > 1, preset
 
 
 def test_the_hub_can_read_the_head_and_no_licence_is_made_up(card):

@@ -50,6 +50,7 @@ def test_a_set_has_mtebs_name_where_it_is_mtebs(evaluated):
         assert (entry.dataset_type == data) == (count == mtebs) == (ours != "SICK-R")
         assert (entry.task_type, entry.metric_type, entry.metric_value) == ("STS", "cosine_spearman", 71.5)
         assert (entry.dataset_split, entry.source_name) == ("test", "dystress-text")
+        assert "arxiv" not in entry.source_url  # this package has measured, not the paper
     (mr,) = found.values()
     assert (mr.dataset_name, mr.dataset_type, mr.metric_type) == ("SentEval MR", "senteval", "accuracy")
     assert mr.metric_value == 80.25
@@ -71,6 +72,11 @@ def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path
     for after in (card, again):  # all else is there to the letter, in its order
         lines = iter(after.splitlines())
         assert all(line in lines for line in mine.replace(THEIRS, "").splitlines())
+    by_an_older_version = again.replace(
+        "url: https://huggingface.co/models?other=dystress-text", "url: https://arxiv.org"
+    )
+    assert by_an_older_version != again
+    assert evaluated({"STS12": 51.0}, by_an_older_version)[0] == again
     search = {"cisi": {"nDCG@10": 12.0, "MRR@10": 30.5, "recall@100": 40.0, "documents": 1460}}
     card, found = evaluated({"MiniSTS": 40.0}, suite="mini", retrieval=search)
     assert set(found) == {"c", "MTEB STS12", "dystress-text MiniSTS", "cisi"}

@@ -2,6 +2,7 @@
 
 import base64
 import html
+import json
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from dystress_text.report.__main__ import main
 from dystress_text.report.page import render_page
 from dystress_text.report.runs import FinishedRun
 from dystress_text.report.text_page import leave_text_report
+from dystress_text.training.run_folder import untrained_of
 
 
 def pictures(page):
@@ -58,6 +60,19 @@ def test_a_page_holds_settings_tables_curves_and_similarities(page):
     ]
 
 
+def test_the_baseline_is_the_best_pooler_on_page_card_and_console(tmp_path):
+    """The run's own pooler stands beside it."""
+    measured = {"avg": {"sts_b_dev_spearman": 40.0}, "cls": {"sts_b_dev_spearman": 31.25}, "last": {}}
+    run = a_run(tmp_path, watched=False, similarities=False, untrained=measured)
+    found = cells(page_of(run))
+    start = found.index("untrained, best pooler avg")
+    assert found[start : start + 9] == [
+        "untrained, best pooler avg", "40.00", "-", "untrained", "31.25", "-", "trained", "75.00", "-2.00"
+    ]  # fmt: skip
+    assert list(untrained_of(json.loads((run / "run.json").read_text()))) == ["avg", "cls"]  # of console and card
+    assert (untrained_of({"untrained": {"knn20": 1.0}}), untrained_of({})) == ({"": {"knn20": 1.0}}, {})
+
+
 def test_a_page_loads_nothing_runs_nothing_and_escapes_names_and_values(page):
     assert "default-src 'none'" in page
     assert not re.search(r"<script|<link|<iframe|javascript:|\son\w+=|@import|url\(|<b>", page)
@@ -84,7 +99,7 @@ def test_runs_side_by_side_begin_with_the_verdict_and_say_where_they_differ(tmp_
     second = second.rename(tmp_path / "_of $x_{")  # neither hidden nor a formula
     assert main([str(first), str(second), "--format=html"]) == 0
     page = capsys.readouterr().out
-    assert re.search(r"<h1>2 runs</h1>\n<p>sts-shifted.* is 0.00 above _of \$x_\{ in avg .*nobody can tell", page)
+    assert re.search(r"<h1>2 runs</h1>\n<p>sts-shifted.* less _of \$x_\{ is \+0.00 in avg .*nobody can tell", page)
     rows = dict(re.findall(r"<tr><td>(\w+)</td><td>(.*?)</td>", page[: page.index("All settings")]))
     assert rows["temperature"] == "shifted_cosine"
     assert not {"learning_rate", "seed"} & rows.keys()

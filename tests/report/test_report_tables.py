@@ -1,17 +1,21 @@
 """Tables of a sweep: figures against numpy and SciPy, the paper's beside them, and what is said below."""
 
+import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
-from sweep_runs import error_of, write_run
+from sweep_runs import error_of, record_of, write_run
 
 from dystress_text.evaluation.catalogue import TASKS
+from dystress_text.evaluation.retrieval import METRICS
 from dystress_text.evaluation.run import Results
 from dystress_text.report.__main__ import main
 from dystress_text.report.tables import Comparisons, not_the_papers, paper_row, sections, verdict
-from dystress_text.report.text_runs import read_text_runs
+from dystress_text.report.text_runs import TRAINING, TextRun, read_text_runs
+from dystress_text.simcse.arguments import parse
 from dystress_text.training.run_folder import evaluation_file
 
 CONSTANT, SHIFTED = "sts-constant-0.05", "sts-shifted-0.4-0.05-0.07"
@@ -68,9 +72,10 @@ def test_means_deviations_and_the_papers_figures(sweep):
 def test_differences_are_paired_by_seed_tested_and_put_into_words(sweep, printed):
     title, where = "STS, Spearman x 100: differences over seeds", "avg (STS, Spearman x 100)"
     macl, shifted = (list(line.values()) for line in tables(sweep)[title])
-    assert shifted == [SHIFTED, CONSTANT, "3", "+0.67", interval(0.5, 1.0, 0.5), "0.250", "0.500"]
-    assert [macl[0], *macl[5:]] == ["sts-macl", "1.000", "1.000"]
-    for name, figures in (("0.07", (70.0, 70.9)), ("0.04", (9.0,)), ("0.03", (75.0, 76.1, 77.3))):
+    p = [stats.ttest_1samp(differences, 0).pvalue for differences in ([0.5, 1.0, 0.5], [1.0, -1.0, 1.0])]
+    assert shifted == [SHIFTED, CONSTANT, "3", "+0.67", interval(0.5, 1.0, 0.5), f"{p[0]:.3f}", f"{2 * p[0]:.3f}"]
+    assert [macl[0], *macl[5:]] == ["sts-macl", f"{p[1]:.3f}", f"{p[1]:.3f}"]
+    for name, figures in (("0.07", (70.0, 70.9)), ("0.04", (9.0,)), ("0.03", (85.0, 86.1, 87.3))):
         for seed, figure in enumerate(figures):
             write_run(sweep, f"sts-constant-{name}", seed, figure)
     against = [list(line.values()) for line in tables(sweep)[title]]
@@ -78,23 +83,47 @@ def test_differences_are_paired_by_seed_tested_and_put_into_words(sweep, printed
     assert [line[4:6] for line in against if line[0] == "sts-constant-0.04"] == [["one seed: no interval", "-"]]
     assert {line["baseline"] for line in tables(sweep, "sts-macl")[title]} == {"sts-macl"}
     told, merged, empty = printed(sweep).splitlines()[:3]
-    told_from = f"sts-constant-0.03 is 4.97 above {CONSTANT} in {where}; 3 seeds can tell: the 95 % interval is "
-    assert (told, empty) == (f"{told_from}{interval(5.0, 5.1, 4.8)}.", "")  # the tables follow
+    low, high = stats.ttest_1samp([15.0, 15.1, 14.8], 0).confidence_interval(1 - 0.05 / 5)  # five have two seeds
+    told_from = f"sts-constant-0.03 is 14.97 above {CONSTANT} in {where}; 3 seeds can tell: the 95 % interval, "
+    corrected = f"corrected for 5 comparisons (Holm), is {low:+.2f} to {high:+.2f}."
+    assert (told, empty) == (told_from + corrected, "")  # the tables follow
     assert merged == f"5 of 6 differences in {where} are not told from none."
 
 
 @pytest.mark.parametrize(
     ("seeds", "words"),
-    [(3, f"is 0.67 above {{}}, but 3 seeds cannot tell: the 95 % interval is {interval(0.5, 1.0, 0.5)}."),
-     (2, f"is 0.75 above {{}}, but 2 seeds are too few to tell: the 95 % interval is {interval(0.5, 1.0)}."),
-     (1, "is 0.50 above {}, with one seed: nobody can tell whether that is the temperature or the seed.")],
+    [(3, f"is +0.67 in {{}}, but 3 seeds cannot tell: the 95 % interval is {interval(0.5, 1.0, 0.5)}."),
+     (2, f"is +0.75 in {{}}, but 2 seeds are too few to tell: the 95 % interval is {interval(0.5, 1.0)}."),
+     (1, "is +0.50 in {}, with one seed: nobody can tell whether that is the temperature or the seed.")],
 )  # fmt: skip
-def test_a_verdict_says_when_seeds_cannot_tell(tmp_path, seeds, words):
+def test_a_verdict_says_when_seeds_cannot_tell_and_claims_nothing_then(tmp_path, printed, seeds, words):
     for seed in range(seeds):
         for name in (CONSTANT, SHIFTED):
             write_run(tmp_path, name, seed, FIGURES[name][seed])
-    line = words.format(f"{CONSTANT} in avg (STS, Spearman x 100)")
-    assert verdict(compared(tmp_path)) == [f"{SHIFTED} {line}"]
+    line = words.format("avg (STS, Spearman x 100)")
+    assert verdict(compared(tmp_path)) == [f"{SHIFTED} less {CONSTANT} {line}"]
+    assert not re.search("above|higher|better", printed(tmp_path))
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_of_twenty_equal_configurations_a_report_calls_none_above_another(tmp_path, seeds):
+    """At most one report in twenty does; one that is far above is found in all."""
+    rng, taus = np.random.default_rng(seeds), [0.05, *(round(0.06 + 0.01 * n, 2) for n in range(19))]
+    parsed = {
+        (tau, seed): record_of(parse([f"--temp={tau}", f"--seed={seed}"])) for tau in taus for seed in range(seeds)
+    }
+
+    def words(figures):
+        runs = [
+            TextRun(Path(f"constant-{tau}-seed-{seed}"), record, {TRAINING: {}, "senteval/sts": {"STS-B": figure}})
+            for ((tau, seed), record), figure in zip(parsed.items(), figures.round(2).ravel().tolist(), strict=True)
+        ]
+        return " ".join(verdict(Comparisons(runs, (), (), ["constant-0.05"])))
+
+    equal = [rng.normal(70, 1, seeds) + rng.normal(0, 0.5, (20, seeds)) for _ in range(50)]
+    assert sum(" above " in words(figures) for figures in equal) <= 7  # of 50, 25 without a correction
+    far = np.arange(20)[:, None] == 7
+    assert all("constant-0.12 is " in words(figures + 40 * far) for figures in equal[:5])
 
 
 def test_configurations_that_differ_in_more_are_no_comparison_of_temperatures(tmp_path, printed):
@@ -103,10 +132,13 @@ def test_configurations_that_differ_in_more_are_no_comparison_of_temperatures(tm
     differ, nothing = verdict(compared(tmp_path))
     assert differ.startswith("The configurations differ in more than the temperature: model_name_or_path, pooler_type,")
     assert nothing.startswith("Nothing is compared: there is no constant that differs in nothing else")
-    doing = "which is no temperature's doing alone: they differ in model_name_or_path, "
-    assert f"small is 34.00 above {CONSTANT} in avg (STS, Spearman x 100), {doing}" in printed(
-        tmp_path, "--baseline", CONSTANT
+    doing = (
+        "nobody can tell whether that is the temperature or the seed. It is no temperature's doing alone: they differ"
     )
+    less = (
+        f"small less {CONSTANT} is +34.00 in avg (STS, Spearman x 100), with one seed: {doing} in model_name_or_path, "
+    )
+    assert less in printed(tmp_path, "--baseline", CONSTANT)
     text = printed(tmp_path)
     assert "Setup of small: bert-mini-wiki, avg, 20 steps of 64, learning rate 0.0001, " in text
     assert f"Setup of {CONSTANT}: bert-base-uncased, cls, 20 steps of 64, learning rate 3e-05, " in text
@@ -116,6 +148,85 @@ def test_configurations_that_differ_in_more_are_no_comparison_of_temperatures(tm
     assert (
         verdict(compared(tmp_path / "b"))[0] == "The configurations differ in more than the temperature: training text."
     )
+
+
+def evaluation(place, suite="senteval", tasks=(), **about):
+    """The result file of an evaluation that a run or a model has."""
+    content = {"suite": suite, "mode": "test", "dtype": "fp32", "pooler_type": None, "data_variant": None, **about}
+    place.mkdir(exist_ok=True)
+    (place / f"senteval-{suite}-{content['mode']}.json").write_text(json.dumps({**content, "tasks": dict(tasks)}))
+
+
+def result(figure, sums="a"):
+    return {"STS-B": {"spearman": figure, "sha256": {"sts-test.csv": sums}}}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "why"),
+    [({"tasks": result(70)}, {"tasks": result(60)}, None),
+     ({"tasks": result(70)}, {"tasks": result(60, "b")}, "other data (STS-B)"),
+     ({"tasks": {"STS-B": {"spearman": 7.0}}}, {"tasks": result(60)}, "other data (STS-B)"),  # one is not known
+     ({"tasks": result(70), "pooler_type": "cls"}, {"tasks": result(60)}, "other pooler_type (STS-B)"),
+     ({"tasks": result(70), "dtype": "bf16"}, {"tasks": result(60)}, "other dtype (STS-B)"),
+     ({"retrieval": {"cisi": {"nDCG@10": 9.0, "MRR@10": 9.0, "recall@100": 9.0, "sha256": "a"}}},
+      {"retrieval": {"cisi": {"nDCG@10": 7.0, "MRR@10": 9.0, "recall@100": 9.0, "sha256": "b"}}},
+      "other data (cisi nDCG@10)")],
+)  # fmt: skip
+def test_what_was_measured_otherwise_is_not_compared_and_a_line_says_why(tmp_path, printed, ours, theirs, why):
+    for seed in range(3):
+        for name, about in ((SHIFTED, ours), (CONSTANT, theirs)):
+            evaluation(write_run(tmp_path / "runs", name, seed, 0.0, tasks=()), **about)
+    first = printed(tmp_path / "runs").splitlines()[0]
+    (tmp_path / "runs.jsonl").write_text(printed(tmp_path / "runs", "--format=jsonl"))
+    assert printed(tmp_path / "runs.jsonl").splitlines()[0] == first  # the sums go along
+    if why is None:
+        assert f"{SHIFTED} is 10.00 above {CONSTANT}" in first
+    else:
+        assert re.fullmatch(
+            rf"{re.escape(SHIFTED)} and {CONSTANT} are not compared in .*: measured with {re.escape(why)}\.", first
+        )
+        assert " above " not in printed(tmp_path / "runs")
+
+
+def test_tables_say_where_figures_of_one_name_are_of_other_data_modes_or_development_sets(tmp_path, printed):
+    evaluation(tmp_path / "base", model="x/base", tasks=result(60, "b"))
+    both = result(60) | {"MR": {"accuracy": 80.0, "sha256": {"pos": "a"}}}
+    evaluation(tmp_path / "fast", model="x/fast", tasks=both, mode="fast")
+    for name, more in (("mine", {"eval_sha256": {"sts_b_dev": "a"}}), ("yours", {"eval_sha256": {"sts_b_dev": "b"}})):
+        evaluation(write_run(tmp_path, name, 0, 0.0, tasks=(), **more), tasks=both)
+    of_runs = "Development set, by the model that was kept: figures of one name were measured with other data ("
+    assert f"{of_runs}sts_b_dev_spearman, sts_b_dev_uniformity), and do not compare." in printed(tmp_path)
+    sts = "STS, Spearman x 100: figures of one name were measured with other data (STS-B), and do not compare."
+    assert sts in printed(tmp_path / "mine-seed-0", tmp_path / "base")
+    mode = "Transfer, accuracy x 100: figures of one name were measured with other mode (MR), and do not compare."
+    text = printed(tmp_path / "mine-seed-0", tmp_path / "fast" / "senteval-senteval-fast.json")
+    assert mode in text
+    assert "STS, Spearman x 100: figures of one name" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "about", "chose"),
+    [("", {"tasks": {}}, None),  # the development set alone was measured
+     ("--eval_set=mini_sts", {"suite": "mini", "tasks": {"MiniSTS": {"spearman": 0}}}, "MiniSTS"),
+     ("--eval_set=stsb_test", {"tasks": {"STS12": {"spearman": 0}, "STS-B": {"spearman": 0}}}, "STS-B"),
+     ("--eval_transfer=MR", {"tasks": {"MR": {"accuracy": 0}}}, "MR"),
+     ("--eval_retrieval=x/cisi", {"retrieval": {"cisi": dict.fromkeys(METRICS, 0)}}, "cisi nDCG@10")],
+)  # fmt: skip
+def test_a_set_that_chose_the_step_judges_nothing(tmp_path, printed, options, about, chose):
+    metric = {"mini_sts": "mini_sts_spearman", "stsb_test": "sts_b_test_spearman", "MR": "mr_dev_accuracy",
+              "x/cisi": "cisi_mrr@10"}.get(options.partition("=")[2], "sts_b_dev_spearman")  # fmt: skip
+    for seed in range(3):
+        for name, figure in ((SHIFTED, 90.0), (CONSTANT, 10.0)):
+            words = [*options.split(), f"--metric_for_best_model={metric}"]
+            place = write_run(tmp_path, name, seed, 0.0, words, tasks=(), trained={metric: figure})
+            higher = json.loads(json.dumps(about).replace(": 0", f": {figure}"))
+            evaluation(place, **higher)
+    text = printed(tmp_path)
+    assert " above " not in text
+    assert "; dystress senteval --model FOLDER measures test sets." in text
+    assert (f": {chose} chose the step that was kept." in text) == (chose is not None)
+    (tmp_path / "runs.jsonl").write_text(printed(tmp_path, "--format=jsonl"))
+    assert printed(tmp_path / "runs.jsonl").splitlines()[:2] == text.splitlines()[:2]
 
 
 def test_a_model_that_is_no_run_stands_beside_the_runs(sweep, tmp_path, monkeypatch, printed, capsys):
@@ -142,7 +253,7 @@ def test_what_a_reader_must_know_is_said_in_each_style(sweep, printed):
     assert "## STS, Spearman x 100\n\n| " in markdown
     assert "% STS, Spearman x 100\n\\begin{tabular}{lrrrrrrrr}" in latex
     assert r"71.50 $\pm$ 1.80 & " in latex  # 71, 70, 73.5
-    assert "at least 0.25 with 3 seeds" in text
+    assert "p is that of the two-sided paired t test" in text
     write_run(sweep, "sts-macl", 7, 70.0, unfinished=True)
     write_run(sweep, "short", 0, 70.0, ["--preset=sts-macl", "--max_steps=20"], tasks=("STS12",))
     write_run(sweep, "grid-temp=0.2", 0, 70.0, ["--temp=0.2"], data_variants={"train_file": "a sample"})

@@ -92,9 +92,8 @@ def test_a_sweep_trains_and_evaluates_each_run_once_and_says_which_is_higher(sta
         assert found == {f"{name}-seed-{seed}": calls for seed in (0, 1) for name in (CONSTANT, "paper")}
         printed = capsys.readouterr().out
         assert "4 done" in printed
-        assert (
-            f"paper is 2.00 above {CONSTANT} in avg (STS, Spearman x 100), but 2 seeds are too few to tell" in printed
-        )
+        less = f"paper less {CONSTANT} is +2.00 in avg (STS, Spearman x 100), but 2 seeds are too few to tell"
+        assert less in printed
     logs = "".join(log.read_text() for log in (stage.folder / "logs").iterdir())
     assert set(re.findall(r"at once (\d)", logs)) <= {"1", "2"}
 
@@ -131,6 +130,9 @@ def test_a_stopped_sweep_goes_on(stage, capsys, tmp_path):
     assert "stopped by SIGTERM; the same line goes on from there" in capsys.readouterr().err
     (tmp_path / "wait").unlink()
     assert stage("--tasks=none") == 0
+    assert (
+        "dystress senteval --model FOLDER measures test sets" in capsys.readouterr().out
+    )  # the dev set judges nothing
     resumed = [name for name, record in read(stage.folder, "run.json").items() if record["resumed"]]
     assert resumed == [f"{CONSTANT}-seed-0"]
 
