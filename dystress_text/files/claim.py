@@ -20,22 +20,25 @@ from pathlib import Path
 from dystress_text.errors import UserError
 
 LOCK = ".lock"  # its name inside a folder
-BEAT, GONE = 5.0, 60.0  # seconds between two signs of life, and without one for so long a holder elsewhere is gone
+BEAT, GONE = 5.0, 60.0  # seconds between two signs of life; without one for so long, a holder elsewhere is gone
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @contextmanager
 def claimed(file: Path) -> Iterator[None]:
-    """Hold the lock ``file``, whose folder is made; a UserError says who has it.
-
-    At the end the lock goes, with the folders that were made for it and are still empty.
+    """Hold the lock ``file``, whose folder is made. At the end it goes, with the folders made that are still empty.
 
     Raises:
-        UserError: another process has the lock. What it holds was not touched.
+        UserError: another process has the lock; nothing was touched.
         OSError: the folder cannot be made or written.
     """
     made = [folder for folder in file.parents if not folder.exists()]
     file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, ours, released = _open(file), _identity(), threading.Event()
+    here = f"{socket.gethostname()}{f' ({_BOOT.read_text().strip()})' if _BOOT.is_file() else ''} process "
+    ours, released = f"{here}{os.getpid()}", threading.Event()
+    descriptor = _take(file, here)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, ours.encode(), 0)
     beat = threading.Thread(target=_live, args=(file, ours, released), daemon=True)
     beat.start()
     try:
@@ -51,57 +54,32 @@ def claimed(file: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
-def _identity() -> str:
-    """This process in words: its host, which a reboot makes another one, and its id."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    started = f" ({boot.read_text().strip()})" if boot.is_file() else ""
-    return f"{socket.gethostname()}{started} process {os.getpid()}"
-
-
-def _open(file: Path) -> int:
-    """The lock, open and held."""
+def _take(file: Path, here: str) -> int:
+    """The lock, open; one of a process on this host, ``here``, that is gone is taken over."""
     while True:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            shared = _locked(descriptor, file)
-            if shared and not _is_still(descriptor, file):  # its last holder has removed it since
-                continue
-            _check_gone(file, shared)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, _identity().encode(), 0)
-            kept, descriptor = descriptor, -1
-            return kept
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)
-
-
-def _locked(descriptor: int, file: Path) -> bool:
-    """Take the kernel's lock; False where the file system has none."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise _in_use(file) from error
-    except OSError:
-        return False
-    return True
-
-
-def _is_still(descriptor: int, file: Path) -> bool:
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), file.stat())
-    return False
-
-
-def _check_gone(file: Path, shared: bool) -> None:
-    """Refuse a lock whose holder may live on another machine, or where the kernel does not tell."""
-    holder, here = _holder(file), _identity().rpartition(" process ")[0]
-    if not holder or (shared and holder.startswith(f"{here} process ")):
-        return  # nobody's, or that of a process here, which the kernel says is gone
-    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f"{file.name}.") as now:
-        silent = os.fstat(now.fileno()).st_mtime - file.stat().st_mtime
-    if silent < GONE:
-        raise _in_use(file, f", which lived {max(0, silent):.0f} s ago; if it is gone, try again in {GONE:.0f} s")
+            kernel = True
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise _in_use(file) from error
+            except OSError:  # this file system has no such locks
+                kernel = False
+            holder = _holder(file)
+            if holder and not (kernel and holder.startswith(here)):
+                with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f"{file.name}.") as now:
+                    silent = os.fstat(now.fileno()).st_mtime - file.stat().st_mtime
+                if silent < GONE:
+                    raise _in_use(file, f", which lived {silent:.0f} s ago; if it is gone, try again in {GONE:.0f} s")
+            if os.path.samestat(os.fstat(descriptor), file.stat()):
+                return descriptor
+        except FileNotFoundError:  # its last holder has just removed it
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
 
 
 def _in_use(file: Path, more: str = "") -> UserError:
@@ -110,9 +88,7 @@ def _in_use(file: Path, more: str = "") -> UserError:
 
 
 def _holder(file: Path) -> str:
-    with suppress(OSError):
-        return file.read_text(encoding="utf-8", errors="replace")
-    return ""
+    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
 
 
 def _live(file: Path, ours: str, released: threading.Event) -> None:
@@ -121,8 +97,8 @@ def _live(file: Path, ours: str, released: threading.Event) -> None:
     That can only be one on another machine, after this process was stopped for a minute, and the place is now its own.
     """
     while not released.wait(BEAT):
-        if (holder := _holder(file)) not in ("", ours):
-            print(f"error: {str(file.parent)!r} was taken over by {holder}; this process ends", file=sys.stderr)
-            os._exit(2)
         with suppress(OSError):
+            if (holder := _holder(file)) not in ("", ours):
+                print(f"error: {str(file.parent)!r} was taken over by {holder}; this process ends", file=sys.stderr)
+                os._exit(2)
             os.utime(file)
