@@ -62,7 +62,7 @@ def carry_results(source: Path, file: Path) -> None:
 
 
 def _with(text: str, index: str, table: str) -> str:
-    """A card with another ``model-index``, and another table where it has the place for one; lines end as the card's."""
+    """A card with another ``model-index``, and another table where it has the place for one, in its ends of lines."""
     end = "\r\n" if "\r\n" in text else "\n"
     index, table = (re.sub(r"\r?\n", end, part) for part in (index, table))
     head = REGEX_YAML_BLOCK.search(text) or REGEX_YAML_BLOCK.search(text := f"---{end}{end}---{end}{end}{text}")

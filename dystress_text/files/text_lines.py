@@ -12,18 +12,22 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import numpy as np
 
 MAX_LINE_BYTES = 65_536
-PACKINGS: dict[str, tuple[bytes, Callable[..., object]]] = {  # the first bytes, as a pattern, by the ending
-    ".gz": (rb"\x1f\x8b\x08", gzip.open),
-    ".xz": (rb"\xfd7zXZ\0", lzma.open),
+PACKINGS: dict[str, tuple[bytes, Callable[..., object]]] = {  # by their endings: how a file begins, and its opener
+    ".gz": (rb"\x1f\x8b\x08", gzip.open), ".xz": (rb"\xfd7zXZ\0", lzma.open),
     ".bz2": (rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", bz2.open),
-}
+}  # fmt: skip
 _FILLERS = "\u034f\u115f\u1160\u2800\u3164\ufe0e\ufe0f\uffa0"  # letters, marks and a symbol that show nothing
+_MARKS = {  # between cells; not at the end of a line, and a comma or colon neither before a space nor within a number
+    "\t": r"\t", "{": r'^\s*\{\s*"[^"]*"\s*:', "|": r"\|(?!\s*$)", ";": r";(?!\s*$)", "^": r"\^(?!\s*$)",
+    "~": r"~(?!\s*$)", ",": r",(?![^\w\s]*(?:\s|$))(?!(?<=\d,)\d)", ":": r":(?![^\w\s]*(?:\s|$)|//)(?!(?<=\d:)\d)",
+}  # fmt: skip
 UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 
@@ -116,6 +120,18 @@ def is_blank(text: str) -> bool:
     )
 
 
+def cell_mark(stream: BinaryIO) -> str:
+    """The mark between the cells of a table, ``{`` for JSON, "" for text: nine lines of ten have it equally often."""
+    first = (line.decode(errors="replace").rstrip("\r\n") for line in islice(_bounded(stream), 100))
+    lines = [line for line in first if not is_blank(line)]
+    for mark, pattern in _MARKS.items():
+        counts = [len(re.findall(pattern, line)) for line in lines]
+        usual = max(counts, key=counts.count, default=0)
+        if usual and counts.count(usual) >= 0.9 * len(lines) and (mark in "\t{" or len(lines) > 4):
+            return mark
+    return ""
+
+
 def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
     """The documents of a stream, each a line: what stands between blank lines. A long one is several.
 
@@ -146,7 +162,7 @@ def _bounded(stream: BinaryIO) -> Iterator[bytes]:
 
 def open_text(path: Path) -> BinaryIO:
     """Open a text, unpacked if its first bytes say that it is packed; reading may raise ``UNPACK_ERRORS``."""
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         head = file.read(10)
     opener = next((opener for first, opener in PACKINGS.values() if re.match(first, head)), open)
     return cast(BinaryIO, opener(path, "rb"))

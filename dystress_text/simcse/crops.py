@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*(?=\S)")
 # Thai, Lao, Burmese, Khmer, Chinese and Japanese stand without spaces: each of their characters is a word
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Crops:
 
     def too_short(self, text: str) -> bool:
         """Whether a sample is shorter than two crops, so that it is used whole."""
-        return self._short(self._cuts(text, [word.start() for word in _WORD.finditer(text)]))
+        return self._short(self._cuts(text, [word.start() for word in WORD.finditer(text)]))
 
     def views(self, text: str, step: int, sample: int) -> list[str]:
         """Two crops, independent of each other; they may overlap."""
-        words = [word.span() for word in _WORD.finditer(text)]
+        words = [word.span() for word in WORD.finditer(text)]
         cuts = self._cuts(text, [start for start, _ in words])
         if self._short(cuts):
             return [text, text]
