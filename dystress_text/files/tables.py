@@ -87,10 +87,7 @@ def load_table(source: str, split: str = "train", tsv_quoting: bool | None = Non
 
 @contextmanager
 def read_once(path: Path) -> Iterator[tuple[str, str]]:
-    """A name for a file that has no other, and a folder for a copy, which what is mapped outlives.
-
-    ``datasets`` takes names as patterns, and knows the files that it has copied by name and time.
-    """
+    """A new name for a file, since ``datasets`` takes names as patterns and keeps copies by name, and a place for copies."""
     (root := cache_root() / "datasets").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root) as folder:
         name = Path(folder) / "table"

@@ -141,12 +141,12 @@ def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
     for line in _bounded(stream):
         if len(line.removesuffix(b"\n")) <= MAX_LINE_BYTES:  # of another one this is only the beginning
             line = line.strip()
-        blank = is_blank(line.decode(errors="replace"))
-        if document and (blank or len(document) + len(line) >= MAX_LINE_BYTES):
+        if is_blank(line.decode(errors="replace")):
+            line = b""
+        if document and (not line or len(document) + len(line) >= MAX_LINE_BYTES):
             yield document
             document = b""
-        if not blank:
-            document += b" " * bool(document) + line
+        document += b" " * bool(document) + line
     if document:
         yield document
 

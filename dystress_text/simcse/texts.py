@@ -179,7 +179,10 @@ def rows_of_table(train_file: str, columns: Sequence[str] | None, tsv_quoting: b
     Of columns in their own order an ``anchor`` is put first, and a ``negative`` last.
     """
     rows = load_table(train_file, tsv_quoting=tsv_quoting)
-    names, known = list(columns or sorted(rows.column_names, key=_role)), ", ".join(rows.column_names)
+    ordered = sorted(
+        rows.column_names, key=lambda name: bool(_NEGATIVE.fullmatch(name)) - bool(_ANCHOR.fullmatch(name))
+    )
+    names, known = list(columns or ordered), ", ".join(rows.column_names)
     if not set(names) <= set(rows.column_names):
         raise ParameterError("text_columns", f"{train_file!r} has the columns {known}; got {', '.join(names)}")
     if len(names) < 2 or len(set(names)) < len(names):
@@ -189,11 +192,6 @@ def rows_of_table(train_file: str, columns: Sequence[str] | None, tsv_quoting: b
             f"{train_file!r} gives {', '.join(names)}",
         )
     return _text_of(train_file, rows, names, "text_columns", columns is not None)
-
-
-def _role(column: str) -> int:
-    """Anchors come first and negatives last; all else stays in between."""
-    return 0 if _ANCHOR.fullmatch(column) else 2 if _NEGATIVE.fullmatch(column) else 1
 
 
 def _text_of(train_file: str, rows: Dataset, columns: list[str], option: str, named: bool) -> TableText:
