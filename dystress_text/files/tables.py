@@ -87,7 +87,7 @@ def load_table(source: str, split: str = "train", tsv_quoting: bool | None = Non
 
 @contextmanager
 def read_once(path: Path) -> Iterator[tuple[str, str]]:
-    """A new name for a file, since ``datasets`` takes names as patterns and keeps copies by name, and a place for copies."""
+    """A new name for a file, and a place for a copy: datasets takes names as patterns, and knows its copies by them."""
     (root := cache_root() / "datasets").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root) as folder:
         name = Path(folder) / "table"
