@@ -35,6 +35,7 @@ from dystress_text.evaluation.retrieval import METRICS, Collection, read_collect
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import Embed, score_vectors
 from dystress_text.files.tables import is_hub_name, is_table, load_table
+from dystress_text.files.text_lines import is_blank
 
 COLUMNS = ("sentence1", "sentence2", "score")  # as sentence-transformers' data sets name them
 HUB_SPLIT = "validation"
@@ -321,7 +322,7 @@ def _chosen(source: str, known: Sequence[str], columns: Sequence[str] | None) ->
 
 
 def _text(cell: Any) -> str:
-    if not isinstance(cell, str) or not cell.strip():
+    if not isinstance(cell, str) or is_blank(cell):
         raise ValueError(f"{reprlib.repr(cell)} is not a text")
     cell.encode()  # half of a surrogate pair is a ValueError too
     return one_spaced(cell)

@@ -26,6 +26,7 @@ from dystress_text.training.run_folder import untrained_of
 
 CARD = "README.md"
 HERE = "path/to/this/folder"
+MARK = "\ufeff"  # the byte order mark, which is no part of the head that may follow
 
 _FORM = Path(__file__).with_name("card.md")
 _POOLINGS = {
@@ -81,9 +82,9 @@ def write_card(
 
 
 def read_card(file: Path) -> str:
-    """The text of a card."""
+    """The text of a card to the letter, with a byte order mark and ends of lines as they are."""
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_bytes().decode()
     except ValueError as error:
         raise UserError(f"cannot read {file}: {reason_of(error)}") from error
 
@@ -97,7 +98,7 @@ def describe_base(name_or_path: str) -> dict[str, Any]:
     local = folder.is_dir()
     try:
         file = folder / CARD if local else hf_hub_download(name_or_path, CARD, local_files_only=not hub_reachable())
-        stated = ModelCard.load(file).data.to_dict().get("license")
+        stated = ModelCard(read_card(Path(file)).removeprefix(MARK)).data.license
     except Exception:  # no card, no network, or a card that is not YAML
         stated = None
     name = folder.resolve().name if local else name_or_path

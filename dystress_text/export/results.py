@@ -13,7 +13,7 @@ from huggingface_hub.repocard_data import eval_results_to_model_index
 from dystress_text.errors import UserError, reason_of
 from dystress_text.evaluation.catalogue import GROUPS, SUITES, Task, TransferTask, figure_of
 from dystress_text.evaluation.retrieval import METRICS
-from dystress_text.export.card import CARD, plain_table, read_card
+from dystress_text.export.card import CARD, MARK, plain_table, read_card
 from dystress_text.files.whole import write_text
 from dystress_text.training.run_folder import evaluation_file, read_json
 
@@ -21,8 +21,8 @@ _SOURCE = "dystress-text"  # of our entries: this package has measured; the hub 
 _ADDRESS = f"https://huggingface.co/models?other={_SOURCE}"
 # sets of the same pairs; MTEB's SICK-R has all 9,927 pairs of SICK, SentEval's its 4,927 test pairs
 _MTEB = {f"STS{year}": f"mteb/sts{year}-sts" for year in range(12, 17)} | {"STS-B": "mteb/stsbenchmark-sts"}
-_INDEX = re.compile(r"^[\"']?model-index[\"']?[ \t]*:.*\n(?:(?:(?:#.*)?\n)*[ \t\]-].*\n)*", re.MULTILINE)
-_TABLE = re.compile(r"(?<=<!-- evaluation, renewed by dystress senteval -->\n).*?(?=<!-- end of evaluation -->)", re.S)
+_INDEX = re.compile(r"^[\"']?model-index[\"']?[ \t]*:.*\n(?:(?:(?:#.*)?\r?\n)*[ \t\]-].*\n)*", re.MULTILINE)
+_TABLE = re.compile(r"(?<=<!-- evaluation, renewed by dystress senteval -->).*?(?=<!-- end of evaluation -->)", re.S)
 
 
 def renew_results(folder: Path, suite: str) -> str | None:
@@ -32,11 +32,12 @@ def renew_results(folder: Path, suite: str) -> str | None:
     """
     file = folder / CARD
     text = read_card(file) if file.is_file() else ""
+    mark, text = text[: text.startswith(MARK)], text.removeprefix(MARK)
     found = _results(folder, read_json(evaluation_file(folder, suite, "test"))["weights"])
     if "dystress" not in text or not found:
         return None
     rows = [(result.dataset_name, result.metric_name, f"{result.metric_value:.2f}") for result in found]
-    table = f"## Evaluation\n\n{plain_table(('', '', ''), rows)}\n\n"
+    table = f"\n## Evaluation\n\n{plain_table(('', '', ''), rows)}\n\n"
     try:
         head = dict(vars(RepoCard(text).data))
         models = head.get("model-index") or [{"name": folder.resolve().name, "results": []}]
@@ -49,24 +50,26 @@ def renew_results(folder: Path, suite: str) -> str | None:
             raise ValueError("write model-index as a list of indented lines")
     except Exception as error:  # YAML has errors of its own, and model-index any form
         raise UserError(f"{file}: its head cannot take the results: {reason_of(error)}") from error
-    write_text(file, text)
+    write_text(file, mark + text)
     return f"{file} holds the results."
 
 
 def carry_results(source: Path, file: Path) -> None:
     """Put the results on a model's card onto that of its copy."""
-    text = read_card(source)
+    text = read_card(source).removeprefix(MARK)
     head, table = REGEX_YAML_BLOCK.search(text), _TABLE.search(text)
     index = _INDEX.search(f"{head[2]}\n") if head else None
     write_text(file, _with(read_card(file), index[0] if index else "", table[0] if table else ""))
 
 
 def _with(text: str, index: str, table: str) -> str:
-    """A card with another ``model-index``, and another table where it has the place for one."""
-    head = REGEX_YAML_BLOCK.search(text) or REGEX_YAML_BLOCK.search(text := f"---\n\n---\n\n{text}")
+    """A card with another ``model-index``, and another table where it has the place for one, in its ends of lines."""
+    end = "\r\n" if "\r\n" in text else "\n"
+    index, table = (re.sub(r"\r?\n", end, part) for part in (index, table))
+    head = REGEX_YAML_BLOCK.search(text) or REGEX_YAML_BLOCK.search(text := f"---{end}{end}---{end}{end}{text}")
     assert head is not None
-    kept = _INDEX.sub("", f"{head[2]}\n")
-    return head[1] + (kept + index).strip("\n") + head[3] + _TABLE.sub(lambda _: table, text[head.end() :])
+    kept = _INDEX.sub("", f"{head[2]}{end}")
+    return head[1] + (kept + index).strip("\r\n") + head[3] + _TABLE.sub(lambda _: table, text[head.end() :])
 
 
 def _results(folder: Path, weights: str) -> list[EvalResult]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import csv
+import glob
 import io
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +19,7 @@ import pyarrow as pa
 from dystress_text.errors import DataError, reason_of
 from dystress_text.files.hub import hub_reachable
 from dystress_text.files.places import cache_root
-from dystress_text.files.text_lines import OPENERS, open_text
+from dystress_text.files.text_lines import PACKINGS, open_text
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 LOADERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}  # of datasets
 ENDINGS = (*SEPARATORS, *LOADERS)
+_MOST_IN_A_CELL = 1 << 26  # characters: an unpaired quotation mark makes one cell of all that follows
+_FIRST_ROW = re.compile(rb"(\xef\xbb\xbf)?\s*(\[\s*)?\{")
 _QUOTED = re.compile(r'"(?:[^"]|"")*"')  # a cell in quotation marks, those inside doubled
 
 
@@ -34,7 +40,7 @@ def is_table(source: str) -> bool:
 def _ending(source: str) -> str:
     """The ending in lower case, without that of a packed file."""
     path = Path(source.lower())
-    return Path(path.stem).suffix if path.suffix in OPENERS else path.suffix
+    return Path(path.stem).suffix if path.suffix in PACKINGS else path.suffix
 
 
 def is_hub_name(name: str) -> bool:
@@ -66,14 +72,32 @@ def load_table(source: str, split: str = "train", tsv_quoting: bool | None = Non
             return datasets.Dataset(_separated(Path(source), ending, tsv_quoting))
         if LOADERS[ending] == "json":
             with open_text(Path(source)) as file:
-                if b"{" not in file.read(2**20):  # pyarrow crashes on a file with only nulls
-                    raise ValueError("no row in its first megabyte")
-        cache = str(cache_root() / "datasets")
-        return datasets.load_dataset(LOADERS[ending], data_files=source, split="train", cache_dir=cache)
+                if not _FIRST_ROW.match(file.read(2**20)):  # pyarrow crashes where null comes first
+                    raise ValueError("it must be in UTF-8 and begin with a row, as an object or in a list of objects")
+        with read_once(Path(source)) as (file, cache):
+            rows = datasets.load_dataset(LOADERS[ending], data_files=file, split="train", cache_dir=cache)
+            rows.data.table.validate(full=True)  # pyarrow reads texts of any bytes
+            return rows
     except Exception as error:  # the libraries that read tables have many kinds
         found = error.__cause__ or error
-        reason = "it is not in UTF-8" if isinstance(found, UnicodeDecodeError) else reason_of(found)
+        encoded = not (isinstance(found, UnicodeDecodeError) or "Invalid UTF8" in str(found))
+        reason = reason_of(found) if encoded else "it is not in UTF-8; save it so"
         raise DataError(f"cannot read {source!r}: {reason}") from error
+
+
+@contextmanager
+def read_once(path: Path) -> Iterator[tuple[str, str]]:
+    """A new name for a file, and a place for a copy: datasets takes names as patterns, and knows its copies by them."""
+    (root := cache_root() / "datasets").mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root) as folder:
+        name = Path(folder) / "table"
+        with open_text(path) as file:
+            if isinstance(file, io.BufferedReader):
+                name.symlink_to(path.absolute())
+            else:
+                with name.open("wb") as unpacked:
+                    shutil.copyfileobj(file, unpacked, 1 << 20)
+        yield glob.escape(str(name)), folder
 
 
 def _separated(path: Path, ending: str, tsv_quoting: bool | None) -> pa.Table:
@@ -83,7 +107,7 @@ def _separated(path: Path, ending: str, tsv_quoting: bool | None) -> pa.Table:
         names = next(rows, [])
         if len(set(names)) < max(1, len(names)):
             raise ValueError(f"its header names a column twice: {', '.join(names)}" if names else "it is empty")
-        if len(names) == 1 and re.search("[\t,;]", names[0]):
+        if len(names) == 1 and re.search(r"[\t,;|^~]|\w: ?\w", names[0]):
             raise ValueError(f"its header is one cell, {names[0]!r:.60}: a .csv has commas between cells, a .tsv tabs")
         schema = pa.schema([(name, pa.string()) for name in names])
         batches = []
@@ -103,6 +127,7 @@ def _rows(text: io.TextIOWrapper, ending: str, tsv_quoting: bool | None) -> Iter
         text, delimiter=SEPARATORS[ending], quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, strict=True
     )
     width, line = 0, 1
+    limit = csv.field_size_limit(_MOST_IN_A_CELL)  # of the whole process
     try:
         for row in reader:
             width = width or len(row)
@@ -118,3 +143,5 @@ def _rows(text: io.TextIOWrapper, ending: str, tsv_quoting: bool | None) -> Iter
             line = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(f"line {line}: {error} (an unpaired quotation mark?){hint}") from None
+    finally:
+        csv.field_size_limit(limit)

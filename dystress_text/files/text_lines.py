@@ -6,17 +6,28 @@ import bz2
 import codecs
 import gzip
 import lzma
+import re
+import unicodedata
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import numpy as np
 
 MAX_LINE_BYTES = 65_536
-OPENERS: dict[str, Callable[..., object]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+PACKINGS: dict[str, tuple[bytes, Callable[..., object]]] = {  # by their endings: how a file begins, and its opener
+    ".gz": (rb"\x1f\x8b\x08", gzip.open), ".xz": (rb"\xfd7zXZ\0", lzma.open),
+    ".bz2": (rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", bz2.open),
+}  # fmt: skip
+_FILLERS = "\u034f\u115f\u1160\u2800\u3164\ufe0e\ufe0f\uffa0"  # letters, marks and a symbol that show nothing
+_MARKS = {  # between cells; not at the end of a line, and a comma or colon neither before a space nor within a number
+    "\t": r"\t", "{": r'^\s*\{\s*"[^"]*"\s*:', "|": r"\|(?!\s*$)", ";": r";(?!\s*$)", "^": r"\^(?!\s*$)",
+    "~": r"~(?!\s*$)", ",": r",(?![^\w\s]*(?:\s|$))(?!(?<=\d,)\d)", ":": r":(?![^\w\s]*(?:\s|$)|//)(?!(?<=\d:)\d)",
+}  # fmt: skip
 UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 
@@ -28,7 +39,7 @@ class CorpusReport:
         sha256: of the file as it lies on disk.
         lines: lines read.
         sentences: lines kept.
-        empty: left out, only white space.
+        empty: left out, nothing to be seen.
         over_long: left out, more than 65,536 bytes.
         invalid_utf8: left out, not UTF-8.
         nul: left out, with a NUL byte.
@@ -91,7 +102,7 @@ def read_sentences(
         except UnicodeDecodeError:
             report.invalid_utf8 += 1
             continue
-        if not sentence.strip():
+        if is_blank(sentence):
             report.empty += 1
         else:
             report.sentences += 1
@@ -100,6 +111,25 @@ def read_sentences(
             if report.sentences == max_sentences:
                 break
     report.duplicates = len(hashes) - len(np.unique(np.frombuffer(hashes, dtype=np.int64)))
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of a text can be seen: all is space, of any width or none, or controls the characters around."""
+    return not text[:1].isalnum() and all(
+        unicodedata.category(each) in {"Cc", "Cf", "Zl", "Zp", "Zs"} or each in _FILLERS for each in text
+    )
+
+
+def cell_mark(stream: BinaryIO) -> str:
+    """The mark between the cells of a table, ``{`` for JSON, "" for text: nine lines of ten have it equally often."""
+    first = (line.decode(errors="replace").rstrip("\r\n") for line in islice(_bounded(stream), 100))
+    lines = [line for line in first if not is_blank(line)]
+    for mark, pattern in _MARKS.items():
+        counts = [len(re.findall(pattern, line)) for line in lines]
+        usual = max(counts, key=counts.count, default=0)
+        if usual and counts.count(usual) >= 0.9 * len(lines) and (mark in "\t{" or len(lines) > 4):
+            return mark
+    return ""
 
 
 def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
@@ -111,6 +141,8 @@ def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
     for line in _bounded(stream):
         if len(line.removesuffix(b"\n")) <= MAX_LINE_BYTES:  # of another one this is only the beginning
             line = line.strip()
+        if is_blank(line.decode(errors="replace")):
+            line = b""
         if document and (not line or len(document) + len(line) >= MAX_LINE_BYTES):
             yield document
             document = b""
@@ -129,5 +161,8 @@ def _bounded(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def open_text(path: Path) -> BinaryIO:
-    """Open a text, unpacked if its name ends in .gz, .xz or .bz2; reading may raise ``UNPACK_ERRORS``."""
-    return cast(BinaryIO, OPENERS.get(path.suffix, open)(path, "rb"))
+    """Open a text, unpacked if its first bytes say that it is packed; reading may raise ``UNPACK_ERRORS``."""
+    with path.open("rb") as file:
+        head = file.read(10)
+    opener = next((opener for first, opener in PACKINGS.values() if re.match(first, head)), open)
+    return cast(BinaryIO, opener(path, "rb"))

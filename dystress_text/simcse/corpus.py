@@ -175,7 +175,7 @@ def load_corpus(
                 if report.sentences == 0 or report.over_long + report.invalid_utf8 + report.nul > report.sentences:
                     raise ParameterError(
                         "train_file",
-                        f"{text.name!r} is no text in UTF-8 with a sentence a line: {report.summary()}",
+                        f"{text.name!r} is no text in UTF-8 with a sentence a line; save it so: {report.summary()}",
                     )
                 if report.short == report.sentences:
                     raise ParameterError("views", f"{text.name!r} has nothing to crop: {report.summary()}")

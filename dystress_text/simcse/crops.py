@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])\s*(?=\S)")
 # Thai, Lao, Burmese, Khmer, Chinese and Japanese stand without spaces: each of their characters is a word
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 
 @dataclass(frozen=True)
@@ -39,23 +39,24 @@ class Crops:
 
     def too_short(self, text: str) -> bool:
         """Whether a sample is shorter than two crops, so that it is used whole."""
-        return self._short(self._cuts(text, len(_WORD.findall(text))))
+        return self._short(self._cuts(text, [word.start() for word in WORD.finditer(text)]))
 
     def views(self, text: str, step: int, sample: int) -> list[str]:
         """Two crops, independent of each other; they may overlap."""
-        words = [word.span() for word in _WORD.finditer(text)]
-        cuts = self._cuts(text, len(words))
+        words = [word.span() for word in WORD.finditer(text)]
+        cuts = self._cuts(text, [start for start, _ in words])
         if self._short(cuts):
             return [text, text]
         draws = np.random.default_rng([self.seed, step, sample]).random((2, 2))
         spans = [self._span(len(words), cuts, *pair) for pair in draws.tolist()]
         return [" ".join(text[words[first][0] : words[end - 1][1]].split()) for first, end in spans]
 
-    def _cuts(self, text: str, words: int) -> NDArray[np.int64]:
-        """Where a sample may be cut, as the number of words before; the last one is all its words."""
+    def _cuts(self, text: str, words: list[int]) -> NDArray[np.int64]:
+        """Where a sample may be cut, as the number of words that begin before; the last one is all its words."""
         if not self.sentences:
-            return np.arange(1, words + 1)
-        return np.cumsum([len(_WORD.findall(sentence)) for sentence in _SENTENCE_END.split(text.strip())])
+            return np.arange(1, len(words) + 1)
+        ends = [end.start() for end in _SENTENCE_END.finditer(text)]
+        return np.setdiff1d([*np.searchsorted(words, ends), len(words)], [0])
 
     def _short(self, cuts: NDArray[np.int64]) -> bool:
         return len(cuts) < 2 or bool(cuts[-1] < 2 * self.min_words)

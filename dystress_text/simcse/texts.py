@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +18,14 @@ from dystress_text.files.text_lines import (
     MAX_LINE_BYTES,
     UNPACK_ERRORS,
     CorpusReport,
+    cell_mark,
+    is_blank,
     joined_lines,
     open_text,
     read_sentences,
 )
 from dystress_text.files.whole import sha256_of
+from dystress_text.simcse.crops import WORD
 from dystress_text.simcse.quickstart import write_documentation_corpus
 from dystress_text.simcse.settings import TextSettings
 
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
 
 WIKI1M = "wiki1m_for_simcse.txt"
 TEXT_COLUMNS = ("text", "sentence", "sent0")  # tried in this order if no column is named
+_TABLES = {"\t": ".tsv", ",": ".csv", "{": ".jsonl"}  # by the mark between their cells
+_ANCHOR = re.compile("anchor|query|question", re.IGNORECASE)  # names of columns
+_NEGATIVE = re.compile(r"neg(ative)?s?[\d_]*", re.IGNORECASE)
+_LETTER = re.compile(r"[^\W\d_]")
+_ID = re.compile(r"\S*([\d_@]|\w[.:/\\]+\w)\S*")  # no space, but a digit or a sign that words do not have
 HARD_NEGATIVES = "hard_neg"  # a column of SimCSE's NLI file, whose rows are not single sentences
 
 
@@ -108,8 +115,10 @@ class TableText:
                         raise ParameterError("train_file", f"{where} is not a text to train on: {error}") from error
 
     def _line(self, cell: Any) -> bytes:
+        if not isinstance(cell, str):
+            raise TypeError(f"it holds {cell!r:.40}; name a column of sentences")
         line = re.sub(r"\r\n?|\n", " ", cell).encode()
-        if self.columns > 1 and (not line.strip() or len(line) > MAX_LINE_BYTES or b"\0" in line):
+        if self.columns > 1 and (is_blank(cell) or len(line) > MAX_LINE_BYTES or b"\0" in line):
             raise ValueError("it is empty, too long, or has a NUL byte")  # one sentence less would shift all others
         return line + b"\n"
 
@@ -140,16 +149,17 @@ def training_text(text: TextSettings) -> TrainingText:
         problem = "is a folder; name a file in it" if Path(name).is_dir() else "is no file"
         raise ParameterError("train_file", f"{name!r} {problem}")
     with suppress(OSError, *UNPACK_ERRORS), open_text(Path(name)) as stream:  # which are said when it is read
-        tabs = {line.count(b"\t") for line in islice(stream, 100)}
-        if len(tabs) == 1 and tabs != {0}:
-            raise ParameterError("train_file", f"{name!r} is a table, with {tabs.pop()} tabs a line: name it .tsv")
+        if mark := cell_mark(stream):
+            way = f"name it {ending}" if (ending := _TABLES.get(mark)) else "put tabs there and name it .tsv"
+            header = "; a .csv or .tsv begins with the names of its columns"
+            raise ParameterError("train_file", f"{name!r} is a table, with {mark!r} in each line: {way}{header}")
     return TextFile(Path(name), documents)
 
 
 def column_of_table(train_file: str, column: str | None, tsv_quoting: bool | None = None) -> TableText:
     """A column of a table, each cell a sentence; without a name the only one, or one called text, sentence or sent0."""
     rows = load_table(train_file, tsv_quoting=tsv_quoting)
-    known = rows.column_names
+    known, named = rows.column_names, column is not None
     if column is None and HARD_NEGATIVES in known:
         raise ParameterError(
             "train_file",
@@ -160,13 +170,19 @@ def column_of_table(train_file: str, column: str | None, tsv_quoting: bool | Non
         column = next(iter(known if len(known) == 1 else [name for name in TEXT_COLUMNS if name in known]), None)
     if column is None or column not in known:
         raise ParameterError("text_column", f"{train_file!r} has the columns {', '.join(known)}; name one")
-    return _text_of(train_file, rows, [column])
+    return _text_of(train_file, rows, [column], "text_column", named)
 
 
 def rows_of_table(train_file: str, columns: Sequence[str] | None, tsv_quoting: bool | None = None) -> TableText:
-    """Rows of a table: columns of anchor, positive and any number of hard negatives; without names all, in order."""
+    """Rows of a table: columns of anchor, positive and any number of hard negatives; without names all, in order.
+
+    Of columns in their own order an ``anchor`` is put first, and a ``negative`` last.
+    """
     rows = load_table(train_file, tsv_quoting=tsv_quoting)
-    names, known = list(columns or rows.column_names), ", ".join(rows.column_names)
+    ordered = sorted(
+        rows.column_names, key=lambda name: bool(_NEGATIVE.fullmatch(name)) - bool(_ANCHOR.fullmatch(name))
+    )
+    names, known = list(columns or ordered), ", ".join(rows.column_names)
     if not set(names) <= set(rows.column_names):
         raise ParameterError("text_columns", f"{train_file!r} has the columns {known}; got {', '.join(names)}")
     if len(names) < 2 or len(set(names)) < len(names):
@@ -175,16 +191,30 @@ def rows_of_table(train_file: str, columns: Sequence[str] | None, tsv_quoting: b
             "a row is an anchor, a positive and any number of hard negatives, each in a column of its own; "
             f"{train_file!r} gives {', '.join(names)}",
         )
-    return _text_of(train_file, rows, names)
+    return _text_of(train_file, rows, names, "text_columns", columns is not None)
 
 
-def _text_of(train_file: str, rows: Dataset, columns: list[str]) -> TableText:
+def _text_of(train_file: str, rows: Dataset, columns: list[str], option: str, named: bool) -> TableText:
+    some = rows.select(range(0, len(rows), max(1, len(rows) // 1000)))
     for column in columns:  # in a .csv labels and scores are texts too
-        if not any(not isinstance(cell, str) or re.search(r"[^\W\d_]", cell) for cell in rows[column]):
-            raise ParameterError(
-                "train_file", f"column {column!r} of {train_file!r} has no letter; name columns of sentences"
-            )
+        cells = [str(cell) for cell in some[column] if isinstance(cell, (str, int, float)) and not is_blank(str(cell))]
+        if cells and (not any(map(_LETTER.search, cells)) or (not named and no_sentences(cells))):
+            found = f"no letter, or labels, ids or one source, such as {cells[0]!r:.40}"
+            raise ParameterError(option, f"column {column!r} of {train_file!r} has {found}; name columns of sentences")
     return TableText(train_file, rows.select_columns(columns))
+
+
+def no_sentences(cells: Sequence[str]) -> bool:
+    """Whether cells are labels, numbers, dates, ids or addresses, or always the same: five cells at least are so.
+
+    Few words that come again and again are labels: one word twice, two or three ten times, any number twenty times if
+    there is nothing else. A character of a script without spaces is a word.
+    """
+    longest, kinds = max((len(WORD.findall(cell)) for cell in cells), default=0), len(set(cells))
+    least = 2 if longest < 2 else 10 if longest < 4 else 20
+    labels = kinds * least <= len(cells) and kinds <= (100 if longest < 4 else 1)
+    ids = sum(cell.isascii() and _ID.fullmatch(cell.strip()) is not None for cell in cells)
+    return len(cells) > 4 and (labels or ids > 0.8 * len(cells))
 
 
 def wiki1m(data_dir: str | Path | None = None) -> Path:

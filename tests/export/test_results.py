@@ -9,7 +9,7 @@ from huggingface_hub import ModelCard
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import STS_TASKS
-from dystress_text.export.card import CARD, write_card
+from dystress_text.export.card import CARD, describe_base, write_card
 from dystress_text.export.results import carry_results, renew_results
 
 ABOUT = {"suite": "senteval", "weights": "w", "pooler_type": None, "dtype": "fp32", "data_variant": None}
@@ -89,6 +89,26 @@ def test_of_a_card_that_was_edited_our_part_alone_is_renewed(evaluated, tmp_path
     (tmp_path / "copy.md").write_text("---\nlicense: mit\n---\n# Copy\n")
     carry_results(tmp_path / CARD, tmp_path / "copy.md")
     assert ModelCard.load(tmp_path / "copy.md").data.eval_results == list(other[1].values())
+
+
+@pytest.mark.parametrize(("mark", "end"), [("", "\r\n"), ("\ufeff", "\n"), ("\ufeff", "\r\n")])
+def test_a_byte_order_mark_and_the_ends_of_lines_stay(evaluated, tmp_path, mark, end):
+    card, copy = tmp_path / CARD, tmp_path / "copy.md"
+    plain = card.read_text().replace("license: unknown\n", f"license: mit\n{THEIRS}\n# mine\n") + "A caf\u00e9\n"
+    for figure in (50.0, 51.0):
+        expected, found = evaluated({"STS12": figure}, plain)
+        card.write_bytes((mark + plain.replace("\n", end)).encode())
+        assert renew_results(tmp_path, "senteval")
+        assert card.read_bytes().decode() == mark + expected.replace("\n", end)
+        plain = expected
+    assert {name: result.metric_value for name, result in found.items()} == {"c": 1.1, "MTEB STS12": 51.0}
+    copy.write_text("---\nlicense: mit\n---\n# Copy\n")
+    carry_results(card, copy)
+    assert (ModelCard.load(copy).data.eval_results, b"\r" in copy.read_bytes()) == (list(found.values()), False)
+    assert describe_base(str(tmp_path))["license"] == "mit"
+    card.write_bytes((mark + f"# Mine, by dystress{end}").encode())
+    renew_results(tmp_path, "senteval")
+    assert card.read_bytes().startswith(f"{mark}---{end}model-index:{end}".encode())
 
 
 @pytest.mark.parametrize(

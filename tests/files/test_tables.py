@@ -1,16 +1,25 @@
 """Training text from tables: every kind of file, every wrong one."""
 
+import bz2
 import csv
 import gzip
 import json
+import lzma
+import os
+import re
+import tempfile
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hub_server import hub_server, with_hub
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from dystress_text.errors import UserError
-from dystress_text.files.tables import is_table
+from dystress_text.evaluation.evaluators import read_scored_pairs
+from dystress_text.files.tables import is_table, load_table
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.texts import column_of_table, rows_of_table
 
@@ -84,7 +93,13 @@ def test_wrong_columns_are_one_line(tmp_path):
      ("pandas.tsv", b'a\ttext\n1\t"x ""y"""\n', "line 2 has a cell in quotation marks .*tsv_quoting yes"),
      ("open.csv", b'a,text\n1,x\n2,"y\n3,z\n', "line 3: .*an unpaired quotation mark"),
      ("glue.tsv", b'a\ttext\n1\t"x" y\n', "line 2: .*tsv_quoting no takes"),
-     ("labels.csv", b"text\n1\n0\n\n", "column 'text' of .* has no letter")],
+     ("pipe.csv", b"label|text\n0|a, b\n", "header is one cell.*commas between cells"),
+     ("colon.tsv", b"0:The cat ran\n", "header is one cell"), ("hat.csv", b"a^b\n", "header is one cell"),
+     ("latin.jsonl", b'{"text": "caf\xe9"}\n', "not in UTF-8; save it"),
+     ("utf16.json", '{"text": "a"}'.encode("utf-16"), "must be in UTF-8"),
+     ("nulls.jsonl", b'null\n{"text": "a"}\n', "begin with a row"), ("texts.json", b'["a", "b"]', "list of objects"),
+     ("torn.csv.gz", gzip.compress(b"text\na\n")[:-9], "end-of-stream"),
+     ("labels.csv", b"text\n1\n0\n\n", "text_column: column 'text' of .* has no letter")],
 )  # fmt: skip
 def test_damaged_tables_are_one_line(tmp_path, name, content, said):
     (tmp_path / name).write_bytes(content)
@@ -101,3 +116,90 @@ def test_a_data_set_of_the_hub(tmp_path, monkeypatch):
         monkeypatch.setenv("DYSTRESS_CACHE", str(tmp_path / "cache"))
         found = lines_of("someone/texts")
     assert found == [f"number {i}" for i in range(5)]
+
+
+SIGNS = st.text(st.sampled_from(" [1]*?:#%~-{a,b}!$&;'\"\u00e9\u65e5\u0301"), min_size=1, max_size=8)
+
+
+@given(SIGNS, st.sampled_from([".jsonl", ".json", ".parquet", ".csv"]))
+@example("data [1]", ".jsonl")
+@example("a*b", ".jsonl")
+@example("x::y", ".json")
+@example("**", ".parquet")
+@example("[!a]", ".parquet")
+@example("%5B1%5D", ".jsonl")
+@example("~", ".jsonl")
+@settings(max_examples=25, deadline=None)
+def test_a_file_is_read_by_its_exact_name(name, ending):
+    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DYSTRESS_CACHE", str(Path(place, "ca[1]he")))
+        patch.chdir(place)
+        meant = re.sub(r"\[!?(.)[^]]*\]|[*?]", r"\1", name)
+        for decoy in {meant, meant + "1", name.replace("*", "cc").replace("?", "c"), "data 1", "ab", "b"} - {name}:
+            Path(decoy + ending).write_bytes(content("a decoy", ending))
+        Path(name + ending).write_bytes(content(f"the text of {name}", ending))
+        for source in (name + ending, str(Path(place, name + ending))):
+            assert load_table(source)["text"][:] == [f"the text of {name}", "another"]
+        assert [each for each in Path(place, "ca[1]he").rglob("*") if each.is_file()] == []  # no copy stays
+
+
+def content(text, ending):
+    rows = [{"text": text}, {"text": "another"}]
+    if ending == ".parquet":
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(rows), sink)
+        return sink.getvalue().to_pybytes()
+    if ending in (".csv", ".tsv"):
+        return "".join('"{}"\n'.format(line.replace('"', '""')) for line in ("text", text, "another")).encode()
+    lines = (json.dumps(row, ensure_ascii=False) for row in rows)
+    return (f"[{','.join(lines)}]" if ending == ".json" else "\n".join(lines)).encode()
+
+
+def test_a_name_like_an_address_is_a_file_and_evaluation_reads_it_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder, score in (("s3:/b", 1), ("b", 2)):
+        Path(folder).mkdir(parents=True)
+        rows = [{"sentence1": "a", "sentence2": f"of {folder}", "score": s} for s in (score, 9)]
+        for name in ("dev[1].jsonl", "dev1.jsonl"):
+            Path(folder, name).write_text(
+                "".join(json.dumps(row) + "\n" for row in rows if "[" in name or row["score"] > 3)
+            )
+    for source in ("s3://b/dev[1].jsonl", str(tmp_path / "s3:/b/dev[1].jsonl")):
+        assert read_scored_pairs(source).second == ("of s3:/b",) * 2
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".parquet", ".csv"])
+def test_a_file_that_changed_within_its_time_is_read_again(tmp_path, ending):
+    file = tmp_path / f"a{ending}"
+    for text in ("one", "two"):
+        file.write_bytes(content(text, ending))
+        os.utime(file, (1e9, 1e9))
+        assert lines_of(str(file)) == [text, "another"]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress, bytes])
+@pytest.mark.parametrize("name", ["a{}", "a{}.GZ", "a{}.xz"])
+def test_a_table_is_unpacked_by_its_content_under_any_name(tmp_path, name, pack):
+    for ending in (".csv", ".TSV", ".jsonl", ".parquet"):
+        file = tmp_path / name.format(ending)
+        file.write_bytes(pack(content("one", ending.lower())))
+        assert column_of_table(str(file), "text", True).rows["text"][:] == ["one", "another"]
+
+
+def test_a_long_cell_is_a_cell(tmp_path):
+    limit, page = csv.field_size_limit(), "word " * 40_000
+    file = write(tmp_path, "csv", {"text": ["a cat", "a dog"], "page": [page, page], "x": ["a", page[:60_000]]})
+    assert lines_of(file) == ["a cat", "a dog"]
+    assert lines_of(file, "x") == ["a", page[:60_000]]
+    assert list(column_of_table(file, "page").sentences(report := CorpusReport(), None)) == []
+    assert (report.over_long, csv.field_size_limit()) == (2, limit)
+
+
+def test_rows_of_json_may_differ(tmp_path):
+    rows = [{"text": "a", "id": 1, "m": {"x": [1, "y"]}}, {"id": "x", "text": "b"}, {"text": None, "more": [None]}]
+    for name, text in (
+        ("a.jsonl", "\n".join(map(json.dumps, rows))), ("a.json", json.dumps(rows, indent=1)),
+        ("b.json", "\ufeff" + "\n".join(json.dumps(row, indent=1) for row in [{"text": "a"}, rows[2]])),
+    ):  # fmt: skip
+        (tmp_path / name).write_text(text)
+        assert lines_of(str(tmp_path / name)) == ["a", "b"][: 1 + (name != "b.json")]

@@ -99,7 +99,7 @@ def test_the_cache_is_of_content_length_and_limit(tmp_path, text_file, tokenizer
 @pytest.mark.parametrize(
     ("name", "content"),
     [("blank.txt", b"\n \n"), ("binary.txt", b"\xff\xfe\0"),
-     ("most.txt", b"a sentence\n" + b"\xff\n" * 2), ("fake.gz", b"no gzip"),
+     ("most.txt", b"a sentence\n" + b"\xff\n" * 2), ("fake.gz", b"\x1f\x8b\x08 no gzip"),
      ("torn.xz", lzma.compress(b"x\n")[:-9]), ("none.txt", None)],
 )  # fmt: skip
 def test_unusable_files_are_one_line_and_leave_no_cache(tmp_path, tokenizer, name, content):

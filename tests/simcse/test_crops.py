@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_transformer
+from hypothesis import example, given
+from hypothesis import strategies as st
 from scipy import stats
 
 from dystress_text.core.objectives import InfoNCELoss
@@ -70,6 +72,27 @@ def test_a_script_without_spaces_is_cropped_between_characters():
     assert len(crops) > 100
     whole = {crop for step in range(100) for crop in Crops(0, 0.1, 0.3, sentences=True).views(text, step, 0)}
     assert whole == {"東京は日本の首都である。", "人口は約1400万人で、世界最大の都市圏を成す。", "大阪は西にある。"}
+
+
+SCRIPTS = st.text(
+    st.one_of(
+        st.sampled_from("\u3002\uff01\uff1f.!?\u300d\u300f)\"' \n\u3000\u3001,a1"),
+        st.sampled_from("東京あア국ก中話x"),
+        st.characters(),
+    )
+)
+
+
+@given(SCRIPTS, st.booleans(), st.integers(1, 4), st.integers(1, 40), st.integers(0, 3))
+@example("「東京。」「大阪\uff01\uff1f」彼は言った。」「そう。」", True, 1, 32, 0)
+@example("彼。」a b", True, 1, 32, 0)
+def test_every_text_is_cropped_to_parts_of_it(text, sentences, least, most, step):
+    crops = Crops(1, 0.2, 0.6, least, sentences, most)
+    views = crops.views(text, step, 0)
+    if crops.too_short(text):
+        assert views == [text, text]
+    else:
+        assert all(view and view in " ".join(text.split()) for view in views)
 
 
 @pytest.mark.parametrize(("text", "sentences", "short"), [
@@ -150,14 +173,3 @@ def test_text_that_cannot_be_cropped_is_refused(tmp_path, tokenizer):
     file.write_text("the cat sat\n" * 20)
     with pytest.raises(UserError, match=r"views: .*20 shorter than two crops"):
         load_corpus(TextFile(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=0))
-
-
-def test_a_table_with_another_name_is_told(tmp_path, monkeypatch):
-    file = tmp_path / "pairs.txt"
-    file.write_text("id\tone\ttwo\n" + "1\tthe cat\tthe dog\n" * 20)
-    with pytest.raises(UserError, match=r"train_file: .*pairs.txt' is a table, with 2 tabs a line: name it .tsv"):
-        training_text(parse(["--train_file", str(file)]).text)
-    file.write_text(file.read_text() + "no tab\n")
-    assert training_text(parse(["--train_file", str(file)]).text) == TextFile(file)
-    monkeypatch.setattr("dystress_text.simcse.texts.open_text", lambda path: (path / "no").open())
-    assert training_text(parse(["--train_file", str(file)]).text) == TextFile(file)  # this is said when it is read
