@@ -35,9 +35,10 @@ class CorpusReport:
         duplicates: kept, equal to an earlier sentence.
         truncated: kept, but cut to the training length in tokens.
         short: kept, but too short to be cropped, and so used whole.
-        unknown: the share of tokens, special ones left out, that are unknown to the tokenizer.
-        equal: the share of sentences whose tokens are those of an earlier one that is another text.
-        estimated: the number of crops that both shares are of; 0 where they are of all sentences.
+        tokens: of the sentences, special tokens left out.
+        unknown: tokens that stand for what the tokenizer does not know.
+        equal: the share of sentences whose tokens are those of an earlier sentence that is another text.
+        crops: where tokens, unknown and equal are those of some crops, how many; otherwise 0.
         documents: whether a line is a document between blank lines.
     """
 
@@ -51,9 +52,10 @@ class CorpusReport:
     duplicates: int = 0
     truncated: int = 0
     short: int = 0
-    unknown: float = 0.0
+    tokens: int = 0
+    unknown: int = 0
     equal: float = 0.0
-    estimated: int = 0
+    crops: int = 0
     documents: bool = False
 
     def summary(self) -> str:
@@ -67,8 +69,11 @@ class CorpusReport:
             "cut at the training length (kept)": self.truncated,
             "shorter than two crops (used whole)": self.short,
         }
-        of = f" (estimated from {self.estimated:,} crops)" if self.estimated else ""
-        shares = {"unknown tokens": self.unknown, "of the texts equal to others for the tokenizer": self.equal}
+        shares = {
+            "unknown tokens": self.unknown / max(1, self.tokens),
+            "of the texts equal to others for the tokenizer": self.equal,
+        }
+        of = f" (estimated from {self.crops:,} crops)" if self.crops else ""
         notes = [f"{count:,} {text}" for text, count in findings.items() if count]
         notes += [f"{100 * share:.2f} % {text}{of}" for text, share in shares.items() if round(share, 4)]
         kept = "documents" if self.documents else f"sentences in {self.lines:,} lines"

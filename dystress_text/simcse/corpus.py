@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -185,15 +185,14 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-# a sentence, what is kept of it, how many tokens it has without special ones, and how many of them are unknown
-Row = tuple[str, NDArray[np.integer], int, int]
+Row = tuple[str, NDArray[np.integer]]  # a sentence, and what is kept of it
 Encode = Callable[[Iterable[str], CorpusReport], Iterator[Row]]
 
 
 def _encoded(
     tokenizer: PreTrainedTokenizerBase, backend: Tokenizer, sentences: Iterable[str], report: CorpusReport
 ) -> Iterator[Row]:
-    """Sentences as token ids; counts those that are cut."""
+    """Sentences as token ids; counts those that are cut, and unknown tokens."""
     dtype, special = np.uint16 if len(tokenizer) <= 2**16 else np.uint32, backend.num_special_tokens_to_add(False)
     # the model's own: GPT-2's names its end token, and yet knows all bytes; only Unigram's model does not name it
     unknown_token = getattr(backend.model, "unk_token", tokenizer.unk_token)
@@ -206,12 +205,13 @@ def _encoded(
             raise ParameterError("model_name_or_path", f"its tokenizer cannot read the text: {error}") from error
         for sentence, encoding in zip(chunk, encodings, strict=True):
             report.truncated += bool(encoding.overflowing)
-            ids = encoding.ids
-            yield sentence, np.array(ids, dtype), len(ids) - special, ids.count(unknown)
+            report.tokens += len(encoding) - special
+            report.unknown += (ids := encoding.ids).count(unknown)
+            yield sentence, np.array(ids, dtype)
 
 
 def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[Row]:
-    return ((sentence, np.frombuffer(sentence.encode(), np.uint8), 1, 0) for sentence in sentences)
+    return ((sentence, np.frombuffer(sentence.encode(), np.uint8)) for sentence in sentences)
 
 
 def _chunk(samples: Iterator[str]) -> Iterator[str]:
@@ -230,13 +230,13 @@ def _write(text: TrainingText, most: int | None, encode: Encode, folder: Path, r
         nonlocal dtype
         with (folder / TOKENS).open("wb") as sink:
             bar = progress_bar(text.sentences(report, most), desc="reading", unit=" samples", total=most)
-            for row in encode(bar, report):
-                sink.write(row[1])
-                offsets.append(offsets[-1] + len(row[1]))
-                dtype = row[1].dtype.name
-                yield row
+            for sentence, kept in encode(bar, report):
+                sink.write(kept)
+                offsets.append(offsets[-1] + len(kept))
+                dtype = kept.dtype.name
+                yield sentence, kept
 
-    first, report.unknown, report.equal = _compare(rows(), text.columns)
+    first, report.equal = _compare(rows(), text.columns)
     if report.sentences == 0 or report.over_long + report.invalid_utf8 + report.nul > report.sentences:
         raise ParameterError(
             "train_file", f"{text.name!r} is no text in UTF-8 with a sentence a line: {report.summary()}"
@@ -248,25 +248,19 @@ def _write(text: TrainingText, most: int | None, encode: Encode, folder: Path, r
     write_json(folder / SUMS, _sums(folder))
 
 
-def _compare(rows: Iterable[Row], columns: int) -> tuple[NDArray[np.int64], float, float]:
-    """The numbers of the samples that equal no earlier one, and what the tokenizer loses in its worst column.
+def _compare(rows: Iterable[Row], columns: int) -> tuple[NDArray[np.int64], float]:
+    """The numbers of the samples that equal no earlier one, and the share whose sentence equals one of another text.
 
-    These are the share of unknown tokens, and the share of sentences that equal an earlier one of another text.
+    The share is that of the column that has most.
     """
-    texts, digests, tokens, unknown = array("q"), bytearray(), [0] * columns, [0] * columns
-    for i, (text, kept, count, lost) in enumerate(rows):
-        texts.append(hash(text))
+    texts, digests = array("q"), bytearray()
+    for sentence, kept in rows:
+        texts.append(hash(sentence))
         digests += hashlib.blake2b(kept, digest_size=16).digest()
-        tokens[i % columns] += count
-        unknown[i % columns] += lost
-    by_column = np.frombuffer(texts, np.int64).reshape(-1, columns).T
-    rows_ = np.frombuffer(digests, np.int64).reshape(-1, columns, 2)
-    merged = [np.count_nonzero(each != each[_first_equal(rows_[:, i])]) for i, each in enumerate(by_column)]
-    return (
-        np.unique(_first_equal(rows_.reshape(-1, 2 * columns))),
-        max(lost / count if count else 1.0 for lost, count in zip(unknown, tokens, strict=True)),
-        max(merged) / max(1, len(rows_)),
-    )
+    by_text = np.frombuffer(texts, np.int64).reshape(-1, columns)
+    by_kept = np.frombuffer(digests, np.int64).reshape(-1, columns, 2)
+    equal = [np.count_nonzero(by_text[:, i] != by_text[_first_equal(by_kept[:, i]), i]) for i in range(columns)]
+    return np.unique(_first_equal(by_kept.reshape(-1, 2 * columns))), max(equal) / max(1, len(by_text))
 
 
 def _first_equal(hashes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -296,27 +290,29 @@ def _open_cached(folder: Path, identity: str, columns: int) -> TokenizedCorpus:
 
 def _report_of_crops(corpus: CroppedCorpus, encode: Encode, folder: Path) -> CorpusReport:
     """The report with the samples that are too short, and with what the tokenizer loses in crops of some sentences."""
-    crops = replace(corpus.crops, seed=0)
+    crops, of_crops = replace(corpus.crops, seed=0), CorpusReport()
     views = [view for i, text in enumerate(corpus.some) for view in dict.fromkeys(crops.views(text, 0, i))]
-    _, unknown, equal = _compare(encode(views, CorpusReport()), 1)
+    _, equal = _compare(encode(views, of_crops), 1)
     short, file = None, folder / f"short-{crops.min_words}-{crops.sentences:d}.json"
     with suppress(OSError, ValueError):
         short = int(file.read_text())
     if short is None:  # takes longer than all else
         short = sum(crops.too_short(corpus.text(sample)) for sample in range(len(corpus)))
         write_json(file, short)
-    return replace(corpus.report, short=short, unknown=unknown, equal=equal, estimated=len(views))
+    lost = {"tokens": of_crops.tokens, "unknown": of_crops.unknown, "equal": equal, "crops": len(views)}
+    return replace(corpus.report, short=short, **lost)
 
 
 def _check(report: CorpusReport, name: str) -> None:
-    """Refuse a text of which nothing can be cropped, or most is lost by the tokenizer; warn where much is."""
+    """Refuse a text that is too short to be cropped, or of which the tokenizer loses most; warn where it loses much."""
+    lost = max(report.unknown / max(1, report.tokens), report.equal)
     problem = (
         f"its tokenizer loses much of {name!r} ({report.summary()}): name an encoder whose vocabulary has the script "
         "of the text, and its case where only case differs, or raise max_seq_length if sentences begin alike"
     )
-    if max(report.unknown, report.equal) >= REFUSED:
+    if lost >= REFUSED:
         raise ParameterError("model_name_or_path", problem)
     if report.short == report.sentences:
         raise ParameterError("views", f"{name!r} has nothing to crop: {report.summary()}")
-    if max(report.unknown, report.equal) >= WARNED:
+    if lost >= WARNED:
         warnings.warn(f"model_name_or_path: {problem}", stacklevel=3)
