@@ -46,6 +46,10 @@ class CorpusReport:
         duplicates: kept, equal to an earlier sentence.
         truncated: kept, but cut to the training length in tokens.
         short: kept, but too short to be cropped, and so used whole.
+        tokens: of the sentences, special tokens left out.
+        unknown: tokens that stand for what the tokenizer does not know.
+        equal: the share of sentences whose tokens are those of an earlier sentence that is another text.
+        crops: where tokens, unknown and equal are those of some crops, how many; otherwise 0.
         documents: whether a line is a document between blank lines.
     """
 
@@ -59,6 +63,10 @@ class CorpusReport:
     duplicates: int = 0
     truncated: int = 0
     short: int = 0
+    tokens: int = 0
+    unknown: int = 0
+    equal: float = 0.0
+    crops: int = 0
     documents: bool = False
 
     def summary(self) -> str:
@@ -72,9 +80,15 @@ class CorpusReport:
             "cut at the training length (kept)": self.truncated,
             "shorter than two crops (used whole)": self.short,
         }
-        notes = ", ".join(f"{count:,} {text}" for text, count in findings.items() if count)
+        shares = {
+            "unknown tokens": self.unknown / max(1, self.tokens),
+            "of the texts equal to others for the tokenizer": self.equal,
+        }
+        of = f" (estimated from {self.crops:,} crops)" if self.crops else ""
+        notes = [f"{count:,} {text}" for text, count in findings.items() if count]
+        notes += [f"{100 * share:.2f} % {text}{of}" for text, share in shares.items() if round(share, 4)]
         kept = "documents" if self.documents else f"sentences in {self.lines:,} lines"
-        return f"{self.sentences:,} {kept}" + (f"; {notes}" if notes else "")
+        return f"{self.sentences:,} {kept}" + (f"; {', '.join(notes)}" if notes else "")
 
 
 def read_sentences(

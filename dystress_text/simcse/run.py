@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
@@ -21,11 +20,10 @@ from dystress_text.encoders.pooling import FIRST, POOLERS
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import suite_folder
 from dystress_text.evaluation.evaluators import build_evaluation, further_lines, sts_line, sts_metrics
-from dystress_text.evaluation.random_pairs import MOST_SENTENCES, random_pairs, random_pairs_rows
+from dystress_text.evaluation.random_pairs import random_pairs, random_pairs_rows
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.files.prepared_data import variant_of
-from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import versions
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.crops import Crops
@@ -33,7 +31,7 @@ from dystress_text.simcse.presets import PRESETS
 from dystress_text.simcse.settings import RunSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.simcse.texts import TableText, TrainingText, training_text
+from dystress_text.simcse.texts import TableText, training_text
 from dystress_text.training.accelerator import (
     describe,
     evaluation_dtype,
@@ -139,7 +137,6 @@ class TextRun(Run):
             f"{describe(self.accelerator)}"
         )
         print(*lines, sep="\n", flush=True)
-        self._measured = some_sentences(self.text, corpus.report.sentences)  # now: a text may be gone at the end
         self.record["untrained"] = {} if self.dev is None else self._measure_untrained(self.dev)
 
     def _variants(self) -> dict[str, str | None]:
@@ -181,7 +178,7 @@ class TextRun(Run):
             self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
         if dev is not None:
             self.record["similarities"]["after"] = similarity_histograms(dev, encode(dev.sentences))
-        self.record["random_pairs"] = random_pairs(encode(self._measured).numpy())
+        self.record["random_pairs"] = random_pairs(encode(task.corpus.some).numpy())
         print(*self._results(), sep="\n", flush=True)
         self.publish(output, self.record, best, tokenizer.model_max_length)
 
@@ -207,10 +204,3 @@ class TextRun(Run):
             lines += [sts_line(title, name, dev, of) for title, (name, of) in zip(titles, before, strict=False)]
             lines.append(sts_line(f"trained, step {record['best_step']}", pooler, dev, record["trained"]))
         return lines + further_lines(self.evaluation, record["trained"], pooler)
-
-
-def some_sentences(text: TrainingText, sentences: int) -> list[str]:
-    """Distinct sentences of a training text, the first of a sample each, for random pairs; the same for all seeds."""
-    rows = np.random.default_rng(0).permutation(sentences // text.columns)[:MOST_SENTENCES] * text.columns
-    wanted, read = set(rows.tolist()), text.sentences(CorpusReport(), int(rows.max()) + 1)
-    return list(dict.fromkeys(sentence for row, sentence in enumerate(read) if row in wanted))

@@ -4,17 +4,21 @@ import codecs
 import gzip
 import io
 import lzma
+import warnings
 
 import numpy as np
 import pytest
 import torch
+from conftest import WORDS, make_sentences
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 from dystress_text.errors import UserError
 from dystress_text.files.text_lines import MAX_LINE_BYTES, CorpusReport, read_sentences
 from dystress_text.simcse.corpus import load_corpus
-from dystress_text.simcse.texts import TextFile
+from dystress_text.simcse.texts import TextFile, rows_of_table
 
 
 def read(data: bytes, limit: int | None = None) -> tuple[list[str], CorpusReport]:
@@ -70,15 +74,96 @@ def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypa
 
 
 def test_of_samples_with_the_same_tokens_the_first_is_kept(tokenizer, tmp_path):
-    file = tmp_path / "text.txt"
-    file.write_text("the cat\nthe dog\nThe   cat\ncat the\nthe dog\n" + "the cat sat on the mat and ran\n" * 2)
-    corpus = load(file, tokenizer, tmp_path)
+    lines = ["the cat", "the dog", "The   cat", "cat the", "the dog"] + ["the cat sat on the mat and ran"] * 2
+    file, table = tmp_path / "text.txt", tmp_path / "rows.csv"
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.warns(UserWarning, match=r"14.29 % of the texts equal to others"):  # 1 of 7
+        corpus = load(file, tokenizer, tmp_path)
     assert corpus.distinct().chosen.tolist() == [0, 1, 3, 5]
     rows = np.array([2, 3])
     found, expected = corpus.distinct().batch(rows), corpus.batch(np.array([3, 5]))
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
-    corpus.columns, corpus.offsets = 2, corpus.offsets[:7]  # rows of two sentences: all differ
-    assert corpus.distinct().chosen.tolist() == [0, 1, 2]
+    table.write_text("a,b\nthe cat,the dog\nthe cat,cat the\nthe cat,the dog\nthe,cat the dog\n")
+    of_rows = load_corpus(rows_of_table(str(table), None), tokenizer, 9, cache_dir=tmp_path)
+    assert of_rows.distinct().chosen.tolist() == [0, 1, 3]
+
+
+def byte_level():
+    """GPT-2's kind: it knows all bytes, and names its end token, which it adds, for the unknown."""
+    end = "<|endoftext|>"
+    alphabet = {letter: i for i, letter in enumerate([end, *sorted(pre_tokenizers.ByteLevel.alphabet())])}
+    backend = Tokenizer(models.BPE(alphabet, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.post_processor = processors.TemplateProcessing(single=f"$A {end}", special_tokens=[(end, 0)])
+    return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token=end, eos_token=end)
+
+
+def pieces(kind):
+    """Tokenizers of the words of the tests: Unigram, and BPE that leaves out what it does not know."""
+    letters = sorted(set("".join(WORDS)))
+    if kind == "unigram":
+        table = [("<unk>", 0.0), ("\u2581", -2.0), *((letter, -3.0) for letter in letters)]
+        backend = Tokenizer(models.Unigram(table, unk_id=0))
+        backend.pre_tokenizer = pre_tokenizers.Metaspace()
+        return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({x: i for i, x in enumerate(letters)}, [])))
+
+
+THAI, EMOJI = ["".join(chr(0x0E01 + i * k % 40) for k in range(8)) for i in range(1, 39)], "\U0001f600"
+ENGLISH = make_sentences(100, seed=3)
+
+
+@pytest.mark.parametrize(("kind", "lines", "outcome"), [
+    ("words", THAI, "refused"), ("words", [EMOJI * i for i in range(1, 30)], "refused"),
+    ("words", ENGLISH + THAI, "warned"), ("words", [f"{line} {EMOJI}" for line in ENGLISH], "warned"),
+    ("words", [*ENGLISH, f"the cat {EMOJI}", f"the dog {EMOJI}"], "said"), ("words", ENGLISH, "silent"),
+    ("words", [case for line in ENGLISH for case in (line, line.upper())], "refused"),
+    ("words", ENGLISH + [line.title() for line in ENGLISH[:4]], "said"),
+    ("words", ["the cat sat on the mat and ran to " + line for line in ENGLISH], "refused"),
+    ("unigram", THAI, "refused"), ("unigram", ENGLISH, "silent"), ("leaves out", THAI, "refused"),
+    ("leaves out", [f"{line} {word}" for line, word in zip(["a", "b"] * 19, THAI, strict=True)], "refused"),
+    ("bytes", THAI, "silent"), ("bytes", ENGLISH, "silent"),
+])  # fmt: skip
+def test_a_text_that_the_tokenizer_cannot_read_is_counted(tmp_path, tokenizer, kind, lines, outcome, recwarn):
+    chosen = {"words": tokenizer, "bytes": byte_level()}.get(kind) or pieces(kind)
+    length = 9 if kind == "words" else 100
+    ids = [tuple(row) for row in chosen(lines, truncation=True, max_length=length)["input_ids"]]
+    words = [
+        chosen(line, add_special_tokens=False)["input_ids"][: length - len(chosen("")["input_ids"])] for line in lines
+    ]
+    of_all = [token for row in words for token in row]
+    never = kind in ("bytes", "leaves out")
+    unknown = 0.0 if never else of_all.count(chosen.unk_token_id) / len(of_all)
+    before = {}
+    equal = sum(before.setdefault(row, line) != line for row, line in zip(ids, lines, strict=True)) / len(lines)
+    file = tmp_path / "text.txt"
+    file.write_text("\n".join(lines) + "\n")
+    warnings.simplefilter("always")
+    for _ in range(2):  # read, and from the cache
+        recwarn.clear()
+        try:
+            report = load(file, chosen, tmp_path, length=length).report
+        except UserError as error:
+            said = str(error)
+            assert "name an encoder whose vocabulary has the script" in said
+        else:
+            assert (report.unknown / report.tokens, report.equal) == pytest.approx((unknown, equal))
+            said = report.summary()
+        assert max(unknown, equal) >= 0.5 if outcome == "refused" else max(unknown, equal) < 0.5
+        assert (f"{100 * unknown:.2f} % unknown tokens" in said) == (unknown > 0)
+        assert (f"{100 * equal:.2f} % of the texts equal to others" in said) == (equal > 0)
+        assert said.startswith("model_name_or_path") == (outcome == "refused")
+        assert (len(recwarn) == 1) == (outcome == "warned") == (0.05 <= max(unknown, equal) < 0.5)
+        assert (outcome == "silent") == (unknown == equal == 0)
+
+
+def test_of_a_table_the_worst_column_counts(tmp_path, tokenizer):
+    file = tmp_path / "rows.csv"
+    rows = zip(ENGLISH, reversed(ENGLISH), THAI, strict=False)
+    file.write_text("one,two,three\n" + "".join(",".join(row) + "\n" for row in rows))
+    with pytest.raises(UserError, match=r"; .* % unknown tokens, 97.37 % of the texts equal"):  # 37 of 38
+        load_corpus(rows_of_table(str(file), None), tokenizer, 16, cache_dir=tmp_path)
+    load_corpus(rows_of_table(str(file), ["two", "one"]), tokenizer, 16, cache_dir=tmp_path)
 
 
 def test_the_cache_is_of_content_length_and_limit(tmp_path, text_file, tokenizer, monkeypatch):
@@ -87,11 +172,16 @@ def test_the_cache_is_of_content_length_and_limit(tmp_path, text_file, tokenizer
     variants = [(text_file, None, 9), (text_file, None, 10), (text_file, 50, 9), (other, None, 9)]
     made = [load(file, tokenizer, tmp_path, limit, length) for file, limit, length in variants]
     assert [len(corpus) for corpus in made] == [200, 200, 50, 201]
+    monkeypatch.setattr(TextFile, "sentences", lambda *_: pytest.fail("read again"))
     monkeypatch.setattr("dystress_text.simcse.corpus._write", lambda *_: pytest.fail("tokenised again"))
+    monkeypatch.setattr("dystress_text.simcse.corpus._compare", lambda *_: pytest.fail("compared again"))
     again = load(text_file, tokenizer, tmp_path)
     assert isinstance(again.tokens, np.memmap)
     assert np.array_equal(made[0].tokens, again.tokens)
     assert made[0].report == again.report
+    assert np.array_equal(made[0].first, again.first)
+    lines = text_file.read_text().splitlines()
+    assert sorted(again.some) == sorted(lines)  # fewer than 2,000: all
     with pytest.raises(UserError, match="DYSTRESS_CACHE"):
         load(text_file, tokenizer, other)  # which is no folder
 
@@ -112,12 +202,14 @@ def test_unusable_files_are_one_line_and_leave_no_cache(tmp_path, tokenizer, nam
     assert list((tmp_path / "cache" / "corpus").glob("*/")) == []
 
 
-@pytest.mark.parametrize("name", ["tokens.bin", "report.json"])
-def test_a_damaged_cache_is_made_anew(tmp_path, text_file, tokenizer, name):
+@pytest.mark.parametrize("size", [-1, 1, 0])
+@pytest.mark.parametrize("name", ["tokens.bin", "offsets.npy", "first.npy", "report.json", "sums.json"])
+def test_a_damaged_cache_is_made_anew(tmp_path, text_file, tokenizer, name, size):
     whole = load(text_file, tokenizer, tmp_path).batch(np.arange(200))
     (file,) = (tmp_path / "corpus").glob(f"*/{name}")
     content = file.read_bytes()
-    file.write_bytes(content[:150] + bytes([content[150] ^ 1]) + content[151 : len(content) - 1])
+    flipped = content[:150] + bytes([content[150] ^ 1]) + content[151:]  # a bit, a short file, an empty one
+    file.write_bytes(flipped if size < 0 else content[: len(content) // 2] if size else b"")
     with pytest.warns(UserWarning, match="the corpus cache .* is damaged .* and made again"):
         again = load(text_file, tokenizer, tmp_path)
     assert file.read_bytes() == content
