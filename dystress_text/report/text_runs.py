@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import TASKS, Row, figure_of
-from dystress_text.evaluation.retrieval import METRICS
+from dystress_text.evaluation.retrieval import figures_in
 from dystress_text.report.runs import FinishedRun, read_finished
 from dystress_text.training.run_folder import RECORD, TEXT_PROGRAM, evaluation_file, read_json
 
@@ -109,7 +109,7 @@ def _figures(files: Sequence[Path]) -> tuple[dict[str, Row], list[str]]:
                 kind = "sts" if "spearman" in result or task in TASKS["sts"] else "transfer"
                 figures.setdefault(f"{evaluation['suite']}/{kind}", {})[task] = figure_of(result)
             for name, found in evaluation.get("retrieval", {}).items():
-                row = {f"{name} {metric}": found[metric] for metric in METRICS}
+                row = {f"{name} {metric}": figure for metric, figure in figures_in(found).items()}
                 figures.setdefault("retrieval", {}).update(row)
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{file} is not a file of an evaluation: {error!r}") from error
