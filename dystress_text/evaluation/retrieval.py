@@ -60,11 +60,12 @@ class Collection:
 
     @cached_property
     def own(self) -> frozenset[str]:
-        """The queries that are documents of the same id; none where most such texts differ: both are numbered alike."""
-        shared = self.queries.keys() & self.documents.keys()
-        texts = [(one_spaced(self.queries[name]), one_spaced(self.documents[name])) for name in shared]
-        alike = sum(bool(query) and document.endswith(query) for query, document in texts)  # behind a title
-        return frozenset(shared if alike * 2 > len(shared) else ())
+        """The queries that are documents of the same id: all of that id, unless most texts differ, as in two counts."""
+        texts = {name: one_spaced(text) for name, text in self.queries.items() if name in self.documents}
+        alike = [
+            n for n, text in texts.items() if text and one_spaced(self.documents[n]).endswith(text)
+        ]  # after a title
+        return frozenset(texts if len(alike) * 2 > len(texts) else alike)
 
     def summary(self) -> str:
         """One line for the user."""
@@ -96,7 +97,7 @@ class Collection:
         return [*METRICS, *[GRADED] * self.graded]
 
     def scores(self, embed: Embed) -> dict[str, float]:
-        """The :attr:`metrics` x 100, means over the queries; of an :class:`Embedder` with its prompts and similarity."""
+        """The :attr:`metrics` x 100, means over the queries; an :class:`Embedder` has prompts and a similarity."""
         from sentence_transformers import SimilarityFunction
         from sentence_transformers.evaluation import (  # type: ignore[import-not-found]  # slow to import
             InformationRetrievalEvaluator,

@@ -127,7 +127,7 @@ class Results:
                 left_out.pop(name, None)
                 _put(there, name, result, aside)
         rows = {group: _row(tasks, (task.name for task in of)) for group, of in SUITES[self.about["suite"]].items()}
-        variants = dict.fromkeys(result.get("data_variant") for result in tasks.values())
+        variants = dict.fromkeys({**self.about, **result}.get("data_variant") for result in tasks.values())
         return {
             **self.about,
             "data_variant": "; ".join(filter(None, variants)) or None,
