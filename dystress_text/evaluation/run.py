@@ -104,9 +104,10 @@ class Results:
     def _merged(self, file: Path) -> dict[str, Any]:
         try:
             contents = [content for content in contents_of(file) if not self._replaces(content)]
-            kept = next((c for c in contents if all(c.get(name) == self.about.get(name) for name in _SAME)), {})
-            others = [content for content in contents if content is not kept]
-            return {**self._content(kept), "others": others}
+            merged = [self._content(content) for content in contents]  # of all, which finds what is damaged
+            same = [all(c.get(name) == self.about.get(name) for name in _SAME) for c in contents]
+            mine = merged[same.index(True)] if any(same) else self._content({"tasks": {}})
+            return {**mine, "others": [c for c, is_same in zip(contents, same, strict=True) if not is_same]}
         except (AttributeError, LookupError, StopIteration, TypeError) as error:
             reason = f"is no result file of an evaluation ({error!r}); move it away, or name another one"
             raise ParameterError("output", f"{file} {reason}") from error
@@ -114,7 +115,7 @@ class Results:
     def _content(self, kept: Mapping[str, Any]) -> dict[str, Any]:
         """These results with those that a file has kept of the same model and settings."""
         variant = {"data_variant": kept.get("data_variant")}  # of all tasks, in files without the tasks' own
-        tasks = {name: {**variant, **result} for name, result in kept.get("tasks", {}).items()}
+        tasks = {name: {**variant, **result} for name, result in kept["tasks"].items()}
         retrieval, others = {**kept.get("retrieval", {})}, {**kept.get("other_data", {})}
         geometry = {"geometry": found} if (found := kept.get("geometry")) else {}
         left_out = {name: why for name, why in kept.get("left_out", {}).items() if name not in self.tasks}

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, make_sentences
+from search_cases import make_collection
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.evaluation import InformationRetrievalEvaluator
 from sentence_transformers.models import Router, StaticEmbedding
@@ -26,21 +27,6 @@ from dystress_text.senteval import main
 from dystress_text.train import main as train
 
 CISI = Path(__file__).resolve().parents[3] / "shared" / "data" / "retrieval" / "cisi"
-
-
-def make_collection(folder, documents=150, queries=12, seed=0):
-    """Documents, queries, of which one has no judgement, and judgements of 0 and 1; BEIR's own place of the qrels."""
-    draw, texts = np.random.default_rng(seed), make_sentences(documents + queries, seed=seed)
-    (folder / "qrels").mkdir(parents=True)
-    rows = [{"_id": f"d{i}", "title": f"t{i}\u2028" * (i % 2), "text": x} for i, x in enumerate(texts[:documents])]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n\n" for row in rows))
-    rows = [{"_id": f"q{i}", "text": text} for i, text in enumerate(texts[documents:])]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lines = ["query-id\tcorpus-id\tscore", "q0\td5\t0"]
-    for i in range(queries - 1):
-        lines += [f"q{i}\td{j}\t{1 + j % 2}" for j in draw.choice(documents, 1 + 4 * (i % 5), replace=False) if j != 5]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")
-    return folder
 
 
 def embed(sentences):
@@ -175,7 +161,7 @@ def test_figures_are_those_of_sentence_transformers_for_prompts_routes_and_simil
     ("qrels/test.tsv", "q0\td1\t1\nq0\td2\tnan\n", "line 2 of .* is not a query, a document and a score"),
     ("qrels/test.tsv", "q0\t0\td2\t1\n" * 2, "line 1 of .* is not a query, a document and a score .*TREC's four"),
     ("qrels/test.tsv", "query-id corpus-id score\nq0 d2 1\n", "line 2 of .* with tabs between them, BEIR's layout"),
-    ("qrels/test.tsv", "q0\td999\t1\nq99\td1\t1\n", "has no score above 0 for what .*; 2 judgements are of what it lacks"),
+    ("qrels/test.tsv", "q0\td999\t1\nq99\td1\t1\n", "no score above 0 for what .*; 2 judgements are of what it lacks"),
     ("qrels/test.tsv", "query\tdocument\tscore\nq0\td1\t0\n", "has no score above 0"),
     ("corpus.jsonl", None, "cannot read .*corpus.jsonl: No such file"),
     ("qrels/test.tsv", None, "has neither qrels.tsv nor qrels/test.tsv"),
