@@ -114,7 +114,7 @@ def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
         found = _with_modules(found, model)
         model.tokenizer.padding_side = "right"
         encoder = _with_own_head(found)
-        for prompt in {"", max(model.prompts.values(), key=len, default="")}:
+        for prompt in {"", max(filter(None, model.prompts.values()), key=len, default="")}:
             vectors = encoder.encode([prompt + text for text in _TRIALS], found.tokenizer)
             expected = model.encode(_TRIALS, prompt=prompt, convert_to_tensor=True, show_progress_bar=False)
             if vectors.shape != expected.shape or not torch.allclose(vectors, expected, rtol=1e-4, atol=1e-5):
@@ -128,10 +128,9 @@ def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
     return found
 
 
-def prompts_of(model: SentenceTransformer) -> dict[str, Any]:
-    """Prompts and similarity of a model, as arguments of its class; empty for one without prompts and with cosine."""
-    names = ("prompts", "default_prompt_name", "similarity_fn_name")
-    kept = {name: getattr(model, name) for name in names}
+def prompts_of(model: Any) -> dict[str, Any]:
+    """Prompts and similarity of a SentenceTransformer as its arguments; empty without prompts and with cosine."""
+    kept = {name: getattr(model, name) for name in ("prompts", "default_prompt_name", "similarity_fn_name")}
     return kept if any(model.prompts.values()) or model.similarity_fn_name != "cosine" else {}
 
 

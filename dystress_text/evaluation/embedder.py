@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +32,6 @@ from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.sts import Embed
 from dystress_text.files.hub import hub_reachable
 from dystress_text.training.accelerator import device_alone
-
-if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
 
 OWN_POOLER = "pooler"  # the encoder's pooler_output, which SimCSE's evaluation.py calls cls
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -110,20 +107,19 @@ def load_model(
     """
     device = device_alone().type
     forward = DTYPES[dtype], batch_size, progress, device
+    embed: Embed
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # weights missing from a file are drawn at random
         if pooler_type is None:
             embed, module, limit = _load_sentence_transformer(model, *forward)
-            prompts = prompts_of(module) or None
         else:
             embed, module, limit = _load_encoder(model, pooler_type, *forward)
-            prompts = None
     digest = hashlib.sha256()
     for tensor in module.state_dict().values():
         digest.update(tensor.cpu().flatten().view(torch.uint8).numpy())
     return embed, {
         "model": model, "pooler_type": pooler_type, "max_seq_length": limit, "dtype": dtype, "device": device,
-        "weights": digest.hexdigest(), "prompts": prompts,
+        "weights": digest.hexdigest(), "prompts": (prompts_of(module) or None) if pooler_type is None else None,
     }  # fmt: skip
 
 
@@ -139,7 +135,7 @@ def check_complete(model: str) -> None:
 
 def _load_encoder(
     model: str, pooler_type: str, dtype: torch.dtype, batch_size: int, progress: bool, device: str
-) -> tuple[Embed, nn.Module, int]:
+) -> tuple[Embed, nn.Module, int | None]:
     found = load_pretrained(model)
     if pooler_type == OWN_POOLER:
         encoder = pooler_encoder(found)
@@ -157,7 +153,7 @@ def _load_encoder(
 
 def _load_sentence_transformer(
     model: str, dtype: torch.dtype, batch_size: int, progress: bool, device: str
-) -> tuple[Embedder, SentenceTransformer, int | None]:
+) -> tuple[Embedder, nn.Module, int | None]:
     check_complete(model)
     with readable(model):
         encoder = load_sentence_transformer(model, device=device)

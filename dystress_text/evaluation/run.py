@@ -61,14 +61,14 @@ class Results:
         about: the model, the suite and the settings.
         tasks: by name, the entries of :func:`evaluate_task`.
         left_out: why a task has no result, by task.
-        geometry: alignment and uniformity, with the name of their set.
+        geometry: alignment and uniformity, with the name of their set, under "geometry".
         retrieval: of collections by name, their metrics and sizes.
     """
 
     about: Mapping[str, Any]
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    geometry: dict[str, Any] | None = None
+    geometry: dict[str, dict[str, Any]] = field(default_factory=dict)
     retrieval: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def row(self, names: Iterable[str]) -> Row:
@@ -93,40 +93,37 @@ class Results:
         if any(map(self._replaces, contents_of(file))):
             print(f"{file}: the results of other weights of {self.about['model']} are replaced", file=sys.stderr)
 
-    def write(self, file: Path) -> None:
-        """Merge the results into a file as JSON, beside those of other processes, data and settings."""
+    def write(self, file: Path, *new: str) -> None:
+        """Merge the results into a file as JSON; of those there, the named ones alone are replaced."""
         with one_writer(file.parent):
-            write_evaluation(file, self._merged(file))
+            write_evaluation(file, self._merged(file, new))
 
     def _replaces(self, content: Mapping[str, Any]) -> bool:
         return content.get("model") == self.about["model"] and content.get("weights") != self.about.get("weights")
 
-    def _merged(self, file: Path) -> dict[str, Any]:
+    def _merged(self, file: Path, new: Sequence[str] = ()) -> dict[str, Any]:
         try:
             contents = [content for content in contents_of(file) if not self._replaces(content)]
-            merged = [self._content(content) for content in contents]  # of all, which finds what is damaged
+            merged = [self._content(content, new) for content in contents]  # of all, which finds what is damaged
             same = [all(c.get(name) == self.about.get(name) for name in _SAME) for c in contents]
-            mine = merged[same.index(True)] if any(same) else self._content({"tasks": {}})
+            mine = merged[same.index(True)] if any(same) else self._content({"tasks": {}}, new)
             return {**mine, "others": [c for c, is_same in zip(contents, same, strict=True) if not is_same]}
         except (AttributeError, LookupError, StopIteration, TypeError) as error:
             reason = f"is no result file of an evaluation ({error!r}); move it away, or name another one"
             raise ParameterError("output", f"{file} {reason}") from error
 
-    def _content(self, kept: Mapping[str, Any]) -> dict[str, Any]:
+    def _content(self, kept: Mapping[str, Any], new: Sequence[str]) -> dict[str, Any]:
         """These results with those that a file has kept of the same model and settings."""
         variant = {"data_variant": kept.get("data_variant")}  # of all tasks, in files without the tasks' own
         tasks = {name: {**variant, **result} for name, result in kept["tasks"].items()}
         retrieval, others = {**kept.get("retrieval", {})}, {**kept.get("other_data", {})}
         geometry = {"geometry": found} if (found := kept.get("geometry")) else {}
-        left_out = {name: why for name, why in kept.get("left_out", {}).items() if name not in self.tasks}
-        for mine, there, aside in (
-            (self.tasks, tasks, others),
-            (self.retrieval, retrieval, retrieval),
-            ({"geometry": self.geometry} if self.geometry else {}, geometry, others),
-        ):
-            for name, result in mine.items():
+        left_out = {**kept.get("left_out", {})}
+        places = (self.tasks, tasks, others), (self.retrieval, retrieval, retrieval), (self.geometry, geometry, others)
+        for mine, there, aside in places:
+            for name in (name for name in mine if name in new or name not in there):
                 left_out.pop(name, None)
-                _put(there, name, result, aside)
+                _put(there, name, mine[name], aside)
         rows = {group: _row(tasks, (task.name for task in of)) for group, of in SUITES[self.about["suite"]].items()}
         variants = dict.fromkeys({**self.about, **result}.get("data_variant") for result in tasks.values())
         return {
@@ -190,7 +187,12 @@ def evaluate_task(
     else:
         found = evaluate_transfer(task, folder, embed, mode)
     seconds = round(time.perf_counter() - start, 2)
-    return {**found, "seconds": seconds, "sha256": {name: sha256_of(folder / name) for name in task.files}}
+    data = {"data": str(folder), "data_variant": variant_of(folder), "sha256": _sums(task, folder)}
+    return {**found, "seconds": seconds, **data}
+
+
+def _sums(task: Task, folder: Path) -> dict[str, str]:
+    return {name: sha256_of(folder / name) for name in task.files}
 
 
 def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
@@ -230,12 +232,12 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
         for group, tasks in chosen.items():
             for task in tasks:
                 _run_task(settings, results, task, folder, embed)
-                results.write(file)
+                results.write(file, task.name)
             if len(poolers) == 1:
                 show(group)
         if "sts" in chosen and settings.geometry != "none":
             _measure_geometry(settings, results, folder, embed)
-            results.write(file)
+            results.write(file, "geometry")
         for collection in collections:
             _run_collection(results, collection, embed, file)
         missing = ", ".join(task.name for tasks in chosen.values() for task in tasks if task.name not in results.tasks)
@@ -272,13 +274,9 @@ def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: 
         results.left_out[task.name] = str(error)
         print(f"{task.name} left out: {error}", file=sys.stderr, flush=True)
         return
-    results.tasks[task.name] = {**found, **_of_data(results)}
+    results.tasks[task.name] = found
     name = _said(settings, results, task.name)
     print(f"{name}: {figure_of(found):.2f} ({found['seconds']:.1f} s)", file=sys.stderr, flush=True)
-
-
-def _of_data(results: Results) -> dict[str, Any]:
-    return {name: results.about[name] for name in ("data", "data_variant")}
 
 
 def _said(settings: SentEvalSettings, results: Results, name: str) -> str:
@@ -297,7 +295,7 @@ def _run_collection(results: Results, collection: Collection, embed: Embed, file
     figures = {name: round(figure, 2) for name, figure in collection.scores(embed).items()}
     seconds = round(time.perf_counter() - start, 2)
     results.retrieval[collection.name] = {**figures, **collection.about, "seconds": seconds}
-    results.write(file)
+    results.write(file, collection.name)
     print(f"{collection.summary()} ({seconds:.1f} s)", file=sys.stderr, flush=True)
 
 
@@ -310,9 +308,8 @@ def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path
         print(f"geometry left out: {error}", file=sys.stderr)
         return
     measured = evaluate_sts(pairs, embed)
-    sums = {"sha256": {name: sha256_of(folder / name) for name in task.files}}
-    about = {"set": pairs.name, "sentences": len(pairs.sentences), **_of_data(results), **sums}
-    results.geometry = about | asdict(measured)
+    about = {"set": pairs.name, "sentences": len(pairs.sentences), "sha256": _sums(task, folder)}
+    results.geometry["geometry"] = about | asdict(measured)
     print(
         f"\n{_said(settings, results, pairs.name)}, {len(pairs.sentences):,} distinct sentences: alignment "
         f"{measured.alignment:.4f} (pairs scored above 4), uniformity {measured.uniformity:.4f}, Spearman "

@@ -150,13 +150,13 @@ def test_other_data_and_other_settings_take_nothing_from_file_and_card(tiny_bert
 
 
 EVALUATIONS = st.lists(
-    st.tuples(st.sampled_from([None, "cls", "avg"]), st.sampled_from(["MiniSTS", "MiniQuestions", "cisi", "cacm"]),
-              st.sampled_from("abc"), st.booleans()),
+    st.tuples(st.sampled_from([None, "cls"]), st.sampled_from(["MiniSTS", "MiniQuestions", "cisi"]),
+              st.sampled_from("ab"), st.booleans()),
     max_size=12,
 )  # fmt: skip
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(EVALUATIONS)
 def test_in_any_order_the_newest_figure_of_each_setting_task_and_data_is_there_once(tmp_path_factory, evaluations):
     """Two processes at the same time have each begun before the other's first result."""
@@ -173,7 +173,7 @@ def test_in_any_order_the_newest_figure_of_each_setting_task_and_data_is_there_o
         result = {"figure": float(number), "sha256": data}
         writer = writers[pooler, which] = Results({**about, "pooler_type": pooler})
         (writer.tasks if name.startswith("Mini") else writer.retrieval)[name] = result
-        writer.write(file)
+        writer.write(file, name)
         expected[pooler, name, data] = number
     content, found = json.loads(file.read_text()), []
     for one in (content, *content["others"]):
