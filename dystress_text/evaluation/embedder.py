@@ -171,7 +171,8 @@ def _load_sentence_transformer(
         )
 
     def embed(encode: Callable[..., Tensor], sentences: Sequence[str]) -> Tensor:
-        with readable(model, "encode with"), torch.autocast(device, dtype, enabled=dtype != torch.float32):
+        what = "encode with" if all(map(str.strip, sentences)) else "encode texts of which one is empty with"
+        with readable(model, what), torch.autocast(device, dtype, enabled=dtype != torch.float32):
             return encode(
                 list(sentences),
                 batch_size=batch_size,
