@@ -44,7 +44,7 @@ class Embedder:
     encode: Embed
     query: Embed
     document: Embed
-    similarity: str = "cosine"
+    similarity: str
 
     def __call__(self, sentences: Sequence[str]) -> Tensor:
         return self.encode(sentences)

@@ -60,11 +60,9 @@ class Collection:
 
     @cached_property
     def own(self) -> frozenset[str]:
-        """The queries that are documents of the same id: all of that id, unless most texts differ, as in two counts."""
+        """The queries that are documents: of the same id and text, and where most are, all of the same id."""
         texts = {name: one_spaced(text) for name, text in self.queries.items() if name in self.documents}
-        alike = [
-            n for n, text in texts.items() if text and one_spaced(self.documents[n]).endswith(text)
-        ]  # after a title
+        alike = {name for name, text in texts.items() if text and one_spaced(self.documents[name]).endswith(text)}
         return frozenset(texts if len(alike) * 2 > len(texts) else alike)
 
     def summary(self) -> str:
@@ -109,7 +107,7 @@ class Collection:
             def embed_inputs(self, model: Any, sentences: Sequence[str], encode_fn_name: str, **_: Any) -> Tensor:
                 return (encoded.query if encode_fn_name == "query" else encoded.document)(sentences)
 
-            def compute_metrics(self, found: Sequence[Sequence[dict[str, Any]]]) -> dict[str, dict[int, float]]:
+            def compute_metrics(self, found: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
                 ranked, graded, dcg = [], [], self.compute_dcg_at_k
                 for query, hits in zip(self.queries_ids, found, strict=True):
                     others = (hit for hit in hits if query not in own or hit["corpus_id"] != query)
@@ -117,8 +115,7 @@ class Collection:
                     scores = self.relevant_docs[query]
                     gains = [scores.get(hit["corpus_id"], 0.0) for hit in ranked[-1]]
                     graded.append(dcg(gains, 10) / dcg(sorted(scores.values(), reverse=True), 10))
-                figures: dict[str, dict[int, float]] = super().compute_metrics(ranked)
-                return figures | {"graded@k": {10: float(np.mean(graded))}}
+                return {**super().compute_metrics(ranked), GRADED: np.mean(graded)}
 
         evaluator = Evaluator(
             dict(self.queries), dict(self.documents), dict(self.relevant), accuracy_at_k=[1],
@@ -127,8 +124,8 @@ class Collection:
             **{f"{argument}_at_k": [k] for argument, k in METRICS.values()},
         )  # fmt: skip
         found = evaluator.compute_metrices(None)["own"]
-        places = {name: (name.split("@")[0].lower(), k) for name, (_, k) in METRICS.items()} | {GRADED: ("graded", 10)}
-        return {name: 100 * float(found[f"{places[name][0]}@k"][places[name][1]]) for name in self.metrics}
+        figures = {name: found[f"{name.split('@')[0].lower()}@k"][k] for name, (_, k) in METRICS.items()}
+        return {name: 100 * float((figures | {GRADED: found[GRADED]})[name]) for name in self.metrics}
 
 
 def read_collections(folders: Sequence[str | Path], split: str = "test") -> list[Collection]:

@@ -99,7 +99,8 @@ class Results:
             write_evaluation(file, self._merged(file, new))
 
     def _replaces(self, content: Mapping[str, Any]) -> bool:
-        return content.get("model") == self.about["model"] and content.get("weights") != self.about.get("weights")
+        of_model = all(content.get(name) == self.about.get(name) for name in ("model", "pooler_type"))
+        return of_model and content.get("weights") != self.about.get("weights")
 
     def _merged(self, file: Path, new: Sequence[str] = ()) -> dict[str, Any]:
         try:
@@ -187,12 +188,8 @@ def evaluate_task(
     else:
         found = evaluate_transfer(task, folder, embed, mode)
     seconds = round(time.perf_counter() - start, 2)
-    data = {"data": str(folder), "data_variant": variant_of(folder), "sha256": _sums(task, folder)}
-    return {**found, "seconds": seconds, **data}
-
-
-def _sums(task: Task, folder: Path) -> dict[str, str]:
-    return {name: sha256_of(folder / name) for name in task.files}
+    data = {"data": str(folder), "data_variant": variant_of(folder)}
+    return {**found, **data, "seconds": seconds, "sha256": {name: sha256_of(folder / name) for name in task.files}}
 
 
 def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
@@ -308,7 +305,8 @@ def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path
         print(f"geometry left out: {error}", file=sys.stderr)
         return
     measured = evaluate_sts(pairs, embed)
-    about = {"set": pairs.name, "sentences": len(pairs.sentences), "sha256": _sums(task, folder)}
+    sums = {name: sha256_of(folder / name) for name in task.files}
+    about = {"set": pairs.name, "sentences": len(pairs.sentences), "sha256": sums}
     results.geometry["geometry"] = about | asdict(measured)
     print(
         f"\n{_said(settings, results, pairs.name)}, {len(pairs.sentences):,} distinct sentences: alignment "

@@ -140,8 +140,13 @@ def test_other_data_and_other_settings_take_nothing_from_file_and_card(tiny_bert
     encoder.transformer.get_input_embeddings().weight.data[5:] += 1
     encoder.save(out, tokenizer)
     content, card = after(here, "--tasks", "STS-B")
-    assert (list(content["tasks"]), content["others"], content["retrieval"]) == (["STS-B"], [], {})
+    assert (list(content["tasks"]), content["retrieval"]) == (["STS-B"], {})
+    assert [other["pooler_type"] for other in content["others"]] == ["cls"]  # whose weights are others in any case
     assert f"the results of other weights of {out} are replaced" in capsys.readouterr().err
+    with_other_module = {"weights": "of this pooler", "pooler_type": "cls", "model": str(out)}
+    (tmp_path / "x.json").write_text(json.dumps({**content, **with_other_module}))
+    assert after(here, "--tasks", "STS-B", f"--output={tmp_path / 'x.json'}")
+    assert json.loads((tmp_path / "x.json").read_text())["others"][0].items() >= with_other_module.items()
     for damaged in ("", '{"tasks": 7}', '{"tasks": {"STS-B": {}}}', '{"a": 1}', "[]"):
         (out / "senteval-senteval-test.json").write_text(damaged)
         assert main([f"--model={out}", here, "--tasks", "STS-B"]) == 2
