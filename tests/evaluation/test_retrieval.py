@@ -14,6 +14,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.evaluation import InformationRetrievalEvaluator
 from sentence_transformers.models import Router, StaticEmbedding
 from sklearn.metrics import ndcg_score
+from trainer_cases import interrupt
 
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.errors import DataError, UserError
@@ -231,6 +232,7 @@ def test_a_run_on_crops_says_what_it_reads_and_goes_on_to_the_same_bits(flags, t
     assert f"0.2 to 0.6 of it in words\n{read_collection(folder).summary()}\n" in capsys.readouterr().out
     assert json.loads((tmp_path / "out" / "run.json").read_text())["collections"]["made"]["left_out"] == 1
     before = model.read_bytes()
+    interrupt(tmp_path / "out")
     assert train([*flags, *more, "--resume_from_checkpoint"]) == 0
     assert "going on after step 4" in capsys.readouterr().out
     assert model.read_bytes() == before
