@@ -26,7 +26,7 @@ from transformers import (
 
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.pooling import AVERAGED, FIRST, LAST, layer_weights
-from dystress_text.encoders.saving import MODULES, quiet
+from dystress_text.encoders.saving import MODULES, PROMPTS, quiet
 from dystress_text.errors import ParameterError, UserError, reason_of
 from dystress_text.files.hub import hub_reachable
 
@@ -113,15 +113,25 @@ def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
         model = load_sentence_transformer(name_or_path, "cpu")
         found = _with_modules(found, model)
         model.tokenizer.padding_side = "right"
-        vectors = _with_own_head(found).encode(_TRIALS, found.tokenizer)
-        expected = model.encode(_TRIALS, convert_to_tensor=True, show_progress_bar=False)
-        if vectors.shape != expected.shape or not torch.allclose(vectors, expected, rtol=1e-4, atol=1e-5):
-            kinds = ", ".join(type(module).__name__ for module in model)
-            raise UserError(
-                f"{name_or_path!r} cannot be read: it is made of {kinds}; its vectors are not those of a Transformer, "
-                "Pooling and on top of them one Dense (tanh) and Normalize, without prompts"
-            )
+        encoder = _with_own_head(found)
+        for prompt in {"", max(filter(None, model.prompts.values()), key=len, default="")}:
+            vectors = encoder.encode([prompt + text for text in _TRIALS], found.tokenizer)
+            expected = model.encode(_TRIALS, prompt=prompt, convert_to_tensor=True, show_progress_bar=False)
+            if vectors.shape != expected.shape or not torch.allclose(vectors, expected, rtol=1e-4, atol=1e-5):
+                kinds = ", ".join(type(module).__name__ for module in model)
+                raise UserError(
+                    f"{name_or_path!r} cannot be read: it is made of {kinds}; its vectors are not those of a "
+                    "Transformer, Pooling (of prompts too) and on top of them one Dense (tanh) and Normalize"
+                )
+        if kept := prompts_of(model):
+            setattr(found.transformer.config, PROMPTS, kept)
     return found
+
+
+def prompts_of(model: Any) -> dict[str, Any]:
+    """Prompts and similarity of a SentenceTransformer as its arguments; empty without prompts and with cosine."""
+    kept = {name: getattr(model, name) for name in ("prompts", "default_prompt_name", "similarity_fn_name")}
+    return kept if any(model.prompts.values()) or model.similarity_fn_name != "cosine" else {}
 
 
 def load_saved(folder: Path) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
@@ -194,7 +204,7 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
 
 
 @contextmanager
-def readable(name_or_path: str) -> Iterator[None]:
+def readable(name_or_path: str, what: str = "load") -> Iterator[None]:
     """Turn any error inside into one line that says what cannot be loaded, and let transformers say nothing else."""
     try:
         with quiet():
@@ -204,7 +214,7 @@ def readable(name_or_path: str) -> Iterator[None]:
     except HFValidationError as error:
         raise UserError(f"{name_or_path!r} is no folder, and no name on the hub has this form") from error
     except Exception as error:  # damaged files raise errors of many libraries
-        raise UserError(f"cannot load {name_or_path!r}: {reason_of(error)}") from error
+        raise UserError(f"cannot {what} {name_or_path!r}: {reason_of(error)}") from error
 
 
 def check_loaded(name: str, transformer: nn.Module | None) -> None:

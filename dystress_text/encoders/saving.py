@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MODULES = "modules.json"
 TRANSFORMER = "sentence_bert_config.json"
+PROMPTS = "sentence_transformers"  # where a transformer's configuration keeps prompts and similarity until then
 WEIGHTS, OLD_WEIGHTS = "model.safetensors", "pytorch_model.bin"
 
 _OLD_NAMES = {"embedding_dimension": "word_embedding_dimension"}
@@ -45,10 +46,19 @@ class _TransformerFiles(nn.Module):
         self.transformer.save_pretrained(path)
         config = copy.deepcopy(self.transformer.config)  # that of the encoder, which may go on training, stays
         config.output_hidden_states = self.several_layers
+        vars(config).pop(PROMPTS, None)  # they have a file of their own
         write_config(config, Path(path))
         write_tokenizer(self.tokenizer, Path(path))
         limit = self.tokenizer.model_max_length
         write_json(Path(path) / TRANSFORMER, {"max_seq_length": limit, "do_lower_case": False})
+
+
+def prompt_of(transformer: PreTrainedModel, role: str = "") -> str:
+    """What sentence-transformers puts before a text: before any, or before a ``query`` or a ``document``."""
+    kept = getattr(transformer.config, PROMPTS, {})
+    names = {"query": ("query",), "document": ("document", "passage", "corpus")}.get(role, ())
+    prompts = kept.get("prompts", {})
+    return next((prompts[name] for name in (*names, kept.get("default_prompt_name")) if name in prompts), "")
 
 
 @contextmanager
@@ -99,7 +109,8 @@ def write_model(
             modules.append(kinds.Dense(dim, dim, init_weight=dense.weight.detach(), init_bias=dense.bias.detach()))
         if normalize:
             modules.append(kinds.Normalize())
-        model = SentenceTransformer(modules=modules, device=str(transformer.device))
+        kept = getattr(transformer.config, PROMPTS, {})
+        model = SentenceTransformer(modules=modules, device=str(transformer.device), **kept)
         model.save(str(folder), create_model_card=False)
     _reword(folder, token_of(pooler_type))
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from dystress_text.encoders.encoder import length_limit, position_limit
 from dystress_text.encoders.loading import (
@@ -21,8 +24,10 @@ from dystress_text.encoders.loading import (
     load_pretrained,
     load_sentence_transformer,
     pooler_encoder,
+    prompts_of,
     readable,
 )
+from dystress_text.encoders.saving import PROMPTS, prompt_of
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.evaluation.sts import Embed
 from dystress_text.files.hub import hub_reachable
@@ -32,8 +37,31 @@ OWN_POOLER = "pooler"  # the encoder's pooler_output, which SimCSE's evaluation.
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
+@dataclass(frozen=True)
+class Embedder:
+    """What sentence-transformers' ``encode``, ``encode_query`` and ``encode_document`` give, and the similarity."""
+
+    encode: Embed
+    query: Embed
+    document: Embed
+    similarity: str
+
+    def __call__(self, sentences: Sequence[str]) -> Tensor:
+        return self.encode(sentences)
+
+
+def prompted(encode: Embed, transformer: PreTrainedModel) -> Embedder:
+    """An encoder that puts the prompts before texts which its configuration keeps."""
+
+    def way(role: str) -> Embed:
+        return lambda sentences: encode([prompt_of(transformer, role) + sentence for sentence in sentences])
+
+    similarity = getattr(transformer.config, PROMPTS, {}).get("similarity_fn_name", "cosine")
+    return Embedder(way(""), way("query"), way("document"), similarity)
+
+
 class EncodedOnce:
-    """A function from sentences to vectors that encodes each distinct sentence once.
+    """A function from sentences to vectors that encodes each distinct sentence once, and so as query and as document.
 
     The new sentences of a call are encoded by themselves, so the first caller gets bit for bit what the encoder alone
     would give.
@@ -42,6 +70,11 @@ class EncodedOnce:
     def __init__(self, encode: Embed) -> None:
         self.encode = encode
         self._vectors: dict[str, Tensor] = {}
+        self.query = self.document = self
+        self.similarity = "cosine"
+        if isinstance(encode, Embedder):
+            self.query, self.document = EncodedOnce(encode.query), EncodedOnce(encode.document)
+            self.similarity = encode.similarity
 
     def __call__(self, sentences: Sequence[str]) -> Tensor:
         """Vectors of sentences: (n, dim), fp32, on the device of the encoder's vectors."""
@@ -74,6 +107,7 @@ def load_model(
     """
     device = device_alone().type
     forward = DTYPES[dtype], batch_size, progress, device
+    embed: Embed
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # weights missing from a file are drawn at random
         if pooler_type is None:
@@ -85,7 +119,7 @@ def load_model(
         digest.update(tensor.cpu().flatten().view(torch.uint8).numpy())
     return embed, {
         "model": model, "pooler_type": pooler_type, "max_seq_length": limit, "dtype": dtype, "device": device,
-        "weights": digest.hexdigest(),
+        "weights": digest.hexdigest(), "prompts": (prompts_of(module) or None) if pooler_type is None else None,
     }  # fmt: skip
 
 
@@ -101,7 +135,7 @@ def check_complete(model: str) -> None:
 
 def _load_encoder(
     model: str, pooler_type: str, dtype: torch.dtype, batch_size: int, progress: bool, device: str
-) -> tuple[Embed, nn.Module, int]:
+) -> tuple[Embed, nn.Module, int | None]:
     found = load_pretrained(model)
     if pooler_type == OWN_POOLER:
         encoder = pooler_encoder(found)
@@ -114,35 +148,38 @@ def _load_encoder(
             )
     encoder.to(device)
     embed = partial(encoder.encode, tokenizer=found.tokenizer, batch_size=batch_size, progress=progress, dtype=dtype)
-    return embed, encoder, length_limit(found.tokenizer, encoder.transformer)
+    return refusing_useless(embed), encoder, length_limit(found.tokenizer, encoder.transformer)
 
 
 def _load_sentence_transformer(
     model: str, dtype: torch.dtype, batch_size: int, progress: bool, device: str
-) -> tuple[Embed, nn.Module, int]:
+) -> tuple[Embedder, nn.Module, int | None]:
     check_complete(model)
     with readable(model):
         encoder = load_sentence_transformer(model, device=device)
-        limit = int(encoder.max_seq_length or 0)
+        limit = int(most) if math.isfinite(most := encoder.max_seq_length or math.inf) else None  # a static model's
         transformer = getattr(encoder[0], "model", None) or getattr(encoder[0], "auto_model", None)
         check_loaded(model, transformer)
-        positions = position_limit(transformer) if transformer is not None else limit
+        positions = position_limit(transformer) if transformer is not None else 0
         # some errors in a configuration appear only in the forward pass
-        if encoder.encode(["One sentence."], convert_to_tensor=True, show_progress_bar=False).ndim != 2:
+        if encoder.encode_document(["One sentence."], convert_to_tensor=True, show_progress_bar=False).ndim != 2:
             raise UserError(f"{model!r} does not give one vector a sentence")
-    if limit < positions:
+    if limit is not None and limit < positions:
         warnings.warn(
             f"{model!r} cuts sentences at {limit} tokens, its encoder reads {positions}; the protocol does not cut",
             stacklevel=3,
         )
 
-    def embed(sentences: Sequence[str]) -> Tensor:
-        with torch.autocast(device, dtype, enabled=dtype != torch.float32):
-            return encoder.encode(
+    def embed(encode: Callable[..., Tensor], sentences: Sequence[str]) -> Tensor:
+        what = "encode with" if all(map(str.strip, sentences)) else "encode texts of which one is empty with"
+        with readable(model, what), torch.autocast(device, dtype, enabled=dtype != torch.float32):
+            return encode(
                 list(sentences),
                 batch_size=batch_size,
                 convert_to_tensor=True,
                 show_progress_bar=progress and sys.stderr.isatty(),  # its bar would fill a log file
             )
 
-    return embed, encoder, limit
+    ways = (encoder.encode, encoder.encode_query, encoder.encode_document)
+    encode, query, document = (refusing_useless(partial(embed, way)) for way in ways)
+    return Embedder(encode, query, document, encoder.similarity_fn_name), encoder, limit

@@ -31,7 +31,7 @@ from dystress_text.evaluation.catalogue import (
 )
 from dystress_text.evaluation.embedder import EncodedOnce
 from dystress_text.evaluation.readers import Labelled, StsPairs, one_spaced, score_of
-from dystress_text.evaluation.retrieval import METRICS, Collection, read_collections
+from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.evaluation.sts import Embed, score_vectors
 from dystress_text.files.tables import is_hub_name, is_table, load_table
@@ -94,7 +94,8 @@ class RetrievalEvaluator:
 
     @property
     def best_metrics(self) -> Sequence[str]:
-        return [f"{self.collection.slug}_{metric.lower()}" for metric in METRICS]
+        names = (re.sub(r"[ ()]+", "_", metric.lower()).strip("_") for metric in self.collection.metrics)
+        return [f"{self.collection.slug}_{name}" for name in names]
 
     def __call__(self, embed: Embed) -> dict[str, float]:
         return dict(zip(self.best_metrics, self.collection.scores(embed).values(), strict=True))

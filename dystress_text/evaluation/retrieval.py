@@ -2,7 +2,8 @@
 
 A folder holds ``corpus.jsonl`` (``_id``, ``text`` and perhaps ``title``), ``queries.jsonl`` (``_id``, ``text``) and
 ``qrels.tsv`` or ``qrels/test.tsv`` (query, document, score). A document is its title and its text; a score above 0
-makes it relevant. Source of the layout: Thakur et al., "BEIR", NeurIPS 2021.
+makes it relevant. As in BEIR, judgements of what the folder lacks do not count, and a query that is a document too does
+not find itself. Source of the layout: Thakur et al., "BEIR", NeurIPS 2021.
 """
 
 from __future__ import annotations
@@ -17,13 +18,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from dystress_text.errors import DataError
+from dystress_text.evaluation.embedder import EncodedOnce
+from dystress_text.evaluation.readers import one_spaced
 from dystress_text.evaluation.sts import Embed
 
 METRICS = {"nDCG@10": ("ndcg", 10), "MRR@10": ("mrr", 10), "recall@100": ("precision_recall", 100)}
-_QRELS = ("qrels.tsv", "qrels/test.tsv")
+GRADED = "nDCG@10 (graded)"  # of scores as gains, as BEIR has it; sentence-transformers' evaluator knows 0 and 1 alone
+QRELS = {"test": ("qrels.tsv", "qrels/test.tsv"), "dev": ("qrels/dev.tsv",), "train": ("qrels/train.tsv",)}  # by split
+
+
+def figures_in(result: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of a collection in the result file, by metric; the graded one where there is one."""
+    return {metric: result[metric] for metric in (*METRICS, *({GRADED} & result.keys()))}
 
 
 @dataclass(frozen=True)
@@ -31,23 +41,39 @@ class Collection:
     """Documents, queries and which documents each query should find.
 
     Attributes:
-        name: of its folder.
+        name: of its folder, and the split where it is not the test split.
         documents: texts by id.
         queries: texts by id; those without a relevant document are left out.
-        relevant: the ids of a query's relevant documents, by the query's id.
+        relevant: the scores of a query's relevant documents, by the ids of both.
         left_out: number of queries that were left out.
+        ignored: number of judgements of a query or a document that the collection lacks.
+        graded: whether there are other scores than 0 and 1.
     """
 
     name: str
     documents: Mapping[str, str]
     queries: Mapping[str, str]
-    relevant: Mapping[str, set[str]]
+    relevant: Mapping[str, Mapping[str, float]]
     left_out: int
+    ignored: int
+    graded: bool
+
+    @cached_property
+    def own(self) -> frozenset[str]:
+        """The queries that are documents: of the same id and text, and where most are, all of the same id."""
+        texts = {name: one_spaced(text) for name, text in self.queries.items() if name in self.documents}
+        alike = {name for name, text in texts.items() if text and one_spaced(self.documents[name]).endswith(text)}
+        return frozenset(texts if len(alike) * 2 > len(texts) else alike)
 
     def summary(self) -> str:
         """One line for the user."""
-        without = f"; {self.left_out:,} queries without a relevant document are left out" if self.left_out else ""
-        return f"{self.name}: {len(self.documents):,} documents, {len(self.queries):,} queries{without}"
+        notes = (
+            (self.left_out, "queries without a relevant document are left out"),
+            (self.ignored, "judgements of what the collection lacks are ignored"),
+            (len(self.own), "queries are documents, which do not find themselves"),
+        )
+        said = "".join(f"; {count:,} {note}" for count, note in notes if count)
+        return f"{self.name}: {len(self.documents):,} documents, {len(self.queries):,} queries{said}"
 
     @property
     def slug(self) -> str:
@@ -56,35 +82,55 @@ class Collection:
 
     @cached_property
     def about(self) -> dict[str, int | str]:
-        """The numbers of documents, queries and queries left out, and a checksum of the content, for records."""
-        relevant = {query: sorted(found) for query, found in self.relevant.items()}
-        digest = hashlib.sha256(json.dumps([self.documents, self.queries, relevant]).encode()).hexdigest()
+        """The numbers of what is there and of what does not count, and a checksum of the content, for records."""
+        relevant = {query: sorted(of.items() if self.graded else of) for query, of in self.relevant.items()}
+        content = [self.documents, self.queries, relevant, *sorted(self.own)]
         sizes = {"documents": len(self.documents), "queries": len(self.queries), "left_out": self.left_out}
-        return {**sizes, "sha256": digest}
+        digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        return {**sizes, "ignored": self.ignored, "own": len(self.own), "sha256": digest}
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the figures."""
+        return [*METRICS, *[GRADED] * self.graded]
 
     def scores(self, embed: Embed) -> dict[str, float]:
-        """The :data:`METRICS` x 100, means over the queries, of documents ranked by cosine similarity."""
+        """The :attr:`metrics` x 100, means over the queries; an :class:`Embedder` has prompts and a similarity."""
+        from sentence_transformers import SimilarityFunction
         from sentence_transformers.evaluation import (  # type: ignore[import-not-found]  # slow to import
             InformationRetrievalEvaluator,
         )
-        from sentence_transformers.util import cos_sim
+
+        encoded, own = embed if isinstance(embed, EncodedOnce) else EncodedOnce(embed), self.own
 
         class Evaluator(InformationRetrievalEvaluator):  # type: ignore[misc]
-            def embed_inputs(self, model: Any, sentences: Sequence[str], **_: Any) -> Tensor:
-                return embed(sentences)
+            def embed_inputs(self, model: Any, sentences: Sequence[str], encode_fn_name: str, **_: Any) -> Tensor:
+                return (encoded.query if encode_fn_name == "query" else encoded.document)(sentences)
 
-        ks = {f"{argument}_at_k": [k] for argument, k in METRICS.values()}
+            def compute_metrics(self, found: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+                ranked, graded, dcg = [], [], self.compute_dcg_at_k
+                for query, hits in zip(self.queries_ids, found, strict=True):
+                    others = (hit for hit in hits if query not in own or hit["corpus_id"] != query)
+                    ranked.append(sorted(others, key=lambda hit: (-hit["score"], hit["corpus_id"])))
+                    scores = self.relevant_docs[query]
+                    gains = [scores.get(hit["corpus_id"], 0.0) for hit in ranked[-1]]
+                    graded.append(dcg(gains, 10) / dcg(sorted(scores.values(), reverse=True), 10))
+                return {**super().compute_metrics(ranked), GRADED: np.mean(graded)}
+
         evaluator = Evaluator(
-            dict(self.queries), dict(self.documents), dict(self.relevant), accuracy_at_k=[1], map_at_k=[1],
-            score_functions={"cosine": cos_sim}, **ks,
+            dict(self.queries), dict(self.documents), dict(self.relevant), accuracy_at_k=[1],
+            map_at_k=[101],  # one more than the figures need, since a query's own document does not count
+            score_functions={"own": SimilarityFunction.to_similarity_fn(encoded.similarity)},
+            **{f"{argument}_at_k": [k] for argument, k in METRICS.values()},
         )  # fmt: skip
-        found = evaluator.compute_metrices(None)["cosine"]
-        return {name: 100 * float(found[f"{name.split('@')[0].lower()}@k"][k]) for name, (_, k) in METRICS.items()}
+        found = evaluator.compute_metrices(None)["own"]
+        figures = {name: found[f"{name.split('@')[0].lower()}@k"][k] for name, (_, k) in METRICS.items()}
+        return {name: 100 * float((figures | {GRADED: found[GRADED]})[name]) for name in self.metrics}
 
 
-def read_collections(folders: Sequence[str | Path]) -> list[Collection]:
+def read_collections(folders: Sequence[str | Path], split: str = "test") -> list[Collection]:
     """Read several, whose metrics have names of their own."""
-    found = [read_collection(Path(folder)) for folder in folders]
+    found = [read_collection(Path(folder), split) for folder in folders]
     slugs = [collection.slug for collection in found]
     for name in slugs:
         if not name or slugs.count(name) > 1:
@@ -93,34 +139,42 @@ def read_collections(folders: Sequence[str | Path]) -> list[Collection]:
     return found
 
 
-def read_collection(folder: Path) -> Collection:
-    """Read a collection; one whose parts do not fit together is refused."""
+def read_collection(folder: Path, split: str = "test") -> Collection:
+    """Read a collection with the judgements of a split; one whose parts do not fit together is refused."""
     if not folder.is_dir():
         raise DataError(f"no folder {str(folder)!r}")
     documents, queries = (_texts(folder / name) for name in ("corpus.jsonl", "queries.jsonl"))
-    qrels = next((folder / name for name in _QRELS if (folder / name).is_file()), None)
+    qrels = next((folder / name for name in QRELS[split] if (folder / name).is_file()), None)
     if qrels is None:
-        raise DataError(f"{str(folder)!r} has neither {' nor '.join(_QRELS)}")
-    relevant: dict[str, set[str]] = {}
+        raise DataError(f"{str(folder)!r} has neither {' nor '.join(QRELS[split])}")
+    known: dict[str, dict[str, float]] = {}
+    ignored = 0
     for number, line in _lines(qrels):
-        cells = line.split("\t")
+        cells = [cell.strip() for cell in line.split("\t")]
         try:
-            query, document, score = cells
-            if not math.isfinite(float(score)):
+            query, document, score = *cells[:-1], float(cells[-1])
+            if not math.isfinite(score):
                 raise ValueError
         except ValueError:
             if number == 1 and not (queries.keys() | documents.keys()) & set(cells):  # the header
                 continue
-            raise DataError(f"line {number} of {qrels} is not a query, a document and a score") from None
-        if query not in queries or document not in documents:
-            unknown = f"the query {query!r}" if query not in queries else f"the document {document!r}"
-            raise DataError(f"line {number} of {qrels} names {unknown}, which the collection has not")
-        if float(score) > 0:
-            relevant.setdefault(query, set()).add(document)
+            raise DataError(
+                f"line {number} of {qrels} is not a query, a document and a score with tabs between them, BEIR's "
+                "layout; of TREC's four columns leave out the second"
+            ) from None
+        if query in queries and document in documents:
+            known.setdefault(query, {})[document] = score
+        else:
+            ignored += 1
+    positive = {query: {name: score for name, score in of.items() if score > 0} for query, of in known.items()}
+    relevant = {query: of for query, of in positive.items() if of}
     if not relevant:
-        raise DataError(f"{qrels} has no score above 0")
+        lacking = f" for what the collection has; {ignored} judgements are of what it lacks" if ignored else ""
+        raise DataError(f"{qrels} has no score above 0{lacking}")
     asked = {query: text for query, text in queries.items() if query in relevant}
-    return Collection(folder.resolve().name, documents, asked, relevant, len(queries) - len(asked))
+    graded = any(score not in (0, 1) for of in known.values() for score in of.values())
+    name = folder.resolve().name + ("" if split == "test" else f" {split}")
+    return Collection(name, documents, asked, relevant, len(queries) - len(asked), ignored, graded)
 
 
 def _lines(file: Path) -> list[tuple[int, str]]:
@@ -138,7 +192,7 @@ def _texts(file: Path) -> dict[str, str]:
     for number, line in _lines(file):
         try:
             row = json.loads(line)
-            name, text = str(row["_id"]), " ".join((row.get("title") or "", row["text"])).strip()
+            name, text = str(row["_id"]).strip(), " ".join((row.get("title") or "", row["text"])).strip()
             (name + text).encode()  # half of a surrogate pair is a ValueError
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise DataError(f"line {number} of {file} is not JSON with _id and text") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import sys
 import tempfile
@@ -35,45 +36,44 @@ from dystress_text.evaluation.embedder import (
     EncodedOnce,
     check_complete,
     load_model,
-    refusing_useless,
 )
-from dystress_text.evaluation.retrieval import METRICS, Collection, read_collections
+from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.sts import Embed, evaluate_sts, evaluate_sts_task
 from dystress_text.evaluation.transfer import evaluate_transfer
 from dystress_text.files.places import PACKAGE
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import sha256_of, versions
-from dystress_text.training.run_folder import evaluation_file, read_json, write_evaluation
+from dystress_text.training.run_folder import contents_of, evaluation_file, one_writer, write_evaluation
 
 _PACKAGES_NAMES = {ours: theirs for theirs, ours in SENTEVAL_NAMES.items()}  # where they differ
 Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group and label
 _SAME = (  # results of the same of all these stand beside each other in a file
-    "suite", "mode", "engine", "data", "data_variant", "pooler_type", "max_seq_length", "dtype", "weights"
+    "suite", "mode", "engine", "pooler_type", "max_seq_length", "dtype", "prompts", "weights"
 )  # fmt: skip
 
 
 @dataclass
 class Results:
-    """The results of a model on a suite; they grow task by task.
+    """The results of one evaluation of a model on a suite; they grow task by task.
 
     Attributes:
         about: the model, the suite and the settings.
         tasks: by name, the entries of :func:`evaluate_task`.
         left_out: why a task has no result, by task.
-        geometry: alignment and uniformity, with the name of their set.
+        geometry: alignment and uniformity, with the name of their set, under "geometry".
         retrieval: of collections by name, their metrics and sizes.
     """
 
     about: Mapping[str, Any]
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    geometry: dict[str, Any] | None = None
+    geometry: dict[str, dict[str, Any]] = field(default_factory=dict)
     retrieval: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def row(self, names: Iterable[str]) -> Row:
         """The figures of tasks, None for a task without a result."""
-        return {name: figure_of(self.tasks[name]) if name in self.tasks else None for name in names}
+        return _row(self.tasks, names)
 
     def rows(self, names: Sequence[str], aggregations: bool) -> dict[str, Row]:
         """The rows of a table, with the other aggregations of tasks with subsets; other tasks repeat their figure."""
@@ -84,27 +84,77 @@ class Results:
                 rows[label] = self.row(names) | {name: self.tasks[name][key] for name in years}
         return rows
 
-    def keep(self, file: Path) -> None:
-        """Take up what the file holds of the same model, data and settings."""
-        if file.is_file() and all((found := read_json(file)).get(name) == self.about[name] for name in _SAME):
-            self.tasks, self.left_out, self.geometry = found["tasks"], found["left_out"], found["geometry"]
-            self.retrieval = found.get("retrieval", {})
+    def begin(self, file: Path) -> None:
+        """Find out now whether the file can be read and written, and say whether it holds what will be replaced."""
+        with one_writer(file.parent):
+            content = self._merged(file)
+            if not file.exists():
+                write_evaluation(file, content)
+        if any(map(self._replaces, contents_of(file))):
+            print(f"{file}: the results of other weights of {self.about['model']} are replaced", file=sys.stderr)
 
-    def write(self, file: Path) -> None:
-        """Write all results as JSON."""
-        rows = {group: self.row(task.name for task in tasks) for group, tasks in SUITES[self.about["suite"]].items()}
-        in_order = [name for row in rows.values() for name in row if name in self.tasks]
-        content = {
+    def write(self, file: Path, *new: str) -> None:
+        """Merge the results into a file as JSON; of those there, the named ones alone are replaced."""
+        with one_writer(file.parent):
+            write_evaluation(file, self._merged(file, new))
+
+    def _replaces(self, content: Mapping[str, Any]) -> bool:
+        of_model = all(content.get(name) == self.about.get(name) for name in ("model", "pooler_type"))
+        return of_model and content.get("weights") != self.about.get("weights")
+
+    def _merged(self, file: Path, new: Sequence[str] = ()) -> dict[str, Any]:
+        try:
+            contents = [content for content in contents_of(file) if not self._replaces(content)]
+            merged = [self._content(content, new) for content in contents]  # of all, which finds what is damaged
+            same = [all(c.get(name) == self.about.get(name) for name in _SAME) for c in contents]
+            mine = merged[same.index(True)] if any(same) else self._content({"tasks": {}}, new)
+            return {**mine, "others": [c for c, is_same in zip(contents, same, strict=True) if not is_same]}
+        except (AttributeError, LookupError, StopIteration, TypeError) as error:
+            reason = f"is no result file of an evaluation ({error!r}); move it away, or name another one"
+            raise ParameterError("output", f"{file} {reason}") from error
+
+    def _content(self, kept: Mapping[str, Any], new: Sequence[str]) -> dict[str, Any]:
+        """These results with those that a file has kept of the same model and settings."""
+        variant = {"data_variant": kept.get("data_variant")}  # of all tasks, in files without the tasks' own
+        tasks = {name: {**variant, **result} for name, result in kept["tasks"].items()}
+        retrieval, others = {**kept.get("retrieval", {})}, {**kept.get("other_data", {})}
+        geometry = {"geometry": found} if (found := kept.get("geometry")) else {}
+        left_out = {**kept.get("left_out", {})}
+        places = (self.tasks, tasks, others), (self.retrieval, retrieval, retrieval), (self.geometry, geometry, others)
+        for mine, there, aside in places:
+            for name in (name for name in mine if name in new or name not in there):
+                left_out.pop(name, None)
+                _put(there, name, mine[name], aside)
+        rows = {group: _row(tasks, (task.name for task in of)) for group, of in SUITES[self.about["suite"]].items()}
+        variants = dict.fromkeys({**self.about, **result}.get("data_variant") for result in tasks.values())
+        return {
             **self.about,
+            "data_variant": "; ".join(filter(None, variants)) or None,
             "complete": not any(None in row.values() for row in rows.values()),
             "averages": {group: average(row) for group, row in rows.items()},
-            "tasks": {name: self.tasks[name] for name in in_order},
-            "left_out": self.left_out,
-            "geometry": self.geometry,
-            "retrieval": self.retrieval,
+            "tasks": {name: tasks[name] for row in rows.values() for name in row if name in tasks},
+            "left_out": left_out | self.left_out,
+            "geometry": geometry.get("geometry"),
+            "retrieval": retrieval,
+            "other_data": others,
             "versions": versions("sentence-transformers", "tokenizers", "scipy", "scikit-learn"),
         }
-        write_evaluation(file, content)
+
+
+def _row(tasks: Mapping[str, Any], names: Iterable[str]) -> Row:
+    return {name: figure_of(tasks[name]) if name in tasks else None for name in names}
+
+
+def _put(results: dict[str, Any], name: str, new: dict[str, Any], others: dict[str, Any]) -> None:
+    """Put a result in its place; one of other data that is there goes to the others, under a name with its checksum."""
+
+    def with_checksum(result: Mapping[str, Any]) -> str:
+        return f"{name} ({hashlib.sha256(repr(result.get('sha256')).encode()).hexdigest()[:8]})"
+
+    if name in results and results[name].get("sha256") != new.get("sha256"):
+        others[with_checksum(results[name])] = results[name]
+    others.pop(with_checksum(new), None)
+    results[name] = new
 
 
 def table(found: Sequence[Results], names: Sequence[str], mean: str, more: Mapping[str, Row]) -> str:
@@ -119,11 +169,11 @@ def table(found: Sequence[Results], names: Sequence[str], mean: str, more: Mappi
     return lay_out(lines)
 
 
-def retrieval_table(found: Sequence[Results], names: Sequence[str]) -> str:
+def retrieval_table(found: Sequence[Results], collections: Sequence[Collection]) -> str:
     """The figures of models in search, a row for each."""
-    head = ["", *(f"{name} {metric}" for name in names for metric in METRICS)]
-    rows = [[r.about["model"], *(f"{r.retrieval[n][m]:.2f}" for n in names for m in METRICS)] for r in found]
-    return lay_out([head, *rows])
+    columns = [(collection.name, metric) for collection in collections for metric in collection.metrics]
+    rows = [[r.about["model"], *(f"{r.retrieval[name][metric]:.2f}" for name, metric in columns)] for r in found]
+    return lay_out([["", *map(" ".join, columns)], *rows])
 
 
 def evaluate_task(
@@ -138,7 +188,8 @@ def evaluate_task(
     else:
         found = evaluate_transfer(task, folder, embed, mode)
     seconds = round(time.perf_counter() - start, 2)
-    return {**found, "seconds": seconds, "sha256": {name: sha256_of(folder / name) for name in task.files}}
+    data = {"data": str(folder), "data_variant": variant_of(folder)}
+    return {**found, **data, "seconds": seconds, "sha256": {name: sha256_of(folder / name) for name in task.files}}
 
 
 def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
@@ -172,20 +223,18 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
 
     for model, pooler in poolers.items():
         encode, of_model = load_model(model, pooler, settings.dtype, settings.batch_size, progress=True)
-        embed, file = EncodedOnce(refusing_useless(encode)), _file_of(settings, model)
+        embed, file = EncodedOnce(encode), _file_of(settings, model)
         found.append(results := Results({**about, **of_model}))
-        results.keep(file)
-        if not file.exists():  # a place that cannot be written is found now, not after the first task
-            results.write(file)
+        results.begin(file)
         for group, tasks in chosen.items():
             for task in tasks:
                 _run_task(settings, results, task, folder, embed)
-                results.write(file)
+                results.write(file, task.name)
             if len(poolers) == 1:
                 show(group)
         if "sts" in chosen and settings.geometry != "none":
             _measure_geometry(settings, results, folder, embed)
-            results.write(file)
+            results.write(file, "geometry")
         for collection in collections:
             _run_collection(results, collection, embed, file)
         missing = ", ".join(task.name for tasks in chosen.values() for task in tasks if task.name not in results.tasks)
@@ -194,7 +243,7 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
         for group in chosen:
             show(group)
     if collections:
-        print(f"\n{retrieval_table(found, [collection.name for collection in collections])}", flush=True)
+        print(f"\n{retrieval_table(found, collections)}", flush=True)
     return all(task.name in results.tasks for results in found for tasks in chosen.values() for task in tasks)
 
 
@@ -216,11 +265,9 @@ def _file_of(settings: SentEvalSettings, model: str) -> Path:
 
 
 def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: Path, embed: Embed) -> None:
-    results.left_out.pop(task.name, None)
     try:
         found = evaluate_task(task, folder, embed, settings.mode, settings.engine)
     except DataError as error:
-        results.tasks.pop(task.name, None)
         results.left_out[task.name] = str(error)
         print(f"{task.name} left out: {error}", file=sys.stderr, flush=True)
         return
@@ -235,7 +282,7 @@ def _said(settings: SentEvalSettings, results: Results, name: str) -> str:
 
 def _collections(settings: SentEvalSettings) -> list[Collection]:
     try:
-        return read_collections(settings.retrieval or [])
+        return read_collections(settings.retrieval or [], settings.split)
     except DataError as error:
         raise ParameterError("retrieval", str(error)) from error
 
@@ -245,20 +292,22 @@ def _run_collection(results: Results, collection: Collection, embed: Embed, file
     figures = {name: round(figure, 2) for name, figure in collection.scores(embed).items()}
     seconds = round(time.perf_counter() - start, 2)
     results.retrieval[collection.name] = {**figures, **collection.about, "seconds": seconds}
-    results.write(file)
+    results.write(file, collection.name)
     print(f"{collection.summary()} ({seconds:.1f} s)", file=sys.stderr, flush=True)
 
 
 def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path, embed: Embed) -> None:
-    results.left_out.pop("geometry", None)
+    task = STS_SETS["mini_sts" if settings.suite == "mini" else f"stsb_{settings.geometry}"]
     try:
-        pairs = STS_SETS["mini_sts" if settings.suite == "mini" else f"stsb_{settings.geometry}"].pairs(folder)
+        pairs = task.pairs(folder)
     except DataError as error:
         results.left_out["geometry"] = str(error)
         print(f"geometry left out: {error}", file=sys.stderr)
         return
     measured = evaluate_sts(pairs, embed)
-    results.geometry = {"set": pairs.name, "sentences": len(pairs.sentences), **asdict(measured)}
+    sums = {name: sha256_of(folder / name) for name in task.files}
+    about = {"set": pairs.name, "sentences": len(pairs.sentences), "sha256": sums}
+    results.geometry["geometry"] = about | asdict(measured)
     print(
         f"\n{_said(settings, results, pairs.name)}, {len(pairs.sentences):,} distinct sentences: alignment "
         f"{measured.alignment:.4f} (pairs scored above 4), uniformity {measured.uniformity:.4f}, Spearman "

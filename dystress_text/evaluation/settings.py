@@ -80,6 +80,7 @@ class SentEvalSettings:
         "search: folders of collections in BEIR's layout (corpus.jsonl, queries.jsonl, qrels.tsv or qrels/test.tsv)",
         metavar="FOLDER",
     )
+    split: str = option("test", "of judgements, qrels/SPLIT.tsv", choices=("test", "dev", "train"), needs="retrieval")
     suite: str = option("senteval", "senteval, or mini: small sets that come with the package", choices=tuple(SUITES))
     mode: str = option("test", "test: the published figures; fast: fewer folds", choices=("test", "fast"))
     data_dir: str | None = option(None, "where prepared data lie; default: where dystress prepare puts them")

@@ -159,7 +159,7 @@ def _write_onnx(encoder: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, fo
 
 def _embed_native(folder: Path, encoder: SentenceEncoder) -> Tensor:
     model = load_sentence_transformer(str(folder), "cpu")
-    vectors: Tensor = model.encode(list(PROBES), batch_size=4, convert_to_tensor=True, show_progress_bar=False)
+    vectors: Tensor = model.encode(list(PROBES), prompt="", batch_size=4, convert_to_tensor=True)
     return vectors
 
 

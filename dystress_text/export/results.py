@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from huggingface_hub.repocard_data import eval_results_to_model_index
 
 from dystress_text.errors import UserError, reason_of
 from dystress_text.evaluation.catalogue import GROUPS, SUITES, Task, TransferTask, figure_of
-from dystress_text.evaluation.retrieval import METRICS
+from dystress_text.evaluation.retrieval import figures_in
 from dystress_text.export.card import CARD, MARK, plain_table, read_card
 from dystress_text.files.whole import write_text
-from dystress_text.training.run_folder import evaluation_file, read_json
+from dystress_text.training.run_folder import contents_of, evaluation_file, one_writer
 
 _SOURCE = "dystress-text"  # of our entries: this package has measured; the hub wants an address, of models with its tag
 _ADDRESS = f"https://huggingface.co/models?other={_SOURCE}"
@@ -30,10 +31,15 @@ def renew_results(folder: Path, suite: str) -> str | None:
 
     None where the card has nothing to do with this package, or the model was not evaluated as it is loaded.
     """
+    with one_writer(folder):
+        return _renew(folder, contents_of(evaluation_file(folder, suite, "test"))[0])
+
+
+def _renew(folder: Path, now: Mapping[str, Any]) -> str | None:
     file = folder / CARD
     text = read_card(file) if file.is_file() else ""
     mark, text = text[: text.startswith(MARK)], text.removeprefix(MARK)
-    found = _results(folder, read_json(evaluation_file(folder, suite, "test"))["weights"])
+    found = _results(folder, now)
     if "dystress" not in text or not found:
         return None
     rows = [(result.dataset_name, result.metric_name, f"{result.metric_value:.2f}") for result in found]
@@ -72,41 +78,40 @@ def _with(text: str, index: str, table: str) -> str:
     return head[1] + (kept + index).strip("\r\n") + head[3] + _TABLE.sub(lambda _: table, text[head.end() :])
 
 
-def _results(folder: Path, weights: str) -> list[EvalResult]:
-    """What the files of evaluations in a folder hold of the model with these weights, as it is loaded."""
-    files = (evaluation_file(folder, suite, "test") for suite in SUITES)
-    found = [
-        about
-        for about in (read_json(file) for file in files if file.is_file())
-        if (about.get("weights"), about.get("pooler_type"), about.get("dtype")) == (weights, None, "fp32")
-    ]
-    of_tasks = [
-        _result(about, group, task)
-        for about in found
-        for group, tasks in SUITES[about["suite"]].items()
-        for task in tasks
-        if task.name in about["tasks"]
-    ]
-    searched = {name: figures for about in found for name, figures in about.get("retrieval", {}).items()}
-    return of_tasks + [
+def _results(folder: Path, now: Mapping[str, Any]) -> list[EvalResult]:
+    """What the files of evaluations in a folder hold of the model as it is loaded, if that was evaluated now."""
+    as_loaded = {name: now.get(name) for name in ("weights", "max_seq_length", "prompts")}
+    as_loaded |= {"pooler_type": None, "dtype": "fp32"}
+    contents = [c for suite in SUITES for c in contents_of(evaluation_file(folder, suite, "test"))]
+    found = [c for c in contents if all(c.get(name) == value for name, value in as_loaded.items())]
+    of_tasks: dict[tuple[str, str], EvalResult] = {}
+    searched: dict[str, Mapping[str, float]] = {}
+    for about in found:
+        known = {task.name: (group, task) for group, tasks in SUITES[about["suite"]].items() for task in tasks}
+        for name, result in (about["tasks"] | about.get("other_data", {})).items():
+            if (what := known.get(name.partition(" (")[0])) and (about["suite"], name) not in of_tasks:
+                of_tasks[about["suite"], name] = _result(about, *what, name, result)
+        searched = {name: figures_in(result) for name, result in about.get("retrieval", {}).items()} | searched
+    return list(of_tasks.values()) + [
         EvalResult(
-            "Retrieval", "beir-layout", name, metric.lower().replace("@", "_at_"), figures[metric],
+            "Retrieval", "beir-layout", name, "_".join(re.findall(r"\w+", metric.lower().replace("@", "_at_"))), figure,
             dataset_config=name, source_name=_SOURCE, source_url=_ADDRESS, metric_name=f"{metric} x 100",
         )
         for name, figures in searched.items()
-        for metric in METRICS
+        for metric, figure in figures.items()
     ]  # fmt: skip
 
 
-def _result(about: dict[str, Any], group: str, task: Task) -> EvalResult:
+def _result(about: dict[str, Any], group: str, task: Task, label: str, result: Mapping[str, Any]) -> EvalResult:
     of_suite = {"senteval": "SentEval", "mini": "dystress-text"}[about["suite"]]
-    variant = f" (a variant: {about['data_variant']})" if about["data_variant"] else ""
+    kind = result.get("data_variant", about.get("data_variant"))
+    variant = f" (a variant: {kind})" if kind else ""
     folds = isinstance(task, TransferTask) and task.scheme == "folds"
     type_, metric = ("STS", "cosine_spearman") if group == "sts" else ("text-classification", "accuracy")
-    name, data, config = f"{of_suite} {task.name}{variant}", of_suite.lower(), task.name
-    if task.name in _MTEB and not variant:
+    name, data, config = f"{of_suite} {label}{variant}", of_suite.lower(), task.name
+    if label in _MTEB and not variant:
         name, data, config = f"MTEB {task.name.replace('-B', 'Benchmark')}", _MTEB[task.name], "default"
     return EvalResult(
-        type_, data, name, metric, figure_of(about["tasks"][task.name]), dataset_config=config, source_name=_SOURCE,
+        type_, data, name, metric, figure_of(result), dataset_config=config, source_name=_SOURCE,
         source_url=_ADDRESS, dataset_split=None if folds else "test", metric_name=GROUPS[group].partition(", ")[2],
     )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import MINI_TRANSFER_TASKS, STS_SETS, TASKS, TRANSFER_TASKS, Row, figure_of
-from dystress_text.evaluation.retrieval import METRICS
+from dystress_text.evaluation.retrieval import figures_in
 from dystress_text.report.runs import FinishedRun, read_finished
 from dystress_text.training.run_folder import RECORD, TEXT_PROGRAM, evaluation_file, read_json
 
@@ -137,7 +137,8 @@ def _figures(files: Sequence[Path], *more: str) -> tuple[dict[str, Row], list[st
                 kind = "sts" if "spearman" in result or task in TASKS["sts"] else "transfer"
                 found.append((f"{evaluation['suite']}/{kind}", task, figure_of(result), result.get("sha256")))
             for name, result in evaluation.get("retrieval", {}).items():
-                found += [("retrieval", f"{name} {m}", result[m], result.get("sha256")) for m in METRICS]
+                row = figures_in(result)
+                found += [("retrieval", f"{name} {m}", figure, result.get("sha256")) for m, figure in row.items()]
         except (KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{file} is not a file of an evaluation: {error!r}") from error
         for group, name, figure, data in found:

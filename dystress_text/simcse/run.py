@@ -17,8 +17,10 @@ from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.loading import load_saved, reads_forward
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import FIRST, POOLERS
+from dystress_text.encoders.saving import prompt_of
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.catalogue import suite_folder
+from dystress_text.evaluation.embedder import prompted
 from dystress_text.evaluation.evaluators import build_evaluation, further_lines, sts_line, sts_metrics
 from dystress_text.evaluation.random_pairs import random_pairs, random_pairs_rows
 from dystress_text.evaluation.readers import StsPairs
@@ -151,9 +153,10 @@ class TextRun(Run):
         model, tokenizer = self.task.model, self.task.tokenizer
         unfit = FIRST if reads_forward(model.transformer, tokenizer) else ()  # a decoder's first token sees no other
         poolers = [name for name in POOLERS if name not in unfit]
-        vectors = model.encode_by_pooler(dev.sentences, tokenizer, poolers)  # (distinct sentences, dim) each
+        texts = [prompt_of(model.transformer) + sentence for sentence in dev.sentences]
+        vectors = model.encode_by_pooler(texts, tokenizer, poolers)  # (distinct sentences, dim) each
         if model.keep_head and self.record["head"]["starts"] != "new":  # a trained head is part of the model
-            vectors[model.pooler_type] = model.encode(dev.sentences, tokenizer)
+            vectors[model.pooler_type] = model.encode(texts, tokenizer)
         self.record["similarities"] = {
             "set": dev.name,
             "positive_above": dev.positive_above,
@@ -173,7 +176,8 @@ class TextRun(Run):
             "padding_share": round(task.padding_share, 4),
         }
         best, tokenizer = load_saved(output)
-        encode = partial(best.to(self.accelerator.device).encode, tokenizer=tokenizer)
+        plain = partial(best.to(self.accelerator.device).encode, tokenizer=tokenizer)
+        encode = prompted(plain, best.transformer)
         if self.evaluation.evaluators and task.evaluation_dtype != torch.float32:
             self.record["trained"] = self.evaluation(encode)  # the record's figures are the saved model's in fp32
         if dev is not None:

@@ -12,6 +12,7 @@ from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_
 from dystress_text.encoders.loading import Pretrained, build_encoder, load_model
 from dystress_text.encoders.masked_lm import load_lm_head
 from dystress_text.encoders.pooling import FIRST, averages_layers
+from dystress_text.encoders.saving import PROMPTS
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.places import PACKAGE
 from dystress_text.simcse.settings import TextSettings
@@ -116,6 +117,9 @@ def _notes(model: SentenceEncoder, pretrained: Pretrained, source: str) -> list[
         head, unit = ", a head" * (pretrained.head is not None), ", normalised vectors" * pretrained.normalize
         limit = f", at most {pretrained.tokenizer.model_max_length} tokens"
         notes.append(f"sentence-transformers model: pooling {model.pooler_type}{head}{unit}{limit}")
+    if any((kept := getattr(pretrained.transformer.config, PROMPTS, {}).get("prompts", {})).values()):
+        names = ", ".join(name for name, prompt in kept.items() if prompt)
+        notes.append(f"prompts: {names}; training reads plain texts, evaluations and the saved model use them")
     if pretrained.simcse:
         used = source == "SimCSE's MLP"
         ignored = ", ".join(pretrained.left if used else ("mlp", *pretrained.left))

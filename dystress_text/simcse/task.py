@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.encoders.encoder import SentenceEncoder, TokenizedOnce, length_limit
 from dystress_text.encoders.masked_lm import TokenMasking
+from dystress_text.evaluation.embedder import prompted
 from dystress_text.evaluation.evaluators import Evaluation
 from dystress_text.simcse.corpus import TokenizedCorpus
 from dystress_text.training.batches import Batch, Embeddings
@@ -109,7 +110,7 @@ class SimcseTask:
         return vectors
 
     def evaluate(self) -> dict[str, float]:
-        return {} if self.evaluation is None else self.evaluation(self.encode)
+        return {} if self.evaluation is None else self.evaluation(prompted(self.encode, self.model.transformer))
 
     def encode(self, sentences: Sequence[str]) -> Tensor:
         """Vectors of sentences for evaluation while training, (n, dim), on the model's device."""

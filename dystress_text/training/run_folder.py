@@ -17,9 +17,11 @@ import json
 import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.claim import LOCK, claimed
@@ -183,6 +185,23 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
 def evaluation_file(folder: Path, suite: str, mode: str) -> Path:
     """The file to which ``eval/senteval.py`` writes its results; with ``*`` as the suite, a pattern."""
     return folder / f"senteval-{suite}-{mode}.json"
+
+
+def contents_of(file: Path) -> list[dict[str, Any]]:
+    """What a result file holds: the results of the newest model and settings, then of others; [] without a file."""
+    found = read_json(file) if file.is_file() else None
+    return [] if found is None else [found, *found.pop("others", [])]
+
+
+@contextmanager
+def one_writer(folder: Path) -> Iterator[None]:
+    """One process at a time changes the results of evaluations in a folder, and the others wait."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f"{LOCK}.evaluation"):
+            yield
+    except OSError as error:
+        raise ParameterError("output", f"cannot write to {str(folder)!r}: {error.strerror or error}") from error
 
 
 def write_evaluation(file: Path, content: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import make_sentences, reset_accelerator
 from safetensors.torch import load_file
+from trainer_cases import interrupt
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.evaluators import Evaluation, build_evaluation
@@ -130,6 +131,7 @@ def test_a_resumed_run_is_evaluated_on_the_same_pairs(flags, own, tmp_path, caps
     moved = tmp_path / "elsewhere" / own.name
     moved.parent.mkdir()
     moved.write_bytes(own.read_bytes())
+    interrupt(tmp_path / "out")
     record, _ = run(flags, tmp_path / "out", "--eval_file", str(moved), "--resume_from_checkpoint")
     known = {"my_pairs_spearman", "my_pairs_uniformity"}  # no score is in the top fifth of -20 to 20
     assert {frozenset(metrics) for metrics in (record["trained"], *record["untrained"].values())} == {frozenset(known)}
@@ -137,6 +139,7 @@ def test_a_resumed_run_is_evaluated_on_the_same_pairs(flags, own, tmp_path, caps
     assert "nan" not in printed
     assert "alignment" in printed
     moved.write_text(moved.read_text().replace("-3.5", "-3.6"))
+    interrupt(tmp_path / "out")
     reset_accelerator()
     assert main([*flags, "--eval_file", str(moved), "--resume_from_checkpoint"]) == 2
     assert "--eval_file" in capsys.readouterr().err

@@ -1,17 +1,26 @@
 """Search as a measure: its figures against scikit-learn and loops, the files it reads, and where figures go."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import make_sentences
+from conftest import build_tokenizer, make_sentences
+from search_cases import make_collection
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.evaluation import InformationRetrievalEvaluator
+from sentence_transformers.models import Router, StaticEmbedding
 from sklearn.metrics import ndcg_score
+from trainer_cases import interrupt
 
+from dystress_text.encoders.loading import load_encoder
 from dystress_text.errors import DataError, UserError
+from dystress_text.evaluation.embedder import load_model
 from dystress_text.evaluation.evaluators import build_evaluation
-from dystress_text.evaluation.retrieval import read_collection, read_collections
+from dystress_text.evaluation.retrieval import figures_in, read_collection, read_collections
 from dystress_text.evaluation.settings import EvaluationSettings
 from dystress_text.files.places import EMBEDDED
 from dystress_text.report.text_runs import read_text_runs
@@ -19,21 +28,6 @@ from dystress_text.senteval import main
 from dystress_text.train import main as train
 
 CISI = Path(__file__).resolve().parents[3] / "shared" / "data" / "retrieval" / "cisi"
-
-
-def make_collection(folder, documents=150, queries=12, seed=0):
-    """Documents, queries, of which one has no judgement, and judgements of 0 and 1; BEIR's own place of the qrels."""
-    draw, texts = np.random.default_rng(seed), make_sentences(documents + queries, seed=seed)
-    (folder / "qrels").mkdir(parents=True)
-    rows = [{"_id": f"d{i}", "title": f"t{i}\u2028" * (i % 2), "text": x} for i, x in enumerate(texts[:documents])]
-    (folder / "corpus.jsonl").write_text("".join(json.dumps(row, ensure_ascii=False) + "\n\n" for row in rows))
-    rows = [{"_id": f"q{i}", "text": text} for i, text in enumerate(texts[documents:])]
-    (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    lines = ["query-id\tcorpus-id\tscore", "q0\td5\t0"]
-    for i in range(queries - 1):
-        lines += [f"q{i}\td{j}\t{1 + j % 2}" for j in draw.choice(documents, 1 + 4 * (i % 5), replace=False) if j != 5]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(lines) + "\n")
-    return folder
 
 
 def embed(sentences):
@@ -57,7 +51,106 @@ def test_figures_are_those_of_scikit_learn_and_of_loops(tmp_path):
         first.append(next((1 / (i + 1) for i in range(10) if ranked[i]), 0.0))
         recall.append(ranked[:100].sum() / relevant.sum())
     expected = {"nDCG@10": ndcg_score(truth, similarity, k=10), "MRR@10": np.mean(first), "recall@100": np.mean(recall)}
+    gains = [[found.relevant[query].get(name, 0) for name in found.documents] for query in found.queries]
+    expected["nDCG@10 (graded)"] = ndcg_score(gains, similarity, k=10)
     assert found.scores(embed) == pytest.approx({name: 100 * value for name, value in expected.items()}, abs=1e-6)
+
+
+def test_what_beir_ignores_is_ignored_and_counted(tmp_path):
+    """Against a loop over all pairs; q0 to q4 are documents too, of which one has another end."""
+    folder = make_collection(tmp_path / "made")
+    with (folder / "queries.jsonl").open() as queries, (folder / "corpus.jsonl").open("a") as corpus:
+        rows = [json.loads(line) for line in list(queries)[:5]]
+        rows[4]["text"] += " and so on"
+        corpus.writelines(json.dumps({**row, "title": None if i % 2 else "title"}) + "\n" for i, row in enumerate(rows))
+    with (folder / "qrels" / "test.tsv").open("a") as qrels:
+        qrels.write("q0\tq0\t1\n q1 \tlost\t1\nlost\td1\t2\n q1\tq2 \t3\n")
+    found = read_collection(folder)
+    assert found.own == {"q0", "q1", "q2", "q3", "q4"}
+    assert found.summary().endswith(
+        "; 2 judgements of what the collection lacks are ignored; 5 queries are documents, which do not find themselves"
+    )
+    judged: dict = {}
+    for line in (folder / "qrels" / "test.tsv").read_text().splitlines()[1:]:
+        query, document, score = line.split()
+        judged.setdefault(query, {})[document] = int(score)
+    vectors = {name: torch.nn.functional.normalize(embed([text])[0], dim=0) for name, text in found.documents.items()}
+    ndcg, graded, recall = [], [], []
+    for query, text in found.queries.items():
+        vector = torch.nn.functional.normalize(embed([text])[0], dim=0)
+        ranked = sorted((name for name in vectors if name != query), key=lambda name: -float(vectors[name] @ vector))
+        scores = {name: score for name, score in judged[query].items() if score and name in vectors}
+        for gain, to in ((lambda s: s, graded), (lambda s: int(s > 0), ndcg)):
+            top, best = ([gain(scores.get(n, 0)) for n in ranked[:10]], sorted(map(gain, scores.values()))[::-1][:10])
+            dcg = [sum(g / np.log2(i + 2) for i, g in enumerate(gains)) for gains in (top, best)]
+            to.append(dcg[0] / dcg[1])
+        recall.append(sum(name in scores for name in ranked[:100]) / len(scores))
+    expected = {"nDCG@10": ndcg, "recall@100": recall, "nDCG@10 (graded)": graded}
+    figures = found.scores(embed)
+    assert {name: figures[name] for name in expected} == pytest.approx(
+        {name: 100 * np.mean(values) for name, values in expected.items()}, abs=1e-6
+    )
+
+
+def test_queries_and_documents_that_are_only_numbered_alike_stay(tmp_path):
+    folder = make_collection(tmp_path / "made")
+    for file in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        text = re.sub(r'"_id": "[dq](\d+)"', r'"_id": \1', (folder / file).read_text())
+        (folder / file).write_text(re.sub(r"^q(\d+)\td", r"\1\t", text, flags=re.MULTILINE))
+    found = read_collection(folder)
+    assert (len(found.queries), found.own) == (11, frozenset())
+    assert found.queries.keys() < found.documents.keys()
+
+
+PROMPTS = {"query": "the cat saw ", "document": "small old ", "other": "red house "}
+
+
+def bert_with(folder, **more):
+    encoder, tokenizer = load_encoder(str(EMBEDDED / "bert-mini-wiki"), "avg")
+    encoder.save(folder, tokenizer)
+    return SentenceTransformer(str(folder), device="cpu", **more)
+
+
+def static(seed):
+    torch.manual_seed(seed)
+    return StaticEmbedding(build_tokenizer().backend_tokenizer, embedding_dim=8)
+
+
+MODELS = {
+    "prompts": lambda folder: bert_with(folder, prompts=PROMPTS, similarity_fn_name="euclidean"),
+    "default": lambda folder: bert_with(folder, prompts={"other": PROMPTS["other"]}, default_prompt_name="other"),
+    "dot": lambda folder: SentenceTransformer(modules=[static(0)], similarity_fn_name="dot", device="cpu"),
+    "routes": lambda folder: SentenceTransformer(
+        modules=[Router.for_query_document([static(0)], [static(1)], default_route=None, allow_empty_key=False)],
+        device="cpu", prompts=PROMPTS,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_figures_are_those_of_sentence_transformers_for_prompts_routes_and_similarities(tmp_path, kind, capsys):
+    collection = read_collection(make_collection(tmp_path / "made", documents=60))
+    texts = [*collection.documents.values()]
+    queries = {**collection.queries, "q1": texts[7], "q2": ""}  # one text as a query and as a document, and none
+    collection = replace(collection, queries=queries, documents={**collection.documents, "d9": ""}, relevant={
+        query: {**found, "d9": 1} for query, found in collection.relevant.items()
+    })  # fmt: skip
+    model = MODELS[kind](tmp_path / "plain")
+    model.save(str(tmp_path / kind), create_model_card=False)
+    ks = {"ndcg_at_k": [10], "mrr_at_k": [10], "precision_recall_at_k": [100], "accuracy_at_k": [1], "map_at_k": [1]}
+    relevant = {query: set(found) for query, found in collection.relevant.items()}
+    expected = InformationRetrievalEvaluator(queries, dict(collection.documents), relevant, **ks)(model)
+    embed, about = load_model(str(tmp_path / kind), None)
+    figures = collection.scores(embed)
+    name = f"{model.similarity_fn_name}_{{}}".format
+    assert figures["nDCG@10"] == pytest.approx(100 * expected[name("ndcg@10")], abs=1e-4)
+    assert figures["MRR@10"] == pytest.approx(100 * expected[name("mrr@10")], abs=1e-4)
+    assert figures["recall@100"] == pytest.approx(100 * expected[name("recall@100")], abs=1e-4)
+    assert about["max_seq_length"] == (None if kind in ("dot", "routes") else model.max_seq_length)
+    tasks = main([f"--model={tmp_path / kind}", "--suite=mini", "--tasks=MiniSTS"])
+    assert tasks == (2 if kind == "routes" else 0)  # without a route for other texts
+    if kind == "routes":
+        assert "cannot encode with" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("file", "content", "message"), [
@@ -67,9 +160,9 @@ def test_figures_are_those_of_scikit_learn_and_of_loops(tmp_path):
     ("queries.jsonl", "[\n", "line 1 of .*queries.jsonl is not JSON"),
     ("queries.jsonl", '{"_id": 1, "text": "a"}\n{"_id": "1", "text": "b"}\n', "line 2 of .* repeats the _id '1'"),
     ("qrels/test.tsv", "q0\td1\t1\nq0\td2\tnan\n", "line 2 of .* is not a query, a document and a score"),
-    ("qrels/test.tsv", "q0\t0\td2\t1\n" * 2, "line 1 of .* is not a query, a document and a score"),
-    ("qrels/test.tsv", "q0\td999\t1\n", "line 1 of .* names the document 'd999', which the collection has not"),
-    ("qrels/test.tsv", "q99\td1\t1\n", "names the query 'q99'"),
+    ("qrels/test.tsv", "q0\t0\td2\t1\n" * 2, "line 1 of .* is not a query, a document and a score .*TREC's four"),
+    ("qrels/test.tsv", "query-id corpus-id score\nq0 d2 1\n", "line 2 of .* with tabs between them, BEIR's layout"),
+    ("qrels/test.tsv", "q0\td999\t1\nq99\td1\t1\n", "no score above 0 for what .*; 2 judgements are of what it lacks"),
     ("qrels/test.tsv", "query\tdocument\tscore\nq0\td1\t0\n", "has no score above 0"),
     ("corpus.jsonl", None, "cannot read .*corpus.jsonl: No such file"),
     ("qrels/test.tsv", None, "has neither qrels.tsv nor qrels/test.tsv"),
@@ -96,7 +189,7 @@ def test_it_chooses_the_best_model_while_training(tmp_path):
     folder = make_collection(tmp_path / "Made up")
     evaluation = build_evaluation(EvaluationSettings(eval_set=["none"], eval_retrieval=[str(folder)]))
     metrics = evaluation(embed)
-    assert list(metrics) == ["made_up_ndcg@10", "made_up_mrr@10", "made_up_recall@100"]
+    assert list(metrics) == ["made_up_ndcg@10", "made_up_mrr@10", "made_up_recall@100", "made_up_ndcg@10_graded"]
     assert evaluation.best_metric(None) == "made_up_ndcg@10"
     assert evaluation.best_metric("Made_up_Recall@100") == "made_up_recall@100"
     before = evaluation.digest()
@@ -116,8 +209,18 @@ def test_the_program_writes_figures_beside_those_of_tasks(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "made nDCG@10" in printed
     assert f"{made['nDCG@10']:.2f}" in printed
-    (model,) = read_text_runs([file])[2]
-    assert model.figures["retrieval"]["made recall@100"] == made["recall@100"]
+    assert f"{made['nDCG@10 (graded)']:.2f}\n" in printed.split("made nDCG@10 (graded)")[1]
+    (evaluated,) = read_text_runs([file])[2]
+    assert evaluated.figures["retrieval"] == {f"made {name}": made[name] for name in figures_in(made)}
+    (folder / "qrels" / "dev.tsv").write_text("q0\td1\t1\n")
+    assert main([*model, "--retrieval", str(folder), "--split", "dev"]) == 0
+    found = json.loads(file.read_text())["retrieval"]
+    assert (found["made"], found["made dev"]["queries"]) == (made, 1)
+    assert "nDCG@10 (graded)" not in found["made dev"]
+    assert main([*model, "--tasks=MiniSTS", "--split=dev"]) == 2
+    assert "--split: has no effect without --retrieval" in capsys.readouterr().err
+    assert main([*model, "--retrieval", str(folder), "--split=train"]) == 2
+    assert "has neither qrels/train.tsv" in capsys.readouterr().err
     assert main([f"--model={tmp_path}", "--retrieval", str(tmp_path / "none")]) == 2
     assert "--retrieval: no folder" in capsys.readouterr().err
 
@@ -129,6 +232,7 @@ def test_a_run_on_crops_says_what_it_reads_and_goes_on_to_the_same_bits(flags, t
     assert f"0.2 to 0.6 of it in words\n{read_collection(folder).summary()}\n" in capsys.readouterr().out
     assert json.loads((tmp_path / "out" / "run.json").read_text())["collections"]["made"]["left_out"] == 1
     before = model.read_bytes()
+    interrupt(tmp_path / "out")
     assert train([*flags, *more, "--resume_from_checkpoint"]) == 0
     assert "going on after step 4" in capsys.readouterr().out
     assert model.read_bytes() == before

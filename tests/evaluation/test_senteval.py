@@ -4,12 +4,16 @@ import itertools
 import json
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import make_sentences
 from huggingface_hub import ModelCard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from search_cases import make_collection
 from sweep_runs import a_run
 
 from dystress_text.encoders.loading import load_encoder
@@ -95,6 +99,111 @@ def test_the_page_of_a_run_takes_the_results_up(tiny_bert, sts_folder, tmp_path,
     assert "<th>STS-B</th>" in page.read_text()
     assert f"<td>{figure:.2f}</td>" in page.read_text()
     assert (result.dataset_name, result.metric_value) == ("MTEB STSBenchmark", figure)
+
+
+def test_other_data_and_other_settings_take_nothing_from_file_and_card(tiny_bert, sts_folder, tmp_path, capsys):
+    (encoder, tokenizer), out = load_encoder(str(tiny_bert), "avg"), tmp_path / "out"
+    encoder.save(out, tokenizer)
+    write_card(out, {}, encoder, 40)
+    other = Path(shutil.copytree(sts_folder.parent, tmp_path / "other")) / "senteval" / "STS" / "STSBenchmark"
+    (other / "sts-test.csv").write_text((other / "sts-test.csv").read_text().replace("\t1.", "\t2."))
+    shutil.copytree(make_collection(tmp_path / "made"), tmp_path / "again" / "made")
+    (tmp_path / "again" / "made" / "qrels" / "test.tsv").write_text("q0\td1\t1\n")
+
+    def after(*more, code=0):
+        assert main([f"--model={out}", "--geometry=none", *more]) == code
+        content = json.loads((out / "senteval-senteval-test.json").read_text())
+        on_card = ModelCard.load(out / "README.md").data.eval_results
+        return content, {(r.dataset_name, r.metric_type): r.metric_value for r in on_card}
+
+    here, there = f"--data_dir={sts_folder.parent}", f"--data_dir={other.parents[2]}"
+    first = after("--retrieval", str(tmp_path / "made"))
+    second = after(here, "--tasks", "STS-B", "SICK-R")
+    third = after(there, "--tasks", "STS-B", "STS12", code=1)
+    assert first[0]["retrieval"] == second[0]["retrieval"] == third[0]["retrieval"]
+    assert third[0]["tasks"]["SICK-R"] == second[0]["tasks"]["SICK-R"]
+    assert third[0]["tasks"]["STS-B"]["data"] != second[0]["tasks"]["STS-B"]["data"]
+    assert [*third[0]["other_data"].values()] == [second[0]["tasks"]["STS-B"]]
+    assert "STS12" in third[0]["left_out"]
+    assert third[1].items() > (first[1] | {n: v for n, v in second[1].items() if n[0] == "SentEval SICK-R"}).items()
+    assert len(third[1]) == len(second[1]) + 1
+    content, card = after("--retrieval", str(tmp_path / "again" / "made"))
+    assert first[0]["retrieval"]["made"] in content["retrieval"].values()
+    assert {name for name, _ in card} > {"made", "SentEval SICK-R"}
+    assert after(here, "--pooler_type=cls", "--tasks", "STS-B")[1] == card
+    assert after("--suite=mini", "--tasks", "MiniSTS")[1].items() > card.items()
+    content, _ = after("--retrieval", str(tmp_path / "made"))
+    assert content["retrieval"]["made"] | {"seconds": 0} == first[0]["retrieval"]["made"] | {"seconds": 0}
+    assert content["tasks"] == third[0]["tasks"]
+    assert content["others"][0]["tasks"]["STS-B"]["data"] == second[0]["data"]
+    capsys.readouterr()
+    encoder.transformer.get_input_embeddings().weight.data[5:] += 1
+    encoder.save(out, tokenizer)
+    content, card = after(here, "--tasks", "STS-B")
+    assert (list(content["tasks"]), content["retrieval"]) == (["STS-B"], {})
+    assert [other["pooler_type"] for other in content["others"]] == ["cls"]  # whose weights are others in any case
+    assert f"the results of other weights of {out} are replaced" in capsys.readouterr().err
+    with_other_module = {"weights": "of this pooler", "pooler_type": "cls", "model": str(out)}
+    (tmp_path / "x.json").write_text(json.dumps({**content, **with_other_module}))
+    assert after(here, "--tasks", "STS-B", f"--output={tmp_path / 'x.json'}")
+    assert json.loads((tmp_path / "x.json").read_text())["others"][0].items() >= with_other_module.items()
+    for damaged in ("", '{"tasks": 7}', '{"tasks": {"STS-B": {}}}', '{"a": 1}', "[]"):
+        (out / "senteval-senteval-test.json").write_text(damaged)
+        assert main([f"--model={out}", here, "--tasks", "STS-B"]) == 2
+        assert "senteval-senteval-test.json" in capsys.readouterr().err
+        assert (out / "senteval-senteval-test.json").read_text() == damaged
+
+
+EVALUATIONS = st.lists(
+    st.tuples(st.sampled_from([None, "cls"]), st.sampled_from(["MiniSTS", "MiniQuestions", "cisi"]),
+              st.sampled_from("ab"), st.booleans()),
+    max_size=12,
+)  # fmt: skip
+
+
+@settings(max_examples=20)
+@given(EVALUATIONS)
+def test_in_any_order_the_newest_figure_of_each_setting_task_and_data_is_there_once(tmp_path_factory, evaluations):
+    """Two processes at the same time have each begun before the other's first result."""
+    file, expected = tmp_path_factory.mktemp("evaluations") / "results.json", {}
+    about = {"suite": "mini", "model": "m", "weights": "w", "data": "d", "data_variant": None}
+    writers = {
+        (pooler, which): Results({**about, "pooler_type": pooler})
+        for pooler in (None, "cls", "avg")
+        for which in (0, 1)
+    }
+    for writer in writers.values():
+        writer.begin(file)
+    for number, (pooler, name, data, which) in enumerate(evaluations):
+        result = {"figure": float(number), "sha256": data}
+        writer = writers[pooler, which] = Results({**about, "pooler_type": pooler})
+        (writer.tasks if name.startswith("Mini") else writer.retrieval)[name] = result
+        writer.write(file, name)
+        expected[pooler, name, data] = number
+    content, found = json.loads(file.read_text()), []
+    for one in (content, *content["others"]):
+        for kind in ("tasks", "retrieval", "other_data"):
+            for name, result in one[kind].items():
+                found.append(((one["pooler_type"], name.partition(" ")[0], result["sha256"]), result["figure"]))
+    assert sorted(found, key=str) == sorted(expected.items(), key=str)
+    if evaluations:
+        pooler, name, data, _ = evaluations[-1]
+        assert (content["tasks"] | content["retrieval"])[name]["sha256"] == data
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path):
+    file = tmp_path / "results.json"
+
+    def write(which):
+        results = Results({"suite": "mini", "model": "m", "weights": "w"})
+        results.begin(file)
+        for i in range(12):
+            results.retrieval[f"{which}{i}"] = {"sha256": "s"}
+            results.write(file)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, "abcd"))
+    assert len(json.loads(file.read_text())["retrieval"]) == 48
 
 
 def test_results_stand_side_by_side_and_are_replaced_task_by_task(arguments, tmp_path, monkeypatch, capsys):

@@ -8,13 +8,18 @@ import pytest
 import torch
 from conftest import build_tokenizer, build_transformer
 from hub_server import hub_server, with_hub
+from search_cases import make_collection
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.evaluation import InformationRetrievalEvaluator
 from sentence_transformers.models import Dense, Normalize, Pooling, Transformer, WeightedLayerPooling
 from simcse_cases import SENTENCES, by_hand, close, simcse_folder
 
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.errors import UserError
+from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.evaluation.embedder import load_model
+from dystress_text.evaluation.retrieval import read_collection
+from dystress_text.export.__main__ import main as export
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.train import main
@@ -54,6 +59,41 @@ def test_a_head_starts_where_the_checkpoint_says(raw, options, source, notes, tm
     kept = source == "mlp" and start.model.keep_head
     if "pooler_type" not in options:
         close(start.model.encode(SENTENCES, start.tokenizer), by_hand(transformer, mlp if kept else None))
+
+
+def test_prompts_and_similarity_are_used_and_kept_by_training_and_export(flags, tmp_path, capsys):
+    """A default prompt is for sentences, the one for queries for a collection's; the text itself is read without."""
+    kept = {
+        "prompts": {"query": "the cat saw ", "document": "", "mine": "red house "}, "default_prompt_name": "mine",
+        "similarity_fn_name": "dot",
+    }  # fmt: skip
+    encoder = SentenceEncoder(build_transformer("bert"), "avg")
+    encoder.save(tmp_path / "plain", build_tokenizer())
+    start = SentenceTransformer(str(tmp_path / "plain"), device="cpu", **kept)
+    start.save(str(tmp_path / "start"))
+    collection, out = make_collection(tmp_path / "made"), tmp_path / "out"
+    more = [f"--model_name_or_path={tmp_path / 'start'}", f"--eval_retrieval={collection}", "--eval_set=mini_sts"]
+    assert main([*(f for f in flags if not f.startswith(("--model", "--pooler"))), *more]) == 0
+    assert "prompts: query, mine; training reads plain texts" in capsys.readouterr().out
+    assert export([str(out), "--to", "native"]) == export([str(out), "--to", "hf"]) == 0
+    for folder in (out, tmp_path / "out-native"):
+        config = json.loads((folder / "config_sentence_transformers.json").read_text())
+        assert {name: config[name] for name in kept} == kept
+        assert "sentence_transformers" not in json.loads((folder / "config.json").read_text())
+    assert json.loads((tmp_path / "out-hf" / "config.json").read_text())["sentence_transformers"] == kept
+    trained = json.loads((out / "run.json").read_text())["trained"]
+    model, found = SentenceTransformer(str(out), device="cpu"), read_collection(collection)
+    relevant = {query: set(scores) for query, scores in found.relevant.items()}
+    truth = InformationRetrievalEvaluator(dict(found.queries), dict(found.documents), relevant)(model)
+    assert trained["made_ndcg@10"] == pytest.approx(100 * truth["dot_ndcg@10"], abs=1e-4)
+    units = torch.nn.functional.normalize(torch.from_numpy(model.encode(list(eval_pairs("mini_sts").sentences))))
+    uniformity = torch.pdist(units).square().mul(-2).exp().mean().log()
+    assert trained["mini_sts_uniformity"] == pytest.approx(float(uniformity), abs=1e-5)
+    (tmp_path / "start" / "1_Pooling" / "config.json").write_text(
+        json.dumps({"word_embedding_dimension": 16, "pooling_mode": "mean", "include_prompt": False})
+    )
+    with pytest.raises(UserError, match=r"its vectors are not those of a Transformer, Pooling \(of prompts too\)"):
+        load_start(TextSettings(str(tmp_path / "start")))
 
 
 def test_published_models_come_from_the_hub_and_then_from_the_cache(tmp_path):
@@ -147,7 +187,6 @@ def test_what_cannot_be_kept_is_refused(tiny_bert, tmp_path):
     refused("pooling 'max' is that of no pooler", pooling="max")
     refused("it is made of Transformer, Pooling, Dense, Dense;", more=(Dense, Dense))
     refused("its vectors are not those", more=(lambda: Dense(16, 16, activation_function=torch.nn.Sigmoid()),))
-    refused("without prompts", prompts={"query": "a cat: "}, default_prompt_name="query")
     refused("mlp_head: this model has a head", {"mlp_head": False}, more=(Dense,))
     refused("mlp_only_train: there is no head", {"mlp_only_train": False})
     refused("mlp_init: there is no head", {"mlp_init": "pooler"})
