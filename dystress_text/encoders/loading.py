@@ -6,6 +6,7 @@ Code that comes with a model is never run.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
-from torch import nn
+from safetensors import SafetensorError
+from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -115,7 +117,7 @@ def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
         model.tokenizer.padding_side = "right"
         vectors = _with_own_head(found).encode(_TRIALS, found.tokenizer)
         expected = model.encode(_TRIALS, convert_to_tensor=True, show_progress_bar=False)
-        if vectors.shape != expected.shape or not torch.allclose(vectors, expected, rtol=1e-4, atol=1e-5):
+        if not _same(vectors, expected):
             kinds = ", ".join(type(module).__name__ for module in model)
             raise UserError(
                 f"{name_or_path!r} cannot be read: it is made of {kinds}; its vectors are not those of a Transformer, "
@@ -130,6 +132,31 @@ def load_saved(folder: Path) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
     if found.pooler_type is None:
         raise UserError(f"{str(folder)!r} is not a model of dystress train: a folder with {MODULES} is needed")
     return _with_own_head(found), found.tokenizer
+
+
+def check_saving(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, scratch: Path) -> None:
+    """Check, before a run, that its model can be saved and loaded and then gives the same vectors.
+
+    ``scratch`` is a folder for that, which is removed; no random state changes.
+    """
+    cause: Exception | None = None
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model.save(scratch, tokenizer)
+            saved, its_tokenizer = load_saved(scratch)
+            same = _same(saved.encode(_TRIALS, its_tokenizer), model.encode(_TRIALS, tokenizer))
+        reason = "" if same else "its vectors differ from the encoder's"
+    except (OSError, SafetensorError) as error:  # reading raises others
+        raise ParameterError("output_dir", f"cannot write to {str(scratch.parent)!r}: {reason_of(error)}") from error
+    except Exception as error:  # of many libraries, as in readable
+        cause, reason = error, reason_of(error)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if reason:
+        raise UserError(
+            f"the model of {model.transformer.name_or_path!r}, saved before the first step and loaded again, is not the "
+            f"encoder ({reason}): take another encoder, or this one with its own tokenizer"
+        ) from cause
 
 
 def load_encoder(
@@ -150,12 +177,23 @@ def build_encoder(
     with readable(found.name):
         encoder = SentenceEncoder(found.transformer, pooler_type, mlp_head, keep_head, found.normalize)
         with torch.random.fork_rng(devices=[]):
-            encoder.encode(_TRIALS[:1], found.tokenizer)
+            alone = encoder.encode(_TRIALS[1:], found.tokenizer)
+            if not _same(encoder.encode(_TRIALS, found.tokenizer)[1:], alone, equal_nan=True):
+                raise UserError(
+                    f"{found.name!r} cannot be used: a text's vector changes with the padding of its batch, since "
+                    f"encoders of type {found.transformer.config.model_type!r} read padding; take another one"
+                )
             if pooler_type in FIRST and reads_forward(found.transformer, found.tokenizer):
                 raise ParameterError(
                     "pooler_type", f"{pooler_type} is the first token, which in this decoder sees no other; take {LAST}"
                 )
     return encoder
+
+
+def _same(vectors: Tensor, expected: Tensor, equal_nan: bool = False) -> bool:
+    """Whether vectors are equal but for rounding, which the largest entry decides."""
+    atol = 1e-5 + 1e-4 * float(expected.nan_to_num().abs().max())
+    return vectors.shape == expected.shape and torch.allclose(vectors, expected, 0, atol, equal_nan)
 
 
 def pooler_encoder(found: Pretrained) -> SentenceEncoder:
@@ -177,6 +215,11 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
     """Load a sentence-transformers model in fp32; without a device, on one of sentence-transformers' choice."""
     from sentence_transformers import SentenceTransformer  # slow to import
 
+    def with_a_position(module: nn.Module, inputs: tuple[dict[str, Any]]) -> None:
+        """Let texts without tokens, where a batch has no others, have padding: no encoder reads (n, 0) tokens."""
+        empty = [name for name, x in inputs[0].items() if isinstance(x, Tensor) and x.shape[1:] == (0,)]
+        inputs[0].update({name: inputs[0][name].new_zeros(len(inputs[0][name]), 1).long() for name in empty})
+
     local = Path(name_or_path).is_dir() or not hub_reachable()
     with readable(name_or_path):
         modules = Path(name_or_path) / MODULES
@@ -184,10 +227,12 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
             for entry in json.loads(modules.read_text(encoding="utf-8")) if modules.is_file() else ():
                 if not entry["type"].startswith("sentence_transformers."):  # old releases run the code of a folder
                     raise UserError(f"cannot load {name_or_path!r}: {MODULES} names {entry['type']!r}")
-            return SentenceTransformer(
+            model = SentenceTransformer(
                 name_or_path, device=device, local_files_only=local, trust_remote_code=False,
                 model_kwargs={"dtype": torch.float32},
             )  # fmt: skip
+            model[0].register_forward_pre_hook(with_a_position)
+            return model
         except (TypeError, LookupError, AttributeError, ValueError) as error:  # which name no file
             files = f"{MODULES} or the config.json of a module is missing or damaged"
             raise UserError(f"cannot load {name_or_path!r}: {files} ({reason_of(error)})") from error

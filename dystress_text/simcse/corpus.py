@@ -31,7 +31,7 @@ from dystress_text.files.whole import sha256_of, whole_folder
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.texts import TrainingText
 
-FORMAT = 8  # version of the cache; raise it with the layout of the files or the reading of a text
+FORMAT = 9  # version of the cache; raise it with the layout of the files or the reading of a text
 TOKENS, OFFSETS, REPORT = "tokens.bin", "offsets.npy", "report.json"
 CHUNK = 4_000_000  # characters read at a time, where a sample has 200 more than it has
 
@@ -104,10 +104,12 @@ class CroppedCorpus(TokenizedCorpus):
     Attributes:
         crops: how they are drawn.
         backend: the tokenizer, which cuts at the training length.
+        padding: the token that stands for a crop without one.
     """
 
     crops: Crops
     backend: Tokenizer
+    padding: int
 
     @property
     def rows(self) -> int:
@@ -117,7 +119,7 @@ class CroppedCorpus(TokenizedCorpus):
         """The first crops of samples (n,), then the second ones, as :meth:`TokenizedCorpus.batch` has them."""
         views = [self.crops.views(self._text(i), step, i) for i in self.numbers(samples).tolist()]
         rows = self.backend.encode_batch_fast([views[i][k] for k in (0, 1) for i in range(len(views))])
-        ids = [torch.tensor(row.ids) for row in rows]
+        ids = [torch.tensor(row.ids or [self.padding]) for row in rows]
         lengths = torch.tensor([len(row) for row in ids])  # (2 n,)
         mask = torch.arange(int(lengths.max())) < lengths[:, None]  # (2 n, longest)
         return {"token_ids": torch.cat(ids), "attention_mask": mask.long()}
@@ -152,14 +154,15 @@ def load_corpus(
     report = CorpusReport(sha256=text.checksum(), documents=getattr(text, "documents", False))
     identity = f"{report.sha256}, tokenizer {_hash(backend.to_str())}"
     most = None if max_samples is None else max_samples * text.columns
-    read = _tokens(backend, report) if crops is None else _bytes(crops, report)
+    padding = tokenizer.pad_token_id
+    read = _tokens(backend, report, padding) if crops is None else _bytes(crops, report)
     width = "B" if crops is not None else "H" if len(tokenizer) <= 2**16 else "I"
-    key = f"{FORMAT} {most} {identity} {report.documents} {crops and (crops.min_words, crops.sentences)}"
+    key = f"{FORMAT} {most} {identity} {padding} {report.documents} {crops and (crops.min_words, crops.sentences)}"
     folder = Path(cache_dir or cache_root()) / "corpus" / _hash(key)
 
     def opened() -> TokenizedCorpus:
         corpus = _open_cached(folder, identity, text.columns)
-        return corpus if crops is None else CroppedCorpus(**vars(corpus), crops=crops, backend=backend)
+        return corpus if crops is None else CroppedCorpus(**vars(corpus), crops=crops, backend=backend, padding=padding)
 
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -191,13 +194,13 @@ def _hash(text: str) -> str:
 Read = Callable[[list[str]], Iterator[Sequence[int]]]
 
 
-def _tokens(backend: Tokenizer, report: CorpusReport) -> Read:
-    """Token ids of samples; counts those that are cut."""
+def _tokens(backend: Tokenizer, report: CorpusReport, padding: int) -> Read:
+    """Token ids of samples, ``padding`` for one without a token; counts those that are cut."""
 
     def read(samples: list[str]) -> Iterator[Sequence[int]]:
         for encoding in backend.encode_batch_fast(samples):
             report.truncated += bool(encoding.overflowing)
-            yield encoding.ids
+            yield encoding.ids or [padding]
 
     return read
 
