@@ -173,12 +173,13 @@ def load_encoder(
 def build_encoder(
     found: Pretrained, pooler_type: str = "cls", mlp_head: bool | None = None, keep_head: bool = False
 ) -> SentenceEncoder:
-    """A sentence encoder from loaded files; it encodes one sentence as a trial."""
+    """A sentence encoder from loaded files; it encodes a sentence as a trial, alone and beside a longer one."""
     with readable(found.name):
         encoder = SentenceEncoder(found.transformer, pooler_type, mlp_head, keep_head, found.normalize)
         with torch.random.fork_rng(devices=[]):
-            alone = encoder.encode(_TRIALS[1:], found.tokenizer)
-            if not _same(encoder.encode(_TRIALS, found.tokenizer)[1:], alone, equal_nan=True):
+            alone = encoder.encode(_TRIALS[:1], found.tokenizer)
+            padded = encoder.encode([_TRIALS[0], " ".join(_TRIALS * 3)], found.tokenizer)
+            if not _same(padded[:1], alone, equal_nan=True):
                 raise UserError(
                     f"{found.name!r} cannot be used: a text's vector changes with the padding of its batch, since "
                     f"encoders of type {found.transformer.config.model_type!r} read padding; take another one"
