@@ -216,10 +216,12 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
     """Load a sentence-transformers model in fp32; without a device, on one of sentence-transformers' choice."""
     from sentence_transformers import SentenceTransformer  # slow to import
 
-    def with_a_position(module: nn.Module, inputs: tuple[dict[str, Any]]) -> None:
+    def with_a_position(module: Any, inputs: tuple[dict[str, Any]]) -> None:
         """Let texts without tokens, where a batch has no others, have padding: no encoder reads (n, 0) tokens."""
-        empty = [name for name, x in inputs[0].items() if isinstance(x, Tensor) and x.shape[1:] == (0,)]
-        inputs[0].update({name: inputs[0][name].new_zeros(len(inputs[0][name]), 1).long() for name in empty})
+        for name, x in inputs[0].items():
+            if isinstance(x, Tensor) and x.shape[1:] == (0,):
+                fill = module.tokenizer.pad_token_id if name == "input_ids" else 0
+                inputs[0][name] = x.new_full((len(x), 1), fill, dtype=torch.long)
 
     local = Path(name_or_path).is_dir() or not hub_reachable()
     with readable(name_or_path):
