@@ -78,10 +78,7 @@ T = TypeVar("T", bound=Temperature)
 
 
 def register_temperature(name: str) -> Callable[[type[T]], type[T]]:
-    """Class decorator that makes a temperature known by ``name`` to :func:`make_temperature` and ``--temperature``.
-
-    The options of the programs are the parameters of this package's own temperatures, whatever else is registered.
-    """
+    """Class decorator that makes a temperature known by ``name`` to :func:`make_temperature` and ``--temperature``."""
 
     def register(cls: type[T]) -> type[T]:
         if (known := TEMPERATURES.get(name, cls)).__qualname__ != cls.__qualname__:

@@ -264,9 +264,8 @@ class SentenceEncoder(nn.Module):
         limited = copy.deepcopy(tokenizer)
         limited.model_max_length = length_limit(tokenizer, self.transformer)
         limited.padding_side = "right"
-        if "token_type_ids" in (given := tokenizer("One sentence.")) and (
-            not getattr(plain.config, "type_vocab_size", 0) or any(given["token_type_ids"])
-        ):  # GPT-2 would take them for words; the encoder gets none
+        types = tokenizer("One sentence.").get("token_type_ids")
+        if types and (any(types) or not getattr(plain.config, "type_vocab_size", 0)):  # GPT-2 takes them for words
             names = [name for name in limited.model_input_names if name != "token_type_ids"]
             limited.model_input_names = limited.init_kwargs["model_input_names"] = names
         dense = self.head if self.keep_head else None

@@ -135,28 +135,22 @@ def load_saved(folder: Path) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
 
 
 def check_saving(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, scratch: Path) -> None:
-    """Check, before a run, that its model can be saved and loaded and then gives the same vectors.
-
-    ``scratch`` is a folder for that, which is removed; no random state changes.
-    """
-    cause: Exception | None = None
+    """Check that the encoder, saved into a scratch folder and loaded, has the same vectors; it leaves no trace."""
     try:
         with torch.random.fork_rng(devices=[]):
             model.save(scratch, tokenizer)
             saved, its_tokenizer = load_saved(scratch)
-            same = _same(saved.encode(_TRIALS, its_tokenizer), model.encode(_TRIALS, tokenizer))
-        reason = "" if same else "its vectors differ from the encoder's"
-    except (OSError, SafetensorError) as error:  # reading raises others
+            if not _same(saved.encode(_TRIALS, its_tokenizer), model.encode(_TRIALS, tokenizer)):
+                raise UserError("its vectors differ from the encoder's")
+    except (OSError, SafetensorError) as error:  # of writing; reading raises others
         raise ParameterError("output_dir", f"cannot write to {str(scratch.parent)!r}: {reason_of(error)}") from error
     except Exception as error:  # of many libraries, as in readable
-        cause, reason = error, reason_of(error)
+        raise UserError(
+            f"the model of {model.transformer.name_or_path!r}, saved before the first step and loaded again, is not "
+            f"the encoder ({reason_of(error)}): take another encoder, or this one with its own tokenizer"
+        ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    if reason:
-        raise UserError(
-            f"the model of {model.transformer.name_or_path!r}, saved before the first step and loaded again, is not the "
-            f"encoder ({reason}): take another encoder, or this one with its own tokenizer"
-        ) from cause
 
 
 def load_encoder(

@@ -17,8 +17,7 @@ POOLERS = (*FIRST, *AVERAGED, LAST)
 def pool(hidden_states: Sequence[Tensor], attention_mask: Tensor, pooler_type: str) -> Tensor:
     """One vector per sentence, (n, dim), from the hidden states of all layers.
 
-    A row without a token, as of an empty text, gives what sentence-transformers gives: zeros, or with a pooler of the
-    first token the state of the padding there.
+    A row without a token gives what it does in sentence-transformers: zeros, or padding's state as the first token.
 
     Args:
         hidden_states: the outputs of the embedding layer and of each layer after it, all (n, length, dim); all but

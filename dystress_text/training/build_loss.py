@@ -102,7 +102,7 @@ def build_objective(
 
 def learned_group(objective: nn.Module, settings: LossSettings) -> dict[str, Any] | None:
     """The optimiser's parameter group of what an objective itself learns, without weight decay; None without one."""
-    parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
+    parameters = [p for p in objective.parameters() if p.requires_grad]
     if parameters:
         return {"params": parameters, "lr": settings.temperature_learning_rate, "weight_decay": 0.0}
     if settings.temperature_learning_rate != LossSettings.temperature_learning_rate:

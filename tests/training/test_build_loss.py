@@ -129,7 +129,9 @@ def test_a_temperature_of_ones_own_is_the_same_before_and_after_the_settings_are
     again = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "settings_again", again)
     spec.loader.exec_module(again)
-    assert [f.name for f in dataclasses.fields(again.LossSettings)] == [f.name for f in dataclasses.fields(LossSettings)]
+    assert [f.name for f in dataclasses.fields(again.LossSettings)] == [
+        f.name for f in dataclasses.fields(LossSettings)
+    ]
     assert (again.TEMPERATURES, again.PROFILES) == (TEMPERATURES, PROFILES)
     for kind in (LossSettings, again.LossSettings):
         found = build_objective(kind(temperature="own", tau_max=0.07)).temperature
