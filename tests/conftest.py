@@ -53,6 +53,14 @@ FAMILIES = {
         "rope_scaling": {"rope_type": "linear", "factor": 2.0}, **BERT,
     },
     "gpt2": {"max_position_embeddings": 40, **BERT},
+    "ctrl": {"max_position_embeddings": 40, "dff": 32, **BERT},
+    "openai-gpt": {"max_position_embeddings": 40, **BERT},
+    "xlm": {"max_position_embeddings": 40, **BERT},
+    "xlnet": {"d_model": 16, "n_layer": 3, "n_head": 2, "d_inner": 32},
+    # vectors change with padding: of the first by its Fourier transform, of the second by its convolution
+    "fnet": {"max_position_embeddings": 40, **BERT},
+    "convbert": {"max_position_embeddings": 40, "head_ratio": 1, "conv_kernel_size": 3, "embedding_size": 16, **BERT},
+    "markuplm": {"max_position_embeddings": 42, "max_depth": 2, **BERT},
     "distilbert": {"max_position_embeddings": 40, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 32},
     # ModernBERT has no dropout by default; training for two dropout views needs some
     "modernbert": {
@@ -76,13 +84,14 @@ def set_dropout(model, rate):
             module.dropout_prob = rate
 
 
-def build_tokenizer():
+def build_tokenizer(special="[CLS] $A [SEP]"):
+    """Of whole words; ``special`` is what a text gets, ``$A`` alone nothing, as with many decoders."""
     vocabulary = {word: i for i, word in enumerate(["[CLS]", "[PAD]", "[SEP]", "[UNK]", *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 2)]
+        single=special, special_tokens=[("[CLS]", 0), ("[SEP]", 2)]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, cls_token="[CLS]", pad_token="[PAD]", sep_token="[SEP]", unk_token="[UNK]",

@@ -65,7 +65,8 @@ class Temperature(nn.Module, ABC):
 
     def values(self) -> dict[str, Any]:
         """Its present parameters by name, as ``run.json`` holds them."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters if hasattr(self, name)}
+        found = {name: getattr(self, name) for name in inspect.signature(type(self)).parameters if hasattr(self, name)}
+        return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in found.items()}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.values().items())})"
@@ -80,6 +81,8 @@ def register_temperature(name: str) -> Callable[[type[T]], type[T]]:
     """Class decorator that makes a temperature known by ``name`` to :func:`make_temperature` and ``--temperature``."""
 
     def register(cls: type[T]) -> type[T]:
+        if (known := TEMPERATURES.get(name, cls)).__qualname__ != cls.__qualname__:
+            raise ValueError(f"temperature {name!r} is {known.__name__} already: register another name")
         TEMPERATURES[name] = cls
         return cls
 

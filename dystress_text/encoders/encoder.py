@@ -264,6 +264,10 @@ class SentenceEncoder(nn.Module):
         limited = copy.deepcopy(tokenizer)
         limited.model_max_length = length_limit(tokenizer, self.transformer)
         limited.padding_side = "right"
+        types = tokenizer("One sentence.").get("token_type_ids")
+        if types and (any(types) or not getattr(plain.config, "type_vocab_size", 0)):  # GPT-2 takes them for words
+            names = [name for name in limited.model_input_names if name != "token_type_ids"]
+            limited.model_input_names = limited.init_kwargs["model_input_names"] = names
         dense = self.head if self.keep_head else None
         with replaced_files(folder) as complete:
             write_model(complete, plain, limited, self.pooler_type, dense, self.normalize)
@@ -285,13 +289,14 @@ class TokenizedOnce:
         for start in range(0, len(new), _AT_ONCE):
             part = new[start : start + _AT_ONCE]
             ids = self.tokenizer(part, truncation=True, max_length=self.limit)["input_ids"]
-            self._ids.update(zip(part, map(torch.tensor, ids), strict=True))
+            self._ids.update(zip(part, map(torch.LongTensor, ids), strict=True))
         return [self._ids[sentence] for sentence in sentences]
 
     def padded(self, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Ids and mask of a batch, both (n, longest), padded on the right."""
-        ids = self(sentences)
-        mask = [torch.ones_like(one) for one in ids]
+        """Ids and mask of a batch, both (n, longest), padded on the right; longest is at least 1."""
+        padding = torch.tensor([self.tokenizer.pad_token_id])
+        ids = [one if len(one) else padding for one in self(sentences)]
+        mask = [torch.full_like(row, len(one) > 0) for row, one in zip(ids, self(sentences), strict=True)]
         return pad_sequence(ids, True, self.tokenizer.pad_token_id), pad_sequence(mask, True, 0)
 
 
@@ -314,7 +319,7 @@ def by_tokens(lengths: Sequence[int], most: int = TOKENS_A_BATCH) -> list[list[i
 
 def length_limit(tokenizer: PreTrainedTokenizerBase, transformer: PreTrainedModel) -> int:
     """The most tokens of a sentence, special tokens included: the smaller limit of tokenizer and position table."""
-    return min(position_limit(transformer), tokenizer.model_max_length)
+    return min(position_limit(transformer), _limit(tokenizer.model_max_length))
 
 
 def position_limit(transformer: PreTrainedModel) -> int:
@@ -322,11 +327,16 @@ def position_limit(transformer: PreTrainedModel) -> int:
 
     RoBERTa and similar encoders number positions from the padding index + 1; the rows before are not used.
     """
-    limit = int(getattr(transformer.config, "max_position_embeddings", sys.maxsize))
+    limit = _limit(getattr(transformer.config, "max_position_embeddings", None))
     for name, module in transformer.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             limit -= module.padding_idx + 1
     return limit
+
+
+def _limit(given: float | None) -> int:
+    """A limit as a number of tokens; ``sys.maxsize`` for none, which files write as null, 0, -1 or 1e30."""
+    return int(given) if given is not None and 0 < given < sys.maxsize else sys.maxsize
 
 
 def check_views(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> None:

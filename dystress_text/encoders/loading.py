@@ -6,6 +6,7 @@ Code that comes with a model is never run.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
-from torch import nn
+from safetensors import SafetensorError
+from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -117,7 +119,7 @@ def load_model(name_or_path: str, dropout: float | None = None) -> Pretrained:
         for prompt in {"", max(filter(None, model.prompts.values()), key=len, default="")}:
             vectors = encoder.encode([prompt + text for text in _TRIALS], found.tokenizer)
             expected = model.encode(_TRIALS, prompt=prompt, convert_to_tensor=True, show_progress_bar=False)
-            if vectors.shape != expected.shape or not torch.allclose(vectors, expected, rtol=1e-4, atol=1e-5):
+            if not _same(vectors, expected):
                 kinds = ", ".join(type(module).__name__ for module in model)
                 raise UserError(
                     f"{name_or_path!r} cannot be read: it is made of {kinds}; its vectors are not those of a "
@@ -142,6 +144,25 @@ def load_saved(folder: Path) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
     return _with_own_head(found), found.tokenizer
 
 
+def check_saving(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase, scratch: Path) -> None:
+    """Check that the encoder, saved into a scratch folder and loaded, has the same vectors; it leaves no trace."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            model.save(scratch, tokenizer)
+            saved, its_tokenizer = load_saved(scratch)
+            if not _same(saved.encode(_TRIALS, its_tokenizer), model.encode(_TRIALS, tokenizer)):
+                raise UserError("its vectors differ from the encoder's")
+    except (OSError, SafetensorError) as error:  # of writing; reading raises others
+        raise ParameterError("output_dir", f"cannot write to {str(scratch.parent)!r}: {reason_of(error)}") from error
+    except Exception as error:  # of many libraries, as in readable
+        raise UserError(
+            f"the model of {model.transformer.name_or_path!r}, saved before the first step and loaded again, is not "
+            f"the encoder ({reason_of(error)}): take another encoder, or this one with its own tokenizer"
+        ) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
 def load_encoder(
     name_or_path: str, pooler_type: str = "cls", mlp_head: bool | None = None, dropout: float | None = None
 ) -> tuple[SentenceEncoder, PreTrainedTokenizerBase]:
@@ -156,16 +177,28 @@ def load_encoder(
 def build_encoder(
     found: Pretrained, pooler_type: str = "cls", mlp_head: bool | None = None, keep_head: bool = False
 ) -> SentenceEncoder:
-    """A sentence encoder from loaded files; it encodes one sentence as a trial."""
+    """A sentence encoder from loaded files; it encodes a sentence as a trial, alone and beside a longer one."""
     with readable(found.name):
         encoder = SentenceEncoder(found.transformer, pooler_type, mlp_head, keep_head, found.normalize)
         with torch.random.fork_rng(devices=[]):
-            encoder.encode(_TRIALS[:1], found.tokenizer)
+            alone = encoder.encode(_TRIALS[:1], found.tokenizer)
+            padded = encoder.encode([_TRIALS[0], " ".join(_TRIALS * 3)], found.tokenizer)
+            if not _same(padded[:1], alone, equal_nan=True):
+                raise UserError(
+                    f"{found.name!r} cannot be used: a text's vector changes with the padding of its batch, since "
+                    f"encoders of type {found.transformer.config.model_type!r} read padding; take another one"
+                )
             if pooler_type in FIRST and reads_forward(found.transformer, found.tokenizer):
                 raise ParameterError(
                     "pooler_type", f"{pooler_type} is the first token, which in this decoder sees no other; take {LAST}"
                 )
     return encoder
+
+
+def _same(vectors: Tensor, expected: Tensor, equal_nan: bool = False) -> bool:
+    """Whether vectors are equal but for rounding, which the largest entry decides."""
+    atol = 1e-5 + 1e-4 * float(expected.nan_to_num().abs().max())
+    return vectors.shape == expected.shape and torch.allclose(vectors, expected, 0, atol, equal_nan)
 
 
 def pooler_encoder(found: Pretrained) -> SentenceEncoder:
@@ -187,6 +220,13 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
     """Load a sentence-transformers model in fp32; without a device, on one of sentence-transformers' choice."""
     from sentence_transformers import SentenceTransformer  # slow to import
 
+    def with_a_position(module: Any, inputs: tuple[dict[str, Any]]) -> None:
+        """Let texts without tokens, where a batch has no others, have padding: no encoder reads (n, 0) tokens."""
+        for name, x in inputs[0].items():
+            if isinstance(x, Tensor) and x.shape[1:] == (0,):
+                fill = module.tokenizer.pad_token_id if name == "input_ids" else 0
+                inputs[0][name] = x.new_full((len(x), 1), fill, dtype=torch.long)
+
     local = Path(name_or_path).is_dir() or not hub_reachable()
     with readable(name_or_path):
         modules = Path(name_or_path) / MODULES
@@ -194,10 +234,12 @@ def load_sentence_transformer(name_or_path: str, device: str | None = None) -> S
             for entry in json.loads(modules.read_text(encoding="utf-8")) if modules.is_file() else ():
                 if not entry["type"].startswith("sentence_transformers."):  # old releases run the code of a folder
                     raise UserError(f"cannot load {name_or_path!r}: {MODULES} names {entry['type']!r}")
-            return SentenceTransformer(
+            model = SentenceTransformer(
                 name_or_path, device=device, local_files_only=local, trust_remote_code=False,
                 model_kwargs={"dtype": torch.float32},
             )  # fmt: skip
+            model[0].register_forward_pre_hook(with_a_position)
+            return model
         except (TypeError, LookupError, AttributeError, ValueError) as error:  # which name no file
             files = f"{MODULES} or the config.json of a module is missing or damaged"
             raise UserError(f"cannot load {name_or_path!r}: {files} ({reason_of(error)})") from error

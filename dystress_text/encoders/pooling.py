@@ -17,6 +17,8 @@ POOLERS = (*FIRST, *AVERAGED, LAST)
 def pool(hidden_states: Sequence[Tensor], attention_mask: Tensor, pooler_type: str) -> Tensor:
     """One vector per sentence, (n, dim), from the hidden states of all layers.
 
+    A row without a token gives what it does in sentence-transformers: zeros, or padding's state as the first token.
+
     Args:
         hidden_states: the outputs of the embedding layer and of each layer after it, all (n, length, dim); all but
             ``avg_top2`` and ``avg_first_last`` need only the last one.
@@ -38,9 +40,11 @@ def pool_tokens(states: Tensor, attention_mask: Tensor, pooler_type: str) -> Ten
     """Mean of each row's tokens, or the last one; (n, length, dim) and (n, length) -> (n, dim)."""
     if pooler_type == LAST:
         places = torch.arange(attention_mask.shape[1], device=states.device) * attention_mask  # (n, length)
-        return states[torch.arange(len(states), device=states.device), places.argmax(1)]
-    mask = attention_mask.unsqueeze(-1).to(states.dtype)  # (n, length, 1)
-    return (states * mask).sum(1) / mask.sum(1)
+        pooled = states[torch.arange(len(states), device=states.device), places.argmax(1)]
+    else:
+        mask = attention_mask.unsqueeze(-1).to(states.dtype)  # (n, length, 1)
+        pooled = (states * mask).sum(1) / mask.sum(1)
+    return pooled.masked_fill(attention_mask.sum(1, keepdim=True) == 0, 0)
 
 
 def averages_layers(pooler_type: str) -> bool:

@@ -108,10 +108,12 @@ class CroppedCorpus(TokenizedCorpus):
     Attributes:
         crops: how they are drawn.
         backend: the tokenizer, which cuts at the training length.
+        padding: the token that stands for a crop without one.
     """
 
     crops: Crops
     backend: Tokenizer
+    padding: int
 
     @property
     def rows(self) -> int:
@@ -121,7 +123,7 @@ class CroppedCorpus(TokenizedCorpus):
         """The first crops of samples (n,), then the second ones, as :meth:`TokenizedCorpus.batch` has them."""
         views = [self.crops.views(self.text(i), step, i) for i in self.numbers(samples).tolist()]
         rows = self.backend.encode_batch_fast([views[i][k] for k in (0, 1) for i in range(len(views))])
-        ids = [torch.tensor(row.ids) for row in rows]
+        ids = [torch.tensor(row.ids or [self.padding]) for row in rows]
         lengths = torch.tensor([len(row) for row in ids])  # (2 n,)
         mask = torch.arange(int(lengths.max())) < lengths[:, None]  # (2 n, longest)
         return {"token_ids": torch.cat(ids), "attention_mask": mask.long()}
@@ -156,7 +158,8 @@ def load_corpus(
     report = CorpusReport(sha256=text.checksum(), documents=getattr(text, "documents", False))
     identity = f"{report.sha256}, tokenizer {_hash(backend.to_str())}"
     most = None if max_samples is None else max_samples * text.columns
-    key = f"{FORMAT} {most} {text.columns} {report.documents} {identity if crops is None else report.sha256}"
+    readable = report.sha256 if crops else f"{identity} {tokenizer.pad_token_id}"
+    key = f"{FORMAT} {most} {text.columns} {report.documents} {readable}"
     folder = Path(cache_dir or cache_root()) / "corpus" / _hash(key)
     encode = _utf8 if crops else partial(_encoded, tokenizer, backend)
     try:
@@ -173,7 +176,7 @@ def load_corpus(
                     _write(text, most, encode, staging, report)
                 corpus = _open_cached(folder, identity, text.columns)
         if crops is not None:
-            corpus = CroppedCorpus(**vars(corpus), crops=crops, backend=backend)
+            corpus = CroppedCorpus(**vars(corpus), crops=crops, backend=backend, padding=tokenizer.pad_token_id)
             corpus.report = _report_of_crops(corpus, partial(_encoded, tokenizer, backend), folder)
     except OSError as error:
         raise cache_error(folder.parent, error) from error
@@ -207,7 +210,7 @@ def _encoded(
             report.truncated += bool(encoding.overflowing)
             report.tokens += len(encoding) - special
             report.unknown += (ids := encoding.ids).count(unknown)
-            yield sentence, np.array(ids, dtype)
+            yield sentence, np.array(ids or [tokenizer.pad_token_id], dtype)
 
 
 def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[Row]:

@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from accelerate.utils import set_seed
 
 from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.loading import load_saved, reads_forward
+from dystress_text.encoders.loading import check_saving, load_saved, reads_forward
 from dystress_text.encoders.masked_lm import TokenMasking
 from dystress_text.encoders.pooling import FIRST, POOLERS
 from dystress_text.encoders.saving import prompt_of
@@ -26,7 +26,7 @@ from dystress_text.evaluation.random_pairs import random_pairs, random_pairs_row
 from dystress_text.evaluation.readers import StsPairs
 from dystress_text.evaluation.sts import similarity_histograms
 from dystress_text.files.prepared_data import variant_of
-from dystress_text.files.whole import versions
+from dystress_text.files.whole import MODEL_STAGING, versions
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.presets import PRESETS
@@ -139,6 +139,7 @@ class TextRun(Run):
             f"{describe(self.accelerator)}"
         )
         print(*lines, sep="\n", flush=True)
+        check_saving(task.model, task.tokenizer, Path(self.settings.engine.output_dir) / MODEL_STAGING)
         self.record["untrained"] = {} if self.dev is None else self._measure_untrained(self.dev)
 
     def _variants(self) -> dict[str, str | None]:

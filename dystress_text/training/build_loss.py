@@ -102,7 +102,7 @@ def build_objective(
 
 def learned_group(objective: nn.Module, settings: LossSettings) -> dict[str, Any] | None:
     """The optimiser's parameter group of what an objective itself learns, without weight decay; None without one."""
-    parameters = list(objective.parameters())
+    parameters = [p for p in objective.parameters() if p.requires_grad]
     if parameters:
         return {"params": parameters, "lr": settings.temperature_learning_rate, "weight_decay": 0.0}
     if settings.temperature_learning_rate != LossSettings.temperature_learning_rate:
@@ -112,7 +112,7 @@ def learned_group(objective: nn.Module, settings: LossSettings) -> dict[str, Any
 
 def learned_values(objective: nn.Module) -> dict[str, float]:
     """What an objective has learned, by name; {} where it learns nothing."""
-    if not isinstance(objective, ContrastiveLoss) or not list(objective.parameters()):
+    if not isinstance(objective, ContrastiveLoss) or not any(p.requires_grad for p in objective.parameters()):
         return {}
     names = ("tau", "tau_min", "tau_max", "logit_scale", "logit_bias")
     return {name: value for name, value in objective.temperature.values().items() if name in names}

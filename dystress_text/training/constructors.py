@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import re
-import sys
-import textwrap
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from dystress_text.files.places import PACKAGE
 
@@ -37,13 +32,8 @@ class ConstructorOption:
 
 
 def core_classes() -> dict[str, ast.ClassDef]:
-    """The classes of the loss core, and temperatures of the user's own that are registered by now."""
+    """The classes of the loss core; a user's own may be imported later, and have no options of their own."""
     sources = [(PACKAGE / "core" / f"{name}.py").read_text(encoding="utf-8") for name in _SOURCES]
-    registry: Any = sys.modules.get("dystress_text.core.registry")  # of a program that has torch already
-    for kind in registry.TEMPERATURES.values() if registry else ():
-        if not kind.__module__.startswith("dystress_text.core."):
-            with suppress(OSError, TypeError):  # typed into a prompt, which keeps no source
-                sources.append(textwrap.dedent(inspect.getsource(kind)))
     return {node.name: node for source in sources for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
 
 

@@ -194,7 +194,8 @@ class Trainer:
                     loss = backward_in_chunks(self.task.embed, self.task.loss, self.model, chunks, accelerator)
                 if accelerator.sync_gradients:
                     for parameter in self.task.objective.parameters():  # here, so that all processes find an overflow
-                        parameter.grad = accelerator.reduce(parameter.grad, "mean")
+                        if parameter.grad is not None:  # of a temperature of the user's own, frozen or not used
+                            parameter.grad = accelerator.reduce(parameter.grad, "mean")
                     if clip > 0:
                         norm = accelerator.clip_grad_norm_(self.model.parameters(), clip)
                 self.optimizer.step()

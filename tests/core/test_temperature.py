@@ -1,8 +1,11 @@
 """Temperatures against the formulas of the specification, what they refuse or warn about, and their registry."""
 
+import ast
 import copy
+import inspect
 import math
 import re
+import textwrap
 import warnings
 
 import pytest
@@ -205,7 +208,7 @@ def test_every_temperature_is_made_by_its_name_and_says_its_values():
     }  # fmt: skip
 
 
-def test_a_temperature_of_ones_own_brings_its_options(monkeypatch):
+def test_a_temperatures_options_are_those_of_its_constructor(monkeypatch):
     monkeypatch.setattr(registry, "TEMPERATURES", dict(registry.TEMPERATURES))
 
     @core.register_temperature("power")
@@ -226,8 +229,10 @@ def test_a_temperature_of_ones_own_brings_its_options(monkeypatch):
             return similarity.abs() ** self.power
 
     assert core.make_temperature("power", tau_min=0.2)(torch.tensor(0.8)).item() == pytest.approx(0.296)
+    written = ast.parse(textwrap.dedent(inspect.getsource(PowerTemperature))).body[0]
     options = constructor_options(
-        {"power": "PowerTemperature", "cosine": "CosineTemperature", "temo": "TeMoTemperature"}, core_classes()
+        {"power": "PowerTemperature", "cosine": "CosineTemperature", "temo": "TeMoTemperature"},
+        core_classes() | {"PowerTemperature": written},
     )
     power = options["power"]
     assert (power.kind, list(power.described)) == (float, ["power"])

@@ -1,5 +1,7 @@
 """Poolers, dropout views, the head, and loading; what cannot be loaded ends in one line."""
 
+import sys
+
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
@@ -7,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer, BertModel
 
 from dystress_text.encoders.encoder import SentenceEncoder, check_views, length_limit
-from dystress_text.encoders.loading import load_encoder, load_saved
+from dystress_text.encoders.loading import load_encoder, load_pretrained, load_saved
 from dystress_text.encoders.pooling import POOLERS, pool
 from dystress_text.errors import ParameterError, UserError
 
@@ -56,6 +58,35 @@ def test_length_limit_is_the_position_tables_or_the_tokenizers():
     assert {length_limit(tokenizer, build_transformer(family)) for family in FAMILIES} == {40}
     tokenizer.model_max_length = 12
     assert length_limit(tokenizer, build_transformer("bert")) == 12
+
+
+@pytest.mark.parametrize("given", [None, -1, 0, 1e30, 10**30, sys.maxsize])
+def test_what_is_no_limit(given, tmp_path, tokenizer):
+    """XLNet's configuration says -1, and tokenizers without a limit say 1e30."""
+    transformer = build_transformer("xlnet")
+    assert length_limit(tokenizer, transformer) == sys.maxsize
+    tokenizer.model_max_length = given
+    assert length_limit(tokenizer, build_transformer("bert")) == 40
+    transformer.config.__dict__["max_position_embeddings"] = given
+    encoder = SentenceEncoder(transformer, "avg").eval()
+    with torch.no_grad():
+        expected = transformer(torch.tensor([[0, *[6] * 99, 2]]))[0].mean(1)
+    torch.testing.assert_close(encoder.encode([" ".join(["cat"] * 99)], tokenizer), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("family", "refused"), [("fnet", True), ("convbert", True), ("xlnet", False), ("ctrl", False)])
+def test_an_encoder_whose_vectors_change_with_padding_is_refused(family, refused, tmp_path, tokenizer):
+    build_transformer(family).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    encoder = SentenceEncoder(load_pretrained(str(tmp_path)).transformer, "avg")
+    texts = [*make_sentences(3), " ".join(["cat"] * 30)]
+    alone = torch.cat([encoder.encode([text], tokenizer) for text in texts])
+    assert torch.allclose(alone, encoder.encode(texts, tokenizer), atol=1e-5) != refused
+    if not refused:
+        load_encoder(str(tmp_path), "avg")
+        return
+    with pytest.raises(UserError, match=f"vector changes with the padding .* type '{family}' .*; take another"):
+        load_encoder(str(tmp_path), "avg")
 
 
 def test_encode_leaves_mode_and_random_state_alone(tokenizer):

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import build_tokenizer, build_transformer, make_sentences
+from sentence_transformers import SentenceTransformer
 
 from dystress_text.encoders import encoder as encoders
 from dystress_text.encoders.encoder import SentenceEncoder, TokenizedOnce, by_tokens
+from dystress_text.encoders.loading import load_sentence_transformer
 
 SENTENCES = [*make_sentences(150, seed=3), "cat", " ".join(["dog"] * 100)]  # the last one is beyond the 40 positions
 
@@ -49,3 +51,30 @@ def test_batches_by_tokens_give_the_same_vectors(monkeypatch):
     lengths = [len(ids) for ids in tokenized(SENTENCES)]
     monkeypatch.setattr(encoders, "by_sentences", lambda *_: by_tokens(lengths, 320))
     torch.testing.assert_close(model.encode_again(SENTENCES, tokenized), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("family", "pooler", "head"),
+    [("llama", "last", False), ("gpt2", "avg_top2", False), ("bert", "avg", True), ("roberta", "cls", False),
+     ("modernbert", "last", True)],
+)  # fmt: skip
+def test_a_text_without_tokens_has_the_vector_of_sentence_transformers(family, pooler, head, tmp_path):
+    """Beside another text, where that library gives one; alone, where it does not, the same."""
+    tokenizer = build_tokenizer("$A")
+    encoder = SentenceEncoder(build_transformer(family), pooler, head, keep_head=head)
+    encoder.save(tmp_path, tokenizer)
+    empty, texts = ["", " ", "\x01\x02"], ["", "a cat", " ", "\x01\x02", " ".join(["dog"] * 9)]
+    expected = torch.tensor(SentenceTransformer(str(tmp_path), device="cpu").encode(texts))
+    assert torch.equal(expected[0], expected[2])
+    tokenized = TokenizedOnce(tokenizer, 40)
+    for vectors in (
+        encoder.encode(texts, tokenizer), encoder.encode(texts, tokenizer, batch_size=1),
+        encoder.encode_again(texts, tokenized), torch.tensor(load_sentence_transformer(str(tmp_path)).encode(texts)),
+    ):  # fmt: skip
+        torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-5)
+    for vectors in (encoder.encode(empty, tokenizer), load_sentence_transformer(str(tmp_path), "cpu").encode(empty)):
+        torch.testing.assert_close(torch.as_tensor(vectors), expected[[0, 0, 0]], rtol=0, atol=1e-5)
+    if pooler != "cls":
+        zeros = encoder.head.bias.detach().tanh() if head else torch.zeros(16)
+        torch.testing.assert_close(expected[0], zeros, rtol=0, atol=1e-6)
+        assert not encoder.encode_by_pooler([""], tokenizer, [pooler])[pooler].any()

@@ -1,17 +1,19 @@
 """The one saved layout: what sentence-transformers and this package read from it, with a head and without."""
 
 import json
+import random
 
 import numpy as np
 import pytest
 import torch
-from conftest import build_transformer, make_sentences
-from safetensors.torch import load_file
+from conftest import build_tokenizer, build_transformer, make_sentences, set_dropout
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from dystress_text.encoders.encoder import SentenceEncoder
-from dystress_text.encoders.loading import load_saved
+from dystress_text.encoders.loading import check_saving, load_saved
+from dystress_text.errors import UserError
 from dystress_text.export.__main__ import main as export
 
 SENTENCES = [*make_sentences(7), " ".join(["cat"] * 100)]  # the last one is longer than the 40 positions
@@ -102,3 +104,90 @@ def test_a_kept_head_is_part_of_the_model_everywhere(family, pooler, normalize, 
         assert "does not follow the first token; native and onnx can hold it" in capsys.readouterr().err
     next((tmp_path / "out").glob("*_Dense/model.safetensors")).unlink()
     close(load_saved(tmp_path / "out")[0].encode(SENTENCES, its_tokenizer), expected)  # from the .bin file
+
+
+@pytest.mark.parametrize(
+    ("family", "kept"),
+    [("gpt2", False), ("openai-gpt", False), ("ctrl", False), ("xlm", False), ("xlnet", False), ("bert", True)],
+)
+def test_token_types_that_an_encoder_takes_for_words_are_not_given(family, kept, tmp_path):
+    tokenizer = build_tokenizer()
+    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    encoder = SentenceEncoder(build_transformer(family), "avg").eval()
+    encoder.save(tmp_path, tokenizer)
+    assert "token_type_ids" in tokenizer.model_input_names
+    assert ("token_type_ids" in AutoTokenizer.from_pretrained(tmp_path)("a cat")) == kept
+    with torch.no_grad():  # by hand, one sentence at a time
+        states = [encoder.transformer(torch.tensor([tokenizer(s)["input_ids"]]))[0][0] for s in SENTENCES[:7]]
+    expected = torch.stack([rows.mean(0) for rows in states])
+    close(SentenceTransformer(str(tmp_path), device="cpu").encode(SENTENCES[:7]), expected)
+    close(load_saved(tmp_path)[0].encode(SENTENCES[:7], tokenizer), expected)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_the_check_before_a_run_leaves_no_trace(lora, tmp_path, tokenizer):
+    encoder = with_head("bert", "cls")
+    set_dropout(encoder, 0.1)
+    if lora:
+        encoder.add_lora(2, keep=True)
+    before, weights = torch.get_rng_state(), {name: x.clone() for name, x in encoder.train().state_dict().items()}
+    others = random.getstate(), np.random.get_state()[1].tolist()
+    check_saving(encoder, tokenizer, tmp_path / "scratch")
+    assert torch.equal(before, torch.get_rng_state())
+    assert others == (random.getstate(), np.random.get_state()[1].tolist())
+    assert encoder.training
+    assert encoder.state_dict().keys() == weights.keys()
+    assert all(torch.equal(x, weights[name]) for name, x in encoder.state_dict().items())
+    assert list(tmp_path.iterdir()) == []
+
+
+def another_weight(encoder, tokenizer, monkeypatch):
+    save = encoder.transformer.save_pretrained
+
+    def damaged(path):
+        save(path)
+        weights = load_file(f"{path}/model.safetensors")
+        weights["encoder.layer.2.output.LayerNorm.weight"] *= 1.001
+        save_file(weights, f"{path}/model.safetensors", metadata={"format": "pt"})
+
+    monkeypatch.setattr(encoder.transformer, "save_pretrained", damaged)
+
+
+def shared_weights(encoder, tokenizer, monkeypatch):
+    first, second, _ = encoder.transformer.encoder.layer
+    second.output.dense.weight = first.output.dense.weight
+
+
+def no_tokenizer(encoder, tokenizer, monkeypatch):
+    def refuse(*_, **__):
+        raise NotImplementedError("this tokenizer\ncannot be saved")
+
+    monkeypatch.setattr(type(tokenizer), "save_pretrained", refuse)
+
+
+def no_json(encoder, tokenizer, monkeypatch):
+    encoder.transformer.config.odd = {1, 2}
+
+
+def full_disk(encoder, tokenizer, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(encoder.transformer, "save_pretrained", refuse)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [(another_weight, "is not the encoder \\(its vectors differ from the encoder's\\): take another encoder"),
+     (shared_weights, "is not the encoder \\(.*shared.*\\): take another encoder"),
+     (no_tokenizer, "is not the encoder \\(this tokenizer cannot be saved\\): take another encoder"),
+     (no_json, "is not the encoder \\(.*not JSON serializable.*\\): take another encoder"),
+     (full_disk, "output_dir: cannot write to .*No space left on device")],
+)  # fmt: skip
+def test_what_cannot_be_saved_is_one_line_before_the_first_step(spoil, said, tmp_path, monkeypatch):
+    encoder, tokenizer = SentenceEncoder(build_transformer("bert"), "avg"), build_tokenizer()
+    spoil(encoder, tokenizer, monkeypatch)
+    with pytest.raises(UserError, match=said) as caught:
+        check_saving(encoder, tokenizer, tmp_path / "scratch")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []

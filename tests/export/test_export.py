@@ -71,6 +71,17 @@ def test_the_code_on_the_cards_gives_the_models_vectors(family, pooler, to, bloc
     assert (to == "native") == (folder / "modules.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("family", "pooler", "to"),
+    [("llama", "last", "native"), ("gpt2", "avg", "hf"), ("roberta", "cls", "native"),
+     pytest.param("llama", "avg", "onnx", marks=pytest.mark.slow),
+     pytest.param("bert", "cls", "onnx", marks=pytest.mark.slow)],
+)  # fmt: skip
+def test_a_model_whose_empty_text_has_no_tokens_is_copied(family, pooler, to, tmp_path):
+    SentenceEncoder(build_transformer(family), pooler, False).save(tmp_path / "out", build_tokenizer("$A"))
+    assert main([str(tmp_path / "out"), "--to", to]) == 0
+
+
 def test_the_native_copy_leaves_the_run_behind(model, tmp_path, capsys):
     assert main([str(model), "--to", "native", "--output", str(tmp_path / "copy")]) == 0
     assert "vectors within" in capsys.readouterr().out

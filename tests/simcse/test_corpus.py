@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from conftest import WORDS, make_sentences
+from conftest import WORDS, build_tokenizer, make_sentences
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from dystress_text.errors import UserError
 from dystress_text.files.text_lines import MAX_LINE_BYTES, CorpusReport, read_sentences
 from dystress_text.simcse.corpus import load_corpus
+from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.texts import TextFile, rows_of_table
 
 
@@ -71,6 +72,22 @@ def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypa
     assert torch.equal(batch["attention_mask"], expected["attention_mask"])
     cut = [len(ids) > 9 for ids in tokenizer(lines)["input_ids"]]
     assert corpus.report.truncated == sum(cut)
+
+
+@pytest.mark.parametrize("crops", [None, Crops(0, 0.2, 0.6, min_words=1)])
+def test_a_text_without_tokens_is_one_of_padding(crops, tmp_path):
+    """A tokenizer that adds none and drops control characters; crops of the third line have none at times."""
+    tokenizer, file = build_tokenizer("$A"), tmp_path / "text.txt"
+    file.write_text("\x01 \x02\na cat\n\x01 \x02 a \x01 \x02 \x01\n")
+    corpus = load_corpus(TextFile(file), tokenizer, 9, cache_dir=tmp_path, crops=crops)
+    seen = set()
+    for step in range(20):
+        batch = corpus.batch(np.arange(3), step)
+        assert batch["attention_mask"].sum(1).min() == 1
+        rows = batch["token_ids"].split(batch["attention_mask"].sum(1).tolist())
+        assert rows[0].tolist() == [tokenizer.pad_token_id]
+        seen.add(tuple(rows[2].tolist()))
+    assert seen == ({(4,)} if crops is None else {(4,), (tokenizer.pad_token_id,)})
 
 
 def test_of_samples_with_the_same_tokens_the_first_is_kept(tokenizer, tmp_path):

@@ -5,11 +5,12 @@ import os
 import re
 import shutil
 import signal
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer
+from conftest import build_tokenizer, build_transformer, make_sentences
 from hub_server import hub_server, with_hub
 from sentence_transformers import SentenceTransformer
 from trainer_cases import interrupt
@@ -193,6 +194,33 @@ def test_bad_input_is_one_line_and_leaves_no_model(flags, wrong, words, tmp_path
     assert line.startswith("dystress train: error: ")
     assert all(word in line for word in words), line
     assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_what_cannot_be_kept_is_refused_before_the_first_step(flags, tmp_path, capsys):
+    """MarkupLM needs a file beside its tokenizer, which sentence-transformers asks for when it loads the model."""
+    build_transformer("markuplm").save_pretrained(tmp_path / "markup")
+    build_tokenizer().save_pretrained(tmp_path / "markup")
+    assert main([*flags, f"--model_name_or_path={tmp_path / 'markup'}"]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert re.search("error: the model of '.*markup', saved before the first step and loaded again, is not", line)
+    assert "take another encoder" in line
+    assert {path.name for path in (tmp_path / "out").iterdir()} <= {"run.json", ".lock"}
+
+
+def test_a_decoder_trains_on_and_is_evaluated_with_texts_without_tokens(flags, tmp_path):
+    tokenizer = build_tokenizer("$A")
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
+    build_transformer("gpt2").save_pretrained(tmp_path / "gpt2")
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    (tmp_path / "text.txt").write_text("\x01 \x02\n" + "".join(f"{sentence}\n" for sentence in make_sentences(15)))
+    rows = "".join(f"{a}\t{b}\t{i % 5}\n" for i, (a, b) in enumerate(pairwise(["\x01", *make_sentences(20), "\x02"])))
+    (tmp_path / "pairs.tsv").write_text(f"sentence1\tsentence2\tscore\n{rows}")
+    more = [f"--model_name_or_path={tmp_path / 'gpt2'}", f"--train_file={tmp_path / 'text.txt'}", "--pooler_type=last"]
+    assert main([*flags, *more, f"--eval_file={tmp_path / 'pairs.tsv'}", "--train_batch_size=16"]) == 0
+    log = (tmp_path / "out" / "metrics.jsonl").read_text()
+    assert "null" not in log
+    assert (tmp_path / "out" / "model.safetensors").is_file()
 
 
 def test_a_falling_logit_is_one_warning(flags):

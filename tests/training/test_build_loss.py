@@ -1,7 +1,10 @@
 """From options to temperatures, rules and objectives, and runs of the program that learn some of it."""
 
+import dataclasses
+import importlib.util
 import inspect
 import json
+import sys
 import warnings
 from typing import get_type_hints
 
@@ -14,6 +17,7 @@ from dystress_text.core import registry
 from dystress_text.errors import ParameterError
 from dystress_text.simcse.arguments import parse
 from dystress_text.train import main
+from dystress_text.training import settings as training_settings
 from dystress_text.training.build_loss import build_objective, learned_group, temperature_of_record
 from dystress_text.training.constructors import constructor_options, core_classes, parameters
 from dystress_text.training.settings import (
@@ -72,6 +76,85 @@ def test_what_is_read_from_the_sources_is_what_inspection_finds():
         kinds = get_type_hints(constructor.__init__)
         for key, option in constructor_options({"it": name}, classes).items():
             assert kinds[key] in (option.kind, option.kind | None)
+
+
+class OwnTemperature(core.ProfileTemperature):
+    """Of a user: one parameter learns, one is frozen, one is not used.
+
+    Args:
+        power: of the size of s.
+    """
+
+    def __init__(self, tau_min: float = 0.05, tau_max: float = 0.06, power: float = 2.0, tau: float = 1.0) -> None:
+        self.power = power
+        super().__init__(tau_min, tau_max)
+        self.tau = torch.nn.Parameter(torch.tensor(tau))
+        self.frozen = torch.nn.Parameter(torch.tensor(1.0), requires_grad=False)
+        self.unused = torch.nn.Parameter(torch.ones(2))
+
+    def shape(self, similarity):
+        return similarity.abs() ** self.power
+
+    def forward(self, similarity):
+        tau = super().forward(similarity)
+        return tau * self.tau * self.frozen if hasattr(self, "frozen") else tau
+
+
+class FrozenTemperature(OwnTemperature):
+    def __init__(self, tau_min: float = 0.05, tau_max: float = 0.06) -> None:
+        super().__init__(tau_min, tau_max)
+        self.requires_grad_(False)
+
+
+class NeedyTemperature(OwnTemperature):
+    def __init__(self, width: float) -> None:
+        super().__init__(tau_min=width)
+
+
+@pytest.fixture
+def own(monkeypatch):
+    monkeypatch.setattr(registry, "TEMPERATURES", registry.TEMPERATURES.copy())
+    monkeypatch.setattr("dystress_text.training.build_loss.TEMPERATURES", registry.TEMPERATURES)
+    for name, kind in {"own": OwnTemperature, "frozen": FrozenTemperature, "needy": NeedyTemperature}.items():
+        core.register_temperature(name)(kind)
+
+
+def test_a_temperature_of_ones_own_is_the_same_before_and_after_the_settings_are_imported(own, monkeypatch):
+    @core.register_temperature("decorated")
+    class DecoratedTemperature(OwnTemperature):
+        def __init__(self, steepness: float = 1.0) -> None:
+            super().__init__(power=steepness)
+
+    spec = importlib.util.spec_from_file_location("settings_again", training_settings.__file__)
+    again = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "settings_again", again)
+    spec.loader.exec_module(again)
+    assert [f.name for f in dataclasses.fields(again.LossSettings)] == [
+        f.name for f in dataclasses.fields(LossSettings)
+    ]
+    assert (again.TEMPERATURES, again.PROFILES) == (TEMPERATURES, PROFILES)
+    for kind in (LossSettings, again.LossSettings):
+        found = build_objective(kind(temperature="own", tau_max=0.07)).temperature
+        assert found.values() == {"tau_min": 0.05, "tau_max": 0.07, "power": 2.0, "tau": 1.0}
+        with pytest.raises(ParameterError, match=r"temperature: temperature 'needy' takes width: missing"):
+            build_objective(kind(temperature="needy"))
+    with pytest.raises(ValueError, match="temperature 'cosine' is CosineTemperature already: register another name"):
+        core.register_temperature("cosine")(OwnTemperature)
+    core.register_temperature("own")(type("OwnTemperature", (OwnTemperature,), {"__qualname__": "OwnTemperature"}))
+
+
+@pytest.mark.parametrize("name", ["own", "frozen"])
+@pytest.mark.parametrize("more", [[], ["--rule=hcl"], ["--grad_cache_chunk=4"]])
+def test_only_what_can_learn_in_it_does(name, more, own, flags, tmp_path, capsys):
+    assert main([*flags, f"--temperature={name}", "--eval_set=none", *more]) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert ("learned_temperature" in record) == (name == "own")
+    if name == "own":
+        assert abs(record["learned_temperature"]["tau"] - 1) > 1e-4
+        assert temperature_of_record(record).values()["tau"] == record["learned_temperature"]["tau"]
+    elif not more:
+        assert main([*flags, "--temperature=frozen", "--overwrite_output_dir", "--temperature_learning_rate=0.1"]) == 2
+        assert "--temperature_learning_rate: has no effect" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
