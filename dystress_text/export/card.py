@@ -98,7 +98,7 @@ def describe_base(name_or_path: str) -> dict[str, Any]:
     local = folder.is_dir()
     try:
         file = folder / CARD if local else hf_hub_download(name_or_path, CARD, local_files_only=not hub_reachable())
-        stated = ModelCard(read_card(Path(file)).removeprefix(MARK)).data.license
+        stated = ModelCard(read_card(Path(file)).removeprefix(MARK)).data.get("license")
     except Exception:  # no card, no network, or a card that is not YAML
         stated = None
     name = folder.resolve().name if local else name_or_path
