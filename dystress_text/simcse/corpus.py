@@ -234,7 +234,7 @@ def _write(text: TrainingText, most: int | None, encode: Encode, folder: Path, r
         with (folder / TOKENS).open("wb") as sink:
             bar = progress_bar(text.sentences(report, most), desc="reading", unit=" samples", total=most)
             for sentence, kept in encode(bar, report):
-                sink.write(kept)
+                sink.write(kept.data)
                 offsets.append(offsets[-1] + len(kept))
                 dtype = kept.dtype.name
                 yield sentence, kept
@@ -259,7 +259,7 @@ def _compare(rows: Iterable[Row], columns: int) -> tuple[NDArray[np.int64], floa
     texts, digests = array("q"), bytearray()
     for sentence, kept in rows:
         texts.append(hash(sentence))
-        digests += hashlib.blake2b(kept, digest_size=16).digest()
+        digests += hashlib.blake2b(kept.data, digest_size=16).digest()
     by_text = np.frombuffer(texts, np.int64).reshape(-1, columns)
     by_kept = np.frombuffer(digests, np.int64).reshape(-1, columns, 2)
     equal = [np.count_nonzero(by_text[:, i] != by_text[_first_equal(by_kept[:, i]), i]) for i in range(columns)]
@@ -302,8 +302,8 @@ def _report_of_crops(corpus: CroppedCorpus, encode: Encode, folder: Path) -> Cor
     if short is None:  # takes longer than all else
         short = sum(crops.too_short(corpus.text(sample)) for sample in range(len(corpus)))
         write_json(file, short)
-    lost = {"tokens": of_crops.tokens, "unknown": of_crops.unknown, "equal": equal, "crops": len(views)}
-    return replace(corpus.report, short=short, **lost)
+    tokens, unknown = of_crops.tokens, of_crops.unknown
+    return replace(corpus.report, short=short, tokens=tokens, unknown=unknown, equal=equal, crops=len(views))
 
 
 def _check(report: CorpusReport, name: str) -> None:

@@ -93,7 +93,9 @@ def finished_before(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | 
 
 def _moved(name: str, value: Any) -> Any:
     """A setting without the place of data, which may have been moved."""
-    return Path(value).name if name in DATA_OPTIONS and isinstance(value, str) else value
+    if name not in DATA_OPTIONS or value is None:
+        return value
+    return [Path(each).name for each in ([value] if isinstance(value, str) else value)]
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = ()) -> str:

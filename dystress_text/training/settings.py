@@ -45,7 +45,7 @@ FREE_OPTIONS = (
     "train_list", "tsv_quoting", "preset", "push_to_hub", "private",
 )  # fmt: skip
 
-DATA_OPTIONS = {"train_file", "text_column", "dataset", "train_list"}
+DATA_OPTIONS = {"train_file", "text_column", "eval_file", "dataset", "train_list"}
 # options that may differ between two runs of one configuration, which has one training text
 CONFIGURATION_FREE = {*FREE_OPTIONS, "metric_for_best_model"} - DATA_OPTIONS
 
