@@ -210,7 +210,7 @@ def _encoded(
             report.truncated += bool(encoding.overflowing)
             report.tokens += len(encoding) - special
             report.unknown += (ids := encoding.ids).count(unknown)
-            yield sentence, np.array(ids or [tokenizer.pad_token_id], dtype)
+            yield sentence, np.array(ids or [tokenizer.pad_token_id or 0], dtype)
 
 
 def _utf8(sentences: Iterable[str], report: CorpusReport) -> Iterator[Row]:

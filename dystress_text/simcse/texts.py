@@ -195,9 +195,15 @@ def rows_of_table(train_file: str, columns: Sequence[str] | None, tsv_quoting: b
 
 
 def _text_of(train_file: str, rows: Dataset, columns: list[str], option: str, named: bool) -> TableText:
-    some = rows.select(range(0, len(rows), max(1, len(rows) // 1000)))
+    some = rows.select(range(0, len(rows), max(1, len(rows) // 1000))).to_list()
+    if len(rows.column_names) > 1:  # rows that are repeated as a whole say nothing of a column
+        some = list({repr(row): row for row in some}.values())
     for column in columns:  # in a .csv labels and scores are texts too
-        cells = [str(cell) for cell in some[column] if isinstance(cell, (str, int, float)) and not is_blank(str(cell))]
+        cells = [
+            str(cell)
+            for cell in (row[column] for row in some)
+            if isinstance(cell, (str, int, float)) and not is_blank(str(cell))
+        ]
         if cells and (not any(map(_LETTER.search, cells)) or (not named and no_sentences(cells))):
             found = f"no letter, or labels, ids or one source, such as {cells[0]!r:.40}"
             raise ParameterError(option, f"column {column!r} of {train_file!r} has {found}; name columns of sentences")

@@ -95,7 +95,7 @@ def _moved(name: str, value: Any) -> Any:
     """A setting without the place of data, which may have been moved."""
     if name not in DATA_OPTIONS or value is None:
         return value
-    return [Path(each).name for each in ([value] if isinstance(value, str) else value)]
+    return Path(value).name if isinstance(value, str) else [Path(each).name for each in value]
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], but: Collection[str] = ()) -> str:

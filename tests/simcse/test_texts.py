@@ -4,7 +4,6 @@ import csv
 import hashlib
 import json
 import uuid
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,6 @@ from dystress_text.errors import UserError
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.texts import column_of_table, rows_of_table
 
-REAL = Path("/work/shared/data/senteval")
 WORDS = ("ran", "sat", "slept", "jumped", "saw", "fell", "sang", "left", "stayed", "spoke", "read", "wrote")
 PAIRS = [(f"The {a} cat {b}.", f"A cat that {b} was {a}.") for a in ("old", "big") for b in WORDS]
 NO_SENTENCES = {
@@ -92,15 +90,16 @@ def test_an_anchor_comes_first_and_a_negative_last(tmp_path, names, order):
     assert rows_of_table(file, names.split()).rows.column_names == names.split()
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="the published sets are not here")
 @pytest.mark.parametrize(("file", "names", "texts"), [
     ("SICK/SICK_train.txt", None, "sentence_A sentence_B"),
     ("SICK/SICK_test_annotated.txt", None, "sentence_A sentence_B"),
     ("MRPC/msr_paraphrase_train.txt", None, "#1 String,#2 String"),
     ("STS/STSBenchmark/sts-train.csv", "genre file year id score first second", "first second"),
 ])  # fmt: skip
-def test_of_published_sets_the_texts_alone_are_sentences(tmp_path, file, names, texts):
-    lines = [line.split("\t") for line in (REAL / file).read_text(encoding="utf-8-sig").splitlines()]
+def test_of_published_sets_the_texts_alone_are_sentences(shared, tmp_path, file, names, texts):
+    lines = [
+        line.split("\t") for line in (shared / "data" / "senteval" / file).read_text(encoding="utf-8-sig").splitlines()
+    ]
     head, rows = (names.split(), lines) if names else (lines[0], lines[1:])
     columns = {name: [row[i] for row in rows] for i, name in enumerate(head)}
     sentences = texts.split("," if "," in texts else None)

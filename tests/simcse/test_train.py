@@ -213,8 +213,10 @@ def test_a_decoder_trains_on_and_is_evaluated_with_texts_without_tokens(flags, t
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
     build_transformer("gpt2").save_pretrained(tmp_path / "gpt2")
     tokenizer.save_pretrained(tmp_path / "gpt2")
-    (tmp_path / "text.txt").write_text("\x01 \x02\n" + "".join(f"{sentence}\n" for sentence in make_sentences(15)))
-    rows = "".join(f"{a}\t{b}\t{i % 5}\n" for i, (a, b) in enumerate(pairwise(["\x01", *make_sentences(20), "\x02"])))
+    (tmp_path / "text.txt").write_text("\ufffd \ufffd\n" + "".join(f"{sentence}\n" for sentence in make_sentences(15)))
+    rows = "".join(
+        f"{a}\t{b}\t{i % 5}\n" for i, (a, b) in enumerate(pairwise(["\ufffd", *make_sentences(20), "\ufffd \ufffd"]))
+    )
     (tmp_path / "pairs.tsv").write_text(f"sentence1\tsentence2\tscore\n{rows}")
     more = [f"--model_name_or_path={tmp_path / 'gpt2'}", f"--train_file={tmp_path / 'text.txt'}", "--pooler_type=last"]
     assert main([*flags, *more, f"--eval_file={tmp_path / 'pairs.tsv'}", "--train_batch_size=16"]) == 0
