@@ -14,13 +14,11 @@ from torch import Tensor
 from dystress_text.errors import DataError, ParameterError, reason_of
 from dystress_text.files.places import data_root
 from dystress_text.files.prepared_data import CLASSES, image_and_other_names, read_manifest, variant_of
+from vision.data import SET_NAMES
 from vision.data.images import ImageSet
 from vision.data.long_tail import RATIO, long_tail_indices
 from vision.data.pictures import Pictures, read_parquet
 
-SET_NAMES = (  # as options have them; _lt: a long tail of the training images
-    "cifar10", "cifar100", "tiny_imagenet", "imagenet100", "imagenet1k", "cifar10_lt", "cifar100_lt", "imagenet100_lt",
-)  # fmt: skip
 _SPLITS = {"train": ("train",), "test": ("test", "val", "valid", "validation")}
 
 
