@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import transformers
 
 from dystress_text.cli.command_line import exit_code
+from dystress_text.cli.extras import require
 from dystress_text.cli.options import SettingsParser
-from vision.evaluation.run import run
 from vision.evaluation.settings import EvaluationSettings
 
 
@@ -30,11 +30,15 @@ def make_parser() -> SettingsParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """The program; returns its exit code."""
     transformers.utils.logging.set_verbosity_error()
-    return exit_code(
-        "evaluate.py",
-        lambda: run(*make_parser().settings(argv)),
-        "interrupted; the result file holds what was finished",
-    )
+
+    def work() -> bool:
+        (settings,) = make_parser().settings(argv)
+        require("vision", "this program")
+        from vision.evaluation.run import run
+
+        return run(settings)
+
+    return exit_code("evaluate.py", work, "interrupted; the result file holds what was finished")
 
 
 if __name__ == "__main__":

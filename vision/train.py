@@ -17,10 +17,10 @@ from collections.abc import Sequence
 import transformers
 
 from dystress_text.cli.command_line import exit_code
+from dystress_text.cli.extras import require
 from dystress_text.training.presets import parse_settings
 from dystress_text.training.run import run
 from vision.pretraining.presets import PRESETS
-from vision.pretraining.run import VisionRun
 from vision.pretraining.settings import (
     WITHOUT_TEMPERATURE,
     PretrainSettings,
@@ -50,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> bool:
         settings = parse(sys.argv[1:] if argv is None else argv)
+        require("vision", "this program")
+        from vision.pretraining.run import VisionRun
+
         run(settings.engine, lambda accelerator: VisionRun(settings, accelerator), settings.options())
         return True
 

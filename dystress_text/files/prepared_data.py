@@ -11,6 +11,11 @@ from dystress_text.files.whole import write_json
 
 MANIFEST = "prepared.json"
 CLASSES = "classes.txt"  # of a choice of classes: folder names, one a line
+_OF_SYSTEMS = {  # of file browsers, network disks and archives, beside all names that begin with a point
+    "__macosx", "icon\r", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin", "recycler", "lost+found",
+    "system volume information", "@eadir", "@tmp", "#recycle", "#snapshot", "@recycle", "@recently-snapshot",
+    "~snapshot", "__pycache__",
+}  # fmt: skip
 _IMAGES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 
 
@@ -50,15 +55,25 @@ def read_manifest(folder: Path) -> Manifest | None:
         raise DataError(f"{folder / MANIFEST} is damaged ({error}); prepare the data again") from error
 
 
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder of this name is none of the user's."""
+    return name.startswith(".") or name.casefold() in _OF_SYSTEMS
+
+
+def folder_names(folder: Path) -> list[str]:
+    """Names of the folders in one that are the user's, such as classes, sorted."""
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name))
+
+
 def image_and_other_names(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of the images in a class's folder, and of the other files that are not hidden, sorted.
+    """Names of the images in a class's folder, and of the user's other files, sorted.
 
     An image's index in its data set depends on this order.
     """
     images, others = [], []
     for path in folder.iterdir():
-        if path.suffix.lower() in _IMAGES:
+        if path.suffix.lower() in _IMAGES and not is_hidden(path.name):
             images.append(path.name)
-        elif not path.name.startswith(".") and not path.is_dir():
+        elif not is_hidden(path.name) and not path.is_dir():
             others.append(path.name)
     return sorted(images), sorted(others)

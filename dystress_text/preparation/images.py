@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, reason_of
-from dystress_text.files.prepared_data import CLASSES, Manifest, image_and_other_names, read_manifest
+from dystress_text.files.prepared_data import CLASSES, Manifest, folder_names, image_and_other_names, read_manifest
 from dystress_text.preparation.data_sets import DataSet, Request
 
 _ENCODINGS = {b"\x89PN": "PNG", b"\xff\xd8\xff": "JPEG"}
@@ -48,9 +48,7 @@ def image_folder(entry: DataSet, request: Request) -> Manifest:
     source = request.source
     if source is None or not all((source / split).is_dir() for split in entry.counts):
         raise DataError(f"{entry.name}: --from FOLDER must name the folder that holds train/ and val/")
-    classes, others = (
-        sorted(place.name for place in (source / split).iterdir() if place.is_dir()) for split in entry.counts
-    )
+    classes, others = (folder_names(source / split) for split in entry.counts)
     if classes != others:
         raise DataError(
             f"{entry.name}: train/ and val/ of {str(source)!r} do not have the same classes; data/README.md says how "

@@ -18,9 +18,15 @@ from typing import Self, TypeVar, cast
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
-from accelerate.tracking import get_available_trackers
-from accelerate.utils import DistributedType, InitProcessGroupKwargs, broadcast_object_list, parse_flag_from_env
+from accelerate.utils import (
+    DistributedType,
+    InitProcessGroupKwargs,
+    LoggerType,
+    broadcast_object_list,
+    parse_flag_from_env,
+)
 
+from dystress_text.cli.extras import require
 from dystress_text.cli.options import check_names
 from dystress_text.core.gather import ProcessGather
 from dystress_text.errors import ParameterError, TrainingError, UserError, reason_of
@@ -36,8 +42,9 @@ _PATIENCE = timedelta(hours=12)
 
 def make_accelerator(settings: EngineSettings) -> Accelerator:
     """The accelerator for these settings; what is not available here is refused."""
-    trackers = ["none", *(str(tracker.value) for tracker in get_available_trackers())]  # that are installed here
-    check_names("report_to", [settings.report_to], trackers)
+    check_names("report_to", [settings.report_to], ["none", *(str(t.value) for t in LoggerType if t != LoggerType.ALL)])
+    if settings.report_to != "none":
+        require(settings.report_to, f"--report_to {settings.report_to}")
     try:
         accelerator = Accelerator(
             mixed_precision=resolve_precision(settings.mixed_precision),

@@ -145,7 +145,7 @@ def test_an_output_that_is_occupied(model, tmp_path, capsys):
     ("flags", "said"),
     [
         (["--to", "coreml"], "--to: no 'coreml'; known are native, hf, onnx"),
-        (["--to", "onnx"], "--to onnx needs onnxscript: pip install 'dystress-text[onnx]'"),
+        (["--to", "onnx"], "--to onnx needs onnxscript: pip install -c "),
         (["--to", "hf", "--push_to_hub", "x/y"], "--push_to_hub: no token"),
         (["--to", "hf", "--private"], "--private: give --push_to_hub too"),
     ],

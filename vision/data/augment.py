@@ -25,10 +25,8 @@ from kornia.enhance import (
 from kornia.filters import filter2d_separable, get_gaussian_kernel1d
 from torch import Tensor
 
-from vision.data.crops import FLIP_RATE, RandomCrop, crop_resize_flip, draw_crops
+from vision.data.crops import FLIP_RATE, JITTER, RandomCrop, crop_resize_flip, draw_crops
 
-JITTER = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation; hue as a part of the circle
-STRONGEST_JITTER = 1 / max(JITTER[:3])  # beyond it, factors would be negative
 JITTER_RATE, GRAY_RATE, BLUR_RATE = 0.8, 0.2, 0.5
 SIGMA = (0.1, 2.0)
 EVALUATION_CROP = 7 / 8  # 224 of 256

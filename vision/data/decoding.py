@@ -16,14 +16,16 @@ from dystress_text.errors import DataError, reason_of
 
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
 _DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")  # Pillow's grayscale of more than 8 bits
+_BITS, _LARGEST = 258, 281  # tags of TIFF: BitsPerSample, MaxSampleValue
+_DEPTHS = {2**bits - 1: bits for bits in range(8, 17)}
 
 
 def decode(source: bytes | Path, origin: str = "an image") -> Image.Image:
     """The picture as RGB.
 
-    Grayscale is repeated over the channels, palettes are looked up, CMYK is converted, and of 16 bits the upper 8
-    remain (numbers of 32 bits are read as those of 16, or refused if they are out of that range). Transparent pixels
-    lie on white. A camera's orientation tag is ignored, as in torchvision's image folders.
+    Grayscale is repeated over the channels, palettes are looked up, CMYK is converted, and of 16 bits, or of the fewer
+    that a TIFF names, the upper 8 remain (numbers of 32 bits are read as those of 16, or refused if they are out of
+    that range). Transparent pixels lie on white. A camera's orientation tag is ignored, as in torchvision's folders.
 
     Args:
         source: content of a file, or its path.
@@ -50,6 +52,13 @@ def check(source: bytes | Path, origin: str = "an image") -> None:
         image.load()
         if image.mode in _DEEP:
             _of_16_bits(image)
+
+
+def brightest(source: bytes | Path, origin: str = "an image") -> int | None:
+    """The largest value (of 255) in a picture whose file has more than 8 bits a channel; None for other files."""
+    with _opened(source, origin) as image:
+        deep = ";16" in str(image.tile) or image.mode in _DEEP
+    return max(high for _, high in decode(source, origin).getextrema()) if deep else None
 
 
 def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int]:
@@ -94,10 +103,13 @@ def _opened(source: bytes | Path, origin: str) -> Iterator[Image.Image]:
 
 
 def _of_16_bits(image: Image.Image) -> Image.Image:
-    """The upper 8 of 16 bits; other numbers are refused, as nobody knows their range."""
+    """The upper 8 of 16 bits, or of those that a TIFF names; other numbers are refused, as nobody knows their range."""
     numbers = np.asarray(image)
     if image.mode in ("I", "F") and not (numbers.min() >= 0 and 255 < numbers.max() < 2**16):
         raise ValueError(
             f"the range of its pixels is unknown, which are numbers from {numbers.min()} to {numbers.max()}"
         )
-    return Image.fromarray((numbers.astype(np.int64) >> 8).astype(np.uint8))
+    tags = getattr(image, "tag_v2", {})
+    bits, largest = (np.ravel(tags.get(tag, 16))[0] for tag in (_BITS, _LARGEST))
+    depth = _DEPTHS.get(largest, min(int(bits), 16))  # a picture's own maximum, which some programs write, says nothing
+    return Image.fromarray((numbers.astype(np.int64) >> (depth - 8)).clip(0, 255).astype(np.uint8))

@@ -12,7 +12,7 @@ import torch
 from dystress_text.cli.progress import progress_bar
 from dystress_text.errors import DataError, ParameterError
 from vision.data.augment import EVALUATION_CROP
-from vision.data.decoding import check, image_size
+from vision.data.decoding import brightest, check, image_size
 from vision.data.images import ImageSet
 from vision.data.shapes import SHAPES, make_shapes
 from vision.data.sources import find_images
@@ -21,7 +21,8 @@ MEMORY = 4 * 2**30  # bytes; larger sets are not decoded into memory
 SMALL, USUAL = 96, 224  # images up to this side keep it; an encoder's side for larger ones
 CORRUPT_SHARE, CORRUPT_COUNT = 0.01, 10  # so many corrupt images may be left out, whichever is more
 JPEG_COPY = "JPEG copy"
-_HEADERS = 101
+DARK = 64  # of 256: numbers of 14 bits or fewer in the place of 16 stay below
+_SAMPLE = 101
 _CHUNK = 500  # images that are checked between two signs of progress
 
 
@@ -61,6 +62,7 @@ def load_images(
     found = find_images(name_or_path, split, data_dir, train_list)
     if skip_corrupt:
         found = _without_corrupt(found)
+    _check_depth(found)
     small = size is not None and size <= SMALL
     if size is None:
         side = _median_side(found)
@@ -79,9 +81,25 @@ def usual_view(side: int) -> int:
 
 
 def _median_side(found: ImageSet) -> int:
-    """The median shorter side of 101 evenly spaced images."""
-    rows = {round(place * (len(found) - 1) / (_HEADERS - 1)) for place in range(_HEADERS)}
-    return statistics.median_low(min(found.read(row, image_size)) for row in rows)
+    """The median shorter side of some images."""
+    return statistics.median_low(min(found.read(row, image_size)) for row in _sampled(found))
+
+
+def _check_depth(found: ImageSet) -> None:
+    """Refuse pictures of 16 bits that would come out nearly black, since their numbers have fewer."""
+    values = {row: value for row in _sampled(found) if (value := found.read(row, brightest)) is not None}
+    if values and max(values.values()) < DARK:
+        first, largest = found.encoded[min(values)][1], max(values.values())
+        raise DataError(
+            f"{first} and others have 16 bits, of which the upper 8 hold at most {largest} of 255 in {len(values)} "
+            "pictures: their numbers seem to have 14 bits or fewer, and would come out nearly black. Write them with 8 "
+            "bits, or multiplied to fill 16; a TIFF may name its range, such as 4095, in MaxSampleValue"
+        )
+
+
+def _sampled(found: ImageSet) -> list[int]:
+    """Evenly spaced rows."""
+    return sorted({round(place * (len(found) - 1) / (_SAMPLE - 1)) for place in range(_SAMPLE)})
 
 
 def _decoded(found: ImageSet) -> ImageSet:

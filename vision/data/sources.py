@@ -13,15 +13,24 @@ from torch import Tensor
 
 from dystress_text.errors import DataError, ParameterError, reason_of
 from dystress_text.files.places import data_root
-from dystress_text.files.prepared_data import CLASSES, image_and_other_names, read_manifest, variant_of
+from dystress_text.files.prepared_data import (
+    CLASSES,
+    folder_names,
+    image_and_other_names,
+    is_hidden,
+    read_manifest,
+    variant_of,
+)
+from vision.data import SET_NAMES
 from vision.data.images import ImageSet
 from vision.data.long_tail import RATIO, long_tail_indices
 from vision.data.pictures import Pictures, read_parquet
 
-SET_NAMES = (  # as options have them; _lt: a long tail of the training images
-    "cifar10", "cifar100", "tiny_imagenet", "imagenet100", "imagenet1k", "cifar10_lt", "cifar100_lt", "imagenet100_lt",
-)  # fmt: skip
-_SPLITS = {"train": ("train",), "test": ("test", "val", "valid", "validation")}
+_SPLITS = {  # the first of these folders counts, or files that begin so; a word such as _set or a number may follow
+    "train": ("train", "training"),
+    "test": ("test", "testing", "val", "valid", "validation", "dev", "eval", "evaluation"),
+}
+_AFTER_A_SPLIT = re.compile(r"[\W_]*(set|split|data|images)?\d*$")
 
 
 class NoSuchSplitError(ParameterError):
@@ -44,8 +53,8 @@ def find_images(name_or_path: str, split: str, data_dir: str | None = None, trai
         chosen = folder / CLASSES
         classes = chosen.read_text("utf-8").split() if chosen.is_file() else ()
         read = _from_folder(Path(manifest.folder), split, classes)
-    elif next(folder.rglob("*.parquet"), None) is not None:
-        read = _from_parquet(folder, split)
+    elif tables := _parquet_files(folder):
+        read = _from_parquet(folder, tables, split)
     else:
         read = _from_folder(folder, split)
     found = ImageSet(None, *read, name or folder.resolve().name, variant_of(folder))
@@ -100,9 +109,13 @@ def _listed(found: ImageSet, file: Path) -> ImageSet:
     return chosen.with_variant(f"listed in {file.name}, {len(chosen):,} images")
 
 
-def _from_parquet(folder: Path, split: str) -> tuple[Pictures, Tensor | None, tuple[str, ...]]:
+def _parquet_files(folder: Path) -> list[Path]:
     found = sorted(folder.rglob("*.parquet"))
-    named = ([path for path in found if path.name.startswith(prefix)] for prefix in _SPLITS[split])
+    return [path for path in found if not any(map(is_hidden, path.relative_to(folder).parts))]
+
+
+def _from_parquet(folder: Path, tables: Sequence[Path], split: str) -> tuple[Pictures, Tensor | None, tuple[str, ...]]:
+    named = ([path for path in tables if path.name.casefold().startswith(word)] for word in _SPLITS[split])
     files = next((paths for paths in named if paths), [])  # never test and validation together
     if not files:
         raise NoSuchSplitError(
@@ -118,10 +131,9 @@ def _from_folder(
     folder = _split_folder(root, split)
     if not classes:
         # the training split numbers the classes, so that a test split without one of them agrees with it
-        numbered = root / "train" if (root / "train").is_dir() else folder
-        classes = sorted(path.name for path in numbered.iterdir() if path.is_dir())
-        unknown = {path.name for path in folder.iterdir() if path.is_dir()} - set(classes)
-        if unknown:
+        numbered = next((root / name for _, name in _named_for(root, "train")), folder)
+        classes = folder_names(numbered)
+        if unknown := {*folder_names(folder)} - {*classes}:
             raise DataError(f"{folder / min(unknown)}: a class that {numbered} does not have")
     files: list[Path] = []
     others: list[Path] = []
@@ -143,12 +155,17 @@ def _from_folder(
 
 def _split_folder(root: Path, split: str) -> Path:
     """``root/train`` and the like. A folder without such folders is a training split as a whole."""
-    for name in _SPLITS[split]:
-        if (root / name).is_dir():
-            return root / name
-    divided = [name for names in _SPLITS.values() for name in names if (root / name).is_dir()]
-    if split != "train" or divided:
-        raise NoSuchSplitError(
-            "dataset", f"{str(root)!r} has no {split} split (a folder {' or '.join(_SPLITS[split])})"
-        )
-    return root
+    found, tests = _named_for(root, split), _named_for(root, "test")
+    if len({rank for rank, _ in found[:2]}) < len(found[:2]):
+        raise DataError(f"{root} has both {found[0][1]} and {found[1][1]}; keep one for the {split} split")
+    if found or (split == "train" and not tests):
+        return root / found[0][1] if found else root
+    has = f"{tests[0][1]} alone; move the other images, or class folders, into train" if tests else "none of them"
+    wanted = " or ".join(_SPLITS[split])
+    raise NoSuchSplitError("dataset", f"{str(root)!r} has no {split} split (a folder {wanted}); it has {has}")
+
+
+def _named_for(root: Path, split: str) -> list[tuple[int, str]]:
+    """The folders that are a split's by their name in any case, the preferred one first, and their ranks."""
+    words = {name: _AFTER_A_SPLIT.sub("", name.casefold()) for name in folder_names(root)}
+    return sorted((_SPLITS[split].index(word), name) for name, word in words.items() if word in _SPLITS[split])

@@ -19,15 +19,9 @@ from vision.data.images import ImageSet
 from vision.data.views import RandomViews
 from vision.evaluation.features import image_features
 from vision.evaluation.knn import Accuracy
+from vision.evaluation.settings import NAMED_WEIGHTS
 from vision.resnet import ImageEncoder, ImageInput
 
-# the paper's, by the class names of data/README.md, which says what counts they come from
-NAMED_WEIGHTS: dict[str, dict[str, float]] = {
-    "mura": {"positive": 0.7097},
-    "isic2016": {"malignant": 4.24},
-    "mhist": {"SSA": 2.45},
-    "chaoyang": {"normal": 1.264, "serrated": 1.667, "adenocarcinoma": 1.0, "adenoma": 2.114},
-}
 BATCH_SIZE = 128  # the paper's
 _DROPS = (0.6, 0.8)  # shares of the run after which the learning rate is a tenth: epochs 30 and 40 of 50
 

@@ -16,8 +16,8 @@ from dystress_text.training.settings import (
     EngineSettings,
     LossSettings,
 )
-from vision.data.augment import STRONGEST_JITTER
-from vision.data.sources import SET_NAMES
+from vision.data import SET_NAMES
+from vision.data.crops import STRONGEST_JITTER
 from vision.pretraining.negative_free import NEGATIVE_FREE
 from vision.pretraining.presets import VISION
 from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS

@@ -31,6 +31,49 @@ def test_class_folders(tmp_path):
     assert found.subset(torch.tensor([1])).image(0)[0, 0, 0] == 20
 
 
+JUNK = [".ipynb_checkpoints", ".Trash-1000", "@eaDir", "__MACOSX", "#recycle", "lost+found", "$RECYCLE.BIN",
+        "System Volume Information"]  # fmt: skip
+
+
+@pytest.mark.parametrize("junk", JUNK)
+def test_what_systems_leave_is_no_class_and_no_image(junk, tmp_path, recwarn):
+    folder = tmp_path / ".cache" / "set"  # what lies above the folder says nothing
+    for split in ("train", "test"):
+        write_folder(folder / split, {"cat": [10, 20], "dog": [30], junk: [1, 2], f"cat/{junk}": [3]}, side=16)
+        for name in ("._0.png", ".0.png", ".DS_Store", "Thumbs.db", "desktop.ini"):
+            (folder / split / "dog" / name).write_bytes(b"\0\5\x16\7")
+            (folder / split / name).write_bytes(b"\0\5\x16\7")
+        found = load_images(str(folder), split)
+        assert (found.classes, found.images[:, 0, 0, 0].tolist()) == (("cat", "dog"), [10, 20, 30])
+    write_parquet(tmp_path / "tables" / "train-0.parquet", [1, 2, 3], [0, 1, 1])
+    write_parquet(tmp_path / "tables" / junk / "train-1.parquet", [4], [0])
+    (tmp_path / "tables" / "._train-0.parquet").write_bytes(b"\0\5\x16\7")
+    assert len(load_images(str(tmp_path / "tables"))) == 3
+    assert list(recwarn) == []
+
+
+@pytest.mark.parametrize("train", ["train", "Train", "TRAIN", "training", "train2017"])
+@pytest.mark.parametrize("test", ["Test", "TEST", "Valid", "validation", "dev", "Testing", "test_set", "val2017"])
+def test_splits_are_found_by_their_name_in_any_case(train, test, tmp_path):
+    write_folder(tmp_path, {f"{train}/b": [10, 20], f"{train}/a": [30], f"{test}/b": [40]})
+    sets = [load_images(str(tmp_path), split) for split in ("train", "test")]
+    assert [found.images[:, 0, 0, 0].tolist() for found in sets] == [[30, 10, 20], [40]]
+    assert [found.labels.tolist() for found in sets] == [[0, 1, 1], [1]]
+    write_folder(tmp_path / "flat", {train: [10, 20], test: [30]})
+    sets = [load_images(str(tmp_path / "flat"), split) for split in ("train", "test")]
+    assert [found.images[:, 0, 0, 0].tolist() for found in sets] == [[10, 20], [30]]
+
+
+@pytest.mark.parametrize("test", ["test", "Test", "VALID", "dev", "val2017"])
+def test_a_test_split_beside_classes_is_not_trained_on(test, tmp_path):
+    write_folder(tmp_path, {"cat": [1, 2], "dog": [3], f"{test}/cat": [4]})
+    with pytest.raises(ParameterError, match=rf"no train split .* it has {test} alone; move .* into train"):
+        load_images(str(tmp_path))
+    write_folder(tmp_path / "two", {"Train/a": [1, 2], "train/a": [3], "test": [4]})
+    with pytest.raises(DataError, match="has both Train and train"):
+        load_images(str(tmp_path / "two"))
+
+
 def test_prepared_sets_and_their_long_tail(tmp_path):
     """Ten classes of a hundred grays each, prepared as CIFAR-10."""
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))

@@ -1,6 +1,8 @@
 """Image files as RGB, and what is said of broken ones; crops of whole pictures, parquet files of any size."""
 
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -99,6 +101,59 @@ def gray16(value):
 def test_16_bits_keep_their_upper_8_and_transparent_pixels_lie_on_white(image, kind, expected):
     found = decode(encoded(image, kind))
     assert (found.mode, found.size, found.getpixel((2, 1))) == ("RGB", (6, 4), expected)
+
+
+def deep_png(values, channels):
+    """A PNG of 16 bits a channel, by the format's specification; Pillow writes gray alone."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    height, width = values.shape
+    rows = b"".join(b"\0" + np.repeat(row, channels).astype(">u2").tobytes() for row in values)
+    head = struct.pack(">IIBBBBB", width, height, 16, {1: 0, 3: 2}[channels], 0, 0, 0)
+    parts = chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def ramp(bits, side=100):
+    return np.linspace(0, 2**bits - 1, side * side).round().astype(np.uint16).reshape(side, side)
+
+
+@pytest.mark.parametrize("bits", [10, 12, 14, 16])
+def test_a_tiff_names_its_depth(bits):
+    values = ramp(bits)
+    content = encoded(Image.fromarray(values), "TIFF", tiffinfo={281: 2**bits - 1})
+    assert np.array_equal(np.asarray(decode(content))[:, :, 0], values / 2 ** (bits - 8) // 1)
+    own = encoded(Image.fromarray(values), "TIFF", tiffinfo={281: 2**bits - 2})  # a picture's own maximum
+    assert np.array_equal(np.asarray(decode(own))[:, :, 0], values // 256)
+
+
+def test_a_tiff_of_12_bits_a_number():
+    values = ramp(12, 4).ravel()
+    packed = b"".join(int(a << 12 | b).to_bytes(3, "big") for a, b in values.astype(int).reshape(-1, 2))
+    entries = {256: 4, 257: 4, 258: 12, 259: 1, 262: 1, 273: 200, 277: 1, 278: 4, 279: len(packed)}
+    tags = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in entries.items())
+    content = (b"II*\0" + struct.pack("<IH", 8, len(entries)) + tags + bytes(4)).ljust(200, b"\0") + packed
+    assert np.asarray(decode(content))[:, :, 0].ravel().tolist() == (values // 16).tolist()
+
+
+@pytest.mark.parametrize(
+    ("bits", "channels", "kind"), [(10, 1, "PNG"), (12, 3, "PNG"), (14, 1, "PNG"), (12, 1, "TIFF")]
+)
+@pytest.mark.parametrize("skip_corrupt", [False, True])
+def test_fewer_bits_in_16_are_refused_where_the_file_does_not_say_so(bits, channels, kind, skip_corrupt, tmp_path):
+    for split in ("train", "test"):
+        for number in range(3):
+            values = ramp(bits) >> number
+            content = deep_png(values, channels) if kind == "PNG" else encoded(Image.fromarray(values), "TIFF")
+            place = tmp_path / split / "a" / f"{number}.{kind.lower()}"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+        with pytest.raises(DataError, match=rf"0\.{kind.lower()} and others have 16 bits.* in 3 pictures.*8 bits"):
+            load_images(str(tmp_path), split, size=None if split == "train" else 100, skip_corrupt=skip_corrupt)
+    (tmp_path / "train" / "a" / "3.png").write_bytes(deep_png(ramp(16), channels))  # so the others are dark in truth
+    assert len(load_images(str(tmp_path))) == 4
 
 
 @pytest.mark.parametrize("limit", [60, 100])  # above twice the limit Pillow raises, below it warns

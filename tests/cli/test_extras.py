@@ -1,0 +1,75 @@
+"""Programs without the packages of the extras: help and lists as ever, and one line where a package is needed."""
+
+import shlex
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import rooms
+from packaging.requirements import Requirement
+
+from dystress_text.cli import extras
+from dystress_text.errors import UserError
+
+HIDDEN = sorted({name for names in extras.EXTRAS.values() for name in names} - {"jinja2"})  # which torch requires
+PROGRAM = f"""
+import contextlib, importlib, io, sys
+sys.modules |= dict.fromkeys({HIDDEN})
+for line in sys.stdin.read().splitlines():
+    program, *words = line.split()
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        importlib.import_module(program).main(words)
+"""
+QUIET = ["vision.train --help", "vision.train --list_presets", "vision.evaluate --help", "vision.export --help",
+         "dystress_text.figures --list", "dystress_text.train --help all", "dystress_text.train --list_presets",
+         "dystress_text.export.__main__ --help", "dystress_text.report.__main__ --help"]  # fmt: skip
+NEEDY = {
+    "vision.train --preset quickstart": ("vision", "train.py: error: this program needs kornia and PIL and "),
+    "vision.evaluate --model x": ("vision", "evaluate.py: error: this program needs kornia and PIL and "),
+    "dystress_text.figures default": ("plots", "dystress figures: error: a figure needs matplotlib: "),
+    "dystress_text.export.__main__ x --to onnx": ("onnx", "dystress export: error: --to onnx needs onnx and onnxscr"),
+    "dystress_text.train --report_to tensorboard": ("tensorboard", "dystress train: error: --report_to tensorboard "),
+}
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_programs_without_extras():
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], input="\n".join([*QUIET, *NEEDY]), capture_output=True, text=True, check=True
+    )
+    said = done.stderr.splitlines()
+    assert len(said) == len(NEEDY), done.stderr
+    for line, (extra, start) in zip(said, NEEDY.values(), strict=True):
+        assert line.startswith(start)
+        command = shlex.split(line.partition(": pip install ")[2])
+        assert command[::2] == ["-c", "-e"]
+        assert command[3].endswith(f"[{extra}]")
+
+
+def test_the_command_fits_a_checkout_another_folder_and_a_wheel(tmp_path, monkeypatch):
+    def said(extra):
+        with pytest.raises(UserError) as caught:
+            extras.require(extra, "this")
+        return str(caught.value).partition(": ")[2]
+
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    monkeypatch.chdir(rooms.ROOT)
+    assert said("vision") == "pip install -c constraints.txt -e '.[vision]'"  # the documents' command
+    monkeypatch.chdir(rooms.ROOT / "vision")
+    assert said("lora") == f"pip install -c {rooms.ROOT}/constraints.txt -e '{rooms.ROOT}[lora]'"
+    assert said("wandb") == "pip install wandb"
+    monkeypatch.setattr(extras, "ROOT", tmp_path)
+    assert said("plots") == "pip install 'dystress-text[plots]'"
+
+
+def test_extras_are_those_of_the_project():
+    names = {"PIL": "pillow"}
+    declared = tomllib.loads((rooms.ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for extra, packages in extras.EXTRAS.items():
+        assert {names.get(name, name) for name in packages} == {Requirement(line).name for line in declared[extra]}
