@@ -33,7 +33,7 @@ from dystress_text.cli.progress import progress_bar
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.temperature import TemperatureError
 from dystress_text.core.vectors import unit_vectors
-from dystress_text.errors import Interrupted, TrainingError
+from dystress_text.errors import DataError, Interrupted, TrainingError
 from dystress_text.training.accelerator import (
     StopSignals,
     failure_of,
@@ -104,12 +104,20 @@ class Trainer:
         """Train to the end, keeping the best model in ``output_dir``, and return the final state.
 
         Raises:
+            DataError: a sample is damaged; the step before it is saved.
             TrainingError: the loss, the gradient or the weights are not finite, a temperature reached zero, a file
                 cannot be written, or another process has ended.
             Interrupted: SIGTERM or Ctrl-C, after a checkpoint.
         """
         try:
             return self._fit()
+        except DataError as error:  # in a batch that was to come
+            if not self.state.step or self.accelerator.num_processes > 1:  # other processes are in the step
+                raise
+            self._read_losses()
+            self._log_similarities()
+            self._checkpoints.write(self.state)
+            raise DataError(f"{error}; step {self.state.step} is saved, --resume_from_checkpoint goes on") from error
         except TemperatureError as error:
             raise TrainingError(str(error)) from error
         except (OSError, RuntimeError, SafetensorError) as error:

@@ -46,7 +46,8 @@ class ImageSet:
         variant: how the images differ from the published data set, such as "JPEG copy"; reports show it next to any
             number.
         size: side of the images; of pictures, that of the middle squares which evaluation sees.
-        corrupt: how many damaged images were left out.
+        corrupt: how many damaged images were left out or replaced.
+        listed: the pictures before damaged ones were replaced, which tell the set; None where none was.
     """
 
     images: Tensor | None
@@ -57,6 +58,7 @@ class ImageSet:
     variant: str | None
     size: int = 0
     corrupt: int = 0
+    listed: Pictures | None = None
 
     def __len__(self) -> int:
         return len(self.encoded) if self.images is None else len(self.images)
@@ -74,6 +76,7 @@ class ImageSet:
             self,
             images=None if self.images is None else self.images[rows],
             pictures=None if self.pictures is None else self.pictures.subset(rows.tolist()),
+            listed=None if self.listed is None else self.listed.subset(rows.tolist()),
             labels=None if self.labels is None else self.labels[rows],
         )
 
@@ -97,7 +100,7 @@ class ImageSet:
         digest = hashlib.sha256()
         if self.images is not None:
             digest.update(self.images.numpy().data)
-        for part in () if self.pictures is None else self.pictures.fingerprint():
+        for part in () if self.pictures is None else (self.listed or self.pictures).fingerprint():
             digest.update(part)
         if self.labels is not None:
             digest.update(self.labels.numpy().data)

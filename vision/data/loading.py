@@ -6,6 +6,7 @@ import statistics
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
 
 import torch
 
@@ -34,6 +35,7 @@ def load_images(
     skip_corrupt: bool = False,
     view: int | None = None,
     train_list: str | None = None,
+    keep_count: bool = False,
 ) -> ImageSet:
     """A split of a data set.
 
@@ -52,6 +54,7 @@ def load_images(
         data_dir: folder of prepared data; see :func:`dystress_text.files.places.data_root`.
         size: side of the images, or of the middle squares of pictures; None for what is said above.
         skip_corrupt: count damaged images and leave them out, with one warning; this decodes every picture once.
+        keep_count: replace them by the next whole image of their class, so that a run can go on in its order.
         view: side of the encoder's input, used if ``size`` is None; None for :func:`usual_view`.
         train_list: file that names the training images to take, a path a line; for image files.
     """
@@ -61,7 +64,7 @@ def load_images(
         return make_shapes(split)
     found = find_images(name_or_path, split, data_dir, train_list)
     if skip_corrupt:
-        found = _without_corrupt(found)
+        found = _without_corrupt(found, keep_count)
     _check_depth(found)
     small = size is not None and size <= SMALL
     if size is None:
@@ -114,8 +117,8 @@ def _decoded(found: ImageSet) -> ImageSet:
     return found.with_variant(JPEG_COPY) if copied and JPEG_COPY not in (found.variant or "") else found
 
 
-def _without_corrupt(found: ImageSet) -> ImageSet:
-    """The set without its damaged pictures, if these are few."""
+def _without_corrupt(found: ImageSet, keep_count: bool) -> ImageSet:
+    """The set without its damaged pictures, or with others in their place, if these are few."""
 
     def fault_of(row: int) -> str | None:
         try:
@@ -140,5 +143,15 @@ def _without_corrupt(found: ImageSet) -> ImageSet:
         raise DataError(
             f"{message}; skip_corrupt leaves out at most {CORRUPT_SHARE:.0%} or {CORRUPT_COUNT}. The first: {first}"
         )
-    warnings.warn(f"{message} and left out; the first: {first}", stacklevel=3)
-    return replace(found.subset([row for row in range(count) if row not in faults]), corrupt=len(faults))
+    what = "replaced" if keep_count else "left out"
+    warnings.warn(f"{message} and {what}; the first: {first}", stacklevel=3)
+    if not keep_count:
+        return replace(found.subset([row for row in range(count) if row not in faults]), corrupt=len(faults))
+    labels = [0] * count if found.labels is None else found.labels.tolist()
+    rows = list(range(count))
+    for row in faults:
+        others = (other for other in chain(range(row + 1, count), range(row)) if other not in faults)
+        rows[row] = next((other for other in others if labels[other] == labels[row]), -1)
+        if rows[row] < 0:
+            raise DataError(f"{message}, all of class {found.classes[labels[row]]}: {faults[row]}")
+    return replace(found.subset(rows), corrupt=len(faults), listed=found.pictures)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from glob import escape
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def read_parquet(files: Sequence[Path]) -> tuple[Pictures, Tensor | None, tuple[
             raise ValueError(f"no column of images ({' or '.join(_IMAGE_COLUMNS)})")
         columns = [image] if label is None else [image, label]
         cache = str(cache_root() / "datasets")
-        stored = datasets.Dataset.from_parquet([str(path) for path in files], columns=columns, cache_dir=cache)
+        stored = datasets.Dataset.from_parquet([escape(str(path)) for path in files], columns=columns, cache_dir=cache)
         contents = pc.struct_field(stored.data.table[image], "bytes")
     except Exception as error:  # the libraries that read tables have many kinds
         raise DataError(f"{file} is damaged or of another layout: {reason_of(error.__cause__ or error)}") from error

@@ -98,19 +98,19 @@ def score_classifier(
 ) -> dict[str, Any]:
     """The figures of a fine-tuned classifier on test images, x 100.
 
-    Top-1 and top-5, and for two classes the balanced accuracy, the mean over the classes of their accuracy, and the
-    area under the ROC curve, the same whichever class is called positive.
+    Top-1 and top-5, and where the test images are of two classes and there are no others the balanced accuracy, the
+    mean over the classes of their accuracy, and the area under the ROC curve, the same whichever is called positive.
     """
     assert test.labels is not None
     labels = test.labels
     logits = model.projector(image_features(model, test, image_input, batch_size)).cpu()
     binary = logits.shape[1] == 1
     scores = torch.cat([torch.zeros_like(logits), logits], dim=1) if binary else logits  # the first class's logit is 0
-    return {
-        "accuracy": asdict(Accuracy.of(scores, labels)),
-        "balanced_accuracy": 100 * float(balanced_accuracy_score(labels, scores.argmax(1))) if binary else None,
-        "auc": 100 * float(roc_auc_score(labels, logits[:, 0])) if binary else None,
-    }
+    found: dict[str, Any] = {"accuracy": asdict(Accuracy.of(scores, labels))}
+    if binary and len(labels.unique()) == 2:
+        found["balanced_accuracy"] = 100 * float(balanced_accuracy_score(labels, scores.argmax(1)))
+        found["auc"] = 100 * float(roc_auc_score(labels, logits[:, 0]))
+    return found
 
 
 def parse_class_weights(words: Sequence[str]) -> dict[str, float]:

@@ -6,6 +6,7 @@ Neighbours are found in blocks of queries and of the bank, so that memory does n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,10 +35,13 @@ class Accuracy:
     top5: float | None
 
     @classmethod
-    def of(cls, scores: Tensor, labels: Tensor) -> Accuracy:
-        """Of scores (n, classes), where the lower class number wins a tie, and labels (n,)."""
-        ranked = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :5]  # (n, 5 at most)
-        right = ranked == labels.to(scores.device)[:, None]
+    def of(cls, scores: Tensor, labels: Tensor, above: float = -math.inf) -> Accuracy:
+        """Of scores (n, classes) and labels (n,).
+
+        The lower class number wins a tie. A class whose score is not ``above`` is no prediction: one without a vote.
+        """
+        values, ranked = (found[:, :5] for found in torch.sort(scores, dim=1, descending=True, stable=True))
+        right = (ranked == labels.to(scores.device)[:, None]) & (values > above)  # (n, 5 at most)
         top5 = 100 * right.any(1).double().mean().item() if scores.shape[1] > 5 else None
         return cls(100 * right[:, 0].double().mean().item(), top5)
 

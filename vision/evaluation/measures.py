@@ -60,7 +60,7 @@ class Subject:
         by_distance = l2_votes(bank, labels, queries, classes, [n for n in L2_NEIGHBOURS if n <= len(bank)])
         found |= {(f"{n}-NN L2", n): votes for n, votes in by_distance.items()}
         return {  # fewer than five classes have a vote of fewer neighbours
-            name: asdict(Accuracy.of(votes, truth)) | ({} if n >= 5 else {"top5": None})
+            name: asdict(Accuracy.of(votes, truth, above=0)) | ({} if n >= 5 else {"top5": None})
             for (name, n), votes in found.items()
         }
 
@@ -124,7 +124,7 @@ class Subject:
 
 
 def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor, bins: int = 100) -> dict[str, Any]:
-    """Geometry of n images of at least two classes; definitions in :mod:`dystress_text.core.geometry`.
+    """Geometry of n images; definitions in :mod:`dystress_text.core.geometry`. What they do not define is left out.
 
     Args:
         features: (n, dim), of the images without augmentation.
@@ -133,11 +133,13 @@ def geometry_of(features: Tensor, view1: Tensor, view2: Tensor, labels: Tensor, 
         labels: (n,) classes, on the features' device.
         bins: of the histograms of the similarities of views.
     """
-    pairs = similarity_histograms(view1, view2, labels, bins)
-    return {
-        "alignment": alignment(view1, view2).item(),
-        "uniformity": uniformity(features).item(),
-        "interclass_uniformity": interclass_uniformity(features, labels).item(),
-        "tolerance": tolerance(features, labels).item(),
-        **{name: values.tolist() for name, values in pairs._asdict().items()},  # edges, and counts by kind of pair
-    }
+    of_class = torch.bincount(labels)
+    found = {"alignment": alignment(view1, view2)}
+    if len(features) > 1:
+        found["uniformity"] = uniformity(features)
+    if of_class.count_nonzero() > 1:
+        found["interclass_uniformity"] = interclass_uniformity(features, labels)
+    if of_class.max() > 1:
+        found["tolerance"] = tolerance(features, labels)
+    pairs = similarity_histograms(view1, view2, labels, bins)  # edges, and counts by kind of pair
+    return {name: figure.tolist() for name, figure in (found | pairs._asdict()).items()}

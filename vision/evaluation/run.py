@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -13,10 +14,10 @@ import torch
 
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import ParameterError
-from dystress_text.files.whole import versions
+from dystress_text.files.whole import to_json, versions
 from dystress_text.training.accelerator import device_alone
 from dystress_text.training.presets import PAPER, rows_of
-from dystress_text.training.run_folder import RECORD, read_record, write_evaluation
+from dystress_text.training.run_folder import RECORD, read_json, read_record, write_evaluation
 from vision.data.augment import crop_of
 from vision.data.images import ImageSet, mean_std
 from vision.data.loading import load_images, usual_view
@@ -61,7 +62,8 @@ def run(settings: EvaluationSettings) -> bool:
         "seconds": seconds,
     }
     file = settings.output or Path(settings.model) / f"vision-{Path(dataset).name}.json"
-    write_evaluation(file, content)  # shows now, not after the last measure, that the place cannot be written
+    before = read_json(file) if file.is_file() else {}
+    write_evaluation(file, beside(before, content))  # shows now, not at the end, that the place cannot be written
     for name, encoder in encoders.items():
         subject = Subject(encoder.to(device), train, test, inputs[name], settings, weights)
         for task in settings.tasks:
@@ -70,11 +72,25 @@ def run(settings: EvaluationSettings) -> bool:
             seconds[name][task] = round(time.perf_counter() - start, 2)
             results[name][task] = {"data_variant": train.variant, **found}
             print(f"{name}: {task} ({seconds[name][task]:.1f} s)", file=sys.stderr, flush=True)
-            write_evaluation(file, content)
+            write_evaluation(file, beside(before, content))
         encoder.cpu()
     report(results, train, len(test), papers)
     print(f"{file}: all results")
     return True
+
+
+def beside(before: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    """New results with those that a file had: of the same images beside each other, of others under ``others``."""
+    others = list(before.get("others", []))
+    if before and before.get("data") != json.loads(to_json(content["data"])):
+        return {**content, "others": [{k: v for k, v in before.items() if k != "others"}, *others]}
+    merged = {**content, "others": others}
+    for part in ("encoders", "results", "seconds"):
+        found = before.get(part, {})
+        merged[part] = {
+            name: {**found.get(name, {}), **content[part].get(name, {})} for name in {**found, **content[part]}
+        }
+    return merged
 
 
 def load_splits(

@@ -63,8 +63,9 @@ class VisionRun(Run):
         prepared(encoder, vision, accelerator)
         objective = objective_of(settings, accelerator)
         images = load_images(
-            vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size, vision.train_list
-        )
+            vision.dataset, "train", vision.data_dir, None, vision.skip_corrupt, vision.image_size, vision.train_list,
+            keep_count=True,
+        )  # fmt: skip
         encoder.input = ImageInput(vision.image_size, crop_of(images.size, vision.image_size), *mean_std(images))
         images = images.sample(vision.max_train_samples, engine.seed)
         knn = _online_knn(settings, images, encoder.input, accelerator)

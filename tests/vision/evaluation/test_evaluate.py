@@ -74,6 +74,22 @@ def test_everything_of_two_encoders(model, data, tmp_path, capsys, monkeypatch):
     assert f"{mine['linear']['top1']:.2f}" in printed
 
 
+def test_what_was_not_measured_again_stays(model, data, tmp_path):
+    output = tmp_path / "results.json"
+    flags = [f"--model={model}", "--dataset=colours", "--k=5", f"--output={output}"]
+    assert main([*flags, "--tasks", "knn"]) == 0
+    knn = json.loads(output.read_text())["results"][str(model)]["knn"]
+    assert main([*flags, "--tasks", "geometry"]) == 0
+    both = json.loads(output.read_text())
+    assert both["results"][str(model)].keys() == {"knn", "geometry"}
+    data["test"] = colour_images(12, seed=2, name="colours", variant="JPEG copy")
+    for _ in range(2):
+        assert main([*flags, "--tasks", "geometry"]) == 0
+    now = json.loads(output.read_text())
+    assert now["results"][str(model)].keys() == {"geometry"}
+    assert [each["results"][str(model)]["knn"] for each in now["others"]] == [knn]
+
+
 def test_what_cannot_be_is_one_line(model, data, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     for flags, message in (

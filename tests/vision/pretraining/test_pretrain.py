@@ -14,6 +14,7 @@ from trainer_cases import interrupt
 from vision_cases import colour_images, write_parquet
 
 from vision import evaluate, train
+from vision.data.images import ImageSet
 from vision.pretraining.task import PretrainTask
 from vision.resnet import load_encoder
 
@@ -133,6 +134,31 @@ def said_by(capsys, photos):
         return line if code else said.out
 
     return said_by
+
+
+def test_a_photo_that_is_damaged_later_is_no_end_of_the_run(photos, tmp_path, capsys):
+    """The step before it is saved; with another of its class in its place the run goes on in the same order."""
+    out, bad = tmp_path / "out", photos / "train" / "dog" / "1.jpg"
+    flags = [f"--dataset={photos}", *FLAGS, "--max_steps=9", f"--output_dir={out}", "--knn_k=0"]
+    whole, content = ImageSet.crops, bad.read_bytes()
+
+    def damaged(self, rows, kinds, key):
+        if key[-1] == 6:
+            bad.write_bytes(content[:300])
+        return whole(self, rows, kinds, key)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ImageSet, "crops", damaged)
+        assert train.main(flags) == 2
+        reset_accelerator()
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    step = int(re.search(r"1\.jpg cannot be decoded.*; step (\d) is saved, --resume_from_checkpoint goes on", said)[1])
+    assert (out / f"checkpoint-{step}").is_dir()
+    assert step in (6, 7, 8)
+    with pytest.warns(UserWarning, match="1 of 6 images of photos are corrupt and replaced"):
+        assert train.main([*flags, "--resume_from_checkpoint", "--skip_corrupt"]) == 0
+    assert f"going on after step {step}" in capsys.readouterr().out
+    assert json.loads((out / "run.json").read_text())["data"]["corrupt"] == 1
 
 
 @pytest.mark.parametrize(
