@@ -176,7 +176,7 @@ def load_corpus(
                     _write(text, most, encode, staging, report)
                 corpus = _open_cached(folder, identity, text.columns)
         if crops is not None:
-            corpus = CroppedCorpus(**vars(corpus), crops=crops, backend=backend, padding=tokenizer.pad_token_id)
+            corpus = CroppedCorpus(**vars(corpus), crops=crops, backend=backend, padding=tokenizer.pad_token_id or 0)
             corpus.report = _report_of_crops(corpus, partial(_encoded, tokenizer, backend), folder)
     except OSError as error:
         raise cache_error(folder.parent, error) from error
@@ -195,7 +195,7 @@ Encode = Callable[[Iterable[str], CorpusReport], Iterator[Row]]
 def _encoded(
     tokenizer: PreTrainedTokenizerBase, backend: Tokenizer, sentences: Iterable[str], report: CorpusReport
 ) -> Iterator[Row]:
-    """Sentences as token ids; counts those that are cut, and unknown tokens."""
+    """Sentences as token ids, one of padding if there is none; counts those that are cut, and unknown tokens."""
     dtype, special = np.uint16 if len(tokenizer) <= 2**16 else np.uint32, backend.num_special_tokens_to_add(False)
     # the model's own: GPT-2's names its end token, and yet knows all bytes; only Unigram's model does not name it
     unknown_token = getattr(backend.model, "unk_token", tokenizer.unk_token)
