@@ -20,6 +20,8 @@ from dystress_text.training.accelerator import (
 )
 from dystress_text.training.run_folder import (
     FINISHED,
+    NEW,
+    RECORD,
     TRACKER_FOLDER,
     claim_folder,
     finished_before,
@@ -78,7 +80,12 @@ def _train(
     def begin() -> None:
         before = read_record(folder) if engine.resumes else {}
         prepare_folder(folder, engine, built.record)
-        built.begin(trainer.total_steps, trainer.order.batch_size, before)
+        try:
+            built.begin(trainer.total_steps, trainer.order.batch_size, before)
+        except BaseException:
+            if built.record["state"] == NEW:  # what is refused before the first step leaves nothing
+                (folder / RECORD).unlink()
+            raise
         if engine.resumes:
             step = trainer.state.step
             print(f"going on after step {step:,}" if step else "no checkpoint yet: from the start", flush=True)

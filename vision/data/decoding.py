@@ -57,8 +57,8 @@ def check(source: bytes | Path, origin: str = "an image") -> None:
 def brightest(source: bytes | Path, origin: str = "an image") -> int | None:
     """The largest value (of 255) in a picture whose file has more than 8 bits a channel; None for other files."""
     with _opened(source, origin) as image:
-        deep = ";16" in str(image.tile) or image.mode in _DEEP
-    return max(high for _, high in decode(source, origin).getextrema()) if deep else None
+        deep = ";16" in str(getattr(image, "tile", "")) or image.mode in _DEEP
+    return int(np.asarray(decode(source, origin)).max()) if deep else None
 
 
 def image_size(source: bytes | Path, origin: str = "an image") -> tuple[int, int]:

@@ -96,7 +96,7 @@ class ImageSet:
         return replace(self, variant=f"{self.variant}, {words}" if self.variant else words)
 
     def checksum(self) -> str:
-        """A hash of pixels and labels; for pictures, of their names and sizes in place of pixels."""
+        """A hash of pixels and labels; for pictures, of their names in place of pixels."""
         digest = hashlib.sha256()
         if self.images is not None:
             digest.update(self.images.numpy().data)

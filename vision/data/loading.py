@@ -148,10 +148,10 @@ def _without_corrupt(found: ImageSet, keep_count: bool) -> ImageSet:
     if not keep_count:
         return replace(found.subset([row for row in range(count) if row not in faults]), corrupt=len(faults))
     labels = [0] * count if found.labels is None else found.labels.tolist()
-    rows = list(range(count))
+    replaced = list(range(count))
     for row in faults:
         others = (other for other in chain(range(row + 1, count), range(row)) if other not in faults)
-        rows[row] = next((other for other in others if labels[other] == labels[row]), -1)
-        if rows[row] < 0:
+        replaced[row] = next((other for other in others if labels[other] == labels[row]), -1)
+        if replaced[row] < 0:
             raise DataError(f"{message}, all of class {found.classes[labels[row]]}: {faults[row]}")
-    return replace(found.subset(rows), corrupt=len(faults), listed=found.pictures)
+    return replace(found.subset(replaced), corrupt=len(faults), listed=found.pictures)

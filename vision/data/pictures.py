@@ -51,12 +51,12 @@ class Pictures:
         return replace(self, rows=self.rows[np.asarray(rows, dtype=np.int64)])
 
     def fingerprint(self) -> Iterable[bytes]:
-        """Names and sizes of the files, or the column's rows and the lengths of their content, for a checksum."""
+        """Names of the files, of which one may be mended, or the column's rows and the lengths of their content."""
         if isinstance(self.contents, pa.ChunkedArray):
             lengths = pc.binary_length(self.contents).to_numpy().astype(np.int64)
             return self.rows.tobytes(), lengths[self.rows].tobytes()
         paths = (self.contents[row] for row in self.rows)
-        return (f"{path.parent.name}/{path.name} {path.stat().st_size}\n".encode() for path in paths)
+        return (f"{path.parent.name}/{path.name}\n".encode() for path in paths)
 
 
 def read_parquet(files: Sequence[Path]) -> tuple[Pictures, Tensor | None, tuple[str, ...]]:

@@ -107,7 +107,7 @@ def score_classifier(
     binary = logits.shape[1] == 1
     scores = torch.cat([torch.zeros_like(logits), logits], dim=1) if binary else logits  # the first class's logit is 0
     found: dict[str, Any] = {"accuracy": asdict(Accuracy.of(scores, labels))}
-    if binary and len(labels.unique()) == 2:
+    if binary and 0 < int(labels.count_nonzero()) < len(labels):
         found["balanced_accuracy"] = 100 * float(balanced_accuracy_score(labels, scores.argmax(1)))
         found["auc"] = 100 * float(roc_auc_score(labels, logits[:, 0]))
     return found

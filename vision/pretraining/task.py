@@ -90,6 +90,7 @@ class PretrainTask:
     def probe(self) -> Tensor:
         rows = np.linspace(0, len(self.views.images) - 1, min(PROBE, len(self.views.images))).astype(np.int64)
         images, given = self.views.images.batch(rows).to(next(self.encoder.parameters()).device), self.encoder.input
+        assert given is not None
         # a copy, as statistics of this batch are needed: those that training gathers are far off at first
         return (
             copy.deepcopy(self.encoder)

@@ -38,7 +38,7 @@ def test_it_learns_and_its_figures_are_scikit_learns(classes):
     predicted = logits.argmax(1) if classes == 3 else (logits[:, 0] > 0).long()
     assert found["accuracy"]["top1"] == pytest.approx(100 * accuracy_score(test.labels, predicted))
     if classes == 3:
-        assert (found["balanced_accuracy"], found["auc"]) == (None, None)
+        assert found.keys() == {"accuracy"}
     else:
         assert found["balanced_accuracy"] == pytest.approx(100 * balanced_accuracy_score(test.labels, predicted))
         assert found["auc"] == pytest.approx(100 * roc_auc_score(test.labels, logits[:, 0]))
