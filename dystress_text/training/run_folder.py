@@ -46,9 +46,14 @@ _STEP = re.compile(r"checkpoint-(\d+)")
 
 
 def claim_folder(held: ExitStack, folder: Path) -> None:
-    """Make a folder, and let this process alone write it until ``held`` is closed."""
+    """Make a folder, and let this process alone write it until ``held`` is closed.
+
+    A replacement that was killed at its end is brought to its end.
+    """
     try:
         held.enter_context(claimed(folder / LOCK))
+        if (folder / TRAINED).is_dir():
+            take_place(folder)
     except OSError as error:
         raise ParameterError("output_dir", f"cannot write to {str(folder)!r}: {error.strerror}") from error
 
@@ -56,14 +61,8 @@ def claim_folder(held: ExitStack, folder: Path) -> None:
 def open_folder(output: Path, engine: EngineSettings) -> Path:
     """The folder where the run lives: ``output``, or one inside while it replaces another run.
 
-    A replacement that was killed at its end is brought to its end. What may not be used is refused, before anything is
-    written; call it under the folder's lock.
+    What may not be used is refused, before anything is written; call it under the folder's lock.
     """
-    try:
-        if (output / TRAINED).is_dir():
-            take_place(output)
-    except OSError as error:
-        raise ParameterError("output_dir", f"cannot write to {str(output)!r}: {error.strerror}") from error
     occupied = output.is_dir() and any(not path.name.startswith(LOCK) for path in output.iterdir())
     is_run = read_record(output).get("program") in PROGRAMS
     if occupied and not engine.resumes and not engine.overwrite_output_dir:
