@@ -83,7 +83,7 @@ def finished_before(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | 
     record = read_record(folder)
     if state_of(record) != FINISHED:
         return None
-    then, now = ({name: _moved(name, of.get(name)) for name in asked} for of in (record["settings"], asked))
+    then, now = ({name: _moved(name, of.get(name)) for name in asked} for of in (record.get("settings") or {}, asked))
     if changed := differences(then, now, CONFIGURATION_FREE):
         reason = f"holds a finished run with other settings ({changed}); name another folder"
         raise ParameterError("output_dir", f"{str(folder)!r} {reason}")
