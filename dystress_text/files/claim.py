@@ -13,6 +13,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,18 +26,25 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @contextmanager
-def claimed(file: Path) -> Iterator[None]:
+def claimed(file: Path, wait: bool = False) -> Iterator[None]:
     """Hold the lock ``file``, whose folder is made. At the end it goes, with the folders made that are still empty.
 
     Raises:
-        UserError: another process has the lock; nothing was touched.
+        UserError: another process has the lock, and it is not to be waited for; nothing was touched.
         OSError: the folder cannot be made or written.
     """
     made = [folder for folder in file.parents if not folder.exists()]
     file.parent.mkdir(parents=True, exist_ok=True)
     here = f"{socket.gethostname()}{f' ({_BOOT.read_text().strip()})' if _BOOT.is_file() else ''} process "
     ours, released = f"{here}{os.getpid()}", threading.Event()
-    descriptor = _take(file, here)
+    while True:
+        try:
+            descriptor = _take(file, here)
+            break
+        except UserError:
+            if not wait:
+                raise
+            time.sleep(0.05)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, ours.encode(), 0)
     beat = threading.Thread(target=_live, args=(file, ours, released), daemon=True)

@@ -21,8 +21,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from dystress_text.errors import ParameterError, UserError
 from dystress_text.files.claim import LOCK, claimed
 from dystress_text.files.whole import MODEL_STAGING, move_files, to_json, write_json, write_text
@@ -198,8 +196,7 @@ def contents_of(file: Path) -> list[dict[str, Any]]:
 def one_writer(folder: Path) -> Iterator[None]:
     """One process at a time changes the results of evaluations in a folder, and the others wait."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f"{LOCK}.evaluation"):
+        with claimed(folder / f"{LOCK}.evaluation", wait=True):
             yield
     except OSError as error:
         raise ParameterError("output", f"cannot write to {str(folder)!r}: {error.strerror or error}") from error
