@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from accelerate import Accelerator
@@ -37,7 +38,7 @@ from dystress_text.training.trainer import Trainer
 
 
 def run(
-    engine: EngineSettings, build: Callable[[Accelerator], Run], asked: Mapping[str, Any] | None = None
+    engine: EngineSettings, build: Callable[[Accelerator], Run], asked: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
     """Prepare, build, train and publish a run; returns what ``run.json`` holds.
 
@@ -52,8 +53,8 @@ def run(
     output = Path(engine.output_dir)
     with ExitStack() as held:
         on_main_process(accelerator, lambda: claim_folder(held, output))
-        folder = open_folder(output, engine)
-        if engine.resumes and (record := finished_before(folder, asked or {})) is not None:
+        folder = open_folder(output, engine, asked)
+        if engine.resumes and (record := finished_before(folder, asked)) is not None:
             if accelerator.is_main_process:
                 print(f"{output} holds this run, finished; nothing was changed (--overwrite_output_dir replaces it)")
             accelerator.end_training()

@@ -56,10 +56,11 @@ def claim_folder(held: ExitStack, folder: Path) -> None:
         raise ParameterError("output_dir", f"cannot write to {str(folder)!r}: {error.strerror}") from error
 
 
-def open_folder(output: Path, engine: EngineSettings) -> Path:
+def open_folder(output: Path, engine: EngineSettings, asked: Mapping[str, Any]) -> Path:
     """The folder where the run lives: ``output``, or one inside while it replaces another run.
 
-    What may not be used is refused, before anything is written; call it under the folder's lock.
+    A run that resumes and was not begun as a replacement with the options ``asked`` is the one in ``output``. What may
+    not be used is refused, before anything is written; call it under the folder's lock.
     """
     occupied = output.is_dir() and any(not path.name.startswith(LOCK) for path in output.iterdir())
     is_run = read_record(output).get("program") in PROGRAMS
@@ -72,8 +73,8 @@ def open_folder(output: Path, engine: EngineSettings) -> Path:
     if not is_run and (occupied or engine.resume_from_checkpoint == "yes"):
         raise ParameterError("output_dir", f"{str(output)!r} holds no run of this program; nothing was changed")
     inside = output / REPLACING
-    replaces = is_run and (engine.overwrite_output_dir or (inside / RECORD).is_file())
-    return inside if replaces else output
+    begun = (inside / RECORD).is_file() and not _changed(read_record(inside), asked)
+    return inside if is_run and (engine.overwrite_output_dir or begun) else output
 
 
 def finished_before(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -81,11 +82,16 @@ def finished_before(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | 
     record = read_record(folder)
     if state_of(record) != FINISHED:
         return None
-    then, now = ({name: _moved(name, of.get(name)) for name in asked} for of in (record.get("settings") or {}, asked))
-    if changed := differences(then, now, CONFIGURATION_FREE):
+    if changed := _changed(record, asked):
         reason = f"holds a finished run with other settings ({changed}); name another folder"
         raise ParameterError("output_dir", f"{str(folder)!r} {reason}")
     return record
+
+
+def _changed(record: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """In which options a run differs from those that are asked for, in words; "" for none."""
+    then, now = ({name: _moved(name, of.get(name)) for name in asked} for of in (record.get("settings") or {}, asked))
+    return differences(then, now, CONFIGURATION_FREE)
 
 
 def _moved(name: str, value: Any) -> Any:

@@ -84,6 +84,8 @@ def test_the_old_run_stands_until_the_new_one_is_trained(finished, out, tmp_path
         assert again([*replace, "--save_steps=2"]) == 130  # after a checkpoint and a better model
         assert {name: data for name, data in content(out).items() if name.parts[0] != REPLACING} == before
         SentenceTransformer(str(out))
+        assert again([*finished[1], f"--output_dir={out}", "--resume_from_checkpoint=auto"]) == 0  # the old one's line
+        assert "holds this run, finished" in capsys.readouterr().out
         resume = [word for word in replace if word != "--overwrite_output_dir"]
         assert again([*resume, "--save_steps=2", "--resume_from_checkpoint"]) == 130
         assert "going on after step 4" in capsys.readouterr().out
