@@ -16,6 +16,7 @@ from huggingface_hub import ModelCard, ModelCardData, hf_hub_download
 from dystress_text.cli.command_line import one_line
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.pooling import AVERAGED, averages_layers
+from dystress_text.encoders.saving import PROMPTS
 from dystress_text.errors import UserError, reason_of
 from dystress_text.evaluation.random_pairs import HEADER, random_pairs_rows
 from dystress_text.export.citation import CITATION, DYSTRESS, SIMCSE, credits_of
@@ -54,6 +55,7 @@ def write_card(
     name, data_name, data_license = base.get("name"), *_data(settings)
     variants = record.get("data_variants", {})
     data = f"{data_name}; not the published data but a variant: {v}" if (v := variants.get("train_file")) else data_name
+    kept = getattr(encoder.transformer.config, PROMPTS, {})
     is_published = "train_file" in settings and settings["train_file"] is None and not variants.get("train_file")
     text = ModelCard.from_template(
         _metadata(base, layout, is_published, credits := credits_of(record)),
@@ -68,6 +70,14 @@ def write_card(
         pooling=_POOLINGS.get(encoder.pooler_type, "the first token of the last layer"),
         averages_layers=averages_layers(encoder.pooler_type),
         states=_states(encoder.pooler_type),
+        similarity={"dot": "dot product"}.get(like := kept.get("similarity_fn_name", "cosine"), like)
+        + " distance" * (like in ("euclidean", "manhattan"))
+        + " similarity" * (like == "cosine"),
+        prompts=", ".join(
+            f"`{_plain(json.dumps(p, ensure_ascii=False))}` ({_plain(name)})"
+            for name, p in kept.get("prompts", {}).items()
+            if p
+        ),
         recipe=_recipe(record, settings, data) if settings else None,
         results=_results(record, settings),
         chosen=_plain(settings.get("metric_for_best_model") or ""),

@@ -147,3 +147,19 @@ def test_the_base_is_its_name_and_what_its_card_states(tmp_path):
     (base / "README.md").write_text("---\nlicense: [\n---\n")
     assert describe_base(str(base))["license"] is None
     assert describe_base("no/such-model") == {"name": "no/such-model", "on_hub": True, "license": None}
+
+
+@pytest.mark.parametrize("layout", ["native", "hf", "onnx"])
+def test_prompts_and_the_similarity_are_on_the_card_of_each_layout(tmp_path, layout):
+    encoder = SentenceEncoder(build_transformer("bert"), "avg")
+    write_card(tmp_path, {}, encoder, 16, layout)
+    plain = (tmp_path / CARD).read_text()
+    assert "compared by cosine similarity." in plain
+    assert "prompt" not in plain
+    kept = {"prompts": {"query": "find: ", "document": ""}, "similarity_fn_name": "manhattan"}
+    encoder.transformer.config.sentence_transformers = kept
+    write_card(tmp_path, {}, encoder, 16, layout)
+    text = (tmp_path / CARD).read_text()
+    assert "compared by manhattan distance." in text
+    assert '`"find: "` (query)' in text
+    assert "document" not in text.partition("## How")[0]
