@@ -81,7 +81,9 @@ def register_temperature(name: str) -> Callable[[type[T]], type[T]]:
     """Class decorator that makes a temperature known by ``name`` to :func:`make_temperature` and ``--temperature``."""
 
     def register(cls: type[T]) -> type[T]:
-        if (known := TEMPERATURES.get(name, cls)).__qualname__ != cls.__qualname__:
+        known = TEMPERATURES.get(name, cls)  # a class defined again, as in a notebook, takes its own place
+        ours = known.__module__.startswith(f"{__package__}.") and known.__module__ != cls.__module__
+        if ours or known.__qualname__ != cls.__qualname__:
             raise ValueError(f"temperature {name!r} is {known.__name__} already: register another name")
         TEMPERATURES[name] = cls
         return cls

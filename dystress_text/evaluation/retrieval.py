@@ -146,7 +146,7 @@ def read_collection(folder: Path, split: str = "test") -> Collection:
     documents, queries = (_texts(folder / name) for name in ("corpus.jsonl", "queries.jsonl"))
     qrels = next((folder / name for name in QRELS[split] if (folder / name).is_file()), None)
     if qrels is None:
-        raise DataError(f"{str(folder)!r} has neither {' nor '.join(QRELS[split])}")
+        raise DataError(f"{str(folder)!r} has no {' and no '.join(QRELS[split])}")
     known: dict[str, dict[str, float]] = {}
     ignored = 0
     for number, line in _lines(qrels):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -207,7 +208,7 @@ class Comparisons:
     def by_seed(self, name: str, group: Group, column: str) -> dict[int, float]:
         """A configuration's figures in a column."""
         found = {run.seed: group.row(run)[column] for run in self.configurations[name]}
-        return {seed: figure for seed, figure in found.items() if figure is not None}
+        return {seed: figure for seed, figure in found.items() if figure is not None and math.isfinite(figure)}
 
 
 def sections(compared: Comparisons, but: str | None = None) -> list[tuple[str, Table]]:

@@ -241,3 +241,11 @@ def test_a_temperatures_options_are_those_of_its_constructor(monkeypatch):
     assert options["tau_min"].help == "power, cosine: lowest temperature; positive."
     with pytest.raises(ValueError, match=r"shape of Negative\(.*\) gives temperatures that are not positive"):
         type("Negative", (PowerTemperature,), {"shape": lambda self, s: -2 * s.abs()})()
+
+
+def test_a_users_class_of_the_same_name_does_not_take_the_place_of_one_of_the_core():
+    kind = registry.TEMPERATURES["cosine"]
+    own = type("CosineTemperature", (registry.Temperature,), {"__module__": "users"})
+    with pytest.raises(ValueError, match="already: register another name"):
+        registry.register_temperature("cosine")(own)
+    assert registry.TEMPERATURES["cosine"] is kind

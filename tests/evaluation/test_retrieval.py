@@ -165,7 +165,7 @@ def test_figures_are_those_of_sentence_transformers_for_prompts_routes_and_simil
     ("qrels/test.tsv", "q0\td999\t1\nq99\td1\t1\n", "no score above 0 for what .*; 2 judgements are of what it lacks"),
     ("qrels/test.tsv", "query\tdocument\tscore\nq0\td1\t0\n", "has no score above 0"),
     ("corpus.jsonl", None, "cannot read .*corpus.jsonl: No such file"),
-    ("qrels/test.tsv", None, "has neither qrels.tsv nor qrels/test.tsv"),
+    ("qrels/test.tsv", None, "has no qrels.tsv and no qrels/test.tsv"),
 ])  # fmt: skip
 def test_a_collection_that_does_not_fit_together_is_one_line(tmp_path, file, content, message):
     folder = make_collection(tmp_path / "made")
@@ -220,7 +220,7 @@ def test_the_program_writes_figures_beside_those_of_tasks(tmp_path, capsys):
     assert main([*model, "--tasks=MiniSTS", "--split=dev"]) == 2
     assert "--split: has no effect without --retrieval" in capsys.readouterr().err
     assert main([*model, "--retrieval", str(folder), "--split=train"]) == 2
-    assert "has neither qrels/train.tsv" in capsys.readouterr().err
+    assert "has no qrels/train.tsv" in capsys.readouterr().err
     assert main([f"--model={tmp_path}", "--retrieval", str(tmp_path / "none")]) == 2
     assert "--retrieval: no folder" in capsys.readouterr().err
 

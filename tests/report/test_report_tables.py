@@ -1,6 +1,7 @@
 """Tables of a sweep: figures against numpy and SciPy, the paper's beside them, and what is said below."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.retrieval import METRICS
 from dystress_text.evaluation.run import Results
 from dystress_text.report.__main__ import main
-from dystress_text.report.tables import Comparisons, not_the_papers, paper_row, sections, verdict
+from dystress_text.report.tables import Comparisons, groups_of, not_the_papers, paper_row, sections, verdict
 from dystress_text.report.text_runs import TRAINING, TextRun, read_text_runs
 from dystress_text.simcse.arguments import parse
 from dystress_text.training.run_folder import evaluation_file
@@ -318,3 +319,13 @@ def test_what_cannot_be_reported_is_refused_in_a_line(tmp_path, monkeypatch, spo
     if spoil:
         spoil(tmp_path / words.split()[-1])
     assert message in error_of(capsys, *words.split(), main=main)
+
+
+def test_a_figure_that_is_no_number_is_not_compared():
+    figures = {0: math.nan, 1: 1.0}
+    runs = [
+        TextRun(Path(f"a-seed-{seed}"), record_of(parse(["--preset=paper", f"--seed={seed}"])), {TRAINING: {"x": x}})
+        for seed, x in figures.items()
+    ]
+    (group,) = groups_of(runs)
+    assert Comparisons(runs).by_seed("a", group, "x") == {1: 1.0}
