@@ -22,7 +22,7 @@ from dystress_text.training.accelerator import StopSignals
 from dystress_text.training.run_folder import checkpoint_folders
 
 ROOT = Path(__file__).resolve().parents[2]
-KILLS, RUNS, STEPS = 6, 2, 24
+KILLS, RUNS, STEPS = int(os.environ.get("DYSTRESS_KILLS", "6")), 2, 24
 
 
 def with_output(flags, folder, *more):
