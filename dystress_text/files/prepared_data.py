@@ -14,7 +14,9 @@ CLASSES = "classes.txt"  # of a choice of classes: folder names, one a line
 _OF_SYSTEMS = {  # of file browsers, network disks and archives, beside all names that begin with a point
     "__macosx", "icon\r", "thumbs.db", "ehthumbs.db", "desktop.ini", "$recycle.bin", "recycler", "lost+found",
     "system volume information", "@eadir", "@tmp", "#recycle", "#snapshot", "@recycle", "@recently-snapshot",
-    "~snapshot", "__pycache__",
+    "~snapshot", "__pycache__", "network trash folder", "temporary items", "thevolumesettingsfolder", "recycled",
+    "recycle.bin", "found.000", "ehthumbs_vista.db", "@__thumb", "@transcode", "@synoresource", "@synoeastream",
+    "@sharesnap", "@sharebin",
 }  # fmt: skip
 _IMAGES = {".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 

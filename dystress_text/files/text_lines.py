@@ -23,10 +23,16 @@ PACKINGS: dict[str, tuple[bytes, Callable[..., object]]] = {  # by their endings
     ".gz": (rb"\x1f\x8b\x08", gzip.open), ".xz": (rb"\xfd7zXZ\0", lzma.open),
     ".bz2": (rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", bz2.open),
 }  # fmt: skip
-_FILLERS = "\u034f\u115f\u1160\u2800\u3164\ufe0e\ufe0f\uffa0"  # letters, marks and a symbol that show nothing
-_MARKS = {  # between cells; not at the end of a line, and a comma or colon neither before a space nor within a number
-    "\t": r"\t", "{": r'^\s*\{\s*"[^"]*"\s*:', "|": r"\|(?!\s*$)", ";": r";(?!\s*$)", "^": r"\^(?!\s*$)",
-    "~": r"~(?!\s*$)", ",": r",(?![^\w\s]*(?:\s|$))(?!(?<=\d,)\d)", ":": r":(?![^\w\s]*(?:\s|$)|//)(?!(?<=\d:)\d)",
+_FILLERS = frozenset(  # letters, marks and a symbol that show nothing
+    map(chr, [0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x2800, 0x3164, *range(0xFE00, 0xFE10),
+              0xFFA0, *range(0xE0100, 0xE01F0)])
+)  # fmt: skip
+_MARKS = {  # between cells; a comma or colon, except after a first number, neither before a space nor within a number
+    "\t": r"\t", "{": r'^\s*\{\s*"[^"]*"\s*:', "__label__": "^__label__",
+    "\x01": "\x01", "\x1f": "\x1f", "\xa6": "\xa6",
+    "|": r"\|(?!\s*$)", ";": r"(?<!^);(?!\s*$)", "^": r"(?<!^)\^(?!\s*$)", "~": r"(?<=\S)~(?=\S)|(?<=\s)~(?=\s)",
+    ",": r"^\s*\d+ *,(?=\s)|,(?![^\w\s]*(?:\s|$))(?!(?<=\d,)\d)",
+    ":": r"^\s*\d+ *:(?=\s)|(?<=\S):(?![^\w\s]*(?:\s|$)|//)(?!(?<=\d:)\d)",
 }  # fmt: skip
 UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
@@ -129,15 +135,17 @@ def read_sentences(
 
 def is_blank(text: str) -> bool:
     """Whether nothing of a text can be seen: all is space, of any width or none, or controls the characters around."""
-    return not text[:1].isalnum() and all(
-        unicodedata.category(each) in {"Cc", "Cf", "Zl", "Zp", "Zs"} or each in _FILLERS for each in text
-    )
+    return all(each in _FILLERS or unicodedata.category(each) in {"Cc", "Cf", "Zl", "Zp", "Zs"} for each in text)
 
 
 def cell_mark(stream: BinaryIO) -> str:
     """The mark between the cells of a table, ``{`` for JSON, "" for text: nine lines of ten have it equally often."""
     first = (line.decode(errors="replace").rstrip("\r\n") for line in islice(_bounded(stream), 100))
     lines = [line for line in first if not is_blank(line)]
+    if re.match(r'\s*(\[\s*\{|\{\s*\n)\s*"[^"]*"\s*:', "\n".join(lines)):  # rows of several lines, or in a list
+        return "{"
+    if not any("\t" in line.strip() for line in lines):
+        lines = [line.strip() for line in lines]  # tabs at the ends alone are no cells
     for mark, pattern in _MARKS.items():
         counts = [len(re.findall(pattern, line)) for line in lines]
         usual = max(counts, key=counts.count, default=0)

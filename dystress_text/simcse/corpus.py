@@ -35,7 +35,7 @@ from dystress_text.files.whole import sha256_of, whole_folder, write_json
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.texts import TrainingText
 
-FORMAT = 9  # version of the cache; raise it with the layout of the files or the reading of a text
+FORMAT = 10  # version of the cache; raise it with the layout of the files or the reading of a text
 TOKENS, OFFSETS, FIRST, REPORT, SUMS = "tokens.bin", "offsets.npy", "first.npy", "report.json", "sums.json"
 CHUNK = 4_000_000  # characters read at a time, where a sample has 200 more than it has
 WARNED, REFUSED = 0.05, 0.5  # shares of unknown tokens, and of sentences that the tokenizer makes equal
@@ -254,11 +254,11 @@ def _write(text: TrainingText, most: int | None, encode: Encode, folder: Path, r
 def _compare(rows: Iterable[Row], columns: int) -> tuple[NDArray[np.int64], float]:
     """The numbers of the samples that equal no earlier one, and the share whose sentence equals one of another text.
 
-    The share is that of the column that has most.
+    The share is that of the column that has most. Texts that differ in white space alone are one.
     """
     texts, digests = array("q"), bytearray()
     for sentence, kept in rows:
-        texts.append(hash(sentence))
+        texts.append(hash(" ".join(sentence.split())))
         digests += hashlib.blake2b(kept.data, digest_size=16).digest()
     by_text = np.frombuffer(texts, np.int64).reshape(-1, columns)
     by_kept = np.frombuffer(digests, np.int64).reshape(-1, columns, 2)

@@ -35,10 +35,17 @@ if TYPE_CHECKING:
 WIKI1M = "wiki1m_for_simcse.txt"
 TEXT_COLUMNS = ("text", "sentence", "sent0")  # tried in this order if no column is named
 _TABLES = {"\t": ".tsv", ",": ".csv", "{": ".jsonl"}  # by the mark between their cells
-_ANCHOR = re.compile("anchor|query|question", re.IGNORECASE)  # names of columns
-_NEGATIVE = re.compile(r"neg(ative)?s?[\d_]*", re.IGNORECASE)
+_ANCHOR = re.compile("(search[ _-]?)?(anchor|query|question)([ _-]?text)?", re.IGNORECASE)  # names of columns
+_POSITIVE = re.compile(r"pos(itive)?s?([\d _-].*)?", re.IGNORECASE)
+_NEGATIVE = re.compile(r"(hard[ _-]?)?neg(ative)?s?([\d _-].*)?", re.IGNORECASE)
 _LETTER = re.compile(r"[^\W\d_]")
-_ID = re.compile(r"\S*([\d_@]|\w[.:/\\]+\w)\S*")  # no space, but a digit or a sign that words do not have
+_ID = re.compile(r"\S*([\d_@]|\w[.:/\\]+\w)\S*", re.ASCII)  # no space, but a digit or a sign that words do not have
+_ADDRESS = re.compile(r"[a-z]+://\S+|www\.\S+", re.IGNORECASE)
+_DATE = re.compile(  # with names of months and days, or in Chinese
+    r"(?=.*\d)([\W\d]|(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun)[a-z]*"
+    r"|[ap]m|utc|gmt|st|nd|rd|th|[年月日时時分秒])+",
+    re.IGNORECASE,
+)
 HARD_NEGATIVES = "hard_neg"  # a column of SimCSE's NLI file, whose rows are not single sentences
 
 
@@ -151,8 +158,11 @@ def training_text(text: TextSettings) -> TrainingText:
     with suppress(OSError, *UNPACK_ERRORS), open_text(Path(name)) as stream:  # which are said when it is read
         if mark := cell_mark(stream):
             way = f"name it {ending}" if (ending := _TABLES.get(mark)) else "put tabs there and name it .tsv"
-            header = "; a .csv or .tsv begins with the names of its columns"
-            raise ParameterError("train_file", f"{name!r} is a table, with {mark!r} in each line: {way}{header}")
+            header = "a .csv or .tsv begins with the names of its columns"
+            other = "; if its lines are sentences, put the line 'text' before them and name it .tsv" * (mark != "\t")
+            raise ParameterError(
+                "train_file", f"{name!r} is a table, with {mark!r} in each line: {way}; {header}{other}"
+            )
     return TextFile(Path(name), documents)
 
 
@@ -176,13 +186,10 @@ def column_of_table(train_file: str, column: str | None, tsv_quoting: bool | Non
 def rows_of_table(train_file: str, columns: Sequence[str] | None, tsv_quoting: bool | None = None) -> TableText:
     """Rows of a table: columns of anchor, positive and any number of hard negatives; without names all, in order.
 
-    Of columns in their own order an ``anchor`` is put first, and a ``negative`` last.
+    Of columns in their own order an ``anchor`` is put first, and a ``positive``, or else no ``negative``, second.
     """
     rows = load_table(train_file, tsv_quoting=tsv_quoting)
-    ordered = sorted(
-        rows.column_names, key=lambda name: bool(_NEGATIVE.fullmatch(name)) - bool(_ANCHOR.fullmatch(name))
-    )
-    names, known = list(columns or ordered), ", ".join(rows.column_names)
+    names, known = list(columns or _ordered(rows.column_names)), ", ".join(rows.column_names)
     if not set(names) <= set(rows.column_names):
         raise ParameterError("text_columns", f"{train_file!r} has the columns {known}; got {', '.join(names)}")
     if len(names) < 2 or len(set(names)) < len(names):
@@ -192,6 +199,13 @@ def rows_of_table(train_file: str, columns: Sequence[str] | None, tsv_quoting: b
             f"{train_file!r} gives {', '.join(names)}",
         )
     return _text_of(train_file, rows, names, "text_columns", columns is not None)
+
+
+def _ordered(names: Sequence[str]) -> list[str]:
+    positives = [name for name in names if _POSITIVE.fullmatch(name)]
+    others = [name for name in names if not _NEGATIVE.fullmatch(name) and name not in positives]
+    anchors = [name for name in others if _ANCHOR.fullmatch(name)] or others[:1]
+    return list(dict.fromkeys([*anchors[:1], *positives[:1], *others[: 2 - len(positives)], *names]))
 
 
 def _text_of(train_file: str, rows: Dataset, columns: list[str], option: str, named: bool) -> TableText:
@@ -219,7 +233,10 @@ def no_sentences(cells: Sequence[str]) -> bool:
     longest, kinds = max((len(WORD.findall(cell)) for cell in cells), default=0), len(set(cells))
     least = 2 if longest < 2 else 10 if longest < 4 else 20
     labels = kinds * least <= len(cells) and kinds <= (100 if longest < 4 else 1)
-    ids = sum(cell.isascii() and _ID.fullmatch(cell.strip()) is not None for cell in cells)
+    ids = sum(
+        (cell.isascii() and _ID.fullmatch(cell) is not None) or any(kind.fullmatch(cell) for kind in (_ADDRESS, _DATE))
+        for cell in map(str.strip, cells)
+    )
     return len(cells) > 4 and (labels or ids > 0.8 * len(cells))
 
 

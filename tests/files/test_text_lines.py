@@ -51,7 +51,8 @@ TABLES = {
     ":": [f"{i % 2}:{i if i < 2 else 'The'} film: at 12:30, a cat." for i in range(30)],
     ";": ["a;b", *["good;The film was fine, really."] * 9], "^": ["The cat ran.^the dog ran^0"] * 9, "~": ["x~y"] * 9,
     ",": ["id,text", *["7,A cat, and a dog"] * 20, *(f'{i},"Well, he said, ""no""."' for i in range(20))],
-    "{": ['{"text": "a|b", "n": 1}', '{ "text": "c" }'],
+    "{": ['{"text": "a|b", "n": 1}', '{ "text": "c" }'], "__label__": ["__label__1 The cat, a dog and I ran."] * 9,
+    **{mark: [f"{i}{mark}The cat, a dog and I ran." for i in range(9)] for mark in ("\x01", "\x1f", "\xa6")},
 }  # fmt: skip
 TEXTS = [
     ["Well, at 12:30 the cat, a dog and I ran; it was 1,000 m.", "He said: no.", '"Yes," he said.', "No; never."] * 9,
@@ -59,6 +60,8 @@ TEXTS = [
     ["Customer: where is it?", "Clerk: in the shop."] * 9, ["12:30 The bell", "3:16 For so it was"] * 9,
     ["वह घर गया |", "राम घर गया |"] * 9, ["今天天气很好,我们去。", "你好。", "他说:好,再见,朋友。"] * 9,
     ["see http://a.b"] * 9,
+    ["That is fun :D", "So nice :P"] * 9, [":smile: hello there"] * 9, ["~Ann", "It is nice~ so nice"] * 9,
+    ["about ~10 of them"] * 9, ["\tIt ran", "\tIt sat"] * 9, ["It ran\t"] * 9,
     ["He asked, 'why?'", 'She said, "so."', "Fine :)"] * 9, ["one\ttab", "none"] * 9, ["a|b", "c"] * 9, [],
 ]  # fmt: skip
 
@@ -71,6 +74,30 @@ def test_a_table_that_is_called_a_text_is_refused_with_the_way_on(tmp_path, mark
     with pytest.raises(UserError, match=r"train_file: .*pairs.txt' is a table, with [^\n]*\Z") as caught:
         training_text(parse(["--train_file", str(file)]).text)
     assert f"{mark!r} in each line: {named}" in str(caught.value)
+
+
+@pytest.mark.parametrize(("lines", "mark"), [
+    ([f"{i}, The cat ran" for i in range(9)], ","), ([f"{i} : The cat, a dog" for i in range(9)], ":"),
+    (['[{"text": "a"}, {"text": "b"}]'], "{"), (["[", " {", '  "text": "a"', " }", "]"], "{"),
+    (["{", ' "text": "a"', "}"], "{"),
+])  # fmt: skip
+def test_cells_after_a_number_and_rows_of_several_lines_are_a_table(lines, mark):
+    assert cell_mark(io.BytesIO("\n".join(lines).encode())) == mark
+
+
+def test_lines_that_look_like_rows_are_sentences_by_the_way_that_the_refusal_names(tmp_path):
+    lines = [f"{who}:Where is my cat?" for who in ("Tom", "Ann")] * 9
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    with pytest.raises(UserError, match="if its lines are sentences, put the line 'text' before them"):
+        training_text(parse(["--train_file", str(tmp_path / "a.txt")]).text)
+    (tmp_path / "a.tsv").write_text("\n".join(["text", *lines]))
+    text = training_text(parse(["--train_file", str(tmp_path / "a.tsv")]).text)
+    assert list(text.sentences(CorpusReport(), None)) == lines
+
+
+@pytest.mark.parametrize("filler", "\u115f\u3164\uffa0\u180b\u17b4\U000e0100\ufe00")
+def test_letters_and_marks_that_show_nothing_are_blank(filler):
+    assert len(list(joined_lines(io.BytesIO(f"a\nb\n{filler}\nc\n".encode())))) == 2
 
 
 @pytest.mark.parametrize("lines", TEXTS)

@@ -175,6 +175,13 @@ def test_a_text_that_the_tokenizer_cannot_read_is_counted(tmp_path, tokenizer, k
         assert (outcome == "silent") == (unknown == equal == 0)
 
 
+def test_white_space_alone_is_no_loss(tmp_path, tokenizer):
+    file = tmp_path / "text.txt"
+    file.write_text("".join(f"{line}{end}\n" for line in ENGLISH for end in ("", " ", " \t")))
+    corpus = load(file, tokenizer, tmp_path, length=100)
+    assert (corpus.report.equal, len(corpus.distinct())) == (0, len(set(ENGLISH)))
+
+
 def test_of_a_table_the_worst_column_counts(tmp_path, tokenizer):
     file = tmp_path / "rows.csv"
     rows = zip(ENGLISH, reversed(ENGLISH), THAI, strict=False)

@@ -21,6 +21,9 @@ NO_SENTENCES = {
     "ids": [f"doc_{i}" for i in range(24)], "uuids": [str(uuid.UUID(int=i << 99 | i)) for i in range(24)],
     "hashes": [hashlib.sha1(bytes([i])).hexdigest() for i in range(24)], "files": [f"img/{word}.jpg" for word in WORDS],
     "dates": [f"2020-01-{i:02}" for i in range(1, 25)], "times": [f"2020-01-01T10:{i}:07Z" for i in range(10, 34)],
+    "months": [f"Jan {i}, 2020" for i in range(1, 25)], "Chinese dates": [f"2020年1月{i}日" for i in range(1, 25)],
+    "stamps": [f"Mon, 1 June 2020 10:{i} PM" for i in range(10, 34)],
+    "addresses of any script": [f"https://ja.wikipedia.org/wiki/日本_{i}" for i in range(24)],
     "scores": ["4.5", "nan", "3"], "mails": [f"{word}@example.org" for word in WORDS],
 }  # fmt: skip
 SENTENCES = {
@@ -81,7 +84,10 @@ def test_few_rows_cannot_be_judged_and_numbers_of_json_are_named(tmp_path):
 @pytest.mark.parametrize(("names", "order"), [
     ("positive anchor", "anchor positive"), ("negative positive anchor", "anchor positive negative"),
     ("Positive source Anchor", "Anchor Positive source"), ("answer query neg_1 neg_2", "query answer neg_1 neg_2"),
-    ("text neg positive", "text positive neg"), ("sent0 sent1 hard_neg more", "sent0 sent1 hard_neg more"),
+    ("hard_neg sent0 sent1", "sent0 sent1 hard_neg"), ("hard_negative_1 query pos", "query pos hard_negative_1"),
+    ("document search_query", "search_query document"), ("positive sentence", "sentence positive"),
+    ("anchor neg source positive", "anchor positive neg source"), ("text neg positive", "text positive neg"),
+    ("sent0 sent1 hard_neg more", "sent0 sent1 hard_neg more"),
 ])  # fmt: skip
 def test_an_anchor_comes_first_and_a_negative_last(tmp_path, names, order):
     columns = {name: [f"{name} {word} and {word}" for word in WORDS] for name in names.split()}

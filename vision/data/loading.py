@@ -89,15 +89,20 @@ def _median_side(found: ImageSet) -> int:
 
 
 def _check_depth(found: ImageSet) -> None:
-    """Refuse pictures of 16 bits that would come out nearly black, since their numbers have fewer."""
+    """Refuse pictures of 16 bits that would come out nearly black, since their numbers have fewer; name a half."""
     values = {row: value for row in _sampled(found) if (value := found.read(row, brightest)) is not None}
-    if values and max(values.values()) < DARK:
-        first, largest = found.encoded[min(values)][1], max(values.values())
-        raise DataError(
-            f"{first} and others have 16 bits, of which the upper 8 hold at most {largest} of 255 in {len(values)} "
-            "pictures: their numbers seem to have 14 bits or fewer, and would come out nearly black. Write them with 8 "
-            "bits, or multiplied to fill 16; a TIFF may name its range, such as 4095, in MaxSampleValue"
-        )
+    dark = {row: value for row, value in values.items() if value < DARK}
+    if 2 * len(dark) < len(values) or not dark:
+        return
+    first, largest = found.encoded[min(dark)][1], max(dark.values())
+    message = (
+        f"{first} and others have 16 bits, of which the upper 8 hold at most {largest} of 255 in {len(dark)} "
+        "pictures: their numbers seem to have 14 bits or fewer, and would come out nearly black. Write them with 8 "
+        "bits, or multiplied to fill 16; a TIFF may name its range, such as 4095, in MaxSampleValue"
+    )
+    if len(dark) == len(values):
+        raise DataError(message)
+    warnings.warn(message, stacklevel=3)
 
 
 def _sampled(found: ImageSet) -> list[int]:

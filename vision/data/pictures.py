@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from glob import escape
 from pathlib import Path
@@ -59,6 +61,21 @@ class Pictures:
         return (f"{path.parent.name}/{path.name}\n".encode() for path in paths)
 
 
+def _links(files: Sequence[Path]) -> tuple[list[str], str]:
+    """Names without signs that datasets takes for patterns, in a cache of these very files: a change has a new one."""
+    stats = [path.stat() for path in files]  # st_ctime, since st_mtime can be set
+    about = [
+        (str(path.resolve()), it.st_ino, it.st_size, it.st_ctime_ns) for path, it in zip(files, stats, strict=True)
+    ]
+    folder = cache_root() / "datasets" / hashlib.sha256(repr(about).encode()).hexdigest()[:32]
+    folder.mkdir(parents=True, exist_ok=True)
+    links = [folder / f"{number}.parquet" for number in range(len(files))]
+    for link, path in zip(links, files, strict=True):
+        with suppress(FileExistsError):
+            link.symlink_to(path.absolute())
+    return [str(link) for link in links], str(folder)
+
+
 def read_parquet(files: Sequence[Path]) -> tuple[Pictures, Tensor | None, tuple[str, ...]]:
     """Pictures, their labels or None, and the names of the classes (numbers where the files do not name them).
 
@@ -82,8 +99,8 @@ def read_parquet(files: Sequence[Path]) -> tuple[Pictures, Tensor | None, tuple[
         if image is None:
             raise ValueError(f"no column of images ({' or '.join(_IMAGE_COLUMNS)})")
         columns = [image] if label is None else [image, label]
-        cache = str(cache_root() / "datasets")
-        stored = datasets.Dataset.from_parquet([escape(str(path)) for path in files], columns=columns, cache_dir=cache)
+        links, cache = _links(files)
+        stored = datasets.Dataset.from_parquet([escape(link) for link in links], columns=columns, cache_dir=cache)
         contents = pc.struct_field(stored.data.table[image], "bytes")
     except Exception as error:  # the libraries that read tables have many kinds
         raise DataError(f"{file} is damaged or of another layout: {reason_of(error.__cause__ or error)}") from error

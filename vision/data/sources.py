@@ -158,6 +158,10 @@ def _split_folder(root: Path, split: str) -> Path:
     found, tests = _named_for(root, split), _named_for(root, "test")
     if len({rank for rank, _ in found[:2]}) < len(found[:2]):
         raise DataError(f"{root} has both {found[0][1]} and {found[1][1]}; keep one for the {split} split")
+    splits = {name for each in _SPLITS for _, name in _named_for(root, each)}
+    if found and (others := [name for name in folder_names(root) if name not in splits]):
+        message = f"{len(others):,} folders beside {root / found[0][1]} are passed over; the first: {others[0]}"
+        warnings.warn(f"{message}. If {found[0][1]} is a class, give the folder another name", stacklevel=4)
     if found or (split == "train" and not tests):
         return root / found[0][1] if found else root
     has = f"{tests[0][1]} alone; move the other images, or class folders, into train" if tests else "none of them"

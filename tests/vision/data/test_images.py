@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -190,3 +191,18 @@ def test_ratios_nest_and_the_smallest_class_is_the_measure():
     assert np.bincount(few[long_tail_indices(few, 0.5)]).tolist() == [3, 1]
     with pytest.raises(DataError, match="no image of the last class"):
         long_tail_counts(99, 10)
+
+
+@pytest.mark.parametrize("name", ["x::y", "$HOME", "a*b[1]"])
+def test_parquet_files_of_any_name_are_read_again_when_they_change_within_their_time(tmp_path, name):
+    for values in ([1, 2, 3], [4, 5, 6]):
+        write_parquet(file := tmp_path / name / f"train-{name}.parquet", values, [0, 1, 1])
+        os.utime(file, (1e9, 1e9))
+        assert [int(image[0, 0, 0]) for image in load_images(str(tmp_path / name)).images] == values
+
+
+def test_folders_beside_that_of_a_split_are_named(tmp_path):
+    for name in ("train", "car"):
+        write_folder(tmp_path / name, {"a": [1, 2]})
+    with pytest.warns(UserWarning, match="1 folders beside .*train are passed over; the first: car"):
+        load_images(str(tmp_path))

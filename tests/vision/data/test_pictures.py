@@ -2,6 +2,7 @@
 
 import io
 import struct
+import warnings
 import zlib
 
 import numpy as np
@@ -153,7 +154,12 @@ def test_fewer_bits_in_16_are_refused_where_the_file_does_not_say_so(bits, chann
         with pytest.raises(DataError, match=rf"0\.{kind.lower()} and others have 16 bits.* in 3 pictures.*8 bits"):
             load_images(str(tmp_path), split, size=None if split == "train" else 100, skip_corrupt=skip_corrupt)
     (tmp_path / "train" / "a" / "3.png").write_bytes(deep_png(ramp(16), channels))  # so the others are dark in truth
-    assert len(load_images(str(tmp_path))) == 4
+    with pytest.warns(UserWarning, match=r"and others have 16 bits.* in 3 pictures"):
+        assert len(load_images(str(tmp_path))) == 4
+    for number in range(4, 7):
+        (tmp_path / "train" / "a" / f"{number}.png").write_bytes(deep_png(ramp(16), channels))
+    with warnings.catch_warnings(action="error"):
+        assert len(load_images(str(tmp_path))) == 7
 
 
 @pytest.mark.parametrize("limit", [60, 100])  # above twice the limit Pillow raises, below it warns
