@@ -7,6 +7,7 @@ weights. The CIFAR stem is a 3x3 convolution of stride 1 without max-pooling. tr
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -219,6 +220,14 @@ def load_encoder(folder: str | Path) -> ImageEncoder:
         reason = " ".join(str(error).split())
         raise UserError(f"{file} is damaged or does not belong to the other files: {reason[:200]}") from error
     return encoder
+
+
+def fingerprint(encoder: ImageEncoder) -> str:
+    """A hash of the backbone's weights."""
+    digest = hashlib.sha256()
+    for tensor in encoder.backbone.state_dict().values():
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def torchvision_names(encoder: ImageEncoder) -> dict[str, Tensor]:

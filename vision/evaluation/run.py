@@ -24,11 +24,12 @@ from vision.data.loading import load_images, usual_view
 from vision.evaluation.fine_tuning import parse_class_weights, weights_of
 from vision.evaluation.measures import Subject
 from vision.evaluation.paper import FINE_TUNED, UNNAMED, name_of, results_of
-from vision.evaluation.settings import UNTRAINED, EvaluationSettings
+from vision.evaluation.settings import TASKS, UNTRAINED, EvaluationSettings
 from vision.evaluation.table import cells
-from vision.resnet import ImageEncoder, ImageInput, build_encoder, load_encoder
+from vision.resnet import ImageEncoder, ImageInput, build_encoder, fingerprint, load_encoder
 
 PACKAGES = ("scikit-learn", "numpy", "pillow", "kornia")
+_MERGED = ("encoders", "weights", "paper", "results", "seconds")  # parts of a record by encoder
 
 
 def run(settings: EvaluationSettings) -> bool:
@@ -49,12 +50,13 @@ def run(settings: EvaluationSettings) -> bool:
     device = device_alone()
     results: dict[str, dict[str, Any]] = {name: {} for name in encoders}
     seconds: dict[str, dict[str, float]] = {name: {} for name in encoders}
-    content = {
+    content: dict[str, Any] = {
         "settings": asdict(settings) | {"dataset": dataset, "data_dir": data_dir, "class_weights": class_weights},
         "data": about(train, test, image_input),
         "encoders": {
             name: {**asdict(encoder.description), "input": asdict(inputs[name])} for name, encoder in encoders.items()
         },
+        "weights": {name: fingerprint(encoder) for name, encoder in encoders.items()},
         "device": str(device),
         "versions": versions(*PACKAGES),
         **({"paper": papers} if papers else {}),
@@ -70,7 +72,8 @@ def run(settings: EvaluationSettings) -> bool:
             start = time.perf_counter()
             found = getattr(subject, task)()
             seconds[name][task] = round(time.perf_counter() - start, 2)
-            results[name][task] = {"data_variant": train.variant, **found}
+            how = {option: content["settings"][option] for option in ("seed", *TASKS[task])}
+            results[name][task] = {"data_variant": train.variant, **how, **found}
             print(f"{name}: {task} ({seconds[name][task]:.1f} s)", file=sys.stderr, flush=True)
             write_evaluation(file, beside(before, content))
         encoder.cpu()
@@ -80,17 +83,21 @@ def run(settings: EvaluationSettings) -> bool:
 
 
 def beside(before: Mapping[str, Any], content: Mapping[str, Any]) -> dict[str, Any]:
-    """New results with those that a file had: of the same images beside each other, of others under ``others``."""
-    others = list(before.get("others", []))
-    if before and before.get("data") != json.loads(to_json(content["data"])):
-        return {**content, "others": [{k: v for k, v in before.items() if k != "others"}, *others]}
-    merged = {**content, "others": others}
-    for part in ("encoders", "results", "seconds"):
-        found = before.get(part, {})
-        merged[part] = {
-            name: {**found.get(name, {}), **content[part].get(name, {})} for name in {**found, **content[part]}
-        }
-    return merged
+    """New results with those that a file had: of the same images and weights together, all others under ``others``."""
+    merged, others = json.loads(to_json(content)), []
+    for block in ({name: part for name, part in before.items() if name != "others"}, *before.get("others", [])):
+        then, now = block.get("weights"), merged["weights"]
+        if then and block["data"] == merged["data"] and all(then.get(name, now[name]) == now[name] for name in now):
+            merged |= {part: _merged(block[part], merged.get(part, {})) for part in _MERGED if part in block}
+        elif block:
+            others.append(block)
+    return {**merged, "others": others}
+
+
+def _merged(old: Any, new: Any) -> Any:
+    if not isinstance(old, Mapping) or not isinstance(new, Mapping):
+        return new
+    return {**old, **{name: _merged(old.get(name), value) for name, value in new.items()}}
 
 
 def load_splits(
@@ -131,6 +138,7 @@ def about(train: ImageSet, test: ImageSet, image_input: ImageInput) -> dict[str,
         "test_images": len(test),
         "corrupt_train_images": train.corrupt,
         "corrupt_test_images": test.corrupt,
+        "checksums": [train.checksum(), test.checksum()],
         "image_size": image_input.image_size,
         "loaded_size": train.size,
         "mean": image_input.mean,

@@ -123,6 +123,60 @@ def test_the_papers_figures_stand_in_a_column_of_their_own(data, tmp_path, capsy
     assert "the paper's alignment cannot be that of two views of an image (docs/reproduction.md)" in lines
 
 
+@pytest.mark.parametrize("change", ["weights", "pixels", "seed"])
+def test_figures_of_others_stand_apart_and_come_back(change, data, tmp_path):
+    """Of a model that was trained again in its folder, of other images in the same number, of another untrained one."""
+    model, output, test = tmp_path / "out", tmp_path / "results.json", data["test"]
+    flags = [f"--model={model}", "--dataset=colours", f"--output={output}", "--compare", "--tasks"]
+
+    def figures(*more, seed=7):
+        save_encoder(tiny_encoder(seed=seed), model)
+        assert main([*flags, *more]) == 0
+        return json.loads(output.read_text())
+
+    knn = figures("knn", "--k=5")["results"]
+    if change == "pixels":
+        data["test"] = colour_images(21, seed=9, name="colours", variant="JPEG copy")
+    other = figures("geometry", *(["--seed=3"] if change == "seed" else []), seed=8 if change == "weights" else 7)
+    assert [of.keys() for of in other["results"].values()] == [{"geometry"}] * 2
+    assert [each["results"] for each in other["others"]] == [knn]
+    data["test"] = test
+    back = figures("knn", "--k=7")
+    mine = back["results"][str(model)]["knn"]
+    assert mine["7-NN"]  # beside the figures of other neighbours
+    assert {**mine, "7-NN": None} == {**knn[str(model)]["knn"], "7-NN": None}
+    assert [each["results"] for each in back["others"]] == [other["results"]]
+
+
+def test_a_figure_says_how_it_was_measured(model, data, tmp_path):
+    flags = [f"--model={model}", "--dataset=colours", "--k=5", f"--output={tmp_path / 'r.json'}"]
+    for more in (["linear", "--probe_epochs=3"], ["transfer", "--transfer_epochs=1", "--seed=2"]):
+        assert main([*flags, "--tasks", *more]) == 0
+    found = json.loads((tmp_path / "r.json").read_text())["results"][str(model)]
+    assert (found["linear"]["probe_epochs"], found["linear"]["seed"]) == (3, 0)
+    assert (found["transfer"]["transfer_epochs"], found["transfer"]["seed"]) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("kept", "missing"),
+    [([0], {"uniformity", "interclass uniformity", "tolerance", "auc", "balanced accuracy"}),  # one image
+     ([0, 2, 4], {"interclass uniformity", "auc", "balanced accuracy"}),  # one class
+     ([0, 1], {"tolerance"})],  # one image a class, one pair
+)  # fmt: skip
+def test_figures_that_do_not_exist_are_left_out(kept, missing, model, data, tmp_path, capsys, recwarn):
+    data |= {"train": colour_images(12, 2), "test": colour_images(6, 2, seed=1).subset(kept)}
+    tasks = ["--tasks", "knn", "linear", "geometry", "transfer", "--k=5", "--probe_epochs=2", "--transfer_epochs=1"]
+    assert main([f"--model={model}", "--dataset=colours", *tasks, f"--output={tmp_path / 'r.json'}"]) == 0
+    said, written = capsys.readouterr(), (tmp_path / "r.json").read_text()
+    shown = {label for label in ("uniformity", "interclass uniformity", "tolerance", "auc", "balanced accuracy")
+             if any(line.startswith((label, f"fine-tuned {label}")) for line in said.out.splitlines())}  # fmt: skip
+    assert shown == {"uniformity", "interclass uniformity", "tolerance", "auc", "balanced accuracy"} - missing
+    assert "nan" not in said.out.lower() + written.lower()
+    figures = json.loads(written)["results"][str(model)]
+    assert {name.replace("_", " ") for task in ("geometry", "transfer") for name in figures[task]}.isdisjoint(missing)
+    assert [str(warning.message) for warning in recwarn if "class" in str(warning.message)] == []
+
+
 def test_features_are_those_of_each_image_alone_and_modes_stay():
     encoder, images = tiny_encoder().train(), colour_images(20)
     encoder.projector.eval()

@@ -49,6 +49,31 @@ def test_l2_equals_scikit_learn_where_it_defines_neighbours(draw, k, dtype):
     assert shares == pytest.approx(theirs.predict_proba(queries.double().numpy())[defined], abs=1e-6)
 
 
+@pytest.mark.parametrize("draw", [clouds, lattice])
+def test_top5_counts_classes_with_a_vote_alone(draw):
+    """A loop over scikit-learn's probabilities; few neighbours vote for few of nine classes."""
+    bank, labels, queries, _ = draw(80, 90)
+    labels = torch.arange(80) % 9
+    truth = torch.arange(90) % 9
+    weights = {"cosine": lambda distance: np.exp((1 - distance) / 0.1), "euclidean": "distance"}
+    unit = {"cosine": lambda x: x / x.norm(dim=1, keepdim=True).clamp_min(1e-12), "euclidean": lambda x: x}
+    votes = {
+        "cosine": cosine_votes(bank, labels, queries, 9, 5),
+        "euclidean": l2_votes(bank, labels, queries, 9, [5])[5],
+    }
+    for metric, mine in votes.items():
+        x, q = (unit[metric](each.double()).numpy() for each in (bank, queries))
+        theirs = KNeighborsClassifier(5, metric=metric, algorithm="brute", weights=weights[metric]).fit(x, labels)
+        right = 0
+        for row, own in zip(theirs.predict_proba(q), truth.tolist(), strict=True):
+            voted = [label for label in np.argsort(-row, kind="stable")[:5] if row[label] > 0]
+            right += own in voted
+        found = Accuracy.of(mine, truth, above=0)
+        if draw is clouds:  # in a lattice, which of several neighbours at one distance is the fifth is nobody's promise
+            assert found.top5 == pytest.approx(100 * right / 90)
+        assert found.top5 < Accuracy.of(mine, truth).top5
+
+
 def test_top1_and_top5_and_ties():
     scores = torch.tensor([[7.0, 6, 5, 4, 3, 2, 1]] * 4)
     assert Accuracy.of(scores, torch.tensor([0, 4, 5, 6])) == Accuracy(25.0, 50.0)
