@@ -47,7 +47,7 @@ class ImageSet:
             number.
         size: side of the images; of pictures, that of the middle squares which evaluation sees.
         corrupt: how many damaged images were left out or replaced.
-        listed: the pictures before damaged ones were replaced, which tell the set; None where none was.
+        listed: the pictures before damaged ones were replaced or all were decoded, which tell the set.
     """
 
     images: Tensor | None
@@ -95,13 +95,15 @@ class ImageSet:
         """The set with words that are added to its variant."""
         return replace(self, variant=f"{self.variant}, {words}" if self.variant else words)
 
-    def checksum(self) -> str:
-        """A hash of pixels and labels; for pictures, of their names in place of pixels."""
+    def checksum(self, pixels: bool = True) -> str:
+        """A hash of labels and pixels; for pictures, or without ``pixels``, of their names in place of pixels."""
         digest = hashlib.sha256()
-        if self.images is not None:
+        listed = self.listed or self.pictures
+        if self.images is not None and pixels:
             digest.update(self.images.numpy().data)
-        for part in () if self.pictures is None else (self.listed or self.pictures).fingerprint():
-            digest.update(part)
+        elif listed is not None:
+            for part in listed.fingerprint():
+                digest.update(part)
         if self.labels is not None:
             digest.update(self.labels.numpy().data)
         return digest.hexdigest()[:16]

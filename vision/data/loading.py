@@ -118,7 +118,7 @@ def _decoded(found: ImageSet) -> ImageSet:
     # the hub's sets of 32 x 32 are PNG files, so JPEG files are lossy copies
     first, _ = found.encoded[0]
     copied = found.size == 32 and isinstance(first, bytes) and first.startswith(b"\xff\xd8\xff")
-    found = replace(found, images=images, pictures=None)
+    found = replace(found, images=images, pictures=None, listed=found.listed or found.pictures)
     return found.with_variant(JPEG_COPY) if copied and JPEG_COPY not in (found.variant or "") else found
 
 

@@ -20,7 +20,7 @@ from dystress_text.report.runs import read_finished
 from dystress_text.training.accelerator import describe, evaluation_dtype
 from dystress_text.training.build_loss import build_rule, learned_group
 from dystress_text.training.presets import paper_row
-from dystress_text.training.run_folder import IMAGE_PROGRAM, write_record
+from dystress_text.training.run_folder import IMAGE_PROGRAM, REPLACING, read_record, write_record
 from dystress_text.training.settings import global_batch_size
 from dystress_text.training.task import Run
 from vision.data.augment import SimclrAugment, crop_of
@@ -81,7 +81,8 @@ class VisionRun(Run):
         if isinstance(objective, ContrastiveLoss):
             self.temperature = objective.temperature
             self.learned_temperature = learned_group(objective, settings.loss)
-        self.data_id = f"{images.name}, {len(images)} images, {images.checksum()}"
+        identity = _identity(images, settings)
+        self.data_id = identity["id"]
         self.record = {
             "program": IMAGE_PROGRAM,
             "settings": self.options,
@@ -92,6 +93,7 @@ class VisionRun(Run):
                 "name": images.name,
                 "variant": images.variant,
                 "images": len(images),
+                **identity,
                 "classes": len(images.classes),
                 "corrupt": images.corrupt,
                 "loaded_size": images.size,
@@ -146,6 +148,18 @@ class VisionRun(Run):
             sep="\n",
             flush=True,
         )
+
+
+def _identity(images: ImageSet, settings: PretrainSettings) -> dict[str, str]:
+    """What tells the images: ``files`` by name, and ``id``, which has the pixels of small ones too.
+
+    Damaged pixels cannot be compared: with skip_corrupt, a run that is resumed on the same files keeps its id.
+    """
+    output, files = Path(settings.engine.output_dir), images.checksum(pixels=False)
+    then = (read_record(output / REPLACING) or read_record(output)).get("data", {})
+    if settings.vision.skip_corrupt and settings.engine.resumes and then.get("files") == files:
+        return {name: then[name] for name in ("files", "id")}
+    return {"files": files, "id": f"{images.name}, {len(images)} images, {images.checksum()}"}
 
 
 def _views(settings: PretrainSettings, images: ImageSet, image_input: ImageInput) -> RandomViews:

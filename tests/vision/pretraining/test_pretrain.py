@@ -208,6 +208,34 @@ def test_one_class_trains_and_is_not_evaluated(photos, said_by):
     assert "are of one class" in said_by(f"--model={photos.parent / 'out'}", program=evaluate)
 
 
+@pytest.mark.parametrize("side", [16, 120])  # in memory, and decoded in each step
+@pytest.mark.parametrize("mended", [False, True])
+def test_a_file_that_is_damaged_between_two_parts_of_a_run(side, mended, folder, tmp_path, monkeypatch):
+    for picture in folder.glob("*/*/*.png"):
+        Image.open(picture).resize((side, side)).save(picture)
+    out, bad = tmp_path / "out", sorted(folder.glob("train/*/*.png"))[1]
+    flags, step = ["--max_steps=9", "--save_steps=1"], PretrainTask.begin_step
+
+    def stopped(self, epoch, run_fraction):
+        if epoch:
+            signal.raise_signal(signal.SIGTERM)
+        step(self, epoch, run_fraction)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PretrainTask, "begin_step", stopped)
+        assert run(folder, out, *flags) == 143
+    bad.write_bytes(bad.read_bytes()[:50])
+    assert run(folder, out, *flags, "--resume_from_checkpoint") == 2
+    if mended:
+        Image.effect_noise((side, side), 30).convert("RGB").save(bad)
+    for _ in range(2):  # as often as one likes
+        with monkeypatch.context() as patch:
+            patch.setattr(PretrainTask, "begin_step", stopped)
+            assert run(folder, out, *flags, "--resume_from_checkpoint", "--skip_corrupt") == 143
+    next(folder.glob("train/b/*.png")).rename(folder / "train" / "b" / "zz.png")
+    assert run(folder, out, *flags, "--resume_from_checkpoint", "--skip_corrupt") == 2  # other files
+
+
 @pytest.mark.slow(40)
 def test_the_quickstart_gains_fifteen_points(tmp_path):
     output = str(tmp_path / "out")
