@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from dystress_text.core.objectives import ContrastiveLoss
 from dystress_text.core.vectors import at_least_fp32
@@ -90,13 +91,15 @@ class PretrainTask:
     def probe(self) -> Tensor:
         rows = np.linspace(0, len(self.views.images) - 1, min(PROBE, len(self.views.images))).astype(np.int64)
         images, given = self.views.images.batch(rows).to(next(self.encoder.parameters()).device), self.encoder.input
-        assert given is not None
-        # a copy, as statistics of this batch are needed: those that training gathers are far off at first
-        return (
-            copy.deepcopy(self.encoder)
-            .train()
-            .features(evaluation_transform(images, given.image_size, given.mean, given.std))
-        )
+        if given is None:  # nobody has said how images enter
+            return torch.zeros(1, 1)
+        encoder = copy.deepcopy(self.encoder).eval()
+        for module in encoder.modules():
+            if isinstance(
+                module, _BatchNorm
+            ):  # this batch's statistics, on this process: the gathered ones lag at first
+                module.running_mean = module.running_var = None
+        return encoder.features(evaluation_transform(images, given.image_size, given.mean, given.std))
 
     def evaluate(self) -> Mapping[str, float]:
         return {} if self.online is None else self.online(self.encoder)
