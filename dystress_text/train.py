@@ -25,6 +25,8 @@ from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.settings import RunSettings
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from dystress_text.encoders.encoder import SentenceEncoder
 
 
@@ -35,6 +37,8 @@ def train(settings: RunSettings) -> dict[str, Any]:
         UserError: the settings or the data are wrong, or the run cannot be resumed.
     """
     # here, so that help and errors of the command line come at once
+    from accelerate import PartialState
+
     from dystress_text.encoders.saving import quiet
     from dystress_text.export.card import describe_base, write_card
     from dystress_text.export.copies import check_push, export, push
@@ -55,9 +59,17 @@ def train(settings: RunSettings) -> dict[str, Any]:
     text, output = settings.text, Path(settings.engine.output_dir)
     if text.push_to_hub is not None:
         check_push(text.push_to_hub, text.private)
+    built: list[TextRun] = []
     published: list[Path] = []
+
+    def build(accelerator: Accelerator) -> TextRun:
+        built.append(run := TextRun(settings, accelerator, publish))
+        return run
+
     with quiet():
-        record = run(settings.engine, lambda accelerator: TextRun(settings, accelerator, publish), settings.asked())
+        record = run(settings.engine, build, settings.asked())
+        if text.push_to_hub is not None and not built and PartialState().is_main_process:
+            print(f"it was not uploaded; dystress export {output} --to native --push_to_hub {text.push_to_hub} does it")
         if text.push_to_hub is not None and published:
             with TemporaryDirectory() as place:
                 copy, _ = export(output, "native", Path(place) / "copy", text.push_to_hub)

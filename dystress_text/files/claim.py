@@ -92,7 +92,8 @@ def _take(file: Path, here: str) -> int:
 
 def _in_use(file: Path, more: str = "") -> UserError:
     place = file.parent if file.name == LOCK else file.with_name(file.name.removeprefix(".").removesuffix(LOCK))
-    return UserError(f"{str(place)!r} is in use by {_holder(file) or 'another process'}{more}; nothing was changed")
+    holder = name if (name := _holder(file)) and len(name) < 200 and name.isprintable() else "another process"
+    return UserError(f"{str(place)!r} is in use by {holder}{more}; nothing was changed")
 
 
 def _holder(file: Path) -> str:

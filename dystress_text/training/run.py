@@ -29,6 +29,7 @@ from dystress_text.training.run_folder import (
     open_folder,
     prepare_folder,
     read_record,
+    replaced,
     take_place,
     write_record,
 )
@@ -51,10 +52,18 @@ def run(
     """
     accelerator = make_accelerator(engine)
     output = Path(engine.output_dir)
+
+    def finished(folder: Path) -> dict[str, Any] | None:
+        return finished_before(folder, asked or {}) if engine.resumes else None
+
     with ExitStack() as held:
-        on_main_process(accelerator, lambda: claim_folder(held, output))
-        folder = open_folder(output, engine, asked)
-        if engine.resumes and (record := finished_before(folder, asked)) is not None:
+        # a finished run needs no lock, and may lie where nothing can be written
+        record = on_main_process(accelerator, lambda: None if replaced(output) else finished(output))
+        if record is None:
+            on_main_process(accelerator, lambda: claim_folder(held, output))
+            folder = on_main_process(accelerator, lambda: open_folder(output, engine, asked or {}))
+            record = on_main_process(accelerator, lambda: finished(folder))
+        if record is not None:
             if accelerator.is_main_process:
                 print(f"{output} holds this run, finished; nothing was changed (--overwrite_output_dir replaces it)")
             accelerator.end_training()

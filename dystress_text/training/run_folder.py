@@ -40,6 +40,7 @@ MODEL_FILES = (  # no model loads without one of them
     "modules.json", "model.safetensors", "model-?????-of-?????.safetensors", "model.safetensors.index.json",
     "projector.safetensors",
 )  # fmt: skip
+_NAMED = 8  # differences that a message names
 _STEP = re.compile(r"checkpoint-(\d+)")
 
 
@@ -53,11 +54,12 @@ def claim_folder(held: ExitStack, folder: Path) -> None:
         if (folder / TRAINED).is_dir():
             take_place(folder)
     except OSError as error:
-        raise ParameterError("output_dir", f"cannot write to {str(folder)!r}: {error.strerror}") from error
+        place = lock if (lock := folder / LOCK).exists() else folder  # another user's, or a folder of that name
+        raise ParameterError("output_dir", f"cannot write to {str(place)!r}: {error.strerror}") from error
 
 
 def open_folder(output: Path, engine: EngineSettings, asked: Mapping[str, Any]) -> Path:
-    """The folder where the run lives: ``output``, or one inside while it replaces another run.
+    """The folder where the run lives: ``output``, or one inside while it replaces another run, or a model.
 
     A run that resumes and was not begun as a replacement with the options ``asked`` is the one in ``output``. What may
     not be used is refused, before anything is written; call it under the folder's lock.
@@ -72,20 +74,43 @@ def open_folder(output: Path, engine: EngineSettings, asked: Mapping[str, Any]) 
         )
     if not is_run and (occupied or engine.resume_from_checkpoint == "yes"):
         raise ParameterError("output_dir", f"{str(output)!r} holds no run of this program; nothing was changed")
-    inside = output / REPLACING
-    begun = (inside / RECORD).is_file() and not _changed(read_record(inside), asked)
-    return inside if is_run and (engine.overwrite_output_dir or begun) else output
+    inside = read_record(output / REPLACING)
+    replaces = engine.overwrite_output_dir or (inside and not _changed(inside, asked))
+    if not replaces:
+        finished_before(output, asked)
+        replaces = _begins_again(output)
+    return output / REPLACING if is_run and replaces else output
+
+
+def _begins_again(output: Path) -> bool:
+    """Whether a folder has a model of a run that has neither ended nor left a checkpoint."""
+    record = read_record(output)
+    unfinished = bool(record) and state_of(record) != FINISHED and not checkpoint_folders(output)
+    return unfinished and any(any(output.glob(pattern)) for pattern in MODEL_FILES)
+
+
+def replaced(output: Path) -> bool:
+    """Whether a folder holds another run that is to replace the one there."""
+    return (output / REPLACING).is_dir() or (output / TRAINED).is_dir()
 
 
 def finished_before(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The record of the run in a folder, if it is finished; one with other options than these is refused."""
+    """The record of the run in a folder, if it is finished.
+
+    One with other options than these is refused, and so is one that is not finished where its model would go.
+    """
     record = read_record(folder)
-    if state_of(record) != FINISHED:
-        return None
-    if changed := _changed(record, asked):
-        reason = f"holds a finished run with other settings ({changed}); name another folder"
+    finished = state_of(record) == FINISHED
+    if (finished or _begins_again(folder)) and (changed := _changed(record, asked)):
+        reason = f"holds a{' finished' * finished} run with other settings ({changed}); name another folder"
         raise ParameterError("output_dir", f"{str(folder)!r} {reason}")
-    return record
+    return record if finished else None
+
+
+def _changed(record: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+    """In which settings the run of a record is another one than that which is asked for, in words; "" for none."""
+    then, now = ({name: _moved(name, of.get(name)) for name in asked} for of in (record.get("settings", {}), asked))
+    return differences(then, now, CONFIGURATION_FREE)
 
 
 def _changed(record: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
@@ -105,7 +130,8 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], but: Collection
     """In which of two runs' settings, apart from those in ``but``, they differ, in words; "" for none."""
     now = json.loads(json.dumps(now))
     names = [name for name in {**then, **now} if name not in but and then.get(name) != now.get(name)]
-    return "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}" for name in names)
+    more = [f"{len(names) - _NAMED} more"] * (len(names) > _NAMED)  # of another program's run
+    return "; ".join([*(f"{name} was {then.get(name)}, is {now.get(name)}" for name in names[:_NAMED]), *more])
 
 
 def state_of(record: Mapping[str, Any]) -> str:

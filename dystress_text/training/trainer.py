@@ -60,6 +60,8 @@ from dystress_text.training.similarity_log import SimilarityLog
 from dystress_text.training.task import Run
 
 _COLLAPSED = 1e-3  # of the spread before the first step
+_ROUNDING = 1e-6  # a smaller spread before the first step, as of one line again and again, says nothing
+_ONE_VECTOR = "all samples have one vector, or one of two"
 
 
 class Trainer:
@@ -98,6 +100,7 @@ class Trainer:
         if settings.log_similarity and isinstance(run.task.objective, ContrastiveLoss):
             self._similarities = SimilarityLog(run.task.objective)
         self._fp16 = accelerator.scaler is not None
+        self._kept: tuple[int, dict[str, Tensor]] | None = None  # step and weights before a collapse, without a metric
         self._pending: list[Tensor] = []  # a loss and a gradient's norm, (2,), for each batch since the last reading
 
     def fit(self) -> TrainingState:
@@ -164,6 +167,8 @@ class Trainer:
         """Load the state of a checkpoint, and forget what was logged after it."""
         self._checkpoints.load(folder)
         step = self.state.step
+        if self.run.best_metric is None and self.accelerator.is_main_process:
+            self._keep()
         self.scheduler.last_epoch, self.scheduler._step_count = step - 1, step + 1
         self.scheduler.step()
         on_main_process(self.accelerator, lambda: shorten_logs(self.folder, step))
@@ -236,8 +241,9 @@ class Trainer:
         if evaluating and not collapsed:
             on_main_process(self.accelerator, self._evaluate)
         if collapsed and last:
+            on_main_process(self.accelerator, self._save_kept)
             raise TrainingError(
-                f"since step {state.collapsed_step} all samples have one vector, so nothing can be told apart: lower "
+                f"since step {state.collapsed_step} {_ONE_VECTOR}, so nothing can be told apart: lower "
                 f"--learning_rate or raise the temperature. {self._saved_model()}; checkpoints from before stay"
             )
         if saving:
@@ -308,11 +314,11 @@ class Trainer:
         weights = [parameter.detach() for parameter in self.task.model.parameters()]
         if not get_total_norm(weights, norm_type=math.inf).isfinite():  # the largest weight; NaN if there is one
             raise TrainingError(f"a weight is not finite at step {state.step}; lower --learning_rate")
-        if not spread_of(self.task.probe()) < _COLLAPSED * state.spread:
+        if state.spread < _ROUNDING or not spread_of(self.task.probe()) < _COLLAPSED * state.spread:
             state.collapsed_step = None
         elif state.collapsed_step is None:
             state.collapsed_step = state.step
-            warnings.warn(f"at step {state.step} all samples have one vector; this model is not saved", stacklevel=2)
+            warnings.warn(f"at step {state.step} {_ONE_VECTOR}; this model is not saved", stacklevel=2)
         return state.collapsed_step is not None
 
     def _evaluate(self) -> None:
@@ -327,10 +333,21 @@ class Trainer:
         if value is not None and math.isnan(value):
             raise TrainingError(f"{name} is {value} at step {state.step}: the vectors are all equal or not finite")
         if name is None and state.step < self.total_steps:
+            self._keep()
             return
         self.task.save(self.folder)
         state.best_metric, state.best_step, state.metrics = value, state.step, metrics
         state.learned = learned_values(self.task.objective)
+
+    def _keep(self) -> None:
+        """Keep the weights of this step, which are written where those of the last one have collapsed."""
+        self._kept = self.state.step, {k: v.to("cpu", copy=True) for k, v in self.task.model.state_dict().items()}
+
+    def _save_kept(self) -> None:
+        if self._kept is not None and self.run.best_metric is None:
+            self.state.best_step, weights = self._kept
+            self.task.model.load_state_dict(weights)
+            self.task.save(self.folder)
 
     def _saved_model(self) -> str:
         step = self.state.best_step
@@ -338,9 +355,12 @@ class Trainer:
 
 
 def spread_of(vectors: Tensor) -> float:
-    """How far vectors (n, dim) point apart: 1 less the mean cosine of all pairs, 0 where they are one."""
-    units = unit_vectors(vectors)
-    return float((units - units.mean(dim=0)).square().sum(dim=1).mean())
+    """How far apart vectors (n, dim) point: of 1 less the cosine of each pair, what two fifths of the pairs are within.
+
+    0 where all are one, and also where each is one of two.
+    """
+    apart = torch.pdist(unit_vectors(vectors).float()).square() / 2  # without the rounding of 1 less a product
+    return float(apart.kthvalue(1 + int(0.4 * (len(apart) - 1))).values) if len(apart) else 0.0
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -3,7 +3,9 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
+import torch
 from conftest import reset_accelerator
 from processes import finish, start, wait_for
 from sentence_transformers import SentenceTransformer
@@ -15,7 +17,7 @@ from dystress_text.sweep import main as sweep
 from dystress_text.train import main
 from dystress_text.training import run as run_module
 from dystress_text.training.run_folder import REPLACING, TRAINED, state_of, take_place
-from dystress_text.training.trainer import Trainer
+from dystress_text.training.trainer import Trainer, spread_of
 
 
 def content(folder):
@@ -98,6 +100,58 @@ def test_the_old_run_stands_until_the_new_one_is_trained(finished, out, tmp_path
     assert state_of(json.loads((out / "run.json").read_text())) == "finished"
 
 
+def interrupted(monkeypatch, words, step):
+    """The program, which is killed before a step."""
+    steps, do = [], Trainer._step
+
+    def killed(self, batches):
+        steps.append(1)
+        if len(steps) == step:
+            raise KeyboardInterrupt
+        do(self, batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_step", killed)
+        assert again(words) == 130
+
+
+def test_a_replacement_that_was_given_up_does_not_touch_the_finished_run(finished, out, monkeypatch, capsys):
+    """The line of the finished run does not go on with one of other settings, and needs no lock alone."""
+    flags = [*finished[1], f"--output_dir={out}"]
+    interrupted(monkeypatch, [*flags, "--seed=3", "--overwrite_output_dir"], 3)
+    before = content(out)
+    capsys.readouterr()
+    assert again([*flags, "--resume_from_checkpoint=auto"]) == 0
+    assert "finished; nothing was changed" in capsys.readouterr().out
+    assert content(out) == before
+    shutil.rmtree(out / REPLACING)
+    monkeypatch.setattr(run_module, "claim_folder", None)  # as where nothing can be written
+    assert again([*flags, "--resume_from_checkpoint=auto"]) == 0
+
+
+def test_a_model_stands_while_its_run_without_checkpoints_begins_again(finished, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    flags = [*finished[1], f"--output_dir={out}", "--eval_steps=2", "--resume_from_checkpoint=auto"]
+    interrupted(monkeypatch, flags, 4)
+    model = (out / "model.safetensors").read_bytes()
+    assert again([*flags, "--seed=3"]) == 2
+    assert "holds a run with other settings (seed was 42, is 3)" in capsys.readouterr().err
+    interrupted(monkeypatch, flags, 2)
+    interrupted(monkeypatch, flags, 4)
+    assert (out / "model.safetensors").read_bytes() == model
+    assert again(flags) == 0
+    assert again([*finished[1], "--eval_steps=2", f"--output_dir={tmp_path / 'new'}"]) == 0
+    assert (out / "model.safetensors").read_bytes() == (tmp_path / "new" / "model.safetensors").read_bytes()
+    assert not (out / REPLACING).exists()
+
+
+def test_a_finished_run_says_that_it_was_not_uploaded(finished, out, monkeypatch, capsys):
+    monkeypatch.setattr("dystress_text.export.copies.check_push", lambda *_: None)
+    flags = [*finished[1], f"--output_dir={out}", "--resume_from_checkpoint=auto", "--push_to_hub=me/it"]
+    assert again(flags) == 0
+    assert "not uploaded; dystress export" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("moved", [0, 1, 3])
 def test_a_replacement_killed_while_it_takes_its_place_does_so_later(moved, finished, out, monkeypatch):
     """After so many of its files were moved, of which the record is the first."""
@@ -160,11 +214,23 @@ def test_without_evaluation_the_model_is_written_once(tiny_run, tmp_path, monkey
 
 def test_a_collapse_is_said_when_it_happens_and_ends_the_run(tiny_run, tmp_path, recwarn, capsys):
     """A rate of 1 makes all vectors of this encoder one; the model of a step before stays."""
-    flags = [*tiny_run, "--pooler_type=avg", "--learning_rate=1", "--max_steps=40", "--save_steps=5", "--eval_steps=5"]
+    flags = [*tiny_run, "--pooler_type=avg", "--learning_rate=1", "--max_steps=40", "--save_steps=5", "--eval_steps=1"]
+    flags += ["--warmup_ratio=0.9"]
     for evaluation in ("stsb_dev", "none"):
         out = tmp_path / evaluation
         assert main([*flags, f"--output_dir={out}", f"--eval_set={evaluation}"]) == 2
         reset_accelerator()
         last = capsys.readouterr().err.strip().splitlines()[-1]
         assert "all samples have one vector" in last
+        assert str(out) in last.partition("The model of step ")[2]
+        SentenceTransformer(str(out))
     assert [str(w.message) for w in recwarn if "all samples have one vector" in str(w.message)]
+
+
+def test_vectors_that_are_one_or_one_of_two_have_no_spread():
+    rows = torch.randn(40, 8, generator=torch.Generator().manual_seed(0))
+    cosines = np.corrcoef(np.hstack([rows, -rows]))[np.triu_indices(40, 1)]  # rows of mean 0 have the same cosines
+    assert spread_of(rows) == pytest.approx(np.sort(1 - cosines)[311], rel=1e-4)
+    two = torch.where(torch.arange(40)[:, None] % 2 == 0, rows[:1], rows[1:2])
+    assert spread_of(two * torch.rand(40, 1)) < 1e-9
+    assert spread_of(rows[:1]) == 0
