@@ -241,11 +241,7 @@ class Trainer:
         if evaluating and not collapsed:
             on_main_process(self.accelerator, self._evaluate)
         if collapsed and last:
-            on_main_process(self.accelerator, self._save_kept)
-            raise TrainingError(
-                f"since step {state.collapsed_step} {_ONE_VECTOR}, so nothing can be told apart: lower "
-                f"--learning_rate or raise the temperature. {self._saved_model()}; checkpoints from before stay"
-            )
+            on_main_process(self.accelerator, self._end_collapsed)
         if saving:
             self._checkpoints.write(state)
         if stopping:
@@ -343,11 +339,16 @@ class Trainer:
         """Keep the weights of this step, which are written where those of the last one have collapsed."""
         self._kept = self.state.step, {k: v.to("cpu", copy=True) for k, v in self.task.model.state_dict().items()}
 
-    def _save_kept(self) -> None:
+    def _end_collapsed(self) -> None:
+        state = self.state
         if self._kept is not None and self.run.best_metric is None:
-            self.state.best_step, weights = self._kept
+            state.best_step, weights = self._kept
             self.task.model.load_state_dict(weights)
             self.task.save(self.folder)
+        raise TrainingError(
+            f"since step {state.collapsed_step} {_ONE_VECTOR}, so nothing can be told apart: lower "
+            f"--learning_rate or raise the temperature. {self._saved_model()}; checkpoints from before stay"
+        )
 
     def _saved_model(self) -> str:
         step = self.state.best_step

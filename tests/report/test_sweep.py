@@ -188,6 +188,10 @@ def test_a_real_run_is_known_by_its_settings(flags, tmp_path):
     assert run.is_trained()
     (command,) = run.commands()
     assert command[-2:] == ["--tasks", "MiniSTS"]
+    results = tmp_path / "out" / "senteval-mini-test.json"
+    for pooler, left in (("avg", 1), (None, 0)):  # a user's own evaluation with another pooler is not the run's
+        results.write_text(json.dumps({"pooler_type": pooler, "dtype": "fp32", "tasks": {"MiniSTS": {}}}))
+        assert len(list(run.commands())) == left
     assert replace(run, options=(*options, "--logging_steps=7")).is_trained()
     changed = replace(run, options=(*options, "--seed=1"))
     with pytest.raises(UserError, match=r"finished run with other settings \(seed was 42, is 1\); name another folder"):
