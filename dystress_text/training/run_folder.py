@@ -68,10 +68,8 @@ def open_folder(output: Path, engine: EngineSettings, asked: Mapping[str, Any]) 
     is_run = read_record(output).get("program") in PROGRAMS
     if occupied and not engine.resumes and not engine.overwrite_output_dir:
         what = f"holds a run, which is {state_of(read_record(output))}" if is_run else "is not empty"
-        raise ParameterError(
-            "output_dir",
-            f"{str(output)!r} {what}; name another folder, or add --overwrite_output_dir or --resume_from_checkpoint",
-        )
+        more = ", or add --overwrite_output_dir or --resume_from_checkpoint" * is_run
+        raise ParameterError("output_dir", f"{str(output)!r} {what}; name another folder{more}")
     if not is_run and (occupied or engine.resume_from_checkpoint == "yes"):
         raise ParameterError("output_dir", f"{str(output)!r} holds no run of this program; nothing was changed")
     inside = read_record(output / REPLACING)
