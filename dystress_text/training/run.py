@@ -54,14 +54,14 @@ def run(
     output = Path(engine.output_dir)
 
     def finished(folder: Path) -> dict[str, Any] | None:
-        return finished_before(folder, asked or {}) if engine.resumes else None
+        return finished_before(folder, asked) if engine.resumes else None
 
     with ExitStack() as held:
         # a finished run needs no lock, and may lie where nothing can be written
         record = on_main_process(accelerator, lambda: None if replaced(output) else finished(output))
         if record is None:
             on_main_process(accelerator, lambda: claim_folder(held, output))
-            folder = on_main_process(accelerator, lambda: open_folder(output, engine, asked or {}))
+            folder = on_main_process(accelerator, lambda: open_folder(output, engine, asked))
             record = on_main_process(accelerator, lambda: finished(folder))
         if record is not None:
             if accelerator.is_main_process:

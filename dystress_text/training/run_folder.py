@@ -106,12 +106,6 @@ def finished_before(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | 
 
 
 def _changed(record: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
-    """In which settings the run of a record is another one than that which is asked for, in words; "" for none."""
-    then, now = ({name: _moved(name, of.get(name)) for name in asked} for of in (record.get("settings", {}), asked))
-    return differences(then, now, CONFIGURATION_FREE)
-
-
-def _changed(record: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
     """In which options a run differs from those that are asked for, in words; "" for none."""
     then, now = ({name: _moved(name, of.get(name)) for name in asked} for of in (record.get("settings") or {}, asked))
     return differences(then, now, CONFIGURATION_FREE)
