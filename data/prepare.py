@@ -1,8 +1,8 @@
-"""Get data sets ready: ``python data/prepare.py --help``; the program is :mod:`dystress_text.preparation.__main__`."""
+"""Get data sets ready: ``python data/prepare.py --help``."""
 
 import sys
 
-from dystress_text.preparation.__main__ import main
+from dystress_text.programs.prepare import main
 
 if __name__ == "__main__":
     sys.exit(main())

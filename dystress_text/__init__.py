@@ -1,28 +1,34 @@
 """Sentence embeddings with a temperature that depends on the cosine similarity of each pair (DySTreSS)."""
 
+import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from dystress_text.core import *  # noqa: F403
     from dystress_text.core import __all__ as _core
+    from dystress_text.laboratory.audit import audit
+    from dystress_text.programs.train import train
     from dystress_text.sentence_transformers_loss import DySTreSSLoss
 
-    __all__ = [*_core, "DySTreSSLoss"]
+    __all__ = [*_core, "DySTreSSLoss", "audit", "train"]
 else:  # a type checker would take any name for a good one
+    _ELSEWHERE = {
+        "audit": "dystress_text.laboratory.audit",
+        "DySTreSSLoss": "dystress_text.sentence_transformers_loss",
+        "train": "dystress_text.programs.train",
+    }
 
     def __getattr__(name: str) -> object:
         """Load the loss core when one of its names is asked for: workers that clean text do without torch."""
-        if name == "DySTreSSLoss":  # the rest of the package needs torch alone
-            from dystress_text.sentence_transformers_loss import DySTreSSLoss
-
-            return DySTreSSLoss
+        if name in _ELSEWHERE:  # the rest of the package needs torch alone
+            return getattr(importlib.import_module(_ELSEWHERE[name]), name)
         if not name.startswith("__") or name == "__all__":
             import dystress_text.core as core
 
             if name == "__all__":
-                return [*core.__all__, "DySTreSSLoss"]
+                return [*core.__all__, *_ELSEWHERE]
             if name in core.__all__:
                 return getattr(core, name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

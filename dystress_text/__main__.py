@@ -18,14 +18,14 @@ from dystress_text.cli.command_line import exit_code
 from dystress_text.errors import UserError, meant
 
 COMMANDS = {  # module with ``main``, loaded when it is called, and what it does
-    "train": ("dystress_text.train", "fine-tune an encoder, unsupervised or on pairs"),
-    "senteval": ("dystress_text.senteval", "evaluate a model on the STS and transfer tasks"),
-    "prepare": ("dystress_text.preparation.__main__", "get data sets ready"),
-    "audit": ("dystress_text.audit", "which constant temperature a rule amounted to, from a run's log"),
-    "export": ("dystress_text.export.__main__", "copies for transformers, ONNX Runtime, older releases, the hub"),
-    "sweep": ("dystress_text.sweep", "train and evaluate many configurations with several seeds"),
-    "report": ("dystress_text.report.__main__", "tables and pages of runs, with tests against constant temperatures"),
-    "figures": ("dystress_text.figures", "the paper's figures of temperatures"),
+    "train": ("dystress_text.programs.train", "fine-tune an encoder, unsupervised or on pairs"),
+    "senteval": ("dystress_text.programs.senteval", "evaluate a model on the STS and transfer tasks"),
+    "prepare": ("dystress_text.programs.prepare", "get data sets ready"),
+    "audit": ("dystress_text.programs.audit", "which constant temperature a rule amounted to, from a run's log"),
+    "export": ("dystress_text.programs.export", "copies for transformers, ONNX Runtime, older releases, the hub"),
+    "sweep": ("dystress_text.programs.sweep", "train and evaluate many configurations with several seeds"),
+    "report": ("dystress_text.programs.report", "tables and pages of runs, with tests against constant temperatures"),
+    "figures": ("dystress_text.programs.figures", "the paper's figures of temperatures"),
 }
 
 

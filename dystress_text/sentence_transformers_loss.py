@@ -15,8 +15,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from dystress_text.core.gather import LocalGather, ProcessGather
 from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.core.other_losses import QueueInfoNCELoss
-from dystress_text.core.registry import Temperature
-from dystress_text.core.temperature import ConstantTemperature, ShiftedCosineTemperature
+from dystress_text.core.rules import Rule
+from dystress_text.core.temperature import ConstantTemperature, ShiftedCosineTemperature, Temperature
 from dystress_text.export.citation import CITATION
 
 try:
@@ -82,7 +82,7 @@ class DySTreSSLoss(_Cached, nn.Module):
     def __init__(
         self,
         model: SentenceTransformer,
-        temperature: Temperature | float | None = None,
+        temperature: Rule | Temperature | float | None = None,
         *,
         objective: ContrastiveLoss | None = None,
         gather_across_devices: bool = False,
@@ -92,7 +92,7 @@ class DySTreSSLoss(_Cached, nn.Module):
     ) -> None:
         super().__init__()
         if objective is None:
-            objective = InfoNCELoss(ShiftedCosineTemperature() if temperature is None else temperature)
+            objective = InfoNCELoss(ShiftedCosineTemperature(0.05, 0.07, -0.4) if temperature is None else temperature)
         elif temperature is not None:
             raise ValueError("an objective comes with its own temperature: give either temperature or objective")
         if not isinstance(objective, ContrastiveLoss):

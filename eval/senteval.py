@@ -1,8 +1,8 @@
-"""Evaluate sentence vectors: ``python eval/senteval.py --help``; the program is :mod:`dystress_text.senteval`."""
+"""Evaluate sentence vectors: ``python eval/senteval.py --help``."""
 
 import sys
 
-from dystress_text.senteval import main
+from dystress_text.programs.senteval import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -18,16 +18,9 @@ import transformers
 
 from dystress_text.cli.command_line import exit_code
 from dystress_text.cli.extras import require
-from dystress_text.training.presets import parse_settings
+from dystress_text.training.presets import parse_options
 from dystress_text.training.run import run
-from vision.pretraining.presets import PRESETS
-from vision.pretraining.settings import (
-    WITHOUT_TEMPERATURE,
-    PretrainSettings,
-    VisionEngineSettings,
-    VisionLossSettings,
-    VisionSettings,
-)
+from vision.pretraining.settings import PROGRAM, PretrainSettings
 
 
 def parse(argv: Sequence[str]) -> PretrainSettings:
@@ -36,11 +29,7 @@ def parse(argv: Sequence[str]) -> PretrainSettings:
     Raises:
         UserError: an unknown name or a value out of range.
     """
-    groups = (VisionSettings, VisionLossSettings, VisionEngineSettings)
-    (vision, loss, engine), preset = parse_settings(
-        argv, groups, PRESETS, "cifar10", "train.py", __doc__, own_temperature=("macl", "siglip", *WITHOUT_TEMPERATURE)
-    )
-    return PretrainSettings(vision, loss, engine, preset)
+    return PretrainSettings.of(parse_options(PROGRAM, argv, "train.py", __doc__))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

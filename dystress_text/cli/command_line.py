@@ -75,9 +75,11 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
 
     ``work`` returns whether all of it was done; ``interrupted`` is the message after Ctrl-C.
     """
+    as_it_was, stdout = warnings.formatwarning, sys.stdout
+    errors = getattr(stdout, "errors", None)
     warnings.formatwarning = lambda message, *_, **__: f"{prog}: warning: {one_line(' '.join(str(message).split()))}\n"
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name need not be valid text
+    if isinstance(stdout, io.TextIOWrapper):
+        stdout.reconfigure(errors="backslashreplace")  # a file's name need not be valid text
     try:
         return 0 if work() else 1
     except UserError as error:
@@ -96,6 +98,10 @@ def exit_code(prog: str, work: Callable[[], bool], interrupted: str = "interrupt
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # so that flushing at exit does not fail again
         print(f"{prog}: stopped: the reader of its output has ended", file=sys.stderr, flush=True)
         return 128 + signal.SIGPIPE
+    finally:
+        warnings.formatwarning = as_it_was
+        if isinstance(stdout, io.TextIOWrapper) and not stdout.closed:
+            stdout.reconfigure(errors=errors)
 
 
 def _tell_launcher(line: str) -> None:

@@ -15,6 +15,7 @@ import argparse
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import MISSING, Field, field, fields
 from itertools import pairwise
+from os import PathLike, fspath
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -62,6 +63,8 @@ def check_options(settings: Any) -> None:
         interval, needs = entry.metadata.get("interval"), entry.metadata.get("needs")
         if interval and value is not None and not lies_in(value, interval):
             raise ParameterError(entry.name, f"must lie in {interval}, got {value}")
+        if value is not None and value not in entry.metadata.get("choices", (value,)):
+            raise ParameterError(entry.name, f"must be one of {', '.join(entry.metadata['choices'])}, got {value!r}")
         if needs and value != default_of(entry) and getattr(settings, needs) in (None, False):
             raise ParameterError(entry.name, f"has no effect without --{needs}")
 
@@ -71,6 +74,32 @@ def check_names(option: str, names: Iterable[str], known: Collection[str]) -> No
     for name in names:
         if name not in known:
             raise ParameterError(option, f"no {name!r}{meant(name, known)}; known are {', '.join(known)}")
+
+
+def converted(entry: Field[Any], group: type, value: Any) -> Any:
+    """A value that Python code gives for a field: a path as text, one text as a list; another kind is refused."""
+    kind, optional = _kind(entry, group)
+    if value is None and optional:
+        return value
+    of_list = get_origin(kind) is list
+    one = get_args(kind)[0] if of_list else kind
+    values = [value] if not of_list or isinstance(value, str | PathLike) else list(value)
+    texts = [fspath(each) if isinstance(each, PathLike) else each for each in values]
+    if one is str and "yes" in entry.metadata.get("choices", ()):
+        texts = [{True: "yes", False: "no"}.get(each, each) for each in texts]
+    for each in texts:
+        fits = isinstance(each, (int, float) if one is float else one)
+        if not fits or isinstance(each, bool) != (one is bool):
+            raise ParameterError(entry.name, f"must be {one.__name__}, got {each!r}")
+    return texts if of_list else texts[0]
+
+
+def _kind(entry: Field[Any], group: type) -> tuple[Any, bool]:
+    """The type of a field's values without None, and whether that is one too."""
+    kind = get_type_hints(group)[entry.name]
+    if not isinstance(kind, UnionType):
+        return kind, False
+    return next(each for each in get_args(kind) if each is not NoneType), True
 
 
 def default_of(entry: Field[Any]) -> Any:
@@ -88,21 +117,27 @@ def lies_in(value: object, interval: str) -> bool:
 
 
 class SettingsParser(OneLineParser):
-    """A parser whose options are the fields of dataclasses, each a group that its docstring's first words name."""
+    """A parser whose options are the fields of dataclasses, each a group that its docstring's first words name.
+
+    The result of parsing has the options that are given, and no others; an action's ``shown`` is the default for help.
+    """
 
     def __init__(self, groups: Sequence[Any], prog: str, description: str | None = None, **more: Any) -> None:
         super().__init__(prog, description, **more)
         self._groups = groups
         for group in groups:
-            hints, title = get_type_hints(group), group.__doc__.partition(".")[0]
+            title = group.__doc__.partition(".")[0]
             add = self.add_argument_group(title[0].lower() + title[1:]).add_argument
             for entry in fields(group):
-                _add_option(add, entry, hints[entry.name])
+                _add_option(add, entry, _kind(entry, group)[0])
 
     def settings(self, argv: Sequence[str] | None = None) -> list[Any]:
         """One instance of each dataclass."""
         values = vars(self.parse_args(argv))
-        return [group(**{entry.name: values[entry.name] for entry in fields(group)}) for group in self._groups]
+        return [
+            group(**{entry.name: values[entry.name] for entry in fields(group) if entry.name in values})
+            for group in self._groups
+        ]
 
 
 def named_options(words: Sequence[str]) -> dict[str, str]:
@@ -118,23 +153,23 @@ def named_options(words: Sequence[str]) -> dict[str, str]:
 _METAVARS = {int: "N", float: "X", bool: "yes|no"}
 
 
-def _add_option(add: Callable[..., object], entry: Field[Any], kind: Any) -> None:
-    """Add the option of a field: a number or text, ``| None``, a list of them, or yes or no."""
+def _add_option(add: Callable[..., Any], entry: Field[Any], kind: Any) -> None:
+    """Add the option of a field: a number or text, a list of them, or yes or no."""
     more = {key: value for key, value in entry.metadata.items() if key not in ("interval", "needs")}
     needed = entry.default is entry.default_factory is MISSING
-    more |= {"required": True} if needed else {"default": default_of(entry)}
-    if isinstance(kind, UnionType):
-        kind = next(each for each in get_args(kind) if each is not NoneType)
+    default = None if needed else default_of(entry)
+    more |= {"required": True} if needed else {"default": argparse.SUPPRESS}
     if get_origin(kind) is list:
         kind, more["nargs"] = get_args(kind)[0], "+"
-    if kind is bool and more.get("default") is not None:  # the name alone means yes
+    if kind is bool and default is not None:  # the name alone means yes
         more |= {"nargs": "?", "const": True}
     if "choices" not in more:
         more.setdefault("metavar", _METAVARS.get(kind, "TEXT"))
-    if more.get("default") is True:
-        add(f"--no_{entry.name}", dest=entry.name, action="store_false", default=True, help=argparse.SUPPRESS)
+    if default is True:
+        hidden = argparse.SUPPRESS
+        add(f"--no_{entry.name}", dest=entry.name, action="store_false", default=hidden, help=hidden)
         more["help"] += f" --no_{entry.name} turns it off."
-    add(f"--{entry.name}", type=_truth if kind is bool else kind, **more)
+    add(f"--{entry.name}", type=_truth if kind is bool else kind, **more).shown = default
 
 
 def _truth(word: str) -> bool:

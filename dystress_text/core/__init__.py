@@ -2,10 +2,19 @@
 
 from dystress_text.core.gather import Gather, LocalGather, ProcessGather
 from dystress_text.core.geometry import alignment, interclass_uniformity, tolerance, uniformity
-from dystress_text.core.objectives import ContrastiveLoss, DCLLoss, DCLWLoss, InfoNCELoss, MACLLoss, NTXentLoss
+from dystress_text.core.objectives import (
+    ContrastiveLoss,
+    DCLLoss,
+    DCLWLoss,
+    InfoNCELoss,
+    MACLLoss,
+    NTXentLoss,
+    Objective,
+    loss,
+)
 from dystress_text.core.other_losses import QueueInfoNCELoss, RINCELoss, SigLIPLoss
-from dystress_text.core.registry import Temperature, make_temperature, register_temperature
-from dystress_text.core.rules import ADNCERule, DebiasedRule, FocalRule, HardNegativeRule, HardnessRule
+from dystress_text.core.registry import LossError, register
+from dystress_text.core.rules import ADNCERule, DebiasedRule, FocalRule, HardNegativeRule, HardnessRule, Rule
 from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature, LearnableTemperature, ScheduledTemperature
 from dystress_text.core.temperature import (
     ConstantTemperature,
@@ -18,6 +27,7 @@ from dystress_text.core.temperature import (
     ProfileTemperature,
     ShiftedCosineTemperature,
     TeMoTemperature,
+    Temperature,
     TemperatureError,
     ode_temperature,
 )
@@ -26,8 +36,8 @@ __all__ = [
     "ADNCERule", "AlignmentAdaptiveTemperature", "ConstantTemperature", "ContrastiveLoss", "CosineTemperature",
     "DCLLoss", "DCLWLoss", "DebiasedRule", "EvenODETemperature", "ExponentialTemperature", "FocalRule", "Gather",
     "HardNegativeRule", "HardnessRule", "InfoNCELoss", "LearnableTemperature", "LinearTemperature", "LocalGather",
-    "MACLLoss", "MonotonicCosineTemperature", "NTXentLoss", "OneSidedCosineTemperature", "ProcessGather",
-    "ProfileTemperature", "QueueInfoNCELoss", "RINCELoss", "ScheduledTemperature", "ShiftedCosineTemperature",
-    "SigLIPLoss", "TeMoTemperature", "Temperature", "TemperatureError", "alignment", "interclass_uniformity",
-    "make_temperature", "ode_temperature", "register_temperature", "tolerance", "uniformity",
+    "LossError", "MACLLoss", "MonotonicCosineTemperature", "NTXentLoss", "Objective", "OneSidedCosineTemperature",
+    "ProcessGather", "ProfileTemperature", "QueueInfoNCELoss", "RINCELoss", "Rule", "ScheduledTemperature",
+    "ShiftedCosineTemperature", "SigLIPLoss", "TeMoTemperature", "Temperature", "TemperatureError", "alignment",
+    "interclass_uniformity", "loss", "ode_temperature", "register", "tolerance", "uniformity",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from dystress_text.core.pairs import Pairs
-from dystress_text.core.registry import Temperature
+from dystress_text.core.rules import Rule
 
 # A loss with blockwise=None uses the blockwise form above these numbers of similarities.
 BLOCKWISE_ENTRIES = 2**24  # 4,096 pairs of InfoNCE, 64 MiB in fp32
@@ -43,28 +43,28 @@ def block_size(device: torch.device, itemsize: int = 4) -> int:
     return min(max(CUDA_BLOCKS[0], 1 << (int(room).bit_length() - 1) // 2), CUDA_BLOCKS[1])
 
 
-def blockwise_logsumexps(pairs: Pairs, temperature: Temperature, detach: bool) -> tuple[Tensor, ...]:
-    """The logsumexp over each row's negatives of each of the temperature's logits, (rows,).
+def blockwise_logsumexps(pairs: Pairs, rule: Rule, detach: bool) -> tuple[Tensor, ...]:
+    """The logsumexp over each row's negatives of each of the rule's logits, (rows,).
 
-    The temperature's state may change between forward and backward; the backward uses the state of the forward. A
+    The rule's state may change between forward and backward; the backward uses the state of the forward. A
     backward with ``create_graph=True`` raises a RuntimeError: second derivatives are not implemented.
 
-    The temperature's parameters get gradients too; ``detach`` keeps it out of the gradient of the similarities.
+    The rule's parameters get gradients too; ``detach`` keeps it out of the gradient of the similarities.
     """
     matrix = _Matrix(
         pairs,
-        copy.deepcopy(temperature) if torch.is_grad_enabled() else temperature,
+        copy.deepcopy(rule) if torch.is_grad_enabled() else rule,
         detach,
         block_size(pairs.anchors.device, pairs.anchors.element_size()),
     )
     sums: Tensor = _LogSumExps.apply(  # type: ignore[no-untyped-call]
-        matrix, pairs.anchors, pairs.candidates, *_learned(temperature)
+        matrix, pairs.anchors, pairs.candidates, *_learned(rule)
     )
     return sums.unbind()
 
 
-def _learned(temperature: Temperature) -> list[nn.Parameter]:
-    return [parameter for parameter in temperature.parameters() if parameter.requires_grad]
+def _learned(rule: Rule) -> list[nn.Parameter]:
+    return [parameter for parameter in rule.parameters() if parameter.requires_grad]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class _Matrix:
     """The matrix of logits, any block of which can be computed."""
 
     pairs: Pairs
-    temperature: Temperature  # as it is in the forward
+    rule: Rule  # as it is in the forward
     detach: bool
     block: int
 
@@ -90,8 +90,8 @@ class _Matrix:
         return self.pairs.anchors[rows] @ self.pairs.candidates[columns].T
 
     def logits(self, similarity: Tensor) -> tuple[Tensor, ...]:
-        tau = self.temperature(similarity.detach() if self.detach else similarity)
-        return self.temperature.logits(similarity, tau)
+        tau = self.rule.temperature(similarity.detach() if self.detach else similarity)
+        return self.rule.logits(similarity, tau)
 
     def negatives_(self, logits: Tensor, k: int, rows: slice, columns: slice) -> Tensor:
         """A block of the k-th logits, in place without the pairs that are no negatives."""
@@ -99,7 +99,7 @@ class _Matrix:
 
 
 class _LogSumExps(torch.autograd.Function):
-    """(anchors, candidates, the temperature's parameters) -> logsumexps of the negatives, (k, rows)."""
+    """(anchors, candidates, the rule's parameters) -> logsumexps of the negatives, (k, rows)."""
 
     @staticmethod
     def forward(ctx: Any, matrix: _Matrix, anchors: Tensor, candidates: Tensor, *parameters: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class _LogSumExps(torch.autograd.Function):
             )
         matrix: _Matrix = ctx.matrix
         pairs, (found,) = matrix.pairs, ctx.saved_tensors
-        learned = _learned(matrix.temperature)
+        learned = _learned(matrix.rule)
         of_learned = [torch.zeros_like(parameter) for parameter in learned]
         of_anchors = torch.zeros_like(pairs.anchors)
         of_candidates = of_anchors if pairs.symmetric else torch.zeros_like(pairs.candidates)

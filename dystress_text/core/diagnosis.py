@@ -145,8 +145,8 @@ def _rows_of(loss: ContrastiveLoss, z: Sequence[Tensor]) -> list[_Rows]:
             found = positive_similarity(pairs.anchors, pairs.positives), *loss.logsumexps(pairs)
             with torch.enable_grad():
                 s, *sums = (x.detach().requires_grad_() for x in found)
-                positive = loss.temperature.positive_logit(s, loss.tau(s))
-                negatives = loss.temperature.negatives_logsumexp(sums, positive, pairs.negative_count)
+                positive = loss.rule.positive_logit(s, loss.tau(s))
+                negatives = loss.rule.negatives_logsumexp(sums, positive, pairs.negative_count)
                 losses.append(loss.row_loss(positive, negatives, s))
             leaves.append([s, *sums])
         with torch.enable_grad():

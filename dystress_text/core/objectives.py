@@ -1,4 +1,4 @@
-"""Contrastive objectives; each takes any temperature of :mod:`dystress_text.core.temperature`.
+"""Contrastive objectives; each takes any temperature, alone or in a rule of :mod:`dystress_text.core.rules`.
 
 DySTreSS (Manna et al.) gives each pair a temperature of its own, a function of the pair's cosine similarity s. The loss
 of an anchor with the positive p and the negatives n is
@@ -29,22 +29,61 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from dystress_text.core.blockwise import blockwise_logsumexps, blockwise_pays
 from dystress_text.core.gather import Gather, LocalGather
 from dystress_text.core.pairs import Pairs, both_view_pairs, first_view_pairs
-from dystress_text.core.registry import Temperature, check_number
+from dystress_text.core.registry import LossError, LossPart, check_number, parse, register
+from dystress_text.core.rules import ADNCERule, Rule, as_rule
 from dystress_text.core.run_temperatures import AlignmentAdaptiveTemperature
-from dystress_text.core.temperature import as_temperature
+from dystress_text.core.temperature import Temperature, as_argument
 from dystress_text.core.vectors import positive_similarity, unit_vectors
 
 
-class ContrastiveLoss(nn.Module):
-    """Base of all objectives: from embeddings to the mean loss of the anchors, for any temperature.
+def check_flag(name: str, value: bool) -> None:
+    """Refuse what is neither true nor false: a number was probably meant for another parameter."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
+class Objective(LossPart):
+    """Base of all losses of the embeddings of views.
 
     Args:
-        temperature: any temperature, or a number for a constant one.
+        gather: the other processes; None for one process.
+    """
+
+    def __init__(self, gather: Gather | None = None) -> None:
+        super().__init__()
+        self.gather: Gather = gather or LocalGather()
+
+    def learned(self) -> dict[str, float]:
+        """What training has made of what the loss itself learns, by name; {} where it learns nothing."""
+        return {}
+
+
+def loss(text: str, own_classes: bool = False) -> Objective:
+    """The loss that a text describes: ``loss(str(x)) == x``.
+
+    Args:
+        text: such as ``dcl(cosine(0.1, 0.2))``; see :func:`dystress_text.core.registry.parse`.
+        own_classes: whether a dotted name may load a module.
+
+    Raises:
+        LossError: something in the text is unknown, missing or does not fit.
+    """
+    found = parse(text, own_classes)
+    if not isinstance(found, Objective):
+        raise LossError(f"{found}: no loss by itself; an objective takes it, as in infonce({found})")
+    return found
+
+
+class ContrastiveLoss(Objective):
+    """Base of the objectives with negatives: from embeddings to the mean loss of the anchors, for any temperature.
+
+    Args:
+        temperature: any temperature, or a number for a constant one; or a rule with its temperature.
         detach_temperature: whether the similarity is detached before the temperature is computed of it.
         gather: the other processes; None for one process.
         blockwise: whether to compute without the matrix of similarities; None does so above some millions of them.
@@ -53,6 +92,7 @@ class ContrastiveLoss(nn.Module):
 
     both_views = False  # whether both views are anchors, and all other views candidates
     negatives_from_batch = True  # not from a queue
+    positive_may_weigh = False  # whether a rule may weigh the positive in the denominator
 
     def forward(self, z1: Tensor, z2: Tensor, *hard_negatives: Tensor) -> Tensor:
         """Mean loss over the anchors.
@@ -67,11 +107,11 @@ class ContrastiveLoss(nn.Module):
             losses = []
             for pairs in self.pairs(self.prepare(z1, z2, *hard_negatives)):
                 s = positive_similarity(pairs.anchors, pairs.positives)  # (rows,)
-                positive = self.temperature.positive_logit(s, self.tau(s))  # (rows,), s / tau
+                positive = self.rule.positive_logit(s, self.tau(s))  # (rows,), s / tau
                 logsumexps = self.logsumexps(pairs)  # of the negatives' logits, (rows,)
-                negatives = self.temperature.negatives_logsumexp(logsumexps, positive, pairs.negative_count)  # (rows,)
+                negatives = self.rule.negatives_logsumexp(logsumexps, positive, pairs.negative_count)  # (rows,)
                 loss = self.row_loss(positive, negatives, s)  # (rows,), InfoNCE's is the cross-entropy
-                losses.append(loss + self.temperature.offset(logsumexps, s, pairs.negative_count))
+                losses.append(loss + self.rule.offset(logsumexps, s, pairs.negative_count))
             return torch.cat(losses).mean()
 
     def tau(self, similarity: Tensor) -> Tensor:
@@ -82,12 +122,12 @@ class ContrastiveLoss(nn.Module):
     def logsumexps(self, pairs: Pairs) -> Sequence[Tensor]:
         """The logsumexp of each row's negative logits, (rows,); a few of them for rules of other papers."""
         if blockwise_pays(pairs) if self.blockwise is None else self.blockwise:
-            return blockwise_logsumexps(pairs, self.temperature, self.detach_temperature)
+            return blockwise_logsumexps(pairs, self.rule, self.detach_temperature)
         return self.logsumexps_of(pairs.anchors @ pairs.candidates.T, pairs)
 
     def logsumexps_of(self, similarity: Tensor, pairs: Pairs) -> list[Tensor]:
         """The same from the matrix of similarities, (rows, columns)."""
-        logits = self.temperature.logits(similarity, self.tau(similarity))  # (rows, columns), s / tau
+        logits = self.rule.logits(similarity, self.tau(similarity))  # (rows, columns), s / tau
         return [pairs.mask_logits_(x.clone(), with_bonus=k == 0).logsumexp(dim=1) for k, x in enumerate(logits)]
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
@@ -102,21 +142,35 @@ class ContrastiveLoss(nn.Module):
 
     def __init__(
         self,
-        temperature: Temperature | float,
+        temperature: Rule | Temperature | float,
+        *,
         detach_temperature: bool = True,
-        gather: Gather | None = None,
-        blockwise: bool | None = None,
         hard_negative_weight: float = 0.0,
+        blockwise: bool | None = None,
+        gather: Gather | None = None,
     ) -> None:
-        super().__init__()
-        self.temperature = as_temperature(temperature)
+        super().__init__(gather)
+        self.rule = as_rule(temperature)
+        if isinstance(self.rule, ADNCERule) and self.rule.weigh_positive and not self.positive_may_weigh:
+            raise ValueError("weigh_positive: infonce and ntxent alone have a positive to weigh in the denominator")
+        check_flag("detach_temperature", detach_temperature)
         self.detach_temperature = detach_temperature
-        self.gather: Gather = gather or LocalGather()
-        self.blockwise = blockwise
+        check_number("hard_negative_weight", hard_negative_weight, "(-1e9, 1e9)")
         self.hard_negative_weight = hard_negative_weight
+        self.blockwise = blockwise
 
-    def extra_repr(self) -> str:
-        return f"detach_temperature={self.detach_temperature}, blockwise={self.blockwise}"
+    @property
+    def temperature(self) -> Temperature:
+        """The temperature of all pairs."""
+        return self.rule.temperature
+
+    def argument(self, name: str) -> Any:
+        if name != "temperature":
+            return super().argument(name)
+        return as_argument(self.temperature) if type(self.rule) is Rule else self.rule
+
+    def learned(self) -> dict[str, float]:
+        return self.temperature.learned()
 
     def prepare(self, *embeddings: Tensor) -> list[Tensor]:
         """Checked and normalised embeddings, (batch, dim) each; the temperature observes their mean similarity."""
@@ -136,6 +190,7 @@ class ContrastiveLoss(nn.Module):
         return [view_pairs(z[0], z[1], z[2:], self.gather, self.hard_negative_weight)]
 
 
+@register("infonce")
 class InfoNCELoss(ContrastiveLoss):
     """InfoNCE (van den Oord et al., 2018) in one direction: find each anchor's positive among those of the batch.
 
@@ -145,7 +200,6 @@ class InfoNCELoss(ContrastiveLoss):
     Args:
         temperature: any temperature, or a number for a constant one. The paper's best STS row is
             ``ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4)``; SimCSE's is 0.05.
-        detach_temperature: whether the similarity is detached before the temperature is computed of it.
         bidirectional: each positive also has to find its anchor among all anchors; the loss is the mean of both
             directions; hard negatives are candidates of the first alone. Equals MultipleNegativesRankingLoss with both
             directions and a partition for each.
@@ -158,14 +212,11 @@ class InfoNCELoss(ContrastiveLoss):
         torch.Size([])
     """
 
-    def __init__(
-        self,
-        temperature: Temperature | float,
-        detach_temperature: bool = True,
-        bidirectional: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(temperature, detach_temperature, **options)
+    positive_may_weigh = True
+
+    def __init__(self, temperature: Rule | Temperature | float, *, bidirectional: bool = False, **options: Any) -> None:
+        super().__init__(temperature, **options)
+        check_flag("bidirectional", bidirectional)
         self.bidirectional = bidirectional
 
     def pairs(self, z: Sequence[Tensor]) -> list[Pairs]:
@@ -173,6 +224,7 @@ class InfoNCELoss(ContrastiveLoss):
         return super().pairs(z) + backward
 
 
+@register("ntxent")
 class NTXentLoss(ContrastiveLoss):
     """NT-Xent (SimCLR, Chen et al., ICML 2020): both views are anchors, all other 2N - 1 views are candidates.
 
@@ -181,8 +233,10 @@ class NTXentLoss(ContrastiveLoss):
     """
 
     both_views = True
+    positive_may_weigh = True
 
 
+@register("dcl")
 class DCLLoss(NTXentLoss):
     """Decoupled contrastive loss (Yeh et al., ECCV 2022): NT-Xent without the positive in the denominator.
 
@@ -190,10 +244,13 @@ class DCLLoss(NTXentLoss):
     for :class:`NTXentLoss`.
     """
 
+    positive_may_weigh = False
+
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         return negatives - positive
 
 
+@register("dclw")
 class DCLWLoss(DCLLoss):
     """DCL with von-Mises-Fisher weights (Yeh et al., ECCV 2022): far positives count more.
 
@@ -205,9 +262,11 @@ class DCLWLoss(DCLLoss):
         options: as for :class:`ContrastiveLoss`.
     """
 
-    def __init__(self, temperature: Temperature | float, sigma: float = 0.5, **options: Any) -> None:
+    def __init__(self, temperature: Rule | Temperature | float, sigma: float = 0.5, **options: Any) -> None:
         super().__init__(temperature, **options)
-        check_number("sigma", sigma, "(0, inf)")  # True was probably meant for detach_temperature
+        if isinstance(self.rule, ADNCERule):
+            raise ValueError("adnce does not go with dclw: each has a sigma for weights of its own")
+        check_number("sigma", sigma, "(0, inf)")
         self.sigma = sigma
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
@@ -217,6 +276,7 @@ class DCLWLoss(DCLLoss):
         return negatives - weight.chunk(self.gather.world_size)[self.gather.rank].repeat(2) * positive
 
 
+@register("macl")
 class MACLLoss(ContrastiveLoss):
     """Model-aware contrastive loss (Huang et al., ICML 2023): ``-sg(1 / (1 - P)) log P`` on the rows of InfoNCE.
 
@@ -240,13 +300,18 @@ class MACLLoss(ContrastiveLoss):
         a_0: float = 0.8,
         *,
         both_views: bool = False,
-        temperature: Temperature | float | None = None,
+        temperature: Rule | Temperature | float | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(
-            AlignmentAdaptiveTemperature(tau_0, alpha, a_0) if temperature is None else temperature, **options
-        )
-        self.both_views = both_views
+        adaptive = AlignmentAdaptiveTemperature(tau_0, alpha, a_0)
+        super().__init__(adaptive if temperature is None else temperature, **options)
+        check_flag("both_views", both_views)
+        self.tau_0, self.alpha, self.a_0, self.both_views = tau_0, alpha, a_0, both_views
+        self.of_paper = temperature is None
+
+    def argument(self, name: str) -> Any:
+        used = name not in (("temperature",) if self.of_paper else ("tau_0", "alpha", "a_0"))
+        return super().argument(name) if used else None
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         """With m = negatives - positive this is softplus(m) / sg(sigmoid(m)).

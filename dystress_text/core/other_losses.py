@@ -10,15 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dystress_text.core.gather import Gather
 from dystress_text.core.objectives import ContrastiveLoss, InfoNCELoss
 from dystress_text.core.pairs import Pairs
-from dystress_text.core.registry import Temperature, check_number
+from dystress_text.core.registry import check_number, register
+from dystress_text.core.rules import Rule
+from dystress_text.core.temperature import Temperature
 from dystress_text.core.vectors import unit_vectors
 
 _LINEAR = 40  # above it, softplus is the identity in fp64 too
 
 
+@register("queue")
 class QueueInfoNCELoss(ContrastiveLoss):
     """InfoNCE against a queue of past keys (MoCo, He et al., CVPR 2020): find each query's key among key and queue.
 
@@ -28,9 +30,8 @@ class QueueInfoNCELoss(ContrastiveLoss):
     Args:
         temperature: any temperature, or a number for a constant one.
         queue_size: keys in the queue; MoCo uses 65,536 on ImageNet, 4,096 is usual on CIFAR.
-        dim: dimension of the embeddings.
-        detach_temperature: whether the similarity is detached before the temperature is computed of it.
-        gather: the other processes; None for one process.
+        dim: dimension of the embeddings; None if :meth:`start` is told it.
+        options: as for :class:`ContrastiveLoss`.
 
     Examples:
         >>> loss = QueueInfoNCELoss(0.2, queue_size=64, dim=16)
@@ -40,21 +41,26 @@ class QueueInfoNCELoss(ContrastiveLoss):
     """
 
     negatives_from_batch = False
-    queue: Tensor
+    queue: Tensor  # (queue_size, dim), the oldest key first
 
     def __init__(
         self,
-        temperature: Temperature | float,
+        temperature: Rule | Temperature | float,
         queue_size: int = 4096,
-        dim: int = 128,
-        detach_temperature: bool = True,
-        gather: Gather | None = None,
+        dim: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(temperature, detach_temperature, gather)
-        check_number("queue_size", queue_size, "[1, inf)")
+        super().__init__(temperature, **options)
+        check_number("queue_size", queue_size, "[1, 16777216]")
+        self.queue_size, self.dim = queue_size, dim
+        if dim is not None:
+            self.start(dim)
+
+    def start(self, dim: int) -> None:
+        """Fill the queue with random keys of this dimension, the same ones in every process."""
         check_number("dim", dim, "[1, inf)")
-        generator = torch.Generator().manual_seed(0)  # the same first keys in every process
-        self.register_buffer("queue", unit_vectors(torch.randn(queue_size, dim, generator=generator)))  # oldest first
+        generator = torch.Generator().manual_seed(0)
+        self.register_buffer("queue", unit_vectors(torch.randn(self.queue_size, dim, generator=generator)))
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:  # type: ignore[override]  # the queue has the negatives
         """Mean loss over the queries; both (batch, dim), key i belongs to query i."""
@@ -73,6 +79,7 @@ class QueueInfoNCELoss(ContrastiveLoss):
         return [Pairs(query, key, self.queue.to(query.dtype), nothing)]
 
 
+@register("rince")
 class RINCELoss(InfoNCELoss):
     """RINCE (Chuang et al., CVPR 2022): robust to views that do not belong together.
 
@@ -87,8 +94,10 @@ class RINCELoss(InfoNCELoss):
         options: as for :class:`InfoNCELoss`.
     """
 
+    positive_may_weigh = False
+
     def __init__(
-        self, temperature: Temperature | float = 0.1, q: float = 0.1, lam: float = 0.01, **options: Any
+        self, temperature: Rule | Temperature | float, q: float = 0.1, lam: float = 0.01, **options: Any
     ) -> None:
         super().__init__(temperature, **options)
         check_number("q", q, "(0, 1]")
@@ -100,29 +109,39 @@ class RINCELoss(InfoNCELoss):
         return ((self.q * everything).exp() - (self.q * positive).exp()) / self.q
 
 
-class SigmoidRule(Temperature):
+class InverseScale(Temperature):
+    """SigLIP's temperature, 1 over a learned scale; the parameter is the scale's logarithm."""
+
+    def __init__(self, logit_scale: float) -> None:
+        super().__init__()
+        check_number("logit_scale", logit_scale, "(0, inf)")
+        self.logit_scale = logit_scale
+        self.log_scale = nn.Parameter(torch.tensor(math.log(logit_scale)))
+
+    def forward(self, similarity: Tensor) -> Tensor:
+        return (-self.log_scale.to(similarity.dtype)).exp().expand_as(similarity)
+
+
+class SigmoidRule(Rule):
     """SigLIP's logits ``scale s + bias`` with a learned scale and bias; a negative counts ``softplus`` of its logit.
 
-    The scale is ``exp(log_scale)``. For :class:`SigLIPLoss`.
+    For :class:`SigLIPLoss`.
 
     Args:
         logit_scale: at the start; positive.
         logit_bias: at the start.
     """
 
-    def __init__(self, logit_scale: float = 10.0, logit_bias: float = -10.0) -> None:
-        super().__init__()
-        check_number("logit_scale", logit_scale, "(0, inf)")
+    temperature: InverseScale
+
+    def __init__(self, logit_scale: float, logit_bias: float) -> None:
+        super().__init__(InverseScale(logit_scale))
         check_number("logit_bias", logit_bias, "(-inf, inf)")
-        self.log_scale = nn.Parameter(torch.tensor(math.log(logit_scale)))
         self.bias = nn.Parameter(torch.tensor(float(logit_bias)))
 
-    def forward(self, similarity: Tensor) -> Tensor:
-        """The temperature, 1 / scale."""
-        return (-self.log_scale.to(similarity.dtype)).exp().expand_as(similarity)
-
     def positive_logit(self, similarity: Tensor, tau: Tensor) -> Tensor:
-        return self.log_scale.to(similarity.dtype).exp() * similarity + self.bias.to(similarity.dtype)
+        scale = self.temperature.log_scale.to(similarity.dtype).exp()
+        return scale * similarity + self.bias.to(similarity.dtype)
 
     def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
         """Their exponential is the softplus, so that its sum over the negatives is that of a softmax."""
@@ -131,11 +150,8 @@ class SigmoidRule(Temperature):
         nothing = costs < torch.finfo(x.dtype).tiny  # log(softplus(x)) is x where that underflows
         return (torch.where(nothing, x, torch.where(nothing, torch.ones_like(x), costs).log()),)
 
-    def values(self) -> dict[str, float]:
-        scale, bias = float(self.log_scale.detach().exp()), float(self.bias.detach())
-        return {"logit_scale": round(scale, 6), "logit_bias": round(bias, 6)}
 
-
+@register("siglip")
 class SigLIPLoss(ContrastiveLoss):
     """SigLIP's sigmoid loss (Zhai et al., ICCV 2023, Alg. 1): each pair is a positive or a negative by itself.
 
@@ -145,13 +161,24 @@ class SigLIPLoss(ContrastiveLoss):
     Args:
         logit_scale: its learned scale t at the start; positive.
         logit_bias: its learned bias b at the start.
+        learning_rate: peak learning rate of both.
         options: as for :class:`ContrastiveLoss`, but no ``hard_negative_weight``: there is no softmax.
     """
 
-    def __init__(self, logit_scale: float = 10.0, logit_bias: float = -10.0, **options: Any) -> None:
+    rule: SigmoidRule
+
+    def __init__(
+        self, logit_scale: float = 10.0, logit_bias: float = -10.0, *, learning_rate: float = 1e-3, **options: Any
+    ) -> None:
         super().__init__(SigmoidRule(logit_scale, logit_bias), **options)
+        check_number("learning_rate", learning_rate, "(0, inf)")
         if self.hard_negative_weight != 0:
             raise ValueError("hard_negative_weight must be 0: SigLIP has no softmax whose logits it could be added to")
+        self.logit_scale, self.logit_bias, self.learning_rate = logit_scale, logit_bias, learning_rate
 
     def row_loss(self, positive: Tensor, negatives: Tensor, similarity: Tensor) -> Tensor:
         return F.softplus(-positive) + negatives.exp()
+
+    def learned(self) -> dict[str, float]:
+        scale, bias = float(self.rule.temperature.log_scale.detach().exp()), float(self.rule.bias.detach())
+        return {"logit_scale": round(scale, 6), "logit_bias": round(bias, 6)}

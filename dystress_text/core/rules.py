@@ -1,8 +1,8 @@
-"""Rules of other papers: what the negatives of a temperature weigh. Each wraps a temperature and is used in its place.
+"""Rules: what becomes of similarities and temperatures. The plain one divides; those of other papers weigh negatives.
 
-A rule is a function from similarities s to logits, where a temperature has ``l = s / tau(s)``. The objective stays what
-it is. Each paper's loss is :class:`~dystress_text.core.objectives.InfoNCELoss` or ``NTXentLoss`` with its rule and a
-constant temperature. A rule with two logits returns to the objective what their two logsumexps amount to.
+A rule maps a similarity s and its temperature tau to logits, ``s / tau`` by default. The objective stays what it is.
+Each paper's loss is :class:`~dystress_text.core.objectives.InfoNCELoss` or ``NTXentLoss`` with its rule and a constant
+temperature. A rule with two logits returns to the objective what their two logsumexps amount to.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dystress_text.core.registry import Temperature, check_number
-from dystress_text.core.temperature import as_temperature
+from dystress_text.core.registry import LossPart, check_number, register
+from dystress_text.core.temperature import Temperature, as_argument, as_temperature
 
 
-class Rule(Temperature):
-    """Base of the rules: the temperature of all pairs.
+class Rule(LossPart):
+    """Logits ``s / tau``; the base of the other rules.
 
     Args:
         temperature: any temperature, or a number for a constant one.
@@ -27,34 +27,45 @@ class Rule(Temperature):
 
     def __init__(self, temperature: Temperature | float) -> None:
         super().__init__()
+        if isinstance(temperature, Rule):
+            raise ValueError(f"temperature must be no rule itself, got {temperature}")
         self.temperature = as_temperature(temperature)
-        if isinstance(self.temperature, Rule):
-            raise ValueError(f"temperature must be no rule itself, got {temperature!r}")
 
-    def forward(self, similarity: Tensor) -> Tensor:
-        tau: Tensor = self.temperature(similarity)
-        return tau
+    def argument(self, name: str) -> Any:
+        return as_argument(self.temperature) if name == "temperature" else super().argument(name)
 
-    def observe(self, mean_positive: Tensor) -> None:
-        self.temperature.observe(mean_positive)
+    def logits(self, similarity: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
+        """The logits of negatives, whose logsumexps over each row :meth:`negatives_logsumexp` receives."""
+        return (similarity / tau,)
 
-    def advance(self, epoch: float, run_fraction: float) -> None:
-        self.temperature.advance(epoch, run_fraction)
+    def positive_logit(self, similarity: Tensor, tau: Tensor) -> Tensor:
+        """The logits of positives, (rows,)."""
+        return similarity / tau
 
-    @property
-    def needs_mean_positive(self) -> bool:
-        return self.temperature.needs_mean_positive
+    def negatives_logsumexp(self, sums: Sequence[Tensor], positive: Tensor, count: int) -> Tensor:
+        """The logarithm of what the negatives add to the softmax's denominator, (rows,).
 
-    @property
-    def needs_progress(self) -> bool:
-        return self.temperature.needs_progress
+        Args:
+            sums: logsumexps of :meth:`logits` over each row's negatives, (rows,) each.
+            positive: logits of the positives, (rows,).
+            count: negatives in a row.
+        """
+        return sums[0]
 
-    def values(self) -> dict[str, Any]:
-        own = super().values()
-        del own["temperature"]
-        return {**own, "temperature": type(self.temperature).__name__, **self.temperature.values()}
+    def offset(self, sums: Sequence[Tensor], similarity: Tensor, count: int) -> Tensor:
+        """What is added to the loss of each row without a gradient, (rows,).
+
+        The similarity is that of the positives, (rows,); the rest is as for :meth:`negatives_logsumexp`.
+        """
+        return similarity.new_zeros(similarity.shape)
 
 
+def as_rule(temperature: Rule | Temperature | float) -> Rule:
+    """A rule as it is; a temperature or a number in the plain rule."""
+    return temperature if isinstance(temperature, Rule) else Rule(temperature)
+
+
+@register("hcl")
 class HardNegativeRule(Rule):
     """HCL, contrastive learning with hard negatives (Robinson et al., ICLR 2021): negatives weigh ``exp(beta l)``.
 
@@ -68,7 +79,7 @@ class HardNegativeRule(Rule):
         tau_plus: probability that a negative is of the anchor's class; in [0, 1).
     """
 
-    def __init__(self, temperature: Temperature | float = 0.5, beta: float = 1.0, tau_plus: float = 0.1) -> None:
+    def __init__(self, temperature: Temperature | float, beta: float = 1.0, tau_plus: float = 0.1) -> None:
         super().__init__(temperature)
         check_number("tau_plus", tau_plus, "[0, 1)")
         check_number("beta", beta, "[0, inf)")
@@ -86,17 +97,19 @@ class HardNegativeRule(Rule):
         below = torch.where(log_share < 0, log_share, -1.0)  # elsewhere the bound holds
         estimate = total + torch.log1p(-below.exp()) - math.log1p(-self.tau_plus)
         least = torch.full_like(total, -1.0)
-        bound = math.log(count) + least / self(least)
+        bound = math.log(count) + least / self.temperature(least)
         return torch.where((log_share < 0) & (estimate > bound), estimate, bound)
 
 
+@register("debiased")
 class DebiasedRule(HardNegativeRule):
     """Debiased contrastive loss (Chuang et al., NeurIPS 2020): :class:`HardNegativeRule` with ``beta=0``."""
 
-    def __init__(self, temperature: Temperature | float = 0.5, tau_plus: float = 0.1) -> None:
+    def __init__(self, temperature: Temperature | float, tau_plus: float = 0.1) -> None:
         super().__init__(temperature, 0.0, tau_plus)
 
 
+@register("focal")
 class FocalRule(Rule):
     """Focal-InfoNCE (Hou and Li, Findings of EMNLP 2023): logits ``s (s + margin) / tau``, positive ``p^2 / tau``.
 
@@ -107,7 +120,7 @@ class FocalRule(Rule):
         margin: added to the similarity that multiplies a negative's logit; in [-2, 2).
     """
 
-    def __init__(self, temperature: Temperature | float = 0.05, margin: float = 0.3) -> None:
+    def __init__(self, temperature: Temperature | float, margin: float = 0.3) -> None:
         super().__init__(temperature)
         check_number("margin", margin, "[-2, 2)")
         self.margin = margin
@@ -119,6 +132,7 @@ class FocalRule(Rule):
         return similarity / tau * similarity
 
 
+@register("adnce")
 class ADNCERule(Rule):
     """ADNCE (Wu et al., NeurIPS 2023): negatives weigh a Gaussian of their similarity, which has no gradient.
 
@@ -134,7 +148,7 @@ class ADNCERule(Rule):
     """
 
     def __init__(
-        self, temperature: Temperature | float = 0.07, mu: float = 0.4, sigma: float = 1.0, weigh_positive: bool = False
+        self, temperature: Temperature | float, mu: float = 0.4, sigma: float = 1.0, *, weigh_positive: bool = False
     ) -> None:
         super().__init__(temperature)
         check_number("mu", mu, "(-inf, inf)")
@@ -165,6 +179,7 @@ class ADNCERule(Rule):
         return log_height - torch.logaddexp(log_height, sums[1].detach()) + math.log(count + 1)
 
 
+@register("hardness")
 class HardnessRule(Rule):
     """Hardness weights (Lan et al., "LLaVE", 2025, Eq. 5): logits ``l + strength sg(s)``.
 
@@ -175,7 +190,7 @@ class HardnessRule(Rule):
         hardness_strength: a negative's similarity times this is added to its logit, without a gradient; not negative.
     """
 
-    def __init__(self, temperature: Temperature | float = 0.05, hardness_strength: float = 9.0) -> None:
+    def __init__(self, temperature: Temperature | float, hardness_strength: float = 9.0) -> None:
         super().__init__(temperature)
         check_number("hardness_strength", hardness_strength, "[0, inf)")
         self.hardness_strength = hardness_strength

@@ -11,11 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dystress_text.core.registry import Temperature, check_number, register_temperature
-from dystress_text.core.temperature import ConstantTemperature, ProfileTemperature, TemperatureError, check_range
+from dystress_text.core.registry import check_number, register
+from dystress_text.core.temperature import (
+    ConstantTemperature,
+    ProfileTemperature,
+    Temperature,
+    TemperatureError,
+    as_argument,
+    as_temperature,
+    check_range,
+)
 
 
-@register_temperature("scheduled")
+@register("scheduled")
 class ScheduledTemperature(Temperature):
     """A temperature that swings between two values over the run, the same for all pairs (Kukleva et al., ICLR 2023).
 
@@ -31,9 +39,7 @@ class ScheduledTemperature(Temperature):
 
     time: Tensor
 
-    def __init__(
-        self, tau_min: float = 0.1, tau_max: float = 1.0, half_period: float = 200, unit: str = "epoch"
-    ) -> None:
+    def __init__(self, tau_min: float, tau_max: float, half_period: float = 200, unit: str = "epoch") -> None:
         super().__init__()
         check_range(tau_min, tau_max)
         check_number("half_period", half_period, "(0, inf)")
@@ -50,7 +56,7 @@ class ScheduledTemperature(Temperature):
         return (self.tau_min + (self.tau_max - self.tau_min) * swing).to(similarity).expand_as(similarity)
 
 
-@register_temperature("alignment_adaptive")
+@register("alignment_adaptive")
 class AlignmentAdaptiveTemperature(Temperature):
     """MACL's temperature (Huang et al., ICML 2023): ``tau_0 (1 + alpha (A - a_0))``, in text with 0.05, 2, 0.8.
 
@@ -65,7 +71,7 @@ class AlignmentAdaptiveTemperature(Temperature):
 
     mean_positive: Tensor
 
-    def __init__(self, tau_0: float = 0.05, alpha: float = 2.0, a_0: float = 0.8) -> None:
+    def __init__(self, tau_0: float, alpha: float, a_0: float) -> None:
         super().__init__()
         check_number("tau_0", tau_0, "(0, inf)")
         check_number("alpha", alpha, "[0, inf)")
@@ -90,6 +96,7 @@ class AlignmentAdaptiveTemperature(Temperature):
         return tau.to(similarity).expand_as(similarity)
 
 
+@register("learned")
 class LearnableTemperature(Temperature):
     """A constant, or a profile's two end points, as parameters that stay within bounds.
 
@@ -101,24 +108,32 @@ class LearnableTemperature(Temperature):
     Nothing in a contrastive loss stops the fall of a temperature: a lower one lowers the loss of all pairs in order.
 
     Args:
-        temperature: the start, a constant or a profile with ``tau_min < tau_max``; strictly between the bounds.
+        temperature: the start, a number or a profile with ``tau_min < tau_max``; strictly between the bounds.
         low: the lower bound.
         high: the upper bound.
+        learning_rate: peak learning rate of what is learned.
     """
 
-    def __init__(self, temperature: Temperature, low: float = 0.01, high: float = 1.0) -> None:
+    def __init__(
+        self, temperature: Temperature | float, low: float = 0.01, high: float = 1.0, *, learning_rate: float = 1e-3
+    ) -> None:
         super().__init__()
-        if not isinstance(temperature, (ConstantTemperature, ProfileTemperature)):
-            raise ValueError(f"temperature {temperature!r} has nothing to learn; a constant or profile has")
-        self.ends = [name for name in ("tau", "tau_min", "tau_max") if hasattr(temperature, name)]
-        starts: list[float] = [getattr(temperature, name) for name in self.ends]
+        start = as_temperature(temperature)
+        if not isinstance(start, (ConstantTemperature, ProfileTemperature)):
+            raise ValueError(f"temperature {start} has nothing to learn; a constant or profile has")
+        check_number("learning_rate", learning_rate, "(0, inf)")
+        self.ends = [name for name in ("tau", "tau_min", "tau_max") if hasattr(start, name)]
+        starts: list[float] = [getattr(start, name) for name in self.ends]
         floors = [low, *starts[:-1]]
         if not low > 0 or not all(a < b < high < math.inf for a, b in zip(floors, starts, strict=True)):
             ends = " < ".join(map(str, starts))
             raise ValueError(f"low < {ends} < high must hold for the bounds, 0 < low < high, got {low} and {high}")
-        self.temperature, self.low, self.high = temperature, low, high
+        self.temperature, self.low, self.high, self.learning_rate = start, low, high, learning_rate
         free = [math.log((start - floor) / (high - start)) for start, floor in zip(starts, floors, strict=True)]
         self.free = nn.Parameter(torch.tensor(free))  # (1,) or (2,)
+
+    def argument(self, name: str) -> Any:
+        return as_argument(self.temperature) if name == "temperature" else super().argument(name)
 
     def forward(self, similarity: Tensor) -> Tensor:
         low, *highest = self._end_points(self.free.to(similarity.dtype))
@@ -130,8 +145,10 @@ class LearnableTemperature(Temperature):
         ends = [self.low + (self.high - self.low) * torch.sigmoid(free[0])]
         return ends + [ends[0] + (self.high - ends[0]) * torch.sigmoid(share) for share in free[1:]]
 
-    def values(self) -> dict[str, Any]:
+    def learned(self) -> dict[str, float]:
         ends = [round(float(end), 6) for end in self._end_points(self.free.detach().double())]
-        learned = dict(zip(self.ends, ends, strict=True))
-        start = {"start": type(self.temperature).__name__, **self.temperature.values()}
-        return {**start, **learned, "low": self.low, "high": self.high}
+        return dict(zip(self.ends, ends, strict=True))
+
+    def fixed(self, **learned: float) -> Temperature:
+        """The temperature with end points that do not change, as :meth:`learned` gives them."""
+        return self.temperature.replace(**learned)

@@ -11,14 +11,46 @@ from __future__ import annotations
 
 import math
 import warnings
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor
 
-from dystress_text.core.registry import Temperature, check_number, register_temperature
+from dystress_text.core.registry import LossPart, check_number, register
 
 _GRID = torch.linspace(-1, 1, 4001, dtype=torch.float64)
+
+
+class Temperature(LossPart, ABC):
+    """Base of all temperatures. Its call maps similarities (any shape) to temperatures (same shape).
+
+    The other methods are for what changes during the run.
+    """
+
+    @abstractmethod
+    def forward(self, similarity: Tensor) -> Tensor:
+        """Temperature of each pair; the result has the shape, dtype and device of ``similarity``.
+
+        Must be elementwise and deterministic: a large batch is computed block by block, and again in the backward.
+        """
+
+    def observe(self, mean_positive: Tensor) -> None:
+        """Receive the mean positive similarity of the global batch (a scalar). Losses call this every step."""
+
+    def advance(self, epoch: float, run_fraction: float) -> None:
+        """Receive the progress: epochs done, and the fraction of the run in [0, 1]. The training loop calls this."""
+
+    @property
+    def needs_mean_positive(self) -> bool:
+        return type(self).observe is not Temperature.observe
+
+    @property
+    def needs_progress(self) -> bool:
+        return type(self).advance is not Temperature.advance
+
+    def learned(self) -> dict[str, float]:
+        """What training has made of its arguments, by name; {} where nothing is learned."""
+        return {}
 
 
 class TemperatureError(ValueError):
@@ -33,7 +65,7 @@ def check_range(tau_min: float, tau_max: float) -> None:
         raise ValueError(f"tau_min must not exceed tau_max, got tau_min={tau_min} > tau_max={tau_max}")
 
 
-@register_temperature("constant")
+@register("constant")
 class ConstantTemperature(Temperature):
     """The same temperature for every pair, as in SimCLR and SimCSE (text: 0.05).
 
@@ -41,7 +73,7 @@ class ConstantTemperature(Temperature):
         tau: the temperature, positive.
     """
 
-    def __init__(self, tau: float = 0.05) -> None:
+    def __init__(self, tau: float) -> None:
         super().__init__()
         check_number("tau", tau, "(0, inf)")
         self.tau = tau
@@ -55,8 +87,13 @@ def as_temperature(temperature: Temperature | float) -> Temperature:
     if isinstance(temperature, (int, float)) and not isinstance(temperature, bool):
         return ConstantTemperature(float(temperature))
     if not isinstance(temperature, Temperature):
-        raise TypeError(f"temperature must be a Temperature or a number, got {type(temperature).__name__}")
+        raise TypeError(f"temperature must be a temperature or a number, got {temperature!r}")
     return temperature
+
+
+def as_argument(temperature: Temperature) -> Temperature | float:
+    """The opposite: a constant as its number."""
+    return temperature.tau if type(temperature) is ConstantTemperature else temperature
 
 
 class ProfileTemperature(Temperature):
@@ -71,7 +108,7 @@ class ProfileTemperature(Temperature):
         tau_max: highest temperature; not below tau_min.
     """
 
-    def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2) -> None:
+    def __init__(self, tau_min: float, tau_max: float) -> None:
         super().__init__()
         check_range(tau_min, tau_max)
         self.tau_min = tau_min
@@ -104,7 +141,7 @@ class ProfileTemperature(Temperature):
             )
 
 
-@register_temperature("cosine")
+@register("cosine")
 class CosineTemperature(ProfileTemperature):
     """The vanilla DySTreSS temperature (Alg. 1): lowest at s = 0, ``tau_max`` at s = -1 and s = +1.
 
@@ -116,7 +153,7 @@ class CosineTemperature(ProfileTemperature):
         return 0.5 * (1 - torch.cos(math.pi * similarity))
 
 
-@register_temperature("shifted_cosine")
+@register("shifted_cosine")
 class ShiftedCosineTemperature(ProfileTemperature):
     """The shifted DySTreSS temperature (Alg. 2), the default for text: 0.05/0.07 with shift -0.4.
 
@@ -130,22 +167,20 @@ class ShiftedCosineTemperature(ProfileTemperature):
             s = -1 and s = +1.
     """
 
-    def __init__(
-        self, tau_min: float = 0.05, tau_max: float = 0.07, shift: float = -0.4, scale: float | None = None
-    ) -> None:
+    def __init__(self, tau_min: float, tau_max: float, shift: float, scale: float | None = None) -> None:
         check_number("shift", shift, "[-1, 1]")
-        self.shift = shift
-        self.scale = (1 + abs(shift)) / 2 if scale is None else scale
-        check_number("scale", self.scale, "(0, inf)")
+        self.shift, self.scale = shift, scale
+        self.half_width = (1 + abs(shift)) / 2 if scale is None else scale
+        check_number("scale", self.half_width, "(0, inf)")
         super().__init__(tau_min, tau_max)
 
     def shape(self, similarity: Tensor) -> Tensor:
         offset = similarity + self.shift
         offset = offset.clamp(max=0) if self.shift <= 0 else offset.clamp(min=0)  # 0 on the plateau
-        return 0.5 * (1 + torch.cos(math.pi / self.scale * offset))
+        return 0.5 * (1 + torch.cos(math.pi / self.half_width * offset))
 
 
-@register_temperature("one_sided_cosine")
+@register("one_sided_cosine")
 class OneSidedCosineTemperature(ProfileTemperature):
     """A half cosine from ``tau_min`` at s = -1 to ``tau_max`` at s = -shift, constant above: "version 3" of the shifts.
 
@@ -155,7 +190,7 @@ class OneSidedCosineTemperature(ProfileTemperature):
         shift: minus the plateau's start; in [-1, 1).
     """
 
-    def __init__(self, tau_min: float = 0.07, tau_max: float = 0.2, shift: float = 0.2) -> None:
+    def __init__(self, tau_min: float, tau_max: float, shift: float) -> None:
         check_number("shift", shift, "[-1, 1)")
         self.shift = shift
         super().__init__(tau_min, tau_max)
@@ -164,7 +199,7 @@ class OneSidedCosineTemperature(ProfileTemperature):
         return 0.5 * (1 - torch.cos(math.pi * ((similarity + 1) / (1 - self.shift)).clamp(max=1)))
 
 
-@register_temperature("linear")
+@register("linear")
 class LinearTemperature(ProfileTemperature):
     """``tau_min + (tau_max - tau_min) |s|`` (the "linear" row of Table abltempfunc)."""
 
@@ -172,7 +207,7 @@ class LinearTemperature(ProfileTemperature):
         return similarity.abs()
 
 
-@register_temperature("exponential")
+@register("exponential")
 class ExponentialTemperature(ProfileTemperature):
     """``tau_min + (tau_max - tau_min) (1 - exp(-c |s|)) / (1 - exp(-c))`` (the "exponential" row of Table abltempfunc).
 
@@ -180,7 +215,7 @@ class ExponentialTemperature(ProfileTemperature):
         sharpness: c, positive; the larger, the narrower the dip at s = 0.
     """
 
-    def __init__(self, tau_min: float = 0.1, tau_max: float = 0.2, sharpness: float = 3.5) -> None:
+    def __init__(self, tau_min: float, tau_max: float, sharpness: float = 3.5) -> None:
         check_number("sharpness", sharpness, "(0, inf)")
         self.sharpness = sharpness
         super().__init__(tau_min, tau_max)
@@ -189,7 +224,7 @@ class ExponentialTemperature(ProfileTemperature):
         return torch.expm1(-self.sharpness * similarity.abs()) / math.expm1(-self.sharpness)
 
 
-@register_temperature("monotonic_cosine")
+@register("monotonic_cosine")
 class MonotonicCosineTemperature(ProfileTemperature):
     """``tau_min`` at s = -1 rising to ``tau_max`` at s = +1 along a half cosine (Table monotony)."""
 
@@ -197,7 +232,7 @@ class MonotonicCosineTemperature(ProfileTemperature):
         return 0.5 * (1 + torch.sin(0.5 * math.pi * similarity))
 
 
-@register_temperature("even_ode")
+@register("even_ode")
 class EvenODETemperature(ProfileTemperature):
     """A profile shaped like the solutions of the paper's ODE (Eq. tauij) that meets ``tau_min`` and ``tau_max``.
 
@@ -215,7 +250,7 @@ class EvenODETemperature(ProfileTemperature):
         return excess / (1 / (self.tau_min * math.log1p(1 / self.tau_min)) - 1)
 
 
-@register_temperature("temo")
+@register("temo")
 class TeMoTemperature(ProfileTemperature):
     """TeMo's ``tau_0 + alpha sqrt((1 + s) / 2)`` ("Temperature Modulation", submission 9080 to ICLR 2026).
 
@@ -227,7 +262,7 @@ class TeMoTemperature(ProfileTemperature):
         alpha: how far it rises; not negative.
     """
 
-    def __init__(self, tau_0: float = 0.01, alpha: float = 0.04) -> None:
+    def __init__(self, tau_0: float, alpha: float) -> None:
         check_number("tau_0", tau_0, "(0, inf)")
         check_number("alpha", alpha, "[0, inf)")
         self.tau_0, self.alpha = tau_0, alpha

@@ -167,9 +167,6 @@ def _states(pooler_type: str) -> str | None:
 
 
 def _recipe(record: Mapping[str, Any], settings: Mapping[str, Any], data: str | None) -> str:
-    batch = settings.get("train_batch_size")
-    if settings.get("per_device_train_batch_size") is not None:
-        batch = f"{settings['per_device_train_batch_size']} a process"
     views = None if settings.get("supervised") else settings.get("views")
     rows = {
         "base model": record.get("base_model", {}).get("name"),
@@ -177,15 +174,13 @@ def _recipe(record: Mapping[str, Any], settings: Mapping[str, Any], data: str | 
         "sentences": record.get("corpus", {}).get("sentences"),
         "sample": "a document between blank lines" if settings.get("sample") == "document" else None,
         "SHA-256 of the data": record.get("corpus", {}).get("sha256"),
-        **{name: record.get(name) for name in ("objective", "temperature")},
-        "temperature as learned": _listed(record.get("learned_temperature", {})),
-        "temperature in the gradient": {True: "no", False: "yes"}.get(settings.get("detach_temperature", "")),
+        "loss": record.get("loss"),
+        "as learned": _listed(record.get("learned_temperature", {})),
         "pooling": settings.get("pooler_type"),
         "dense + tanh while training": "yes" if record.get("head") else "no",
         "masked-language-model loss": f"weight {settings['mlm_weight']}" if settings.get("do_mlm") else None,
         "dropout": settings.get("dropout") if settings.get("dropout") is not None else "the base model's",
-        "batch": batch,
-        "hard negative weight": settings.get("hard_negative_weight") or None,
+        "batch": settings.get("train_batch_size"),
         "views": {"crop": "two crops of a sample", "dropout": "a sample twice, with other dropout"}.get(views or ""),
         **{name.replace("_", " "): v for name, v in settings.items() if name.startswith("crop_") and views == "crop"},
         **{name.replace("_", " "): settings.get(name) for name in _SETTINGS},

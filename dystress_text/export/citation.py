@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from inspect import getdoc
 from typing import Any
 
-from dystress_text import core
+from dystress_text.core.registry import PARTS
+from dystress_text.core.temperature import ProfileTemperature
 
 DYSTRESS, SIMCSE = "DySTreSS, the temperature (Manna et al., 2023)", "SimCSE (Gao et al., EMNLP 2021)"
 _CROPS = 'Two crops of a sample as its views ("Cropping outperforms dropout", arXiv 2508.03453, TMLR 2026)'
@@ -28,11 +29,11 @@ def credits_of(record: Mapping[str, Any]) -> list[str]:
     settings = record.get("settings", {})
     cropped = settings.get("views") == "crop" and not settings.get("supervised")
     found = [_CROPS if cropped else SIMCSE] if settings else []
-    for name in re.findall(r"\w+", f"{record.get('objective')} {record.get('temperature')}"):
-        kind = getattr(core, name) if name in core.__all__ else None
+    for name in re.findall(r"\w+(?=\()", record.get("loss") or ""):
+        kind = PARTS.get(name)
         first = " ".join((getdoc(kind) or "").partition("\n\n")[0].split())
         if source := re.match(r".*?\([^()]*\b20\d\d\b[^()]*\)", first):
             found.append(source[0])
-        elif isinstance(kind, type) and issubclass(kind, core.ProfileTemperature):
+        elif kind is not None and issubclass(kind, ProfileTemperature):
             found.append(DYSTRESS)
     return list(dict.fromkeys(found))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from dystress_text.cli.extras import require
-from dystress_text.core.registry import Temperature
 from dystress_text.errors import UserError
 from dystress_text.files.whole import write_text
 from dystress_text.report.runs import FinishedRun, differing, metric_title
@@ -33,12 +32,12 @@ def leave_report(folder: Path, render: Callable[[], str]) -> str:
 
 
 def render_page(
-    runs: Sequence[tuple[FinishedRun, Temperature | None]],
+    runs: Sequence[FinishedRun],
     tables: Sequence[tuple[str, Table]] = (),
     notes: Sequence[str] = (),
     verdict: Sequence[str] = (),
 ) -> str:
-    """The page of a run, or of several side by side, as HTML; a temperature makes a curve, and tables have titles.
+    """The page of a run, or of several side by side, as HTML; tables have titles.
 
     The verdict comes first, and the notes are what a reader of the tables must know.
     """
@@ -47,19 +46,18 @@ def render_page(
 
     from dystress_text.report import page_drawings
 
-    finished = [run for run, _ in runs]
-    names = [run.folder.name for run in finished]
-    settings = [run.record["settings"] for run in finished]
-    surroundings = [_surroundings(run.record) for run in finished]
+    names = [run.folder.name for run in runs]
+    settings = [run.record["settings"] for run in runs]
+    surroundings = [_surroundings(run.record) for run in runs]
     source = Path(__file__).with_name(REPORT).read_text(encoding="utf-8")
     page: str = Template(source, autoescape=True, undefined=StrictUndefined, trim_blocks=True).render(
         title=names[0] if len(names) == 1 else f"{len(names)} runs",
-        summaries=dict(zip(names, map(_summary, finished), strict=True)),
-        tables=[("Before and after training", _results(finished)), *tables],
+        summaries=dict(zip(names, map(_summary, runs), strict=True)),
+        tables=[("Before and after training", _results(runs)), *tables],
         galleries=page_drawings.galleries(runs),
         notes=notes,
         verdict=verdict,
-        differing=_by_run(names, settings, differing(finished)),
+        differing=_by_run(names, settings, differing(runs)),
         settings=_by_run(names, settings, chain(*settings)),
         surroundings=_by_run(names, surroundings, chain(*surroundings)),
     )
@@ -68,9 +66,8 @@ def render_page(
 
 def _summary(run: FinishedRun) -> str:
     record, row = run.record, said_of(run.record)
-    temperature = f" with {record['temperature']}" if record["temperature"] else ""
     return (
-        f"{record['objective']}{temperature}. {record['steps']:,} steps in {record['train_seconds']:,.0f} s on "
+        f"{record['loss']}. {record['steps']:,} steps in {record['train_seconds']:,.0f} s on "
         f"{record['device']}.{f' Preset of {row}.' if row else ''}"
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dystress_text.core.registry import Temperature
+from dystress_text.core.temperature import Temperature
 from dystress_text.report.plots import SIMILARITIES, STYLES, dress, legend_below, style
 from dystress_text.report.runs import MEASURES, FinishedRun, Line, metric_title
 
@@ -38,18 +38,18 @@ _FIGURES = {
 }
 
 
-def galleries(runs: Sequence[tuple[FinishedRun, Temperature | None]]) -> list[tuple[str, Pictures]]:
+def galleries(runs: Sequence[FinishedRun]) -> list[tuple[str, Pictures]]:
     """The pictures of a page by heading; a gallery may be empty."""
-    curves = {run.folder.name: _curves(run.metrics()) for run, _ in runs}
-    logs = {run.folder.name: run.similarities() for run, _ in runs}
+    curves = {run.folder.name: _curves(run.metrics()) for run in runs}
+    logs = {run.folder.name: run.similarities() for run in runs}
     logged = {name: _curves(lines) for name, lines in logs.items() if lines}
     metrics = {name for run in curves.values() for name, (steps, _) in run.items() if len(steps) > 1} - _NOT_DRAWN
     known = [name for kind in MEASURES for name in sorted(metrics) if name.rpartition("_")[2] == kind]
     titles = {name: metric_title(name) for name in [*known, *sorted(metrics - {*known})]}
     pairs = [
         (seen, run.folder.name * (len(runs) > 1), drawn)
-        for run, temperature in runs
-        for seen, drawn in _similarities(run, logs[run.folder.name], temperature)
+        for run in runs
+        for seen, drawn in _similarities(run, logs[run.folder.name])
     ]
     return [
         ("Over training", _over_steps(curves, titles)),
@@ -88,19 +88,21 @@ def _over_steps(runs: Mapping[str, Curves], titles: Mapping[str, str]) -> Pictur
     return pictures
 
 
-def _similarities(run: FinishedRun, log: Sequence[Line], temperature: Temperature | None) -> list[tuple[str, str]]:
+def _similarities(run: FinishedRun, log: Sequence[Line]) -> list[tuple[str, str]]:
     """Histograms of the development set's pairs, and of the batches' where they were logged."""
     pictures, scored = [], run.record.get("similarities", {})
     if scored:
         above = scored.get("positive_above", 4.0)  # the usual bound on STS
         kinds = {name: (label.format(above), look) for name, (label, look) in _SCORED.items()}
         panels = {f"{scored['set']}, {w} training": scored[w] for w in ("before", "after") if w in scored}
-        pictures.append(("Similarities of scored pairs before and after training", _draw(panels, kinds, temperature)))
+        pictures.append(
+            ("Similarities of scored pairs before and after training", _draw(panels, kinds, run.temperature))
+        )
     histograms = [line["histograms"] for line in log if "histograms" in line]
     if histograms:
         panels = {"first training batches": histograms[0], "last training batches": histograms[-1]}
         seen = "Similarities of the pairs of the first and the last training batches"
-        pictures.append((seen, _draw(panels, _BATCHES, temperature)))
+        pictures.append((seen, _draw(panels, _BATCHES, run.temperature)))
     return pictures
 
 

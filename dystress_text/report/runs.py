@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dystress_text.core.objectives import InfoNCELoss, Objective, loss
+from dystress_text.core.other_losses import SigLIPLoss
+from dystress_text.core.registry import LossError
+from dystress_text.core.run_temperatures import LearnableTemperature
+from dystress_text.core.temperature import Temperature
 from dystress_text.errors import UserError
 from dystress_text.training.run_folder import (
     FINISHED,
@@ -19,9 +26,8 @@ from dystress_text.training.run_folder import (
     run_folders,
     state_of,
 )
-from dystress_text.training.settings import CONFIGURATION_FREE, LossSettings
+from dystress_text.training.settings import CONFIGURATION_FREE
 
-OF_THE_LOSS = {entry.name for entry in fields(LossSettings)}  # what configurations are compared in
 MEASURES = {
     "loss": "training loss",
     "spearman": "Spearman x 100 (higher is better)",
@@ -59,17 +65,31 @@ class FinishedRun:
             name: value for name, value in self.record["settings"].items() if name not in {*CONFIGURATION_FREE, "seed"}
         }
 
+    @cached_property
+    def loss(self) -> Objective | None:
+        """The loss before the first step; None where the user's own class or one of images is not loaded here."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # training has said that a logit falls
+            try:
+                return loss(self.record["loss"])
+            except LossError:
+                return None
+
     @property
-    def temperature(self) -> tuple[str, Mapping[str, Any]]:
-        """The class of the temperature before the first step, "" for none, and its values by name."""
-        return (self.record["temperature"] or "").partition("(")[0], self.record.get("temperature_parameters") or {}
+    def temperature(self) -> Temperature | None:
+        """The temperature of the trained model; None without one."""
+        learned = self.record.get("learned_temperature") or {}
+        if isinstance(self.loss, SigLIPLoss):
+            return self.loss.replace(**learned).temperature
+        found = getattr(self.loss, "temperature", None)
+        return found.fixed(**learned) if isinstance(found, LearnableTemperature) and learned else found
 
     @property
     def constant(self) -> float | None:
         """The temperature of a run with InfoNCE and one constant, which is a baseline; None for others."""
-        kind, values = self.temperature
-        plain = self.record["objective"] == "InfoNCELoss" and kind == "ConstantTemperature"
-        return values["tau"] if plain else None
+        values = self.loss.arguments() if isinstance(self.loss, InfoNCELoss) else {}
+        tau = values.get("temperature")
+        return tau if isinstance(tau, float) and len(values) == 1 else None
 
     def metrics(self) -> list[Line]:
         return list(read_steps(self.folder / LOG))

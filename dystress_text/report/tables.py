@@ -11,11 +11,10 @@ from pathlib import Path
 
 from dystress_text.cli import text_table
 from dystress_text.cli.options import check_names
-from dystress_text.core.registry import TEMPERATURES
 from dystress_text.evaluation.catalogue import GROUPS, TASKS, Row, average
 from dystress_text.report.comparison import Difference, holm, paired, spread
 from dystress_text.report.page import Table
-from dystress_text.report.runs import OF_THE_LOSS, FinishedRun, by_configuration, differing
+from dystress_text.report.runs import FinishedRun, by_configuration, differing
 from dystress_text.report.text_runs import TRAINING, Evaluated, TextRun
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.paper import ROWS, PaperRow
@@ -75,19 +74,13 @@ def groups_of(runs: Sequence[TextRun | Evaluated]) -> list[Group]:
 
 
 def paper_row(run: TextRun) -> PaperRow | None:
-    """The row of the paper's table for a run that has its encoder, data, objective and temperature."""
-    settings, temperature = run.record["settings"], run.temperature
+    """The row of the paper's table for a run that has its encoder, data and loss."""
+    settings = run.record["settings"]
     encoder, trained_on = (Path(settings.get(name) or "").name for name in ("model_name_or_path", "train_file"))
     its_own = encoder == PRESETS["paper"].settings["model_name_or_path"] and trained_on in ("", WIKI1M)
-    if not its_own or run.variants or not settings.get("detach_temperature"):
+    if not its_own or run.variants:
         return None
-    for row in ROWS:
-        values = {"tau" if name == "temp" else name: value for name, value in row.loss.items()}
-        kind = TEMPERATURES[values.pop("temperature")].__name__
-        wanted = {"objective": values.pop("objective", "infonce"), "rows": values.pop("rows", None), "rule": None}
-        if temperature == (kind, values) and all(settings.get(name) == value for name, value in wanted.items()):
-            return row
-    return None
+    return next((row for row in ROWS if row.loss == run.record["loss"]), None)
 
 
 def unlike(key: str, columns: Sequence[str], of: Sequence[TextRun | Evaluated]) -> str:
@@ -170,14 +163,15 @@ class Comparisons:
             for other, runs in self.configurations.items()
             if runs[0].constant and not self.away(name, other)
         }
-        fitting = [other for other, tau in constants.items() if tau in (0.05, one.temperature[1].get("tau_max"))]
+        highest = getattr(one.temperature, "tau_max", None)
+        fitting = [other for other, tau in constants.items() if tau in (0.05, highest)]
         return [other for other in fitting or constants if other != name]
 
     def away(self, *names: str) -> list[str]:
         """The settings, apart from the loss's, in which configurations differ; a file may have changed its content."""
         runs = [self.configurations[name][0] for name in names]
         texts = {run.record["corpus"]["sha256"] for run in runs}
-        return differing(runs, OF_THE_LOSS) or ["training text"] * (len(texts) > 1)
+        return differing(runs, {"loss"}) or ["training text"] * (len(texts) > 1)
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
@@ -340,5 +334,5 @@ def not_the_papers(runs: Sequence[TextRun]) -> list[str]:
     """The settings, apart from the temperature's, that are not those of the paper's text runs."""
     paper = FinishedRun(Path(), {"settings": parse(["--preset=paper"]).options()})
     as_used = {"eval_steps", "mixed_precision", "mlp_only_train"}  # the setup's line has the precision that was used
-    away = differing([paper, *runs], OF_THE_LOSS | as_used)
+    away = differing([paper, *runs], {"loss", *as_used})
     return away + ["mlp_only_train"] * any(run.settings.get("mlp_only_train") is False for run in runs)

@@ -9,7 +9,6 @@ from dystress_text.evaluation.random_pairs import random_pairs_rows
 from dystress_text.report.page import leave_report, render_page
 from dystress_text.report.tables import Comparisons, notes_of, sections, verdict
 from dystress_text.report.text_runs import TRAINING, read_text_runs
-from dystress_text.training.build_loss import temperature_of_record
 
 
 def leave_text_report(folder: Path) -> str:
@@ -28,5 +27,4 @@ def text_page(compared: Comparisons) -> str:
         lines = [[share, *(rows.get(share, "-") for rows in reached.values())] for share in shares]
         search = "where a search may find a false match in one of so many queries, one in (lines x queries) may pass"
         tables.append((f"What random pairs reach: {search}", [["share of them", *reached], *lines]))
-    runs = [(run, temperature_of_record(run.record)) for run in compared.runs]
-    return render_page(runs, tables, notes_of(compared), verdict(compared))
+    return render_page(compared.runs, tables, notes_of(compared), verdict(compared))

@@ -27,7 +27,7 @@ Measured = dict[str, dict[str, dict[str, Any]]]
 _TITLES = {task.name: task.title for task in STS_SETS.values()} | {
     task.name: f"{task.name} dev" for task in TRANSFER_TASKS + MINI_TRANSFER_TASKS if task.scheme == "folds"
 }
-_KEPT = ("objective", "temperature", "temperature_parameters", "steps", "train_seconds", "device", "paper")
+_KEPT = ("loss", "steps", "train_seconds", "device", "paper")
 
 
 @dataclass(frozen=True)

@@ -6,38 +6,31 @@ Of SimCSE's options that do not exist here under the same name, some are its own
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
-from dystress_text.cli.options import TRUTH, named_options
+from dystress_text.cli.options import TRUTH
 from dystress_text.errors import UserError
-from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.simcse.presets import PRESETS
-from dystress_text.simcse.settings import RunSettings, TextSettings
-from dystress_text.training.presets import parse_settings
-from dystress_text.training.settings import EngineSettings, LossSettings
+from dystress_text.simcse.settings import PROGRAM, RunSettings
+from dystress_text.training.presets import parse_options
 
-GROUPS = (TextSettings, EvaluationSettings, LossSettings, EngineSettings)
 COMMON = (  # what --help shows
-    "model_name_or_path", "train_file", "sample", "views", "supervised", "pooler_type", "max_seq_length",
-    "drop_duplicates", "eval_set", "eval_file", "temp", "temperature", "tau_min", "tau_max", "shift", "output_dir",
-    "overwrite_output_dir", "resume_from_checkpoint", "seed", "num_train_epochs", "max_steps", "train_batch_size",
-    "learning_rate", "save_steps", "log_similarity",
+    "model_name_or_path", "train_file", "sample", "views", "supervised", "pooler_type", "max_seq_length", "loss",
+    "eval_set", "eval_file", "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "seed",
+    "num_train_epochs", "max_steps", "train_batch_size", "learning_rate",
 )  # fmt: skip
 
 
 def parse(argv: Sequence[str], description: str | None = None) -> RunSettings:
     """Settings from the command line."""
-    words = translate(argv)
-    settings, preset = parse_settings(words, GROUPS, PRESETS, "paper", "dystress train", description, common=COMMON)
-    text, evaluation, loss, engine = settings
-    return RunSettings(text, evaluation, loss, engine, preset, frozenset(named_options(words)))
+    return RunSettings.of(parse_options(PROGRAM, translate(argv), "dystress train", description, COMMON))
 
 
 # flags: what they are here when on and when off; a text says why that is refused
 FLAGS: dict[str, tuple[tuple[str, ...], tuple[str, ...] | str]] = {
     "--do_train": ((), "this program trains; dystress senteval --model NAME evaluates a model as it is"),
     "--do_eval": ((), "--eval_set none leaves evaluation out"),
-    "--load_best_model_at_end": ((), "--evaluation_strategy no keeps the last model"),
+    "--load_best_model_at_end": ((), "--eval_steps 0 keeps the last model"),
     "--fp16": (("--mixed_precision", "fp16"), ("--mixed_precision", "no")),
     "--bf16": (("--mixed_precision", "bf16"), ("--mixed_precision", "no")),
     "--eval_transfer": (("--eval_transfer", "all"), ()),
@@ -53,7 +46,9 @@ REPLACED: dict[str, str] = {
     "--pad_to_max_length": "nothing is computed for padding; --packing no pads to the longest of the batch",
     "--do_predict": "dystress senteval --model evaluates a trained model",
     "--prediction_loss_only": "--eval_set none leaves the metrics out",
-    "--per_gpu_train_batch_size": "use --per_device_train_batch_size",
+    "--per_gpu_train_batch_size": "use --train_batch_size, of all processes together",
+    "--hard_negative_weight": "it is part of the loss: --loss \"infonce(0.05, hard_negative_weight=W)\"",
+    "--save_total_limit": "the newest two checkpoints are kept",
     "--warmup_steps": "use --warmup_ratio, a share of the steps",
     "--logging_dir": "trackers write below --output_dir",
     "--logging_first_step": "use --logging_steps 1",
@@ -78,6 +73,25 @@ REPLACED: dict[str, str] = {
 }  # fmt: skip
 
 
+SHORT = {"--epochs": "--num_train_epochs", "--lr": "--learning_rate"}
+
+
+def _batch_size(of_one: str) -> list[str]:
+    """The batch of all processes from that of each one; the launcher tells their number."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    return ["--train_batch_size", str(int(of_one) * processes) if of_one.isdigit() else of_one]
+
+
+def _strategy(when: str) -> list[str]:
+    """When to evaluate; SimCSE's scripts say steps."""
+    if when == "epoch":
+        raise _refused("--evaluation_strategy epoch", "--eval_steps N, with the steps of an epoch")
+    return ["--eval_steps", "0"] if when == "no" else []
+
+
+VALUES = {"--per_device_train_batch_size": _batch_size, "--evaluation_strategy": _strategy}
+
+
 def translate(argv: Sequence[str]) -> list[str]:
     """Translate a command line of SimCSE into one of this program; a value may follow its option or an equals sign."""
     words: list[str] = []
@@ -87,6 +101,12 @@ def translate(argv: Sequence[str]) -> list[str]:
         name, equals, value = word.partition("=")
         if name in REPLACED:
             raise _refused(name, REPLACED[name])
+        name = SHORT.get(name, name)
+        if name in VALUES:
+            value = value if equals or not left else left.pop(0)
+            words += VALUES[name](value)
+            continue
+        word = name + equals + value
         if name in FLAGS and not equals:
             follows = left[0].lower() if left else "--"
             value = left.pop(0) if follows in TRUTH else "true" if follows.startswith("--") else ""

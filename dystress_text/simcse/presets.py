@@ -14,7 +14,8 @@ _SMALL: dict[str, Any] = {
     "mlp_head": True,
     "learning_rate": 1e-4,
     "drop_duplicates": True,
-    "max_epochs": 10,
+    "loss": BEST.loss,
+    "num_train_epochs": 10,
 }
 
 # What SimCSE's scripts set. Kept otherwise: the precision of a CPU, where those scripts do not run (bf16: 61.39 on
@@ -25,7 +26,7 @@ _PAPER: dict[str, Any] = {
     "pooler_type": "cls",
     "max_seq_length": 32,
     "eval_set": "stsb_dev",
-    "objective": "infonce",
+    "loss": BEST.loss,
     "train_batch_size": 64,
     "learning_rate": 3e-5,
     "lr_scheduler_type": "linear",
@@ -38,7 +39,7 @@ _PAPER: dict[str, Any] = {
 }
 
 # above s = -shift a shifted profile is the constant tau_max, so that constant is its control
-CONTROLS = {f"sts-constant-{tau}": tau for tau in (0.03, 0.04, 0.06, 0.07)}
+CONTROLS = {f"sts-constant-{tau}": f"infonce({tau})" for tau in (0.03, 0.04, 0.06, 0.07)}
 
 # SimCSE's released models: encoder, batch, peak learning rate and the published average over the seven STS sets
 # (Gao et al., EMNLP 2021, and the model list of its repository)
@@ -54,14 +55,13 @@ SIMCSE_MODELS: dict[str, tuple[str, int, float, float]] = {
 }
 
 
-def _constant(tau: float, **more: Any) -> dict[str, Any]:
-    return {"temperature": "constant", "temp": tau, **more}
-
-
 def _simcse(name: str) -> Preset:
     """The recipe of one of SimCSE's models: the paper's with a constant temperature."""
     encoder, batch, rate, average = SIMCSE_MODELS[name]
-    settings = {**_PAPER, **_constant(0.05, model_name_or_path=encoder, train_batch_size=batch, learning_rate=rate)}
+    settings = {
+        **_PAPER, "loss": "infonce(0.05)", "model_name_or_path": encoder, "train_batch_size": batch,
+        "learning_rate": rate,
+    }  # fmt: skip
     data = "Wiki1M"
     if name.startswith("supervised"):
         # SimCSE's script has four processes: the mean of what they send is a quarter of the gradient, clipped at 1
@@ -71,25 +71,22 @@ def _simcse(name: str) -> Preset:
 
 
 # other papers' rules at their published settings; those of images where none are published for text
-RULE_PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "rule-debiased": ("Chuang et al. 2020, images' setting", _constant(0.5, rule="debiased", tau_plus=0.1)),
-    "rule-hcl": ("Robinson et al. 2021, images' setting", _constant(0.5, rule="hcl", beta=1.0, tau_plus=0.1)),
-    "rule-focal": ("Hou and Li 2023, Focal-InfoNCE", _constant(0.05, rule="focal", margin=0.3)),
+RULE_PRESETS: dict[str, tuple[str, str]] = {
+    "rule-debiased": ("Chuang et al. 2020, images' setting", "infonce(debiased(0.5, tau_plus=0.1))"),
+    "rule-hcl": ("Robinson et al. 2021, images' setting", "infonce(hcl(0.5, beta=1, tau_plus=0.1))"),
+    "rule-focal": ("Hou and Li 2023, Focal-InfoNCE", "infonce(focal(0.05, margin=0.3))"),
     "rule-adnce": (
-        "Wu et al. 2023, ADNCE's form for sentences",
-        _constant(0.07, rule="adnce", mu=0.4, sigma=1.0, weigh_positive=True),
+        "Wu et al. 2023, ADNCE's form for sentences", "infonce(adnce(0.07, mu=0.4, sigma=1, weigh_positive=True))"
     ),
     "rule-hardness": (
-        "sentence-transformers' hardness weights with LLaVE's strength",
-        _constant(0.05, rule="hardness", hardness_strength=9.0),
+        "sentence-transformers' hardness weights with LLaVE's strength", "infonce(hardness(0.05, hardness_strength=9))"
     ),
-    "rule-rince": ("Chuang et al. 2022, images' q and lam", _constant(0.05, objective="rince", q=0.1, lam=0.01)),
-    "rule-siglip": ("Zhai et al. 2023", {"objective": "siglip", "logit_scale": 10.0, "logit_bias": -10.0}),
+    "rule-rince": ("Chuang et al. 2022, images' q and lam", "rince(0.05, q=0.1, lam=0.01)"),
+    "rule-siglip": ("Zhai et al. 2023", "siglip(logit_scale=10, logit_bias=-10)"),
     "rule-temo": (
-        "TeMo, setting of images with texts",
-        {"temperature": "temo", "tau_0": 0.01, "alpha": 0.04, "detach_temperature": False},
+        "TeMo, setting of images with texts", "infonce(temo(0.01, alpha=0.04), detach_temperature=False)"
     ),
-}
+}  # fmt: skip
 
 TABLES: dict[str, tuple[str, ...]] = {  # what a sweep runs together
     "sts": tuple(row.preset for row in ROWS), "controls": tuple(CONTROLS), "rules": tuple(RULE_PRESETS),
@@ -97,12 +94,12 @@ TABLES: dict[str, tuple[str, ...]] = {  # what a sweep runs together
 
 PRESETS: dict[str, Preset] = {
     "paper": Preset(f"BERT-base on Wiki1M as in the paper, the default: {BEST.about()}", _PAPER, (BEST.title,)),
-    **{row.preset: Preset(row.about(), {**_PAPER, **row.loss}, (row.title,)) for row in ROWS},
+    **{row.preset: Preset(row.about(), {**_PAPER, "loss": row.loss}, (row.title,)) for row in ROWS},
     **{
-        name: Preset("a constant temperature as a control; not a row of the paper", {**_PAPER, **_constant(tau)})
-        for name, tau in CONTROLS.items()
+        name: Preset("a constant temperature as a control; not a row of the paper", {**_PAPER, "loss": loss})
+        for name, loss in CONTROLS.items()
     },
-    **{name: Preset(f"{about}; not a row of the paper", {**_PAPER, **loss})
+    **{name: Preset(f"{about}; not a row of the paper", {**_PAPER, "loss": loss})
        for name, (about, loss) in RULE_PRESETS.items()},
     **{name: _simcse(name) for name in SIMCSE_MODELS},
     "small": Preset(
@@ -111,7 +108,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "own-text": Preset(
         "two crops of each sample of your own text, docs/recipe.md; not a row of the paper",
-        {**_SMALL, **_constant(0.03, objective="dcl"), "pooler_type": "avg_first_last", "views": "crop",
+        {**_SMALL, "loss": "dcl(0.03)", "pooler_type": "avg_first_last", "views": "crop",
          "eval_set": "none", "max_steps": 400, "learning_rate": 4e-4},
     ),
     "quickstart": Preset(

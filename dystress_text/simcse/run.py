@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -30,7 +31,7 @@ from dystress_text.files.whole import MODEL_STAGING, versions
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.crops import Crops
 from dystress_text.simcse.presets import PRESETS
-from dystress_text.simcse.settings import RunSettings
+from dystress_text.simcse.settings import PROGRAM, RunSettings
 from dystress_text.simcse.start import load_start
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import TableText, training_text
@@ -40,7 +41,6 @@ from dystress_text.training.accelerator import (
     gather_of,
     keep_few_kernels,
 )
-from dystress_text.training.build_loss import build_objective, build_rule, learned_group
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import TEXT_PROGRAM, untrained_of
 from dystress_text.training.settings import global_batch_size
@@ -65,13 +65,12 @@ class TextRun(Run):
         keep_few_kernels()
         text, engine = settings.text, settings.engine
         self.settings, self.accelerator, self.publish = settings, accelerator, publish
-        objective = build_objective(
-            settings.loss, gather_of(accelerator), text.hard_negative_weight, text.bidirectional
-        ).to(accelerator.device)
+        objective = copy.deepcopy(settings.loss).to(accelerator.device)
+        objective.gather = gather_of(accelerator)
         with accelerator.local_main_process_first():
             self.text = training_text(text)
-        if self.text.columns < 3 and text.hard_negative_weight != 0:
-            raise ParameterError("hard_negative_weight", "this run has no hard negatives; --supervised reads them")
+        if self.text.columns < 3 and objective.hard_negative_weight != 0:
+            raise ParameterError("loss", "hard_negative_weight: there are no hard negatives; --supervised reads them")
         self.evaluation = build_evaluation(settings.evaluation, text.data_dir, text.tsv_quoting)
         self.best_metric = self.evaluation.best_metric(engine.metric_for_best_model)
         self.dev = next(iter(self.evaluation.pairs), None)  # the set that table and page show
@@ -98,7 +97,6 @@ class TextRun(Run):
             start.model, start.tokenizer, corpus, objective, self.evaluation, text.packing, masking, text.mlm_weight,
             evaluation_dtype(accelerator),
         )  # fmt: skip
-        self.learned_temperature = learned_group(objective, settings.loss)
         own = settings.evaluation.eval_file or settings.evaluation.eval_retrieval
         self.data_id = corpus.identity + (f", --eval_file {self.evaluation.digest()}" if own else "")
         self.options = settings.options() | {
@@ -107,13 +105,11 @@ class TextRun(Run):
         self.record = {
             "program": TEXT_PROGRAM,
             "settings": self.options,
-            "objective": type(objective).__name__,
-            "temperature": repr(objective.temperature),
-            "temperature_parameters": objective.temperature.values(),
+            "loss": str(objective),
             "corpus": {**asdict(corpus.report), "dropped": len(read) - len(corpus)},
             "collections": {found.name: found.about for found in self.evaluation.collections},
             "versions": versions("sentence-transformers", "tokenizers"),
-            **paper_row(PRESETS[settings.preset], settings, accelerator.num_processes, build_rule),
+            **paper_row(PRESETS[settings.preset], PROGRAM, settings, accelerator.num_processes),
             **start.about,
         }
 
@@ -131,7 +127,7 @@ class TextRun(Run):
             kept = "whole sentences" if text.crop_sentences else "words"
             lines.append(f"views: two crops of a sample, each {text.crop_min} to {text.crop_max} of it in {kept}")
         lines += [collection.summary() for collection in self.evaluation.collections]
-        lines.append(f"{type(task.objective).__name__} with {task.objective.temperature}")
+        lines.append(f"loss: {task.objective}")
         samples = "samples" if self.text.columns == 1 else f"rows of {corpus.columns} sentences"
         epochs = steps * self.settings.engine.gradient_accumulation_steps / (self.samples // batch_size)
         lines.append(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.options import check_options, default_of, option
 from dystress_text.errors import ParameterError
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.training.settings import EngineSettings, LossSettings
+from dystress_text.simcse.presets import PRESETS
+from dystress_text.training.presets import Program
+from dystress_text.training.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from dystress_text.core.objectives import ContrastiveLoss
 
 
 @dataclass(frozen=True)
@@ -77,10 +83,10 @@ class TextSettings:
     crop_sentences: bool = option(False, "crop: cut at the ends of sentences alone, not between any words.")
     supervised: bool = option(False, "A row of the table is an anchor, its positive, and any number of hard negatives.")
     text_columns: list[str] | None = option(None, "supervised: columns in that order; default all.", needs="supervised")
-    hard_negative_weight: float = option(
-        0.0, "Added to the logits of a row's own hard negatives, after 1 / tau.", interval="(-1e9, 1e9)"
+    loss: str = option(
+        "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))",
+        "The loss: an objective of a temperature or of a rule with one (docs/losses.md), such as infonce(0.05).",
     )
-    bidirectional: bool = option(False, "infonce: the mean of both directions, anchor to positive and back.")
     drop_duplicates: bool = option(False, "Train on the first alone of samples with the same tokens; says how many.")
     do_mlm: bool = option(False, "Add a masked-language-model loss on the same sentences and encoder.")
     mlm_weight: float = option(0.1, "do_mlm: weight of that loss.", interval="[0, inf)", needs="do_mlm")
@@ -112,21 +118,34 @@ class TextSettings:
             raise ParameterError("crop_min", f"must not be above --crop_max, got {self.crop_min} and {self.crop_max}")
 
 
+PROGRAM = Program((TextSettings, EvaluationSettings, EngineSettings), PRESETS, default="paper")
+
+
 @dataclass(frozen=True)
 class RunSettings:
-    """All settings of a run; ``given`` are the options that the command line or its file names."""
+    """All settings of a run; ``given`` are the options that a user has named."""
 
     text: TextSettings
     evaluation: EvaluationSettings
-    loss: LossSettings
     engine: EngineSettings
+    loss: ContrastiveLoss
     preset: str = "paper"
     given: frozenset[str] = field(default=frozenset(), compare=False)
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> RunSettings:
+        """The settings that options by name make on top of a preset, which may be one of them."""
+        (text, evaluation, engine), loss, preset = PROGRAM.settings(given)
+        from dystress_text.core.objectives import ContrastiveLoss
+
+        if not isinstance(loss, ContrastiveLoss) or not loss.negatives_from_batch:
+            raise ParameterError("loss", f"{loss} is for images; text takes its negatives from the batch")
+        return cls(text, evaluation, engine, loss, preset, frozenset(given))
 
     def options(self) -> dict[str, Any]:
         """Every option by its name."""
         evaluation = {**vars(self.evaluation), "eval_set": " ".join(self.evaluation.eval_set)}
-        return {"preset": self.preset, **vars(self.text), **evaluation, **vars(self.loss), **vars(self.engine)}
+        return {"preset": self.preset, **vars(self.text), **evaluation, **vars(self.engine)}
 
     def asked(self) -> dict[str, Any]:
         """The options that a finished run must have had to be this one; encoder and evaluation decide on the others."""

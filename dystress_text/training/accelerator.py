@@ -28,7 +28,7 @@ from accelerate.utils import (
 
 from dystress_text.cli.extras import require
 from dystress_text.cli.options import check_names
-from dystress_text.core.gather import ProcessGather
+from dystress_text.core.gather import Gather, LocalGather, ProcessGather
 from dystress_text.errors import ParameterError, TrainingError, UserError, reason_of
 from dystress_text.training.run_folder import TRACKER_FOLDER
 from dystress_text.training.settings import AUTO_FP16, EngineSettings
@@ -57,8 +57,6 @@ def make_accelerator(settings: EngineSettings) -> Accelerator:
         raise UserError(f"accelerate cannot start here: {reason_of(error)}") from error
     _check_launch(accelerator, settings)
     set_kernels(settings.deterministic)
-    if accelerator.device.type == "cuda" and torch.cuda.is_tf32_supported():
-        torch.set_float32_matmul_precision("high" if settings.tf32 else "highest")
     return accelerator
 
 
@@ -184,10 +182,10 @@ def on_main_process(accelerator: Accelerator, work: Callable[[], T]) -> T:
     return cast(T, found)
 
 
-def gather_of(accelerator: Accelerator) -> ProcessGather | None:
-    """Gathers rows from all processes for a loss; None for one process."""
+def gather_of(accelerator: Accelerator) -> Gather:
+    """Gathers rows from all processes for a loss."""
     processes = accelerator.num_processes
-    return ProcessGather(accelerator.process_index, processes) if processes > 1 else None
+    return ProcessGather(accelerator.process_index, processes) if processes > 1 else LocalGather()
 
 
 def describe(accelerator: Accelerator) -> str:

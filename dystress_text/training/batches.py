@@ -63,8 +63,8 @@ def count_steps(batches: int, settings: EngineSettings) -> tuple[int, int]:
         raise ParameterError(
             "gradient_accumulation_steps", f"{accumulation} batches per step, but an epoch has {batches}"
         )
-    steps = settings.max_steps if settings.max_steps > 0 else math.ceil(settings.num_train_epochs * per_epoch)
-    return per_epoch, min(steps, math.ceil((settings.max_epochs or steps) * per_epoch))
+    steps = per_epoch * (settings.num_train_epochs or (math.inf if settings.max_steps > 0 else 1))
+    return per_epoch, settings.max_steps if 0 < settings.max_steps <= steps else math.ceil(steps)
 
 
 def load_ahead(load: Callable[[T], Batch], wanted: Iterable[T], device: torch.device) -> Iterator[Batch]:

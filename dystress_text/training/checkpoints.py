@@ -31,6 +31,7 @@ from dystress_text.training.settings import FREE_OPTIONS, EngineSettings
 from dystress_text.training.task import Run
 
 _STATE, _TASK = "training_state.json", "task.safetensors"
+_KEPT = 2  # checkpoints, the newest ones
 _OVERFLOWS = 50  # so many skipped steps in a row end an fp16 run
 
 
@@ -96,7 +97,7 @@ class Checkpoints:
             if self.record.get("state") == NEW:
                 self.record["state"] = INTERRUPTED
                 write_record(self.output, self.record)
-            for old in checkpoint_folders(self.output)[self.settings.save_total_limit :]:
+            for old in checkpoint_folders(self.output)[_KEPT:]:
                 shutil.rmtree(old, ignore_errors=True)
 
         on_main_process(self.accelerator, lambda: shutil.rmtree(staging, ignore_errors=True))

@@ -1,4 +1,4 @@
-"""Presets and flags: a preset's settings replace a program's defaults, and its flags override them.
+"""Presets and options: a preset's settings replace a program's defaults, and the options that are given override them.
 
 A preset may stand for a row of the paper's tables; a run's record then says in what the run differs from that row.
 """
@@ -6,27 +6,21 @@ A preset may stand for a row of the paper's tables; a run's record then says in 
 from __future__ import annotations
 
 import argparse
-import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from dystress_text.cli.command_line import without_tokens
-from dystress_text.cli.options import SettingsParser, named_options
+from dystress_text.cli.options import SettingsParser, converted, default_of
 from dystress_text.errors import ParameterError, meant
-from dystress_text.training.settings import (
-    FREE_OPTIONS,
-    OF_AN_OBJECTIVE,
-    PROFILES,
-    TEMPERATURE_OPTIONS,
-    global_batch_size,
-)
+from dystress_text.training.settings import FREE_OPTIONS, global_batch_size
+
+if TYPE_CHECKING:
+    from dystress_text.core.objectives import Objective
 
 PAPER = "paper"  # the entry of the record
-# options that no row has: places and logs, chance, and how the same numbers are computed; the temperature is compared
-# as a whole
-_NOT_OF_A_ROW = {*FREE_OPTIONS, "seed", "grad_cache_chunk", "packing", "skip_corrupt", "sync_batchnorm", "knn_k",
-                 "per_device_train_batch_size", *TEMPERATURE_OPTIONS
+# options that no row has: places and logs, chance, and how the same numbers are computed
+_NOT_OF_A_ROW = {*FREE_OPTIONS, "seed", "grad_cache_chunk", "skip_corrupt", "sync_batchnorm", "knn_k"
                  } - {"train_file", "dataset", "train_list"}  # fmt: skip
 
 
@@ -40,19 +34,85 @@ class Preset:
     rows: tuple[str, ...] = ()
 
 
-def listing(presets: Mapping[str, Preset]) -> str:
-    """A line for each preset: its name and what it stands for."""
-    width = max(len(name) for name in presets)
-    return "\n".join(f"{name.ljust(width)}  {preset.about}" for name, preset in presets.items())
+@dataclass(frozen=True)
+class Program:
+    """What a training program can be told: its options, in groups, and its presets."""
+
+    groups: Sequence[type]  # dataclasses whose fields are the options
+    presets: Mapping[str, Preset]
+    default: str  # name of the preset that holds if none is named
+    # options of a preset that do not hold if another loss is given
+    of_loss: Collection[str] = ()
+
+    def listing(self) -> str:
+        """A line for each preset: its name and what it stands for."""
+        width = max(len(name) for name in self.presets)
+        return "\n".join(f"{name.ljust(width)}  {preset.about}" for name, preset in self.presets.items())
+
+    def settings(self, given: Mapping[str, Any]) -> tuple[list[Any], Objective, str]:
+        """One instance of each group, the loss, and the name of the preset, from the options that are given."""
+        options = dict(given)
+        name = str(options.pop("preset", None) or self.default)
+        if name not in self.presets:
+            raise ParameterError("preset", f"no {name!r}{meant(name, self.presets)}; --list_presets shows all")
+        known = [entry.name for group in self.groups for entry in fields(group)]
+        for option in options:
+            if option not in (*known, "temp"):
+                raise ParameterError(option, f"unknown option{meant(option, known)}")
+        left_out = {"max_steps", "num_train_epochs"} if {"max_steps", "num_train_epochs"} & options.keys() else set()
+        if "loss" in options:
+            left_out |= set(self.of_loss)
+        preset = {key: value for key, value in self.presets[name].settings.items() if key not in left_out}
+        values = preset | options
+        objective = _objective(values, given)
+        values["loss"] = str(objective)
+        groups = [
+            group(**{entry.name: converted(entry, group, values[entry.name])
+                     for entry in fields(group) if entry.name in values})
+            for group in self.groups
+        ]  # fmt: skip
+        for option, value in (each for group in groups for each in vars(group).items()):
+            if without_tokens(str(value)) != str(value):  # the run records all options
+                raise ParameterError(
+                    option, "this looks like an access token; put it into the environment variable HF_TOKEN"
+                )
+        return groups, objective, name
+
+
+def _objective(values: dict[str, Any], given: Mapping[str, Any]) -> Objective:
+    """The loss of a run; ``temp`` takes the place of the preset's temperature."""
+    # here, so that help and errors of the command line come at once
+    from dystress_text.core.objectives import Objective, loss
+    from dystress_text.core.registry import LossError, parameters
+
+    wanted, tau = values["loss"], values.pop("temp", None)
+    if isinstance(wanted, Objective):
+        objective = wanted
+    elif isinstance(wanted, str):
+        try:
+            objective = loss(wanted, own_classes=True)
+        except LossError as error:
+            raise ParameterError("loss", str(error)) from error
+    else:
+        raise ParameterError("loss", f"a text or an objective, such as InfoNCELoss(0.05), got {wanted!r}")
+    if tau is None:
+        return objective
+    if "loss" in given:
+        raise ParameterError("temp", "the loss has a temperature already; give one of the two")
+    if "temperature" not in parameters(type(objective)):
+        raise ParameterError("temp", f"{objective} has no temperature to set; use --loss")
+    try:
+        return objective.replace(temperature=float(tau))
+    except (TypeError, ValueError) as error:
+        raise ParameterError("temp", str(error)) from error
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Adds the preset's default to the help of an option that does not mention it."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        text, default = action.help or "", action.default
-        hidden = default is None or default is False or default is argparse.SUPPRESS
-        if hidden or "default" in text.lower():
+        text, default = action.help or "", getattr(action, "shown", None)
+        if default is None or default is False or "default" in text.lower():
             return text
         return f"{text} Default {' '.join(map(str, default)) if isinstance(default, list) else default}."
 
@@ -61,116 +121,56 @@ class _Help(argparse.Action):
     """``--help``, with the options that are often needed, and ``--help all``; ``const`` names the former."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: object, values: object, *_: object) -> None:
+        preset = self.const["presets"].get(getattr(namespace, "preset", None) or self.const["default"])
         for action in parser._actions:
-            if values != "all" and action.dest not in self.const:
+            if preset is not None and action.dest in preset.settings:
+                action.shown = preset.settings[action.dest]  # type: ignore[attr-defined]
+            if values != "all" and self.const["common"] and action.dest not in self.const["common"]:
                 action.help = argparse.SUPPRESS
         parser.print_help()
         parser.exit()
 
 
-def parse_settings(
-    argv: Sequence[str],
-    groups: Sequence[Any],
-    presets: Mapping[str, Preset],
-    default_preset: str,
-    prog: str,
-    description: str | None = None,
-    own_temperature: Sequence[str] = ("macl", "siglip"),
-    common: Collection[str] = (),
-) -> tuple[list[Any], str]:
-    """One instance of each dataclass in ``groups``, whose fields are the options, and the name of the preset.
+def parse_options(
+    program: Program, argv: Sequence[str], prog: str, description: str | None, common: Collection[str] = ()
+) -> dict[str, Any]:
+    """The options that a command line gives, by name.
 
-    Args:
-        own_temperature: objectives with a temperature of their own; if the flags name one of them, the preset's
-            temperature does not apply.
-        common: options that ``--help`` shows, where ``--help all`` shows all; without them both do.
+    ``common`` are those that ``--help`` shows, where ``--help all`` shows all; without them both do.
     """
-    parser = SettingsParser(groups, prog, description, formatter_class=_Formatter, add_help=not common)
+    parser = SettingsParser(program.groups, prog, description, formatter_class=_Formatter, add_help=False)
     parser.usage = "%(prog)s [--preset NAME] [--OPTION VALUE ...]"
-    parser.add_argument(
-        "--preset", metavar="NAME", help=f"Settings by name; default {default_preset}. --list_presets shows all."
-    )
-    parser.add_argument(
+    add, absent = parser.add_argument, argparse.SUPPRESS
+    about = f"Settings by name; default {program.default}. --list_presets shows all."
+    add("--preset", metavar="NAME", default=absent, help=about)
+    add(
         "--list_presets",
         action="version",
-        version=listing(presets),
+        version=program.listing(),
         help="Show the presets with the table and row that each stands for, and exit.",
     )
-    if common:
-        shown, every = ("preset", "list_presets", "help", *common), sum(len(fields(group)) for group in groups)
-        about = f"Show the usual options, or all {every}, and exit."
-        parser.add_argument("-h", "--help", action=_Help, nargs="?", const=shown, metavar="all", help=about)
-    words = parser.spelled(argv)
-    given = named_options(words)
-    preset = given.get("preset") or default_preset
-    if preset not in presets:
-        raise ParameterError("preset", f"no {preset!r}{meant(preset, presets)}; --list_presets shows all")
-    parser.set_defaults(**_defaults_from(given, presets[preset].settings, own_temperature))
-    settings = parser.settings(words)
-    for group in settings:
-        for name, value in vars(group).items():
-            if without_tokens(str(value)) != str(value):  # the run records all options
-                raise ParameterError(
-                    name, "this looks like an access token; put it into the environment variable HF_TOKEN"
-                )
-    return settings, preset
-
-
-def _defaults_from(
-    given: Mapping[str, str], preset: Mapping[str, Any], own_temperature: Sequence[str]
-) -> dict[str, Any]:
-    """A preset's settings, without its temperature if the command line names one or an objective with its own.
-
-    Its length does not apply either if the command line names steps or epochs, nor what belongs to a choice that it
-    replaces, such as ``crop_min`` to ``views crop``.
-
-    If both temperatures are profiles, the preset's tau_min and tau_max stay. Its objective takes its own options along,
-    its shift the scale.
-    """
-    left_out: set[str] = set(OF_AN_OBJECTIVE) if "objective" in given else set()
-    if not given.keys().isdisjoint(("max_steps", "num_train_epochs")):
-        left_out |= {"max_epochs"} | ({"max_steps"} if "num_train_epochs" in given else set())
-    if not given.keys().isdisjoint(("temp", "temperature")) or given.get("objective") in own_temperature:
-        left_out |= {"temperature", *TEMPERATURE_OPTIONS}
-        if {given.get("temperature"), preset.get("temperature")} <= set(PROFILES):
-            left_out -= {"tau_min", "tau_max"}
-    for name, value in preset.items():
-        if given.get(name, value) != value:
-            left_out |= {option for option in preset if option.startswith(f"{value}_")}
-    if "shift" in given:
-        left_out.add("scale")  # which follows the shift
-    return {name: value for name, value in preset.items() if name not in left_out}
+    add("--temp", type=float, default=absent, metavar="X", help="A constant temperature for the preset's objective.")
+    shown = ("preset", "list_presets", "help", "temp", *common) if common else ()
+    about = f"Show the usual options, or all {sum(len(fields(group)) for group in program.groups)}, and exit."
+    const = {"presets": program.presets, "default": program.default, "common": shown}
+    add("-h", "--help", action=_Help, nargs="?", const=const, default=absent, metavar="all", help=about)
+    return vars(parser.parse_args(argv))
 
 
 def paper_row(
-    preset: Preset,
-    settings: Any,
-    processes: int,
-    temperature_of: Callable[[Any], object],
-    not_compared: Collection[str] = (),
+    preset: Preset, program: Program, settings: Any, processes: int, not_compared: Collection[str] = ()
 ) -> dict[str, Any]:
     """The record's entry about the row that the preset stands for, and in what a run differs; empty without a row.
 
     Args:
-        settings: of the run, a dataclass of groups; ``loss`` and ``engine`` are among them.
-        temperature_of: what a group ``loss`` makes; None where it has no temperature.
+        settings: of the run, a dataclass of groups; ``engine`` is among them.
         not_compared: options that no row of these presets has.
     """
     if not preset.rows:
         return {}
-    groups: dict[str, Any] = {name: group for name, group in vars(settings).items() if is_dataclass(group)}
-    of_preset = replace(  # without any flags
-        settings,
-        **{
-            name: type(group)(**{key: value for key, value in preset.settings.items() if key in vars(group)})
-            for name, group in groups.items()
-        },
-    )
-    run, row = settings.options(), of_preset.options()
-    run["train_batch_size"] = global_batch_size(settings.engine, processes)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a falling logit is said where the run's own temperature is built
-        run["temperature"], row["temperature"] = (repr(temperature_of(each.loss)) for each in (settings, of_preset))
+    run = settings.options() | {"train_batch_size": global_batch_size(settings.engine, processes)}
+    options = (entry for group in program.groups for entry in fields(group))
+    row = {entry.name: preset.settings.get(entry.name, default_of(entry)) for entry in options}
     changed = [name for name in row if name not in {*_NOT_OF_A_ROW, *not_compared} and run[name] != row[name]]
     differs = ", ".join(f"--{name} {run[name]} (row: {row[name]})" for name in changed)
     return {PAPER: {"rows": list(preset.rows), "differs": differs}}

@@ -65,16 +65,21 @@ class SimilarityLog:
         sums = [torch.stack(of_steps) for of_steps in zip(*self._steps, strict=True)]  # (steps, ...) each
         sums = [each.double().cpu() for each in accelerator.reduce(sums, "sum")]
         self._steps.clear()
-        lines: list[dict[str, Any]] = [_figures(PairSums(*step)) for step in zip(*sums, strict=True)]
-        histograms = PairSums(*sums).histograms.sum(0).tolist()
-        names = ("positives", "negatives", "gradient")
-        lines[-1]["histograms"] = {
-            name: [round(value, 6) for value in counts] for name, counts in zip(names, histograms, strict=True)
-        }
         compared = Comparison(*(each.double().cpu() for each in accelerator.reduce(self._compared, "sum")))
         self._compared = None
-        lines[-1]["comparison"] = _comparison(compared.mean())
-        return lines
+        return lines_of(PairSums(*sums), compared)
+
+
+def lines_of(sums: PairSums, compared: Comparison) -> list[dict[str, Any]]:
+    """The lines of steps: sums of each, (steps, ...) on the CPU, and the comparison of all of them together."""
+    lines: list[dict[str, Any]] = [_figures(PairSums(*step)) for step in zip(*sums, strict=True)]
+    names = ("positives", "negatives", "gradient")
+    lines[-1]["histograms"] = {
+        name: [round(value, 6) for value in counts]
+        for name, counts in zip(names, sums.histograms.sum(0).tolist(), strict=True)
+    }
+    lines[-1]["comparison"] = _comparison(compared.mean())
+    return lines
 
 
 def _comparison(mean: Comparison) -> dict[str, Any]:

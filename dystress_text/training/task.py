@@ -66,8 +66,6 @@ class Run:
     record: dict[str, Any] = field(default_factory=dict)  # the content of ``run.json``; grows during the run
     # builds the optimiser of a network; None is AdamW with the settings' learning rate
     make_optimizer: Callable[[nn.Module], torch.optim.Optimizer] | None = None
-    # the optimiser's parameter group of what the loss itself learns; None without one
-    learned_temperature: dict[str, Any] | None = None
     # of the task's metrics the one that selects the best model; None selects the last model
     best_metric: str | None = None
 

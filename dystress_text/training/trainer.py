@@ -30,7 +30,7 @@ from tqdm import tqdm
 from transformers import get_scheduler
 
 from dystress_text.cli.progress import progress_bar
-from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.objectives import ContrastiveLoss, Objective
 from dystress_text.core.temperature import TemperatureError
 from dystress_text.core.vectors import unit_vectors
 from dystress_text.errors import DataError, Interrupted, TrainingError
@@ -47,7 +47,6 @@ from dystress_text.training.batches import (
     count_steps,
     load_ahead,
 )
-from dystress_text.training.build_loss import learned_values
 from dystress_text.training.checkpoints import Checkpoints, TrainingState
 from dystress_text.training.run_folder import (
     LOG,
@@ -59,6 +58,7 @@ from dystress_text.training.settings import EngineSettings, global_batch_size
 from dystress_text.training.similarity_log import SimilarityLog
 from dystress_text.training.task import Run
 
+LEARNED_RATE = 1e-3  # peak learning rate of what a loss of the user's own learns
 _COLLAPSED = 1e-3  # of the spread before the first step
 _ROUNDING = 1e-6  # a smaller spread before the first step, as of one line again and again, says nothing
 _ONE_VECTOR = "all samples have one vector, or one of two"
@@ -87,8 +87,10 @@ class Trainer:
             optimizer: torch.optim.Optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=True)
         else:
             optimizer = run.make_optimizer(network)
-        if run.learned_temperature is not None:
-            optimizer.add_param_group(run.learned_temperature)
+        if learned := [parameter for parameter in run.task.objective.parameters() if parameter.requires_grad]:
+            rates = (getattr(part, "learning_rate", None) for part in run.task.objective.modules())
+            rate = next(filter(None, rates), LEARNED_RATE)
+            optimizer.add_param_group({"params": learned, "lr": rate, "weight_decay": 0.0})
         self.model, self.optimizer = accelerator.prepare(network, optimizer)
         kind = {"constant": "constant_with_warmup"}.get(settings.lr_scheduler_type, settings.lr_scheduler_type)
         warmup = math.ceil(settings.warmup_ratio * self.total_steps)
@@ -223,7 +225,7 @@ class Trainer:
         """Log, evaluate, save and stop, each if it is due."""
         settings, state = self.settings, self.state
         last = state.step == self.total_steps
-        every = {"epoch": self.steps_per_epoch, "no": 0}.get(settings.evaluation_strategy or "", settings.eval_steps)
+        every = settings.eval_steps
         evaluating = last or (every > 0 and state.step % every == 0)
         logging = evaluating or state.step % settings.logging_steps == 0
         stopping = 0 if last else stop.agreed()
@@ -270,7 +272,7 @@ class Trainer:
                 rate = self.scheduler.base_lrs[0] * self.scheduler.lr_lambdas[0](step - 1)
                 raise TrainingError(
                     f"{reason} at step {step} of {self.total_steps} (epoch {epoch}, batch {batch}, learning rate "
-                    f"{rate:.3g}); lower --learning_rate, raise --tau_min or use --mixed_precision bf16 or no. "
+                    f"{rate:.3g}); lower --learning_rate, raise the temperature or use --mixed_precision bf16 or no. "
                     f"{self._saved_model()}"
                 )
 
@@ -333,7 +335,8 @@ class Trainer:
             return
         self.task.save(self.folder)
         state.best_metric, state.best_step, state.metrics = value, state.step, metrics
-        state.learned = learned_values(self.task.objective)
+        objective = self.task.objective
+        state.learned = objective.learned() if isinstance(objective, Objective) else {}
 
     def _keep(self) -> None:
         """Keep the weights of this step, which are written where those of the last one have collapsed."""

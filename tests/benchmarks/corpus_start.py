@@ -31,7 +31,7 @@ def load(task, indices, step):
     os._exit(0)
 
 SimcseTask.load = load  # the first batch is asked for: the start is over
-from dystress_text.train import main
+from dystress_text.programs.train import main
 main(sys.argv[1:])
 """
 

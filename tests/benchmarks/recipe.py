@@ -169,9 +169,9 @@ def measure(key: Line, sets: Sequence[str], data: Path, place: Path) -> Line:
     import torch
 
     from dystress_text.encoders.loading import load_saved
+    from dystress_text.programs.train import train
     from dystress_text.simcse.arguments import parse
     from dystress_text.simcse.start import load_start
-    from dystress_text.train import train
 
     if key["arm"] in LEXICAL:
         return {**key, "figures": {name: lexical(key["arm"], name, data) for name in COLLECTIONS}}

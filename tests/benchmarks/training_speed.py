@@ -33,6 +33,7 @@ import transformers
 from datasets import Dataset
 from datasets.utils import logging as datasets_logging
 from devices import Seconds, here, in_turn, print_rates, wait
+from dystress_text.training.build_loss import build_objective
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
@@ -47,7 +48,6 @@ from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import TextFile
 from dystress_text.training.accelerator import make_accelerator
 from dystress_text.training.batches import BatchOrder
-from dystress_text.training.build_loss import build_objective
 from dystress_text.training.settings import EngineSettings, LossSettings
 from dystress_text.training.task import Run
 from dystress_text.training.trainer import Trainer, parameter_groups

@@ -11,12 +11,12 @@ import warnings
 import pytest
 import torch
 from core_cases import OBJECTIVES, PROFILES, TEMPERATURES, assert_same, views
+from dystress_text.training.constructors import constructor_options, core_classes
 from scipy.integrate import solve_ivp
 from spec_formulas import cosine_tau, shifted_tau, simcse_rows
 
 from dystress_text import core
 from dystress_text.core import registry
-from dystress_text.training.constructors import constructor_options, core_classes
 
 GRID = torch.linspace(-1, 1, 401, dtype=torch.float64)
 

@@ -15,9 +15,9 @@ from dystress_text.cli import extras
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.loading import load_saved
 from dystress_text.errors import ParameterError
+from dystress_text.programs.train import main
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.start import load_start
-from dystress_text.train import main
 
 SENTENCES = make_sentences(8)
 

@@ -15,10 +15,10 @@ from dystress_text.core import InfoNCELoss
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.encoders.masked_lm import TokenMasking, load_lm_head
 from dystress_text.errors import ParameterError
+from dystress_text.programs.train import main
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import TextFile
-from dystress_text.train import main
 from dystress_text.training.batches import Embeddings
 
 ROWS = np.arange(12)

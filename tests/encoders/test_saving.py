@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.encoders.loading import check_saving, load_saved
 from dystress_text.errors import UserError
-from dystress_text.export.__main__ import main as export
+from dystress_text.programs.export import main as export
 
 SENTENCES = [*make_sentences(7), " ".join(["cat"] * 100)]  # the last one is longer than the 40 positions
 

@@ -11,7 +11,7 @@ from trainer_cases import interrupt
 from dystress_text.errors import UserError
 from dystress_text.evaluation.evaluators import Evaluation, build_evaluation
 from dystress_text.evaluation.settings import EvaluationSettings
-from dystress_text.train import main
+from dystress_text.programs.train import main
 
 MINI_TASKS = ["--eval_transfer", "MiniQuestions", "MiniParaphrase"]
 

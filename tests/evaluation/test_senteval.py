@@ -22,8 +22,8 @@ from dystress_text.evaluation import run as runner
 from dystress_text.evaluation.run import Results, table
 from dystress_text.export.card import write_card
 from dystress_text.files.places import EMBEDDED
+from dystress_text.programs.senteval import main
 from dystress_text.report.text_page import leave_text_report
-from dystress_text.senteval import main
 
 ROOT = Path(__file__).resolve().parents[2]
 MINI = ("MiniSTS", "MiniQuestions")

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from dystress_text.cli import extras
 from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.export import copies as program
-from dystress_text.export.__main__ import main
 from dystress_text.export.card import write_card
+from dystress_text.programs.export import main
 
 INDEX = """model-index:
 - name: mine

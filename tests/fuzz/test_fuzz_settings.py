@@ -3,14 +3,14 @@
 import json
 
 import pytest
+from dystress_text.training.build_loss import build_objective
 from fuzz_cases import accepted, inputs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dystress_text import train
 from dystress_text.cli.command_line import exit_code
+from dystress_text.programs import train
 from dystress_text.simcse.arguments import FLAGS, REPLACED, parse
-from dystress_text.training.build_loss import build_objective
 from vision.train import parse as parse_vision
 
 LIKELY = (

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from accelerate.state import AcceleratorState, GradientState
 from safetensors.torch import load_file
 
-from dystress_text import train as text
+from dystress_text.programs import train as text
 from dystress_text.training.accelerator import set_kernels
 from vision import train as images
 

@@ -18,10 +18,10 @@ from dystress_text.errors import DataError
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.files.hub import HUB_REPOSITORY
 from dystress_text.files.prepared_data import MANIFEST, read_manifest, variant_of
-from dystress_text.preparation.__main__ import main
 from dystress_text.preparation.data_sets import Request
 from dystress_text.preparation.prepare import prepare
 from dystress_text.preparation.texts import unpack
+from dystress_text.programs.prepare import main
 from dystress_text.simcse.texts import wiki1m
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from dystress_text import audit
 from dystress_text.core import InfoNCELoss, NTXentLoss, ShiftedCosineTemperature, diagnosis
 from dystress_text.core.diagnosis import BINS
 from dystress_text.errors import UserError
-from dystress_text.report.audit import Audit, Window, in_words, nearest_constant, windows_of
+from dystress_text.laboratory.audit import Audit, Window, in_words, nearest_constant, windows_of
 from dystress_text.simcse.arguments import parse
 
 TAUS = diagnosis.constants().numpy()

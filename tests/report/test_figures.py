@@ -9,7 +9,7 @@ from matplotlib import pyplot as plt
 from sweep_runs import error_of
 
 from dystress_text.core.temperature import CosineTemperature, ShiftedCosineTemperature
-from dystress_text.figures import FIGURES, main
+from dystress_text.programs.figures import FIGURES, main
 from dystress_text.report import drawings
 from dystress_text.report.plots import STYLES
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from sweep_runs import PRESET, a_run
 
-from dystress_text.report.__main__ import main
+from dystress_text.programs.report import main
 from dystress_text.report.page import render_page
 from dystress_text.report.runs import FinishedRun
 from dystress_text.report.text_page import leave_text_report

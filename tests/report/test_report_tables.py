@@ -13,7 +13,7 @@ from sweep_runs import error_of, record_of, write_run
 from dystress_text.evaluation.catalogue import TASKS
 from dystress_text.evaluation.retrieval import METRICS
 from dystress_text.evaluation.run import Results
-from dystress_text.report.__main__ import main
+from dystress_text.programs.report import main
 from dystress_text.report.tables import Comparisons, groups_of, not_the_papers, paper_row, sections, verdict
 from dystress_text.report.text_runs import TRAINING, TextRun, read_text_runs
 from dystress_text.simcse.arguments import parse

@@ -20,11 +20,11 @@ from trainer_cases import outcome
 
 from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import TASKS
+from dystress_text.laboratory.sweep import PlannedRun, plan
+from dystress_text.programs.sweep import main, make_parser
+from dystress_text.programs.train import main as train
 from dystress_text.report import sweep as program
-from dystress_text.report.sweep import PlannedRun, plan
 from dystress_text.simcse.presets import TABLES
-from dystress_text.sweep import main, make_parser
-from dystress_text.train import main as train
 
 # stands for train.py: fails for seed 9, is interrupted where a file says so, else trains in no time
 TRAINER = """

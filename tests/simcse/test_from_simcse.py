@@ -8,8 +8,8 @@ from sentence_transformers import SentenceTransformer
 from simcse_cases import SENTENCES, by_hand, close, simcse_folder
 
 from dystress_text.errors import UserError
+from dystress_text.programs.train import main
 from dystress_text.simcse.arguments import REPLACED, parse
-from dystress_text.train import main
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "from-simcse.md").read_text(encoding="utf-8")
 

@@ -19,10 +19,10 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.catalogue import eval_pairs
 from dystress_text.evaluation.embedder import load_model
 from dystress_text.evaluation.retrieval import read_collection
-from dystress_text.export.__main__ import main as export
+from dystress_text.programs.export import main as export
+from dystress_text.programs.train import main
 from dystress_text.simcse.settings import TextSettings
 from dystress_text.simcse.start import load_start
-from dystress_text.train import main
 
 
 @pytest.mark.parametrize(("family", "raw", "suffix"), [("bert", True, "bin"), ("roberta", False, "safetensors")])

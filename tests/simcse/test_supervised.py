@@ -11,10 +11,10 @@ import torch
 from dystress_text.core import InfoNCELoss, ShiftedCosineTemperature
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.files.text_lines import CorpusReport
+from dystress_text.programs.train import main
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import rows_of_table
-from dystress_text.train import main
 
 WORDS = zip(("cat", "dog", "bird", "fish", "man", "woman") * 4, ("dog", "bird", "fish") * 8, strict=True)
 ROWS = [(f"the {a} sat", f"a {a} was on the mat", f"the {b} ran", f"the {b} saw a {a}") for a, b in WORDS]

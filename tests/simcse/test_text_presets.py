@@ -5,13 +5,13 @@ import warnings
 from dataclasses import fields
 
 import pytest
+from dystress_text.training.build_loss import build_objective, build_rule
 
 from dystress_text.core.objectives import InfoNCELoss, MACLLoss
 from dystress_text.evaluation.catalogue import average
 from dystress_text.simcse.arguments import COMMON, GROUPS, parse
 from dystress_text.simcse.paper import ROWS
 from dystress_text.simcse.presets import PRESETS, SIMCSE_MODELS, TABLES
-from dystress_text.training.build_loss import build_objective, build_rule
 from dystress_text.training.presets import Preset, listing, paper_row, said_of
 
 DEFAULT = "ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7)"

@@ -20,8 +20,8 @@ from dystress_text.core.diagnosis import BINS
 from dystress_text.encoders.loading import load_encoder
 from dystress_text.evaluation.readers import read_sts_benchmark
 from dystress_text.evaluation.sts import score_vectors
+from dystress_text.programs.train import main
 from dystress_text.simcse.run import TextRun
-from dystress_text.train import main
 
 
 @pytest.mark.usefixtures("with_pictures")

@@ -114,7 +114,7 @@ def run_main(arguments, errors):
     """In a new process: the program with its standard error in a file."""
     torch.set_num_threads(1)
     sys.stdout = sys.stderr = Path(errors).open("w", buffering=1)  # noqa: SIM115  # for the life of the process
-    from dystress_text.train import main
+    from dystress_text.programs.train import main
 
     sys.exit(main(arguments))
 

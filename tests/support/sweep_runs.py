@@ -6,10 +6,11 @@ import json
 import re
 import warnings
 
-from dystress_text.evaluation.catalogue import TASKS
-from dystress_text.figures import main as figures
-from dystress_text.simcse.arguments import parse
 from dystress_text.training.build_loss import build_objective
+
+from dystress_text.evaluation.catalogue import TASKS
+from dystress_text.programs.figures import main as figures
+from dystress_text.simcse.arguments import parse
 
 PRESET = "sts-shifted-0.4-0.05-0.07"
 HISTOGRAM = [0] * 50 + [3] * 30 + [0] * 20

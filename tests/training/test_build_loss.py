@@ -10,16 +10,16 @@ from typing import get_type_hints
 
 import pytest
 import torch
+from dystress_text.training.build_loss import build_objective, learned_group, temperature_of_record
+from dystress_text.training.constructors import constructor_options, core_classes, parameters
 from trainer_cases import make_task, run
 
 from dystress_text import core
 from dystress_text.core import registry
 from dystress_text.errors import ParameterError
+from dystress_text.programs.train import main
 from dystress_text.simcse.arguments import parse
-from dystress_text.train import main
 from dystress_text.training import settings as training_settings
-from dystress_text.training.build_loss import build_objective, learned_group, temperature_of_record
-from dystress_text.training.constructors import constructor_options, core_classes, parameters
 from dystress_text.training.settings import (
     OBJECTIVES,
     OWNERS,

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from trainer_cases import equal, interrupt, log_of, make_task, run, weights
 
 from dystress_text.errors import TrainingError
-from dystress_text.train import main
+from dystress_text.programs.train import main
 from dystress_text.training.run_folder import STAGING, checkpoint_folders
 
 

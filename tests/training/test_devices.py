@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dystress_text.evaluation.classifier import initial_layer
+from dystress_text.programs.train import main
 from dystress_text.simcse.task import SimcseTask
-from dystress_text.train import main
 from dystress_text.training.accelerator import keep_few_kernels, make_accelerator
 from dystress_text.training.settings import EngineSettings
 

@@ -17,7 +17,7 @@ from accelerate import Accelerator
 from processes import finish, free_port, run_main, start, wait_for
 from trainer_cases import interrupt, logged, outcome
 
-from dystress_text.train import main
+from dystress_text.programs.train import main
 from dystress_text.training.accelerator import StopSignals
 from dystress_text.training.run_folder import checkpoint_folders
 

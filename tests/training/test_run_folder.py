@@ -12,9 +12,9 @@ from sentence_transformers import SentenceTransformer
 from trainer_cases import logged
 
 from dystress_text.files.claim import LOCK, claimed
-from dystress_text.preparation.__main__ import main as prepare
-from dystress_text.sweep import main as sweep
-from dystress_text.train import main
+from dystress_text.programs.prepare import main as prepare
+from dystress_text.programs.sweep import main as sweep
+from dystress_text.programs.train import main
 from dystress_text.training import run as run_module
 from dystress_text.training.run_folder import REPLACING, TRAINED, state_of, take_place
 from dystress_text.training.trainer import Trainer, spread_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -10,16 +11,15 @@ from accelerate import Accelerator
 from pytorch_optimizer import LARS
 from torch import nn
 
-from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.objectives import Objective
 from dystress_text.core.other_losses import QueueInfoNCELoss
 from dystress_text.errors import ParameterError
 from dystress_text.training.accelerator import gather_of
-from dystress_text.training.build_loss import build_objective, build_rule
 from dystress_text.training.settings import EngineSettings
 from dystress_text.training.trainer import parameter_groups
 from vision.data.views import RandomViews
 from vision.evaluation.knn import OnlineKnn
-from vision.pretraining.negative_free import NEGATIVE_FREE
+from vision.pretraining.negative_free import DINOLoss
 from vision.pretraining.settings import WITH_FOLLOWER, PretrainSettings, VisionSettings
 from vision.pretraining.task import PREDICTOR_HIDDEN, PretrainTask, Prototypes, QueueTask, TeacherTask
 from vision.resnet import ImageEncoder, mlp
@@ -34,23 +34,20 @@ def prepared(module: nn.Module, vision: VisionSettings, accelerator: Accelerator
     return module.to(accelerator.device)
 
 
-def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> nn.Module:
-    """The objective of the settings, on the accelerator's device."""
-    loss, vision = settings.loss, settings.vision
-    name, gather = loss.objective, gather_of(accelerator)
-    if name in NEGATIVE_FREE:
-        objective: nn.Module = NEGATIVE_FREE[name](gather=gather)
-    elif name != "queue":
-        objective = build_objective(loss, gather)
-    elif gather is not None and not vision.sync_batchnorm:
-        raise ParameterError(
-            "objective",
-            "queue on several processes needs --sync_batchnorm; with batch statistics of its own, a process can tell "
-            "its keys from those of the others",
-        )
-    else:
-        rule = build_rule(loss)
-        objective = QueueInfoNCELoss(rule, vision.queue_size, vision.out_dim, loss.detach_temperature, gather)
+def objective_of(settings: PretrainSettings, accelerator: Accelerator) -> Objective:
+    """The loss of the settings, on the accelerator's device, with the rows of all processes."""
+    objective, vision = copy.deepcopy(settings.loss), settings.vision
+    if isinstance(objective, QueueInfoNCELoss):
+        if accelerator.num_processes > 1 and not vision.sync_batchnorm:
+            raise ParameterError(
+                "loss",
+                "queue on several processes needs --sync_batchnorm; with batch statistics of its own, a process can "
+                "tell its keys from those of the others",
+            )
+        if objective.dim not in (None, vision.out_dim):
+            raise ParameterError("loss", f"queue: dim {objective.dim} is not --out_dim {vision.out_dim}; leave it out")
+        objective.start(vision.out_dim)
+    objective.gather = gather_of(accelerator)
     return objective.to(accelerator.device)
 
 
@@ -58,23 +55,23 @@ def task_of(
     settings: PretrainSettings,
     encoder: ImageEncoder,
     views: RandomViews,
-    objective: nn.Module,
+    objective: Objective,
     online: OnlineKnn | None,
     accelerator: Accelerator,
 ) -> PretrainTask:
     """The task that the settings describe; encoder, views and objective are on the accelerator's device."""
-    vision, name = settings.vision, settings.loss.objective
-    used = f"{type(objective).__name__} and {objective.temperature}" if isinstance(objective, ContrastiveLoss) else name
-    card = f"Pre-trained on {views.images.name} with {used}."
+    vision = settings.vision
+    card = f"Pre-trained on {views.images.name} with {settings.loss}."
     common = (encoder, views, objective, vision.one_pass, online, card)
-    if name not in WITH_FOLLOWER:
+    if not isinstance(objective, WITH_FOLLOWER):
         return PretrainTask(*common)
     following: dict[str, Any] = {"momentum": vision.key_momentum, "autocast": accelerator.autocast}
-    if name == "queue":
+    if isinstance(objective, QueueInfoNCELoss):
         return QueueTask(*common, **following)
     dim = vision.out_dim
-    head = mlp(dim, PREDICTOR_HIDDEN, dim) if name == "byol" else Prototypes(dim)
-    return TeacherTask(*common, **following, head=prepared(head, vision, accelerator), head_in_teacher=name == "dino")
+    dino = objective if isinstance(objective, DINOLoss) else None
+    head = mlp(dim, PREDICTOR_HIDDEN, dim) if dino is None else Prototypes(dim, dino.prototypes)
+    return TeacherTask(*common, **following, head=prepared(head, vision, accelerator), head_in_teacher=dino is not None)
 
 
 def make_optimizer(

@@ -11,30 +11,21 @@ that of one process with the global batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from dystress_text.core.gather import Gather, LocalGather
+from dystress_text.core.gather import Gather
+from dystress_text.core.objectives import Objective
+from dystress_text.core.registry import check_number, register
 from dystress_text.core.vectors import at_least_fp32
 
 PROTOTYPES = 4096  # solo-learn's for CIFAR and ImageNet100; DINO's paper has 65,536
 _VARIANCE = 1e-5  # added to variances, as batch normalisation does
 
 
-class NegativeFreeLoss(nn.Module):
-    """The base class: fp32 under autocast, and the gather.
-
-    Args:
-        gather: the other processes; None for one process.
-    """
-
-    def __init__(self, gather: Gather | None = None) -> None:
-        super().__init__()
-        self.gather: Gather = gather or LocalGather()
+class NegativeFreeLoss(Objective):
+    """The base class: fp32 under autocast."""
 
     def forward(self, *views: Tensor) -> Tensor:
         """The loss of the views' embeddings, each (batch, dim)."""
@@ -50,16 +41,11 @@ class NegativeFreeLoss(nn.Module):
 
 
 class GlobalBatchLoss(NegativeFreeLoss):
-    """A formula of both views of all processes' images.
+    """A formula of both views of all processes' images."""
 
-    Args:
-        formula: from two times (N, dim) to the loss.
-        gather: the other processes; None for one process.
-    """
-
-    def __init__(self, formula: Callable[[Tensor, Tensor], Tensor], gather: Gather | None = None) -> None:
-        super().__init__(gather)
-        self.formula = formula
+    def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
+        """The loss of (N, dim) and (N, dim)."""
+        raise NotImplementedError
 
     def of_views(self, *views: Tensor) -> Tensor:
         both = self.gather(torch.cat(views, dim=1))  # (N, 2 dim)
@@ -156,6 +142,7 @@ def arb(z1: Tensor, z2: Tensor) -> Tensor:
     return (1 - first).square().sum() + (1 - second).square().sum()
 
 
+@register("byol")
 class BYOLLoss(NegativeFreeLoss):
     """BYOL (Grill et al., NeurIPS 2020, Eq. 2 on both views): the distance of predictions and targets as unit vectors.
 
@@ -168,6 +155,7 @@ class BYOLLoss(NegativeFreeLoss):
         return ((p1 - t2).square().sum(1) + (p2 - t1).square().sum(1)).mean()
 
 
+@register("dino")
 class DINOLoss(NegativeFreeLoss):
     """DINO (Caron et al., ICCV 2021, Eqs. 3 and 4): match the teacher's choice of prototypes for another crop.
 
@@ -185,8 +173,10 @@ class DINOLoss(NegativeFreeLoss):
     student_temperature, centre_momentum = 0.1, 0.9  # the paper's
     teacher_temperature = 0.04  # the paper's at the start
 
-    def __init__(self, prototypes: int = PROTOTYPES, gather: Gather | None = None) -> None:
+    def __init__(self, prototypes: int = PROTOTYPES, *, gather: Gather | None = None) -> None:
         super().__init__(gather)
+        check_number("prototypes", prototypes, "[2, 1000000]")
+        self.prototypes = prototypes
         self.register_buffer("centre", torch.zeros(prototypes))
 
     def of_views(self, *views: Tensor) -> Tensor:
@@ -200,12 +190,68 @@ class DINOLoss(NegativeFreeLoss):
         return torch.stack(terms).mean()
 
 
-_OF_THE_BATCH = (barlow_twins, vicreg, w_mse, zero_icl, zero_fcl, zero_cl, arb)
-NEGATIVE_FREE: dict[str, Callable[..., NegativeFreeLoss]] = {
-    **{formula.__name__: partial(GlobalBatchLoss, formula) for formula in _OF_THE_BATCH},
-    "byol": BYOLLoss,
-    "dino": DINOLoss,
-}
+@register("barlow_twins")
+class BarlowTwinsLoss(GlobalBatchLoss):
+    """:func:`barlow_twins`."""
+
+    def __init__(self, off_diagonal: float = 0.0051, *, gather: Gather | None = None) -> None:
+        super().__init__(gather)
+        check_number("off_diagonal", off_diagonal, "[0, inf)")
+        self.off_diagonal = off_diagonal
+
+    def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
+        return barlow_twins(z1, z2, self.off_diagonal)
+
+
+@register("vicreg")
+class VICRegLoss(GlobalBatchLoss):
+    """:func:`vicreg`."""
+
+    def __init__(
+        self, invariance: float = 25, variance: float = 25, covariance: float = 1, *, gather: Gather | None = None
+    ) -> None:
+        super().__init__(gather)
+        self.invariance, self.variance, self.covariance = invariance, variance, covariance
+        for name, weight in self.arguments().items():
+            check_number(name, weight, "[0, inf)")
+
+    def formula(self, z1: Tensor, z2: Tensor) -> Tensor:
+        return vicreg(z1, z2, self.invariance, self.variance, self.covariance)
+
+
+@register("w_mse")
+class WMSELoss(GlobalBatchLoss):
+    """:func:`w_mse`."""
+
+    formula = staticmethod(w_mse)
+
+
+@register("zero_icl")
+class ZeroICLLoss(GlobalBatchLoss):
+    """:func:`zero_icl`."""
+
+    formula = staticmethod(zero_icl)
+
+
+@register("zero_fcl")
+class ZeroFCLLoss(GlobalBatchLoss):
+    """:func:`zero_fcl`."""
+
+    formula = staticmethod(zero_fcl)
+
+
+@register("zero_cl")
+class ZeroCLLoss(GlobalBatchLoss):
+    """:func:`zero_cl`."""
+
+    formula = staticmethod(zero_cl)
+
+
+@register("arb")
+class ARBLoss(GlobalBatchLoss):
+    """:func:`arb`."""
+
+    formula = staticmethod(arb)
 
 
 def _standardised(z: Tensor, dim: int) -> Tensor:

@@ -13,14 +13,6 @@ from vision.evaluation.paper import row_of, told
 
 Options = dict[str, Any]
 
-# temperatures' options that are not given: the paper's CIFAR row; Kukleva et al.'s swing over hundreds of epochs; and
-# MACL's numbers for images, where those for text would make the temperature negative
-VISION: dict[str, Options] = {
-    "profile": {"tau_min": 0.07, "tau_max": 0.2},
-    "scheduled": {"tau_min": 0.07, "tau_max": 0.2, "unit": "epoch"},
-    "alignment_adaptive": {"tau_0": 0.1, "alpha": 0.5, "a_0": 0.0},
-}
-
 _CIFAR: Options = {
     "architecture": "resnet18", "stem": "cifar", "projector": "cifar", "out_dim": 128, "image_size": 32,
     "min_scale": 0.08,  # SimCLR's, also on CIFAR
@@ -45,22 +37,22 @@ _TINY: Options = {
     **_CIFAR, "dataset": "tiny_imagenet", "image_size": 64, "eval_steps": 7810,
     "architecture": "resnet50", "stem": "imagenet",  # "the original ResNet50"
 }  # fmt: skip
-# the paper's versions of the shifted minimum: shift and scale of 1 and 2; of 3, minus the plateau's start
-_SHIFTED = {"1a": (0.2, 0.6), "1b": (0.4, 0.7), "2a": (-0.2, 0.6), "2b": (-0.4, 0.7)}
+# the paper's versions of the shifted minimum: the shift of 1 and 2; of 3, minus the plateau's start
+_SHIFTED = {"1a": 0.2, "1b": 0.4, "2a": -0.2, "2b": -0.4}
 _ONE_SIDED = {"3a": 0.2, "3b": 0.4}
-_SCHEDULE: Options = {"temperature": "scheduled", "tau_min": 0.1, "tau_max": 1.0, "half_period": 200, "unit": "epoch"}
+_SCHEDULE: Options = {"loss": "ntxent(scheduled(0.1, 1, half_period=200, unit='epoch'))"}
+
+
+def _ntxent(temperature: str) -> Options:
+    return {"loss": f"ntxent({temperature})"}
 
 
 def _cosine(low: float, high: float) -> Options:
-    return {"temperature": "cosine", "tau_min": low, "tau_max": high}
+    return _ntxent(f"cosine({low:g}, {high:g})")
 
 
-def _constant(tau: float) -> Options:
-    return {"temperature": "constant", "temp": tau}
-
-
-def _shifted(low: float, high: float, shift: float, scale: float) -> Options:
-    return {"temperature": "shifted_cosine", "tau_min": low, "tau_max": high, "shift": shift, "scale": scale}
+def _shifted(low: float, high: float, shift: float) -> Options:
+    return _ntxent(f"shifted_cosine({low:g}, {high:g}, shift={shift:g})")
 
 
 def _preset(settings: Options, note: str, *rows: tuple[str, str]) -> Preset:
@@ -71,7 +63,7 @@ def _preset(settings: Options, note: str, *rows: tuple[str, str]) -> Preset:
     return Preset(f"{first}{further}{f' ({note})' if note else ''}", settings, known)
 
 
-_MACL: Options = {"objective": "macl", "rows": "ntxent", **VISION["alignment_adaptive"]}
+_MACL: Options = {"loss": "macl(0.1, alpha=0.5, a_0=0, both_views=True)"}
 _MACL_NOTE = "ours: tau_0 0.1, alpha 0.5, a_0 0, lightly's defaults"
 _GEOMETRY, _TRANSFER = "unifalginmentmetrics", "transferlearning"
 
@@ -82,43 +74,43 @@ def _cifar_rows() -> dict[str, Preset]:
     wide: Options = {"train_batch_size": 256, "eval_steps": 1950}
     rows: dict[str, tuple[Options, str, tuple[tuple[str, str], ...]]] = {
         "": (_cosine(0.07, 0.2), "", ((table, "DySTreSS"), (_GEOMETRY, "DySTreSS"))),
-        "-simclr": (_constant(0.2), "ours: temperature 0.2", ((table, "SimCLR"), (_GEOMETRY, "SimCLR"))),
+        "-simclr": (_ntxent("0.2"), "ours: temperature 0.2", ((table, "SimCLR"), (_GEOMETRY, "SimCLR"))),
         "-moco": (
-            {"objective": "queue", "queue_size": 4096, "key_momentum": 0.99, **_constant(0.1)},
+            {"loss": "queue(0.1, queue_size=4096)", "key_momentum": 0.99},
             "ours: temperature 0.1, momentum 0.99 and 4,096 keys, the usual ones",
             ((table, "MoCo v2"), (_GEOMETRY, "MoCo v2")),
         ),
         "-dcl": (
-            {"objective": "dcl", **_constant(0.1)},
+            {"loss": "dcl(0.1)"},
             "ours: temperature 0.1",
             ((table, "SimCLR+DCL"), (_GEOMETRY, "DCL")),
         ),
         "-macl": (_MACL, _MACL_NOTE, ((table, "MACL (repro.)"),)),
         "-dclw": (
-            {"objective": "dclw", "sigma": 0.5, **_constant(0.1)},
+            {"loss": "dclw(0.1, sigma=0.5)"},
             "ours: temperature 0.1 and sigma 0.5",
             ((_GEOMETRY, "DCLW"),),
         ),
         "-256": ({**_cosine(0.07, 0.2), **wide}, "", ((others, "DySTreSS"),)),
         "-256-dino": (
-            {"objective": "dino", "out_dim": 256, "key_momentum": 0.996, **wide},
+            {"loss": "dino(prototypes=4096)", "out_dim": 256, "key_momentum": 0.996, **wide},
             "ours: projector, 4,096 prototypes, optimiser; no small crops, as in lightly's CIFAR benchmark",
             ((others, "DINO"),),
         ),
         "-256-w-mse": (
-            {"objective": "w_mse", "out_dim": 64, **wide},
+            {"loss": "w_mse()", "out_dim": 64, **wide},
             "ours: projector and optimiser; 64 dimensions are its paper's",
             ((others, "W-MSE"),),
         ),
         "-cosine": (_cosine(0.07, 0.2), "", (("abltempfunc", "cosine"), ("monotony", "cosine"))),
-        "-linear": ({**_cosine(0.07, 0.2), "temperature": "linear"}, "", (("abltempfunc", "linear"),)),
+        "-linear": (_ntxent("linear(0.07, 0.2)"), "", (("abltempfunc", "linear"),)),
         "-exponential": (
-            {**_cosine(0.07, 0.2), "temperature": "exponential"},
+            _ntxent("exponential(0.07, 0.2, sharpness=3.5)"),
             "ours: sharpness 3.5",
             (("abltempfunc", "exponential"),),
         ),
         "-monotonic": (
-            {**_cosine(0.07, 0.2), "temperature": "monotonic_cosine"},
+            _ntxent("monotonic_cosine(0.07, 0.2)"),
             "",
             (("monotony", "monotonic cosine"),),
         ),
@@ -134,11 +126,11 @@ def _cifar_ablations() -> dict[str, Preset]:
     """What the paper shows as figures alone: ranges, shifts and learning rates on CIFAR."""
     ranges = [(low, high) for low in (0.05, 0.07, 0.1, 0.2) for high in (0.1, 0.2, 0.5) if low <= high]
     named = {f"range-{low}-{high}": ("range", _cosine(low, high)) for low, high in ranges}
-    for version, (shift, scale) in _SHIFTED.items():
-        options = _shifted(0.07, 0.2, shift, scale)
+    for version, shift in _SHIFTED.items():
+        options = _shifted(0.07, 0.2, shift)
         named[f"shift-v{version[0]}-{abs(shift)}"] = f"shift, version {version}", options
     for version, shift in _ONE_SIDED.items():
-        options = {**_cosine(0.07, 0.2), "temperature": "one_sided_cosine", "shift": shift}
+        options = _ntxent(f"one_sided_cosine(0.07, 0.2, shift={shift:g})")
         named[f"shift-v{version[0]}-{shift}"] = f"shift, the one-sided version {version}", options
     for rate in (0.01, 0.03, 0.06, 0.1, 0.3, 0.5):
         named[f"lr-{rate}"] = "learning rate", {**_cosine(0.07, 0.2), "learning_rate": rate}
@@ -158,7 +150,7 @@ def _long_tailed_rows() -> dict[str, Preset]:
         "weight_decay": 1e-4, "min_scale": 0.1, "one_pass": True,
     }  # fmt: skip
     rows: dict[str, tuple[Options, str, str, str]] = {
-        "-simclr": (_constant(0.2), "ours: temperature 0.2", "", "SimCLR"),
+        "-simclr": (_ntxent("0.2"), "ours: temperature 0.2", "", "SimCLR"),
         "": (_cosine(0.07, 0.2), "", "", "DySTreSS"),
         "-star": (_cosine(0.1, 0.2), "", "", "DySTreSS*"),
         "-2000": ({**theirs, **_cosine(0.07, 0.2)}, about, kukleva, "DySTreSS"),
@@ -173,30 +165,32 @@ def _long_tailed_rows() -> dict[str, Preset]:
     }
 
 
+_BARLOW_TWINS = "barlow_twins(off_diagonal=0.0051)"
+_VICREG = "vicreg(invariance=25, variance=25, covariance=1)"
 _EXPANDER: Options = {"projector": "expander", "out_dim": 8192}
 _AS_LIGHTLY = "the paper says no more than its rate; as lightly's on ImageNet: "
 # lightly's ImageNet benchmark of ResNet-50, whose figures the paper prints for ImageNet-1K: the row, lightly's options,
 # its rate and decay at batch 256 where they are not SimCLR's, and what the line says
 _PEERS: dict[str, tuple[str, Options, Options, str]] = {
-    "-simclr": ("SimCLR", _constant(0.1), {}, "temperature 0.1"),
-    "-dcl": ("DCL", {"objective": "dcl", **_constant(0.1)}, {}, "temperature 0.1"),
-    "-dclw": ("DCLW", {"objective": "dclw", "sigma": 0.5, **_constant(0.1)}, {}, "temperature 0.1, sigma 0.5"),
+    "-simclr": ("SimCLR", _ntxent("0.1"), {}, "temperature 0.1"),
+    "-dcl": ("DCL", {"loss": "dcl(0.1)"}, {}, "temperature 0.1"),
+    "-dclw": ("DCLW", {"loss": "dclw(0.1, sigma=0.5)"}, {}, "temperature 0.1, sigma 0.5"),
     "-byol": (
         "BYOL",
-        {"objective": "byol", "projector": "byol", "out_dim": 256, "key_momentum": 0.99, "one_pass": False},
+        {"loss": "byol()", "projector": "byol", "out_dim": 256, "key_momentum": 0.99, "one_pass": False},
         {"learning_rate": 0.45, "lr_scaling": "linear"},
         "momentum 0.99, widths 4,096 and 256; ours: SimCLR's augmentation",
     ),
     "-barlow-twins": (
         "Barlow Twins",
-        {"objective": "barlow_twins", **_EXPANDER},
+        {"loss": _BARLOW_TWINS, **_EXPANDER},
         {"learning_rate": 0.2, "lr_scaling": "linear", "weight_decay": 1.5e-6},
         "three layers of 8,192; ours: lambda 0.0051, its paper's, for 0.005, one rate for all weights, SimCLR's "
         "augmentation",
     ),
     "-vicreg": (
         "VICReg",
-        {"objective": "vicreg", **_EXPANDER},
+        {"loss": _VICREG, **_EXPANDER},
         {"learning_rate": 0.5, "lr_scaling": "linear"},
         "layers of 8,192; ours: three layers for two, variance weight 25 a view for 12.5, rate down to 0, SimCLR's "
         "augmentation",
@@ -220,7 +214,7 @@ def _imagenet_tables() -> dict[str, Preset]:
         "imagenet100-dcl-cosine": Preset(
             "the text's DySTreSS on SimCLR+DCL: linear top-1 0.14 above a row of Table in100_bal_bs256_lars_200eps, "
             "which it does not name",
-            {**_IMAGENET100, "objective": "dcl", **_cosine(0.1, 0.2)},
+            {**_IMAGENET100, "loss": "dcl(cosine(0.1, 0.2))"},
         ),
     }
     for suffix, (row, options, rate, in_words) in _PEERS.items():
@@ -246,26 +240,26 @@ _RIDGE = "ridge 0.01 is its authors'"
 # the rows of otherframein100 at the table's widths
 _WITHOUT_NEGATIVES: dict[str, tuple[str, Options, str]] = {
     "": ("DySTreSS", {**_cosine(0.1, 0.2), **_WIDE}, ""),
-    "-barlow-twins": ("Barlow Twins", {"objective": "barlow_twins", **_WIDE}, "lambda 0.0051 is its paper's"),
-    "-vicreg": ("VICReg", {"objective": "vicreg", **_WIDE}, "weights 25, 25 and 1 are its paper's"),
-    "-zero-icl": ("Zero-ICL", {"objective": "zero_icl", **_WIDE, "out_dim": 256}, _RIDGE),
-    "-zero-fcl": ("Zero-FCL", {"objective": "zero_fcl", **_WIDE}, _RIDGE),
-    "-zero-cl": ("Zero-CL", {"objective": "zero_cl", **_WIDE}, f"{_RIDGE}; ours: the parts' weights"),
+    "-barlow-twins": ("Barlow Twins", {"loss": _BARLOW_TWINS, **_WIDE}, "lambda 0.0051 is its paper's"),
+    "-vicreg": ("VICReg", {"loss": _VICREG, **_WIDE}, "weights 25, 25 and 1 are its paper's"),
+    "-zero-icl": ("Zero-ICL", {"loss": "zero_icl()", **_WIDE, "out_dim": 256}, _RIDGE),
+    "-zero-fcl": ("Zero-FCL", {"loss": "zero_fcl()", **_WIDE}, _RIDGE),
+    "-zero-cl": ("Zero-CL", {"loss": "zero_cl()", **_WIDE}, f"{_RIDGE}; ours: the parts' weights"),
     "-w-mse": (
         "W-MSE",
-        {"objective": "w_mse", "projector": "simclr", "out_dim": 64},
+        {"loss": "w_mse()", "projector": "simclr", "out_dim": 64},
         "ours: two layers, and 64 dimensions, as a batch of 128 cannot be whitened in the table's 256",
     ),
-    "-arb": ("ARB", {"objective": "arb", **_WIDE}, "one group, its authors' default"),
+    "-arb": ("ARB", {"loss": "arb()", **_WIDE}, "one group, its authors' default"),
     "-dino": (
         "DINO",
-        {"objective": "dino", "projector": "simclr", "out_dim": 256, "key_momentum": 0.996, "min_scale": 0.14,
-         "small_crops": 6, "small_crop_size": 96},
+        {"loss": "dino(prototypes=4096)", "projector": "simclr", "out_dim": 256, "key_momentum": 0.996,
+         "min_scale": 0.14, "small_crops": 6, "small_crop_size": 96},
         "six small crops and their areas as in lightly's benchmark of ResNet-50; ours: two layers, 4,096 prototypes",
     ),
     "-byol": (
         "BYOL",
-        {"objective": "byol", "projector": "byol", "out_dim": 4096, "key_momentum": 0.99},
+        {"loss": "byol()", "projector": "byol", "out_dim": 4096, "key_momentum": 0.99},
         "ours: the table's 4,096 for hidden and output width, where its paper's output has 256; momentum",
     ),
 }  # fmt: skip
@@ -301,7 +295,7 @@ def _imagenet_ablations() -> dict[str, Preset]:
     for shift, scale in ((0.0, 0.5), (0.2, 0.6), (0.4, 0.7), (-0.2, 0.6), (-0.4, 0.7)):
         starred = (("in100_bal_bs256_lars_200eps", "DySTreSS*"),) if shift == -0.4 else ()
         presets[f"imagenet100-shift{shift:+}"] = _preset(
-            {**_IMAGENET100, **_shifted(0.1, 0.2, shift, scale)}, "", ("tempprof_abl", f"{shift}/{scale}"), *starred
+            {**_IMAGENET100, **_shifted(0.1, 0.2, shift)}, "", ("tempprof_abl", f"{shift}/{scale}"), *starred
         )
     return presets
 

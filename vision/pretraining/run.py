@@ -11,14 +11,12 @@ from typing import Any
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 
-from dystress_text.core.objectives import ContrastiveLoss
-from dystress_text.core.registry import Temperature
+from dystress_text.core.other_losses import QueueInfoNCELoss
 from dystress_text.errors import ParameterError
 from dystress_text.files.whole import versions
 from dystress_text.report.page import leave_report, render_page
 from dystress_text.report.runs import read_finished
 from dystress_text.training.accelerator import describe, evaluation_dtype
-from dystress_text.training.build_loss import build_rule, learned_group
 from dystress_text.training.presets import paper_row
 from dystress_text.training.run_folder import IMAGE_PROGRAM, REPLACING, read_record, write_record
 from dystress_text.training.settings import global_batch_size
@@ -33,8 +31,9 @@ from vision.evaluation.knn import OnlineKnn
 from vision.evaluation.table import page_tables
 from vision.pretraining.allocator import keep_freed_memory
 from vision.pretraining.build_task import make_optimizer, objective_of, prepared, task_of
+from vision.pretraining.negative_free import WMSELoss
 from vision.pretraining.presets import PRESETS
-from vision.pretraining.settings import SMALLEST_CROP, WITHOUT_TEMPERATURE, PretrainSettings
+from vision.pretraining.settings import PROGRAM, SMALLEST_CROP, PretrainSettings
 from vision.pretraining.task import PretrainTask
 from vision.resnet import ImageInput, build_encoder
 
@@ -77,18 +76,12 @@ class VisionRun(Run):
         self.make_optimizer = partial(make_optimizer, engine=engine, vision=vision, batch_size=batch)
         self.samples, self.options = len(images), settings.options()
         self.best_metric = engine.metric_for_best_model
-        self.temperature: Temperature | None = None
-        if isinstance(objective, ContrastiveLoss):
-            self.temperature = objective.temperature
-            self.learned_temperature = learned_group(objective, settings.loss)
         identity = _identity(images, settings)
         self.data_id = identity["id"]
         self.record = {
             "program": IMAGE_PROGRAM,
             "settings": self.options,
-            "objective": type(objective).__name__ if self.temperature else settings.loss.objective,
-            "temperature": repr(self.temperature) if self.temperature else None,
-            "temperature_parameters": self.temperature.values() if self.temperature else None,
+            "loss": str(settings.loss),
             "data": {
                 "name": images.name,
                 "variant": images.variant,
@@ -103,15 +96,15 @@ class VisionRun(Run):
             "versions": versions("kornia", "pytorch_optimizer", "pillow"),
             **paper_row(
                 PRESETS[settings.preset],
+                PROGRAM,
                 settings,
                 accelerator.num_processes,
-                lambda loss: None if loss.objective in WITHOUT_TEMPERATURE else build_rule(loss),
-                not_compared=("eval_steps", "evaluation_strategy"),  # they matter to a best model alone
+                not_compared=("eval_steps",),  # they matter to a best model alone
             ),
         }
 
     def begin(self, steps: int, batch_size: int, before: Mapping[str, Any]) -> None:
-        images, name = self.task.views.images, self.record["objective"]
+        images = self.task.views.images
         place = f"at {images.size} x {images.size}" if images.pictures is None else "cropped from the whole picture"
         lines = [f"{len(images):,} images of {images.title}, {len(images.classes)} classes, {place}"]
         knn = self.task.online
@@ -120,7 +113,7 @@ class VisionRun(Run):
             lines.append(f"kNN while training: {told}")
         elif self.settings.vision.knn_k > 0:
             lines.append("no test split with labels: no accuracy while training")
-        lines.append(f"{name} with {self.temperature}" if self.temperature else name)
+        lines.append(f"loss: {self.record['loss']}")
         lines.append(f"{steps:,} steps of {batch_size} images on {describe(self.accelerator)}")
         print(*lines, sep="\n", flush=True)
         self.record["untrained"] = before.get("untrained") or dict(self.task.evaluate())
@@ -132,7 +125,7 @@ class VisionRun(Run):
 
         def page() -> str:
             (finished,), _ = read_finished([output])
-            return render_page([(finished, self.temperature)], page_tables(finished.record))
+            return render_page([finished], page_tables(finished.record))
 
         variant = record["data"]["variant"]
         note = "" if variant is None else f"  ({variant})"
@@ -197,15 +190,17 @@ def _online_knn(
 
 def check_batch(settings: PretrainSettings, batch: int, processes: int) -> None:
     """Refuse a batch, over all processes, that batch normalisation or whitening cannot take."""
-    vision, objective = settings.vision, settings.loss.objective
-    apart = objective == "queue" or not vision.one_pass  # the views go through batch normalisation
+    vision = settings.vision
+    apart = (
+        isinstance(settings.loss, QueueInfoNCELoss) or not vision.one_pass
+    )  # the views go through batch normalisation
     if apart and batch // processes < 2 and not vision.sync_batchnorm:
         raise ParameterError(
             "train_batch_size", "batch normalisation needs at least 2 images a process (one has no spread)"
         )
-    if objective == "w_mse" and batch <= vision.out_dim:
+    if isinstance(settings.loss, WMSELoss) and batch <= vision.out_dim:
         raise ParameterError(
             "out_dim",
-            f"objective 'w_mse' whitens {vision.out_dim} dimensions, for which the batch must have more images than "
+            f"the loss w_mse() whitens {vision.out_dim} dimensions, for which the batch must have more images than "
             f"that, but it has {batch}; {max(1, batch // 2)} is the usual half",
         )

@@ -1,31 +1,28 @@
-"""Options of vision/train.py: images and encoder, and vision's defaults for the loss and the loop."""
+"""Options of vision/train.py: images, encoder and loss, and vision's defaults for the loop."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from dystress_text.cli.options import check_options, option, reworded
+from dystress_text.core.objectives import ContrastiveLoss, Objective
+from dystress_text.core.other_losses import QueueInfoNCELoss
+from dystress_text.core.registry import name_of
 from dystress_text.errors import ParameterError
-from dystress_text.training.settings import (
-    OBJECTIVES,
-    OWNERS,
-    TEMPERATURE_OPTIONS,
-    TEMPERATURES,
-    EngineSettings,
-    LossSettings,
-)
+from dystress_text.training.presets import Program
+from dystress_text.training.settings import EngineSettings
 from vision.data import SET_NAMES
 from vision.data.crops import STRONGEST_JITTER
-from vision.pretraining.negative_free import NEGATIVE_FREE
-from vision.pretraining.presets import VISION
+from vision.pretraining.negative_free import BYOLLoss, DINOLoss
+from vision.pretraining.presets import PRESETS
 from vision.resnet import ARCHITECTURES, LARGEST_OUT_DIM, PROJECTORS, STEMS
 
-WITHOUT_TEMPERATURE = tuple(NEGATIVE_FREE)
-WITH_FOLLOWER = ("queue", "byol", "dino")  # a second encoder follows the trained one by --key_momentum
+WITH_FOLLOWER = (QueueInfoNCELoss, BYOLLoss, DINOLoss)  # a second encoder follows the trained one by --key_momentum
 SMALLEST_CROP = 0.05  # share of an image's area; DINO's
-_OBJECTIVES_WITH = {"queue_size": ("queue",), "key_momentum": WITH_FOLLOWER, "small_crops": ("dino",)}
+_LOSSES_WITH = {"key_momentum": WITH_FOLLOWER, "small_crops": (DINOLoss,)}
 
 
 @dataclass(frozen=True)
@@ -43,6 +40,11 @@ class VisionSettings:
     )
     max_train_samples: int | None = option(None, "Use this many images, drawn with the seed.", interval="[2, inf)")
     skip_corrupt: bool = option(False, "Count and leave out images that cannot be decoded.")
+    loss: str = option(
+        "ntxent(cosine(0.07, 0.2))",
+        "The loss: an objective of a temperature (docs/losses.md); queue is MoCo v2's. No negatives and no temperature "
+        "have barlow_twins, vicreg, w_mse, zero_icl, zero_fcl, zero_cl, arb, byol and dino.",
+    )
     architecture: str = option("resnet18", "The network.", choices=list(ARCHITECTURES))
     stem: str = option("cifar", "First layers: cifar (3 x 3, no pooling) or imagenet.", choices=STEMS)
     projector: str = option(
@@ -69,7 +71,6 @@ class VisionSettings:
     bias_lr_ratio: float = option(
         1.0, "lars: the rate of biases and normalisation layers, times learning_rate.", interval="(0, inf)"
     )
-    queue_size: int = option(4096, "queue: number of keys in the queue.", interval="[1, 16777216]")
     key_momentum: float = option(
         0.99, "queue, byol, dino: momentum of the encoder that follows; byol and dino raise it to 1.", interval="[0, 1)"
     )
@@ -96,34 +97,6 @@ class VisionSettings:
 
 
 @dataclass(frozen=True)
-class VisionLossSettings(LossSettings):
-    """Objective and temperature. Options that are not given take :data:`VISION`'s values, then the temperature's."""
-
-    default_temperature: ClassVar[str] = "cosine"
-    default_rows: ClassVar[str] = "ntxent"  # MACL's base is SimCLR
-    fallbacks: ClassVar[dict[str, dict[str, Any]]] = VISION
-
-    objective: str = option(
-        "ntxent",
-        f"The objective; queue is MoCo v2's. No negatives and no temperature have {', '.join(WITHOUT_TEMPERATURE)}.",
-        choices=(*OBJECTIVES, "queue", *WITHOUT_TEMPERATURE),
-    )
-    temperature: str | None = reworded(
-        LossSettings,
-        "temperature",
-        f"{', '.join(TEMPERATURES)}; default cosine from {VISION['profile']['tau_min']} to "
-        f"{VISION['profile']['tau_max']}, constant with --temp, alignment_adaptive with macl. A profile keeps the "
-        "preset's range.",
-    )
-    rows: str | None = reworded(
-        LossSettings,
-        "rows",
-        "macl: what it reweights, the rows of ntxent (each view against all others) or of infonce (one view against "
-        "the other); ntxent.",
-    )
-
-
-@dataclass(frozen=True)
 class VisionEngineSettings(EngineSettings):
     """The training loop. Its output folder has another name."""
 
@@ -138,38 +111,34 @@ class VisionEngineSettings(EngineSettings):
     grad_cache_chunk: int | None = reworded(EngineSettings, "grad_cache_chunk", argparse.SUPPRESS)
 
 
+PROGRAM = Program(
+    (VisionSettings, VisionEngineSettings), PRESETS, "cifar10", ("key_momentum", "small_crops", "small_crop_size")
+)
+
+
 @dataclass(frozen=True)
 class PretrainSettings:
-    """All settings of a run.
-
-    Attributes:
-        vision: images, encoder, augmentation, optimiser.
-        loss: objective and temperature.
-        engine: the loop.
-        preset: the preset that the settings started from.
-
-    Raises:
-        ParameterError: options that the objective does not have.
-    """
+    """All settings of a run."""
 
     vision: VisionSettings
-    loss: VisionLossSettings
     engine: EngineSettings
+    loss: Objective
     preset: str
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> PretrainSettings:
+        """The settings that options by name make on top of a preset, which may be one of them."""
+        (vision, engine), loss, preset = PROGRAM.settings(given)
+        return cls(vision, engine, loss, preset)
+
     def __post_init__(self) -> None:
-        name = self.loss.objective
-        for unused, owners in _OBJECTIVES_WITH.items():
-            if name not in owners and getattr(self.vision, unused) != getattr(VisionSettings, unused):
-                raise ParameterError(unused, f"objective {name!r} has none; it is for {', '.join(owners)}")
-        if name in WITHOUT_TEMPERATURE:
-            of_pairs = ("temperature", *TEMPERATURE_OPTIONS, "rule", *OWNERS, "detach_temperature", "learn_temperature")
-            for unused in of_pairs:
-                if getattr(self.loss, unused) != getattr(VisionLossSettings, unused):
-                    raise ParameterError(unused, f"objective {name!r} has no negatives and takes no temperature")
-            if self.engine.log_similarity:
-                raise ParameterError("log_similarity", f"objective {name!r} has no negatives to look at")
+        for unused, owners in _LOSSES_WITH.items():
+            if not isinstance(self.loss, owners) and getattr(self.vision, unused) != getattr(VisionSettings, unused):
+                names = ", ".join(map(name_of, owners))
+                raise ParameterError(unused, f"the loss {self.loss} has none; it is for {names}")
+        if self.engine.log_similarity and not isinstance(self.loss, ContrastiveLoss):
+            raise ParameterError("log_similarity", f"the loss {self.loss} has no negatives to look at")
 
     def options(self) -> dict[str, Any]:
         """Every option by its name."""
-        return {"preset": self.preset, **vars(self.vision), **vars(self.loss), **vars(self.engine)}
+        return {"preset": self.preset, **vars(self.vision), **vars(self.engine)}

@@ -14,7 +14,6 @@ the constant 0.05 (SimCSE) and the constant of its tau_max, or with every consta
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,7 +52,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return True
 
     return exit_code("dystress report", work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,13 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from dystress_text.core.diagnosis import BINS
-from dystress_text.errors import UserError
+from dystress_text.core.diagnosis import BINS, Comparison, PairSums, compare, pair_sums
+from dystress_text.core.objectives import ContrastiveLoss
+from dystress_text.core.objectives import loss as core_loss
+from dystress_text.errors import ParameterError, UserError
+from dystress_text.training.similarity_log import HIGH_SIMILARITY, lines_of
+from dystress_text.training.surroundings import left_as_they_were
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 EQUIVALENT_MOVED = 0.10
 """A rule is expected to train like its nearest constant if less of the negatives' gradient is moved than this."""
@@ -57,8 +66,7 @@ class Audit:
     """A rule on a data set."""
 
     source: str  # where its batches come from
-    rule: str  # in words, such as ``CosineTemperature(tau_min=0.05, tau_max=0.07)``
-    objective: str  # the name of its class
+    loss: str  # such as ``infonce(cosine(0.05, 0.07))``
     data: str  # sentences or images
     negatives: int  # their number
     windows: Mapping[str, Window]  # ``all`` and, where there are several logged parts, ``first`` and ``last``
@@ -80,6 +88,49 @@ def windows_of(lines: Sequence[Line], log: object) -> tuple[dict[str, Window], i
         return {name: _window(some, lines) for name, some in chosen.items()}, negatives
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise UserError(f"{log} is damaged: {type(error).__name__} {error}") from error
+
+
+def audit(
+    model: SentenceTransformer | str,
+    sentences: Sequence[str],
+    loss: ContrastiveLoss | str,
+    batch_size: int = 64,
+    seed: int = 42,
+) -> Audit:
+    """What a loss amounts to on the two dropout views of sentences, without training.
+
+    Args:
+        model: a model, or its folder or name.
+        sentences: any number; the last ones that fill no batch are left out.
+        loss: an objective or its text.
+        batch_size: sentences that are each other's negatives.
+        seed: of the dropout.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    objective = core_loss(loss) if isinstance(loss, str) else loss
+    if not isinstance(objective, ContrastiveLoss):
+        raise ParameterError("loss", f"{objective} has no negatives to look at")
+    encoder = SentenceTransformer(model) if isinstance(model, str) else model
+    if len(sentences) < batch_size:
+        raise ParameterError("sentences", f"{len(sentences)} fill no batch of {batch_size}")
+    sums: list[PairSums] = []
+    compared: list[Comparison] = []
+    was_training = encoder.training
+    with left_as_they_were(), torch.no_grad():
+        torch.manual_seed(seed)
+        encoder.train()
+        for start in range(0, len(sentences) - batch_size + 1, batch_size):
+            features = encoder.preprocess(list(sentences[start : start + batch_size]))
+            features = {name: each.to(encoder.device) for name, each in features.items() if isinstance(each, Tensor)}
+            views = [encoder(dict(features))["sentence_embedding"].float() for _ in range(2)]  # (batch, dim) each
+            sums.append(PairSums(*(each.double().cpu() for each in pair_sums(objective, views, HIGH_SIMILARITY))))
+            compared.append(Comparison(*(each.double().cpu() for each in compare(objective, views))))
+        encoder.train(was_training)
+    steps = PairSums(*map(torch.stack, zip(*sums, strict=True)))
+    lines = lines_of(steps, Comparison(*(torch.stack(each).sum(0) for each in zip(*compared, strict=True))))
+    windows, negatives = windows_of([{"step": i, **line} for i, line in enumerate(lines, 1)], "this audit")
+    return Audit("sentences", str(objective), "sentences", negatives, windows)
 
 
 def _window(parts: Sequence[tuple[int, Line]], lines: Sequence[Line]) -> Window:

@@ -82,7 +82,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an orderly end, which leaves nothing half-ready
     return exit_code("dystress prepare", lambda: run(make_parser().parse_args(argv)))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,6 @@ dystress figures all --output figures/
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,7 +41,8 @@ def draw(name: str, file: Path) -> None:
     if file.suffix.lower() not in ENDINGS:
         raise ParameterError("output", f"{str(file)!r} must end in one of {', '.join(ENDINGS)}")
     require("plots", "a figure")
-    from dystress_text.report import drawings, plots  # an extra: the rest of the package does not need it
+    from dystress_text.laboratory import drawings
+    from dystress_text.report import plots  # an extra: the rest of the package does not need it
 
     figure = drawings.make(name)
     try:
@@ -69,7 +69,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return True
 
     return exit_code("dystress figures", work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

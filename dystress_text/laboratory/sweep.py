@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -21,20 +21,16 @@ from typing import Any
 from dystress_text.errors import Interrupted, ParameterError, UserError
 from dystress_text.evaluation.catalogue import choose
 from dystress_text.files.claim import LOCK, claimed
-from dystress_text.files.places import PACKAGE
-from dystress_text.report.runs import OF_THE_LOSS, FinishedRun, differing
+from dystress_text.report.runs import FinishedRun, differing
 from dystress_text.report.tables import Comparisons, verdict
 from dystress_text.report.text_runs import read_text_runs
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.presets import TABLES
-from dystress_text.training.build_loss import build_objective
 from dystress_text.training.run_folder import claim_folder, evaluation_file, finished_before, read_json
-from dystress_text.training.settings import GRID
 
 SET_HERE = (
     "--output_dir", "--seed", "--data_dir", "--resume_from_checkpoint", "--overwrite_output_dir", "--push_to_hub"
 )  # fmt: skip
-TRAIN, EVALUATE = PACKAGE / "train.py", PACKAGE / "senteval.py"
 Command = list[str]
 
 
@@ -52,7 +48,7 @@ class PlannedRun:
         """What is left to do, each step asked for when those before it are done."""
         if not self.is_trained():
             yield [
-                sys.executable, str(TRAIN), *self.options, f"--output_dir={self.folder}",
+                *_program("train"), *self.options, f"--output_dir={self.folder}",
                 "--resume_from_checkpoint=auto",
             ]  # fmt: skip
         file = evaluation_file(self.folder, self.suite, "test")
@@ -61,7 +57,7 @@ class PlannedRun:
         evaluated = newest.get("tasks", {}) if as_here else {}  # a user's own with other options is no run's figure
         if tasks := [task for task in self.tasks if task not in evaluated]:
             data = [] if self.data_dir is None else ["--data_dir", self.data_dir]
-            command = [sys.executable, str(EVALUATE), "--model", str(self.folder), "--suite", self.suite, *data]
+            command = [*_program("senteval"), "--model", str(self.folder), "--suite", self.suite, *data]
             yield [*command, "--tasks", *tasks]
 
     def is_trained(self) -> bool:
@@ -69,35 +65,23 @@ class PlannedRun:
         return finished_before(self.folder, parse(self.options).asked()) is not None
 
 
-def configurations(options: Any) -> dict[str, list[str]]:
-    """Options of the training program by the name of the configuration.
+def _program(name: str) -> Command:
+    return [sys.executable, "-m", "dystress_text", name]
 
-    A grid goes on top of the preset that is named, which is trained too; without one, on top of the default's.
-    """
+
+def configurations(options: Any) -> dict[str, list[str]]:
+    """Options of the training program by the name of the configuration: presets, or losses on top of one of them."""
     names = [*itertools.chain.from_iterable(TABLES[table] for table in options.table), *options.presets]
     found = {name: [f"--preset={name}"] for name in names}
-    kind = {} if options.temperature is None else {"temperature": options.temperature}
-    axes = {name: list(dict.fromkeys(values)) for name in GRID if (values := getattr(options, name))}
-    if axes or kind:
+    if options.loss:
         if len(found) > 1:
-            raise UserError(f"a grid goes on top of one preset, and {len(found)} are named: {', '.join(found)}")
-        preset, words = next(iter(found.items()), ("", []))
-        for values in itertools.product(*axes.values()):
-            point = dict(zip(axes, values, strict=True))
-            if point.get("tau_min", 0) <= point.get("tau_max", math.inf):
-                name = "-".join([*[preset] * bool(preset), *kind.values(), *_words_of(point, not kind)])
-                found[name] = [*words, *(f"--{option}={value}" for option, value in (kind | point).items())]
+            raise UserError(f"losses go on top of one preset, and {len(found)} are named: {', '.join(found)}")
+        words = next(iter(found.values()), [])
+        # a folder's name holds no brackets and blanks
+        found = {re.sub(r"[^\w.=+]+", "-", loss).strip("-"): [*words, f"--loss={loss}"] for loss in options.loss}
     if not found:
-        raise UserError("nothing to run: name a --table, --presets, or a --temperature with its values")
+        raise UserError("nothing to run: name a --table, --presets, or a --loss")
     return found
-
-
-def _words_of(point: Mapping[str, float], alone: bool) -> Iterator[str]:
-    """A point of a grid in a name: ``constant-0.05``, ``0.03-0.05``, and other values with the option's name."""
-    bare = {"temp", *(("tau_min", "tau_max") if {"tau_min", "tau_max"} <= set(point) else ())}
-    if alone and "temp" in point:
-        yield "constant"
-    yield from (f"{value:g}" if option in bare else f"{option}={value:g}" for option, value in point.items())
 
 
 def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
@@ -118,14 +102,13 @@ def plan(options: Any, extra: Sequence[str]) -> list[PlannedRun]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # each run warns by itself that its logit falls
                 settings = parse(run_options)
-                build_objective(settings.loss, bidirectional=settings.text.bidirectional)
             folder = options.output_dir / f"{name}-seed-{seed}"
             compared[name] = FinishedRun(folder, {"settings": settings.options()})
             runs.append(PlannedRun(folder, run_options, tasks, options.suite, options.data_dir))
-    away = differing([*compared.values()], OF_THE_LOSS)
+    away = differing([*compared.values()], {"loss"})
     if away and not options.different_settings:
         raise UserError(
-            f"{', '.join(named)} differ in more than objective and temperature ({', '.join(away)}), so that no "
+            f"{', '.join(named)} differ in more than the loss ({', '.join(away)}), so that no "
             "difference between them is a temperature's; --different_settings runs them all the same"
         )
     return runs
@@ -177,7 +160,7 @@ def run_all(runs: Sequence[PlannedRun], logs: Path, at_once: int) -> dict[str, s
                     if signals:
                         break
                     wait_until_free(run.folder)
-                    print(f"{name}: {Path(command[1]).stem}", flush=True)
+                    print(f"{name}: {command[3]}", flush=True)
                     print(f"$ {shlex.join(command)}", file=log, flush=True)
                     process = subprocess.Popen(
                         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment

@@ -3,10 +3,9 @@
     dystress sweep --table sts --seeds 0 1 2                         # the paper's nine rows
     dystress sweep --table sts controls --seeds 0 1 2 --tasks all    # and constants as their controls
     dystress sweep --presets sts-macl paper --seeds 0 -- --max_steps 100
-    dystress sweep --presets small --temp 0.05 -- --train_file mine.txt    # its own, and 0.05
-    dystress sweep --temperature shifted_cosine --tau_min 0.03 0.05 --tau_max 0.05 0.07 --shift -0.4
+    dystress sweep --presets small --loss "infonce(0.05)" "infonce(cosine(0.03, 0.05))" "dcl(0.07)"
 
-A grid of temperatures goes on top of the one preset that is named. The last lines say which configuration is higher.
+Losses go on top of the one preset that is named. The last lines say which configuration is higher.
 
 What follows -- goes to the training program. The same command again runs what is missing and resumes runs that
 stopped. A run that fails does not stop the others; its log is named, and the exit code is then 1.
@@ -20,7 +19,6 @@ from pathlib import Path
 
 from dystress_text.cli.command_line import OneLineParser, exit_code
 from dystress_text.simcse.presets import TABLES
-from dystress_text.training.settings import GRID
 
 
 def make_parser() -> OneLineParser:
@@ -30,11 +28,9 @@ def make_parser() -> OneLineParser:
     tables = "sts: the rows of the paper's table; controls: constants; rules: of other papers"
     add("--table", nargs="+", default=[], choices=TABLES, help=tables)
     add("--presets", nargs="+", default=[], metavar="NAME", help="presets by name: dystress train --list_presets")
-    add("--temperature", help="of a grid; its values are the next options, all combinations of them")
-    for name in GRID:
-        add(f"--{name}", nargs="+", default=[], type=float, metavar="VALUE", help="of the grid")
+    add("--loss", nargs="+", default=[], metavar="LOSS", help="losses, on top of one preset")
     add("--seeds", nargs="+", type=int, default=[0, 1, 2], help="of every configuration (default 0 1 2)")
-    different = "take configurations that differ in more than objective and temperature"
+    different = "take configurations that differ in more than the loss"
     add("--different_settings", action="store_true", help=different)
     add = parser.add_argument_group("how").add_argument
     add("--output_dir", type=Path, default=Path("sweep"), help="a folder for each run, and logs/ (default sweep)")
@@ -53,12 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = list(sys.argv[1:] if argv is None else argv)
         cut = words.index("--") if "--" in words else len(words)
         options = make_parser().parse_args(words[:cut])
-        from dystress_text.report.sweep import sweep  # here, so that help and wrong options come at once
+        from dystress_text.laboratory.sweep import sweep  # here, so that help and wrong options come at once
 
         return sweep(options, words[cut + 1 :])
 
     return exit_code("dystress sweep", work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

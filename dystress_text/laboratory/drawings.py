@@ -14,7 +14,6 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dystress_text.core.registry import Temperature
 from dystress_text.core.temperature import (
     ConstantTemperature,
     CosineTemperature,
@@ -24,6 +23,7 @@ from dystress_text.core.temperature import (
     MonotonicCosineTemperature,
     OneSidedCosineTemperature,
     ShiftedCosineTemperature,
+    Temperature,
     ode_temperature,
 )
 from dystress_text.report.plots import GREY, SIMILARITIES, STYLES, WIDTH, dress, legend_below, style

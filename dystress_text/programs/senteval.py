@@ -67,7 +67,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return complete
 
     return exit_code("dystress senteval", work, "interrupted; the result file holds what was finished")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

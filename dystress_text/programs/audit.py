@@ -8,7 +8,6 @@ For a model and sentences without training: a run of a few steps at ``--learning
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from dystress_text.cli.command_line import OneLineParser, exit_code
 from dystress_text.cli.text_table import lay_out
 from dystress_text.errors import UserError, reason_of
 from dystress_text.files.whole import write_json
-from dystress_text.report.audit import Audit, in_words, record_of, table, windows_of
+from dystress_text.laboratory.audit import Audit, in_words, record_of, table, windows_of
 from dystress_text.training.run_folder import AUDIT, IMAGE_PROGRAM, PROGRAMS, SIMILARITY_LOG, read_record, read_steps
 
 
@@ -37,7 +36,7 @@ def audit_of(folder: Path, record: Mapping[str, Any]) -> Audit:
         raise UserError(f"{str(folder)!r} has no {SIMILARITY_LOG}: train with --log_similarity")
     windows, negatives = windows_of(list(read_steps(log)), log)
     data = "images" if record["program"] == IMAGE_PROGRAM else "sentences"
-    return Audit(str(folder), str(record["temperature"]), str(record["objective"]), data, negatives, windows)
+    return Audit(str(folder), str(record["loss"]), data, negatives, windows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         record = read_record(folder)
         audit = audit_of(folder, record)
         print("\n".join(in_words(audit)))
-        print(f"{audit.rule}, {audit.objective}: {audit.source}")
+        print(f"{audit.loss}: {audit.source}")
         print(lay_out(table(audit)), flush=True)
         try:
             write_json(folder / AUDIT, record_of(audit))
@@ -58,7 +57,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return True
 
     return exit_code("dystress audit", work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,7 +12,6 @@ sentence-transformers from 2.2 on, without the run's log and checkpoints.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,7 +53,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         return True
 
     return exit_code("dystress export", work)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

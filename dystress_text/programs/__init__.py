@@ -1,0 +1,1 @@
+"""The commands, a module each with ``main``: they parse, call, and print; ``train`` and ``audit`` are functions too."""
