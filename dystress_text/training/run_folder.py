@@ -98,6 +98,7 @@ def finished_before(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | 
     One with other options than these is refused, and so is one that is not finished where its model would go.
     """
     record = read_record(folder)
+    check_version(folder, record)
     finished = state_of(record) == FINISHED
     if (finished or _begins_again(folder)) and (changed := _changed(record, asked)):
         reason = f"holds a{' finished' * finished} run with other settings ({changed}); name another folder"
@@ -124,6 +125,12 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], but: Collection
     names = [name for name in {**then, **now} if name not in but and then.get(name) != now.get(name)]
     more = [f"{len(names) - _NAMED} more"] * (len(names) > _NAMED)  # of another program's run
     return "; ".join([*(f"{name} was {then.get(name)}, is {now.get(name)}" for name in names[:_NAMED]), *more])
+
+
+def check_version(folder: Path, record: Mapping[str, Any]) -> None:
+    """Refuse a record of an earlier version, whose options were others."""
+    if record.get("program") in PROGRAMS and "version" not in record:
+        raise UserError(f"{folder / RECORD} was written by dystress-text 0.1.0, and that version reads it")
 
 
 def state_of(record: Mapping[str, Any]) -> str:

@@ -45,7 +45,7 @@ def test_degenerate_embeddings_give_finite_losses_and_gradients(name, case):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_embeddings_without_information_give_the_loss_of_chance(dtype):
-    shifted = core.ShiftedCosineTemperature()
+    shifted = core.ShiftedCosineTemperature(0.05, 0.07, -0.4)
     for name, count in {"InfoNCE": N, "NT-Xent": 2 * N - 1, "DCL": 2 * N - 2, "DCLW": 2 * N - 2}.items():
         for case in ("identical", "zero"):
             found = checked(OBJECTIVES[name].build(shifted), degenerate_views(case, dtype))
@@ -59,7 +59,11 @@ def test_embeddings_without_information_give_the_loss_of_chance(dtype):
 @EVERY
 @pytest.mark.parametrize("dtype", DTYPES[1:])
 def test_half_precision_is_computed_in_fp32_and_autocast_changes_nothing(name, dtype):
-    for tau in (core.CosineTemperature(0.05, 0.1), core.ScheduledTemperature(), core.AlignmentAdaptiveTemperature()):
+    for tau in (
+        core.CosineTemperature(0.05, 0.1),
+        core.ScheduledTemperature(0.1, 1.0),
+        core.AlignmentAdaptiveTemperature(0.05, 2.0, 0.8),
+    ):
         loss = OBJECTIVES[name].build(tau, detach_temperature=False)
         z = [x.detach().to(dtype).requires_grad_() for x in views(N, DIM)]
         value, *gradients = value_and_gradients(loss(*z), z)
