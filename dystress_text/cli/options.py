@@ -90,7 +90,8 @@ def converted(entry: Field[Any], group: type, value: Any) -> Any:
     for each in texts:
         fits = isinstance(each, (int, float) if one is float else one)
         if not fits or isinstance(each, bool) != (one is bool):
-            raise ParameterError(entry.name, f"must be {one.__name__}, got {each!r}")
+            kinds = {str: "a text", int: "a whole number", float: "a number", bool: "True or False"}
+            raise ParameterError(entry.name, f"must be {kinds.get(one, one.__name__)}, got {each!r}")
     return texts if of_list else texts[0]
 
 
