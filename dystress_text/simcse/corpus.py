@@ -32,7 +32,7 @@ from dystress_text.evaluation.random_pairs import MOST_SENTENCES
 from dystress_text.files.places import cache_error, cache_root
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import sha256_of, whole_folder, write_json
-from dystress_text.simcse.crops import Crops
+from dystress_text.simcse.crops import Crops, too_short
 from dystress_text.simcse.texts import TrainingText
 
 FORMAT = 10  # version of the cache; raise it with the layout of the files or the reading of a text
@@ -296,11 +296,11 @@ def _report_of_crops(corpus: CroppedCorpus, encode: Encode, folder: Path) -> Cor
     crops, of_crops = replace(corpus.crops, seed=0), CorpusReport()
     views = [view for i, text in enumerate(corpus.some) for view in dict.fromkeys(crops.views(text, 0, i))]
     _, equal = _compare(encode(views, of_crops), 1)
-    short, file = None, folder / f"short-{crops.min_words}-{crops.sentences:d}.json"
+    short, file = None, folder / "short.json"
     with suppress(OSError, ValueError):
         short = int(file.read_text())
     if short is None:  # takes longer than all else
-        short = sum(crops.too_short(corpus.text(sample)) for sample in range(len(corpus)))
+        short = sum(too_short(corpus.text(sample)) for sample in range(len(corpus)))
         write_json(file, short)
     tokens, unknown = of_crops.tokens, of_crops.unknown
     return replace(corpus.report, short=short, tokens=tokens, unknown=unknown, equal=equal, crops=len(views))

@@ -140,7 +140,7 @@ def training_text(text: TextSettings) -> TrainingText:
         if name is None or not is_table(name):
             known = ", ".join(ENDINGS)
             raise ParameterError("supervised", f"needs a table as --train_file ({known}, or one on the hub)")
-        return rows_of_table(name, text.text_columns, text.tsv_quoting)
+        return rows_of_table(name, text.text_columns)
     documents = text.sample == "document"
     if name is None:
         return TextFile(wiki1m(text.data_dir), documents)
@@ -149,9 +149,9 @@ def training_text(text: TextSettings) -> TrainingText:
     if is_table(name):
         if documents:
             raise ParameterError("sample", "a cell of a table is a sample; documents are those of text files")
-        return column_of_table(name, text.text_column, text.tsv_quoting)
-    if text.text_column is not None:
-        raise ParameterError("text_column", f"{name!r} is a text file without columns")
+        return column_of_table(name, *(text.text_columns or [None]))
+    if text.text_columns is not None:
+        raise ParameterError("text_columns", f"{name!r} is a text file without columns")
     if not Path(name).is_file():  # said before a model is loaded
         problem = "is a folder; name a file in it" if Path(name).is_dir() else "is no file"
         raise ParameterError("train_file", f"{name!r} {problem}")
@@ -166,29 +166,29 @@ def training_text(text: TextSettings) -> TrainingText:
     return TextFile(Path(name), documents)
 
 
-def column_of_table(train_file: str, column: str | None, tsv_quoting: bool | None = None) -> TableText:
+def column_of_table(train_file: str, column: str | None) -> TableText:
     """A column of a table, each cell a sentence; without a name the only one, or one called text, sentence or sent0."""
-    rows = load_table(train_file, tsv_quoting=tsv_quoting)
+    rows = load_table(train_file)
     known, named = rows.column_names, column is not None
     if column is None and HARD_NEGATIVES in known:
         raise ParameterError(
             "train_file",
             f"{train_file!r} has hard negatives ({', '.join(known)}): add --supervised, or name the sentences with "
-            "--text_column",
+            "--text_columns",
         )
     if column is None:
         column = next(iter(known if len(known) == 1 else [name for name in TEXT_COLUMNS if name in known]), None)
     if column is None or column not in known:
-        raise ParameterError("text_column", f"{train_file!r} has the columns {', '.join(known)}; name one")
-    return _text_of(train_file, rows, [column], "text_column", named)
+        raise ParameterError("text_columns", f"{train_file!r} has the columns {', '.join(known)}; name one")
+    return _text_of(train_file, rows, [column], named)
 
 
-def rows_of_table(train_file: str, columns: Sequence[str] | None, tsv_quoting: bool | None = None) -> TableText:
+def rows_of_table(train_file: str, columns: Sequence[str] | None) -> TableText:
     """Rows of a table: columns of anchor, positive and any number of hard negatives; without names all, in order.
 
     Of columns in their own order an ``anchor`` is put first, and a ``positive``, or else no ``negative``, second.
     """
-    rows = load_table(train_file, tsv_quoting=tsv_quoting)
+    rows = load_table(train_file)
     names, known = list(columns or _ordered(rows.column_names)), ", ".join(rows.column_names)
     if not set(names) <= set(rows.column_names):
         raise ParameterError("text_columns", f"{train_file!r} has the columns {known}; got {', '.join(names)}")
@@ -198,7 +198,7 @@ def rows_of_table(train_file: str, columns: Sequence[str] | None, tsv_quoting: b
             "a row is an anchor, a positive and any number of hard negatives, each in a column of its own; "
             f"{train_file!r} gives {', '.join(names)}",
         )
-    return _text_of(train_file, rows, names, "text_columns", columns is not None)
+    return _text_of(train_file, rows, names, columns is not None)
 
 
 def _ordered(names: Sequence[str]) -> list[str]:
@@ -208,7 +208,7 @@ def _ordered(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*anchors[:1], *positives[:1], *others[: 2 - len(positives)], *names]))
 
 
-def _text_of(train_file: str, rows: Dataset, columns: list[str], option: str, named: bool) -> TableText:
+def _text_of(train_file: str, rows: Dataset, columns: list[str], named: bool) -> TableText:
     some = rows.select(range(0, len(rows), max(1, len(rows) // 1000))).to_list()
     if len(rows.column_names) > 1:  # rows that are repeated as a whole say nothing of a column
         some = list({repr(row): row for row in some}.values())
@@ -220,7 +220,9 @@ def _text_of(train_file: str, rows: Dataset, columns: list[str], option: str, na
         ]
         if cells and (not any(map(_LETTER.search, cells)) or (not named and no_sentences(cells))):
             found = f"no letter, or labels, ids or one source, such as {cells[0]!r:.40}"
-            raise ParameterError(option, f"column {column!r} of {train_file!r} has {found}; name columns of sentences")
+            raise ParameterError(
+                "text_columns", f"column {column!r} of {train_file!r} has {found}; name columns of sentences"
+            )
     return TableText(train_file, rows.select_columns(columns))
 
 

@@ -41,11 +41,11 @@ OF_AN_OBJECTIVE = ("rows", *(name for name, owners in OWNERS.items() if set(owne
 # options that may differ between a run and its continuation
 FREE_OPTIONS = (
     "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "save_steps", "save_total_limit", "logging_steps",
-    "report_to", "log_similarity", "train_file", "text_column", "eval_file", "dataset", "data_dir",
-    "train_list", "skip_corrupt", "tsv_quoting", "preset", "push_to_hub", "private",
+    "report_to", "log_similarity", "train_file", "eval_file", "dataset", "data_dir",
+    "train_list", "skip_corrupt", "preset", "push_to_hub", "private",
 )  # fmt: skip
 
-DATA_OPTIONS = {"train_file", "text_column", "eval_file", "dataset", "train_list"}
+DATA_OPTIONS = {"train_file", "eval_file", "dataset", "train_list"}
 # options that may differ between two runs of one configuration, which has one training text
 CONFIGURATION_FREE = {*FREE_OPTIONS, "metric_for_best_model"} - DATA_OPTIONS
 

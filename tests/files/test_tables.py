@@ -8,8 +8,10 @@ import lzma
 import os
 import re
 import tempfile
+import warnings
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +23,7 @@ from dystress_text.errors import UserError
 from dystress_text.evaluation.evaluators import read_scored_pairs
 from dystress_text.files.tables import is_table, load_table
 from dystress_text.files.text_lines import CorpusReport
-from dystress_text.simcse.texts import column_of_table, rows_of_table
+from dystress_text.simcse.texts import column_of_table
 
 SENTENCES = ['the cat, it "sat"', "a line\nand another", "plain", "", "caf\u00e9 \U0001f600"]
 LINES = ['the cat, it "sat"', "a line and another", "plain", "caf\u00e9 \U0001f600"]
@@ -50,20 +52,58 @@ def lines_of(table, column=None):
 def test_a_column_becomes_lines(tmp_path, kind):
     table = write(tmp_path, kind, {"id": [1, 2, 3, 4, 5], "sentence": SENTENCES, "other": ["x"] * 5})
     report = CorpusReport()
-    text = column_of_table(table, None, tsv_quoting=True)
+    text = column_of_table(table, None)
     assert list(text.sentences(report, None)) == LINES
     assert (report.lines, report.empty, text.columns) == (5, 1, 1)
-    assert column_of_table(table, "sentence", True).checksum() == text.checksum()
-    assert column_of_table(table, "other", True).checksum() != text.checksum()
+    assert column_of_table(table, "sentence").checksum() == text.checksum()
+    assert column_of_table(table, "other").checksum() != text.checksum()
 
 
-def test_quotation_marks_in_tsv_files_are_text(tmp_path):
-    rows = [[str(i), ('"' * (i % 3)) + f"he said {i}" + '"' * (i % 2), "a dog"] for i in range(60)]
-    file = tmp_path / "glue.TSV.gz"
-    file.write_bytes(gzip.compress("".join("\t".join(row) + "\r\n" for row in [["id", "text", "b"], *rows]).encode()))
-    assert lines_of(str(file)) == [row[1] for row in rows]
-    text = rows_of_table(str(file), ["text", "b"])
-    assert list(text.sentences(CorpusReport(), None)) == [cell for row in rows for cell in row[1:]]
+CELLS = st.text(st.sampled_from('""\t\n ,a1\u00e9'), max_size=6)
+ROWS = st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=4)
+
+
+@given(ROWS, st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]), st.booleans())
+@settings(deadline=None)
+def test_marks_that_writers_put_around_cells_of_a_tsv_come_off(rows, quoting, by_pandas):
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True):
+        with (file := Path(folder, "a.tsv")).open("w", newline="") as sink:
+            if by_pandas:
+                pd.DataFrame(rows, columns=["a", "text"]).to_csv(sink, sep="\t", index=False, quoting=quoting)
+            else:
+                csv.writer(sink, delimiter="\t", quoting=quoting).writerows([("a", "text"), *rows])
+        table = load_table(str(file))
+        assert list(zip(table["a"], table["text"], strict=True)) == rows
+
+
+@given(st.lists(st.tuples(CELLS, CELLS).map(lambda row: [re.sub(r"\s", " ", cell) for cell in row])), st.booleans())
+@example([["1", '"he said" so'], ["2", '"']], False)
+@settings(deadline=None)
+def test_marks_of_a_tsv_without_any_around_cells_are_text_and_where_they_need_not_be_it_is_said(rows, marks):
+    lines = ["\t".join(row) + "\n" for row in [['"a"', '"text"'] if marks else ["a", "text"], *rows]]
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        (file := Path(folder, "a.tsv")).write_text("".join(lines))
+        table = load_table(str(file))
+        read = [table.column_names, *map(list, zip(*table[:].values(), strict=True))]
+    try:
+        quoted = list(csv.reader(lines, delimiter="\t", strict=True))
+    except csv.Error:
+        quoted = []
+    others = {len(row) for row in quoted} == {2} and [line.strip("\n").split("\t") for line in lines] != quoted
+    assert [("are taken off" in str(each.message)) for each in said] == [read == quoted] * others
+    assert others or "\n".join(map("\t".join, read)) + "\n" == "".join(lines)
+
+
+@pytest.mark.parametrize(("lines", "read", "said"), [
+    ('a\ttext\n1\t"x ""y"""', ['x "y"'], "taken off"), ('a\ttext\n1\t"Yes."', ['"Yes."'], "taken as text"),
+    ('"a"\t"text"\n1\t"Yes."', ["Yes."], "taken off"), ('a\ttext\n1\t"x" y\n2\t"x ""y"""', ['"x" y', '"x ""y"""'], ""),
+    ('a\ttext\n1\t"Yes."\n2\t"x\ty"', ["Yes.", "x\ty"], "taken off"),  # the only way to two cells
+])  # fmt: skip
+def test_what_stands_around_cells_of_a_tsv(tmp_path, lines, read, said, recwarn):
+    (tmp_path / "a.tsv").write_text(lines)
+    assert load_table(str(tmp_path / "a.tsv"))["text"][:] == read
+    assert [said in str(each.message) for each in recwarn] == [True] * bool(said)
 
 
 def test_what_is_a_table():
@@ -73,8 +113,8 @@ def test_what_is_a_table():
 
 def test_wrong_columns_are_one_line(tmp_path):
     for columns, column, words in (
-        ({"text": ["a"]}, "no_such", "text_column.*columns text"),
-        ({"a": ["x"], "b": ["y"]}, None, "text_column.*columns a, b"),
+        ({"text": ["a"]}, "no_such", "text_columns.*columns text"),
+        ({"a": ["x"], "b": ["y"]}, None, "text_columns.*columns a, b"),
         ({"text": [[1], [2]]}, None, "train_file.*row 1.*is not a text"),
     ):
         with pytest.raises(UserError, match=f"^{words}[^\n]*$"):
@@ -89,22 +129,20 @@ def test_wrong_columns_are_one_line(tmp_path):
      ("tabs.csv", b"a\ttext\nx\ty\n", "header is one cell"),
      ("latin.csv", b"text\n\xe9\n", "not in UTF-8"),
      ("short.csv", b'a,text\n"x\ny",z\n\nx\n', "line 5 does not have the header's 2 cells but 1$"),
-     ("more.tsv", b'a\ttext\n"x\ty\n1\t2\t"3\n', "line 3 .*2 cells but 3; tsv_quoting yes"),
-     ("pandas.tsv", b'a\ttext\n1\t"x ""y"""\n', "line 2 has a cell in quotation marks .*tsv_quoting yes"),
+     ("more.tsv", b'a\ttext\n"x\ty\n1\t2\t"3\n', "line 3 .*2 cells but 3; and with .* around cells, line 2: "),
      ("open.csv", b'a,text\n1,x\n2,"y\n3,z\n', "line 3: .*an unpaired quotation mark"),
-     ("glue.tsv", b'a\ttext\n1\t"x" y\n', "line 2: .*tsv_quoting no takes"),
      ("pipe.csv", b"label|text\n0|a, b\n", "header is one cell.*commas between cells"),
      ("colon.tsv", b"0:The cat ran\n", "header is one cell"), ("hat.csv", b"a^b\n", "header is one cell"),
      ("latin.jsonl", b'{"text": "caf\xe9"}\n', "not in UTF-8; save it"),
      ("utf16.json", '{"text": "a"}'.encode("utf-16"), "must be in UTF-8"),
      ("nulls.jsonl", b'null\n{"text": "a"}\n', "begin with a row"), ("texts.json", b'["a", "b"]', "list of objects"),
      ("torn.csv.gz", gzip.compress(b"text\na\n", mtime=0)[:-9], "end-of-stream"),
-     ("labels.csv", b"text\n1\n0\n\n", "text_column: column 'text' of .* has no letter")],
+     ("labels.csv", b"text\n1\n0\n\n", "text_columns: column 'text' of .* has no letter")],
 )  # fmt: skip
 def test_damaged_tables_are_one_line(tmp_path, name, content, said):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=said) as caught:
-        list(column_of_table(str(tmp_path / name), None, name == "glue.tsv" or None).sentences(CorpusReport(), None))
+        list(column_of_table(str(tmp_path / name), None).sentences(CorpusReport(), None))
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -183,7 +221,7 @@ def test_a_table_is_unpacked_by_its_content_under_any_name(tmp_path, name, pack)
     for ending in (".csv", ".TSV", ".jsonl", ".parquet"):
         file = tmp_path / name.format(ending)
         file.write_bytes(pack(content("one", ending.lower())))
-        assert column_of_table(str(file), "text", True).rows["text"][:] == ["one", "another"]
+        assert column_of_table(str(file), "text").rows["text"][:] == ["one", "another"]
 
 
 def test_a_long_cell_is_a_cell(tmp_path):

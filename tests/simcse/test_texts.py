@@ -61,7 +61,7 @@ def test_a_column_of_labels_ids_or_one_source_is_refused_unless_it_is_named(tmp_
     if kind != "dates":  # which have no letter
         assert rows_of_table(file, ["premise", "third"]).columns == 2
     alone = table(tmp_path, {"text": among_pairs(NO_SENTENCES[kind])["third"]})
-    with pytest.raises(UserError, match=r"^text_column: column 'text' of "):
+    with pytest.raises(UserError, match=r"^text_columns: column 'text' of "):
         column_of_table(alone, None)
 
 
@@ -111,5 +111,5 @@ def test_of_published_sets_the_texts_alone_are_sentences(shared, tmp_path, file,
     sentences = texts.split("," if "," in texts else None)
     assert rows_of_table(table(tmp_path, {name: columns[name] for name in sentences}), None).columns == 2
     for other in set(head) - set(sentences):
-        with pytest.raises(UserError, match=f"^text_column: column '{other}' of "):
+        with pytest.raises(UserError, match=f"^text_columns: column '{other}' of "):
             column_of_table(table(tmp_path, {other: columns[other]}), None)
