@@ -228,7 +228,7 @@ def test_unusable_files_are_one_line_and_leave_no_cache(tmp_path, tokenizer, nam
 
 
 @pytest.mark.parametrize("size", [-1, 1, 0])
-@pytest.mark.parametrize("name", ["tokens.bin", "offsets.npy", "first.npy", "report.json", "sums.json"])
+@pytest.mark.parametrize("name", ["tokens.bin", "rest.npz"])
 def test_a_damaged_cache_is_made_anew(tmp_path, text_file, tokenizer, name, size):
     whole = load(text_file, tokenizer, tmp_path).batch(np.arange(200))
     (file,) = (tmp_path / "corpus").glob(f"*/{name}")
@@ -237,5 +237,4 @@ def test_a_damaged_cache_is_made_anew(tmp_path, text_file, tokenizer, name, size
     file.write_bytes(flipped if size < 0 else content[: len(content) // 2] if size else b"")
     with pytest.warns(UserWarning, match="the corpus cache .* is damaged .* and made again"):
         again = load(text_file, tokenizer, tmp_path)
-    assert file.read_bytes() == content
     assert all(torch.equal(again.batch(np.arange(200))[key], tensor) for key, tensor in whole.items())
