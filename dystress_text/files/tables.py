@@ -86,49 +86,38 @@ def load_table(source: str, split: str = "train") -> Dataset:
 def read_once(path: Path) -> Iterator[tuple[str, str]]:
     """A new name for a file, and a place for a copy: datasets takes names as patterns, and knows its copies by them."""
     (root := cache_root() / "datasets").mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=root) as folder:
+    with tempfile.TemporaryDirectory(dir=root) as folder, open_text(path) as file:
         name = Path(folder) / "table"
-        with open_text(path) as file:
-            if isinstance(file, io.BufferedReader):
-                name.symlink_to(path.absolute())
-            else:
-                with name.open("wb") as unpacked:
-                    shutil.copyfileobj(file, unpacked, 1 << 20)
+        if isinstance(file, io.BufferedReader):
+            name.symlink_to(path.absolute())
+        else:
+            with name.open("wb") as unpacked:
+                shutil.copyfileobj(file, unpacked, 1 << 20)
         yield glob.escape(str(name)), folder
 
 
 def _separated(path: Path, ending: str) -> pa.Table:
     # the libraries' readers guess a type for each column, and fill up or join rows that do not fit without a word
-    separator = SEPARATORS[ending]
-    quoted, other = (True, "") if ending == ".csv" else _marks_of_tsv(path)
-    try:
-        rows = (cells for cells, _ in _rows(path, separator, quoted))
-        names = next(rows, [])
-        if len(set(names)) < max(1, len(names)):
-            raise ValueError(f"its header names a column twice: {', '.join(names)}" if names else "it is empty")
-        if len(names) == 1 and re.search(r"[\t,;|^~]|\w: ?\w", names[0]):
-            raise ValueError(f"its header is one cell, {names[0]!r:.60}: a .csv has commas between cells, a .tsv tabs")
-        schema = pa.schema([(name, pa.string()) for name in names])
-        batches = []
-        while some := list(islice(rows, 10_000)):
-            columns = [pa.array(cells, pa.string()) for cells in zip(*some, strict=True)]
-            batches.append(pa.record_batch(columns, schema=schema))
-    except ValueError as error:
-        if other in ("", str(error)):
-            raise
-        raise ValueError(f"{error}; and with quotation marks around cells, {other}") from None
+    rows = (cells for cells, _ in _rows(path, SEPARATORS[ending], ending == ".csv" or _cells_in_marks(path)))
+    names = next(rows, [])
+    if len(set(names)) < max(1, len(names)):
+        raise ValueError(f"its header names a column twice: {', '.join(names)}" if names else "it is empty")
+    if len(names) == 1 and re.search(r"[\t,;|^~]|\w: ?\w", names[0]):
+        raise ValueError(f"its header is one cell, {names[0]!r:.60}: a .csv has commas between cells, a .tsv tabs")
+    schema = pa.schema([(name, pa.string()) for name in names])
+    batches = []
+    while some := list(islice(rows, 10_000)):
+        columns = [pa.array(cells, pa.string()) for cells in zip(*some, strict=True)]
+        batches.append(pa.record_batch(columns, schema=schema))
     return pa.Table.from_batches(batches, schema)
 
 
-def _marks_of_tsv(path: Path) -> tuple[bool, str]:
-    """Whether quotation marks stand around cells, as pandas writes them, or belong to texts, as in GLUE's files.
+def _cells_in_marks(path: Path) -> bool:
+    """Whether quotation marks of a .tsv stand around cells, as pandas writes them, or are text, as in GLUE's files.
 
     They stand around cells if each row is what csv's writer makes of its cells, with marks where they are needed, or if
     all cells of the header have them, or if the rows have one width in this way alone. Where it matters, a warning says
     which it was.
-
-    Returns:
-        The answer, and why the file cannot be read with marks around cells.
     """
     as_needed, everywhere, differ = True, False, False
     try:
@@ -137,10 +126,10 @@ def _marks_of_tsv(path: Path) -> tuple[bool, str]:
                 differ |= line != "\t".join(cells)
                 as_needed &= line == _written(cells, csv.QUOTE_MINIMAL)
                 everywhere |= number == 0 and line == _written(cells, csv.QUOTE_ALL)
-    except ValueError as error:
-        return False, str(error)
+    except ValueError:
+        return False
     if not differ:
-        return False, ""
+        return False
     quoted = as_needed or everywhere
     if not quoted:
         try:
@@ -152,7 +141,7 @@ def _marks_of_tsv(path: Path) -> tuple[bool, str]:
         f"{str(path)!r}: quotation marks around cells are {taken}; if they are not meant so, save it as .jsonl",
         stacklevel=2,
     )
-    return quoted, ""
+    return quoted
 
 
 def _written(cells: list[str], quoting: Literal[0, 1]) -> str:
@@ -163,7 +152,7 @@ def _written(cells: list[str], quoting: Literal[0, 1]) -> str:
 def _rows(path: Path, separator: str, quoted: bool) -> Iterator[tuple[list[str], str]]:
     """The header and the rows, each with its text; blank lines are left out, a row of another width is a ValueError."""
     lines: list[str] = []  # of the row that is being read
-    width, number = 0, 1
+    width, number, hint = 0, 1, "" if quoted else " (quotation marks are read as text)"
 
     def read(text: Iterable[str]) -> Iterator[str]:
         for line in text:
@@ -179,7 +168,7 @@ def _rows(path: Path, separator: str, quoted: bool) -> Iterator[tuple[list[str],
             for row in reader:
                 width = width or len(row)
                 if row and len(row) != width:
-                    raise ValueError(f"line {number} does not have the header's {width} cells but {len(row)}")
+                    raise ValueError(f"line {number} does not have the header's {width} cells but {len(row)}{hint}")
                 if row:
                     yield row, "".join(lines).rstrip("\r\n")
                 lines.clear()

@@ -39,45 +39,27 @@ UNPACK_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
 
 @dataclass
 class CorpusReport:
-    """What the lines of a text file are. Each line is a sentence, or is left out for exactly one reason.
+    """What the lines of a text file are. Each line is a sentence, or is left out for exactly one reason."""
 
-    Attributes:
-        sha256: of the file as it lies on disk.
-        lines: lines read.
-        sentences: lines kept.
-        empty: left out, nothing to be seen.
-        over_long: left out, more than 65,536 bytes.
-        invalid_utf8: left out, not UTF-8.
-        nul: left out, with a NUL byte.
-        duplicates: kept, equal to an earlier sentence.
-        truncated: kept, but cut to the training length in tokens.
-        short: kept, but too short to be cropped, and so used whole.
-        tokens: of the sentences, special tokens left out.
-        unknown: tokens that stand for what the tokenizer does not know.
-        equal: the share of sentences whose tokens are those of an earlier sentence that is another text.
-        crops: where tokens, unknown and equal are those of some crops, how many; otherwise 0.
-        documents: whether a line is a document between blank lines.
-    """
-
-    sha256: str = ""
+    sha256: str = ""  # of the file as it lies on disk
     lines: int = 0
-    sentences: int = 0
-    empty: int = 0
-    over_long: int = 0
-    invalid_utf8: int = 0
-    nul: int = 0
-    duplicates: int = 0
-    truncated: int = 0
-    short: int = 0
-    tokens: int = 0
-    unknown: int = 0
-    equal: float = 0.0
-    crops: int = 0
-    documents: bool = False
+    sentences: int = 0  # lines kept
+    empty: int = 0  # left out, nothing to be seen
+    over_long: int = 0  # left out, more than MAX_LINE_BYTES
+    invalid_utf8: int = 0  # left out
+    nul: int = 0  # left out, with a NUL byte
+    duplicates: int = 0  # kept, equal to an earlier sentence
+    truncated: int = 0  # kept, but cut to the training length in tokens
+    short: int = 0  # kept, but too short to be cropped, and so used whole
+    tokens: int = 0  # of the sentences, special tokens left out
+    unknown: int = 0  # tokens that stand for what the tokenizer does not know
+    equal: float = 0.0  # share of sentences whose tokens are those of an earlier sentence that is another text
+    crops: int = 0  # where tokens, unknown and equal are those of some crops, how many
+    documents: bool = False  # a line is a document between blank lines
 
     def summary(self) -> str:
-        """One line for the user: the number of lines of each kind, and what was done with them."""
-        findings = {
+        """One line for the user."""
+        counts = {
             "empty (left out)": self.empty,
             f"over {MAX_LINE_BYTES:,} bytes (left out)": self.over_long,
             "not UTF-8 (left out)": self.invalid_utf8,
@@ -91,7 +73,7 @@ class CorpusReport:
             "of the texts equal to others for the tokenizer": self.equal,
         }
         of = f" (estimated from {self.crops:,} crops)" if self.crops else ""
-        notes = [f"{count:,} {text}" for text, count in findings.items() if count]
+        notes = [f"{count:,} {text}" for text, count in counts.items() if count]
         notes += [f"{100 * share:.2f} % {text}{of}" for text, share in shares.items() if round(share, 4)]
         kept = "documents" if self.documents else f"sentences in {self.lines:,} lines"
         return f"{self.sentences:,} {kept}" + (f"; {', '.join(notes)}" if notes else "")

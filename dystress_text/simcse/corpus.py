@@ -45,27 +45,16 @@ WARNED, REFUSED = 0.05, 0.5  # shares of unknown tokens, and of sentences that t
 
 @dataclass(eq=False)
 class TokenizedCorpus:
-    """Samples of one or several sentences as token ids, special tokens included.
+    """Samples of one or several sentences as token ids, special tokens included."""
 
-    Attributes:
-        tokens: (total,) ids of all sentences, one after another.
-        offsets: (samples * columns + 1,) the start of each sentence.
-        first: (distinct samples,) the numbers of the samples that equal no earlier one.
-        some: distinct sentences from the whole text, each a sample's first; the same for all seeds.
-        report: of reading the text.
-        identity: checksums of the text and of the tokenizer.
-        columns: sentences per sample.
-        chosen: the numbers of the samples that count, which are numbered anew from 0; None for all.
-    """
-
-    tokens: NDArray[np.integer]
-    offsets: NDArray[np.int64]
-    first: NDArray[np.int64]
-    some: list[str]
+    tokens: NDArray[np.integer]  # (total,) ids of all sentences, one after another
+    offsets: NDArray[np.int64]  # (samples * columns + 1,) the start of each sentence
+    first: NDArray[np.int64]  # (distinct samples,) the numbers of the samples that equal no earlier one
+    some: list[str]  # distinct sentences from the whole text, each a sample's first; the same for all seeds
     report: CorpusReport
-    identity: str
-    columns: int = 1
-    chosen: NDArray[np.int64] | None = None
+    identity: str  # checksums of the text and of the tokenizer
+    columns: int = 1  # sentences of a sample
+    chosen: NDArray[np.int64] | None = None  # the numbers of the samples that count, renumbered from 0; None for all
 
     def __len__(self) -> int:
         return (len(self.offsets) - 1) // self.columns if self.chosen is None else len(self.chosen)
@@ -80,9 +69,7 @@ class TokenizedCorpus:
         return samples if self.chosen is None else self.chosen[samples]
 
     def batch(self, samples: NDArray[np.int64], step: int = 0) -> dict[str, Tensor]:
-        """The sentences of samples (n,): the first column of all samples, then the second, and so on.
-
-        The same at each ``step``; of a :class:`CroppedCorpus` others.
+        """The sentences of samples (n,): the first column of all samples, then the second; the same at each ``step``.
 
         Returns:
             ``token_ids`` (tokens,), sentence after sentence, and ``attention_mask`` (n * columns, longest), 1 where a
@@ -105,17 +92,11 @@ class TokenizedCorpus:
 
 @dataclass(eq=False, kw_only=True)
 class CroppedCorpus(TokenizedCorpus):
-    """Samples as UTF-8, of which each batch takes two crops; the tokenizer reads these while earlier batches train.
-
-    Attributes:
-        crops: how they are drawn.
-        backend: the tokenizer, which cuts at the training length.
-        padding: the token that stands for a crop without one.
-    """
+    """Samples as UTF-8, of which each batch takes two crops; the tokenizer reads these while earlier batches train."""
 
     crops: Crops
-    backend: Tokenizer
-    padding: int
+    backend: Tokenizer  # cuts at the training length
+    padding: int  # the token that stands for a crop without one
 
     @property
     def rows(self) -> int:
@@ -142,15 +123,9 @@ def load_corpus(
     cache_dir: str | Path | None = None,
     crops: Crops | None = None,
 ) -> TokenizedCorpus:
-    """The samples of a training text, from the cache if it has them.
+    """The samples of a training text, or the first ``max_samples``, from the cache if it has them.
 
-    Args:
-        text: the source of the sentences.
-        tokenizer: a tokenizer with a ``tokenizers`` backend.
-        max_seq_length: most tokens of a sentence, special tokens included.
-        max_samples: use only the first so many samples.
-        cache_dir: the folder of caches; None is :func:`cache_root`.
-        crops: each batch has two crops of each sample, in place of the sample.
+    With ``crops`` each batch has two crops of each sample in its place. ``max_seq_length`` counts special tokens.
     """
     if not tokenizer.is_fast:
         raise ParameterError("model_name_or_path", f"{type(tokenizer).__name__} has no fast (tokenizers) form")

@@ -18,19 +18,12 @@ LEAST = 4  # words of a crop
 
 @dataclass(frozen=True)
 class Crops:
-    """How a sample is cropped.
+    """How a sample is cropped."""
 
-    Attributes:
-        seed: of the run; with the step and the sample it decides both crops.
-        low: least share of the sample's words.
-        high: greatest share; the share is drawn evenly between the two.
-        most: a longer crop is cut to so many words, before its place is drawn: the encoder would not read the others.
-    """
-
-    seed: int
-    low: float = 0.2
-    high: float = 0.6
-    most: int = 32
+    seed: int  # of the run; with the step and the sample it decides both crops
+    low: float = 0.2  # least share of the sample's words
+    high: float = 0.6  # greatest share; the share is drawn evenly between the two
+    most: int = 32  # words of a crop, cut before its place is drawn: the encoder would not read the others
 
     def views(self, text: str, step: int, sample: int) -> list[str]:
         """Two crops, independent of each other; they may overlap."""

@@ -62,12 +62,10 @@ class TextFile:
         return str(self.path)
 
     def checksum(self) -> str:
-        """The SHA-256 of the file."""
         with self._readable():
             return sha256_of(self.path)
 
     def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
-        """At most ``most`` sentences; see :func:`read_sentences`."""
         with self._readable(), open_text(self.path) as stream:
             yield from read_sentences(joined_lines(stream) if self.documents else stream, report, most)
 
@@ -82,31 +80,23 @@ class TextFile:
 
 @dataclass(frozen=True)
 class TableText:
-    """Columns of a table as a training text, row after row; line feeds within a cell become spaces.
+    """Columns of a table as a training text, row after row; line feeds within a cell become spaces."""
 
-    Attributes:
-        name: of the file, or of the data set on the hub.
-        rows: the table, with only these columns; with one column its empty cells are left out, with several refused.
-    """
-
-    name: str
-    rows: Dataset
+    name: str  # of the file, or of the data set on the hub
+    rows: Dataset  # with only these columns; with one its empty cells are left out, with several refused
 
     @property
     def columns(self) -> int:
-        """Sentences a sample."""
         return len(self.rows.column_names)
 
     def checksum(self) -> str:
-        """The SHA-256 of all cells, each a line."""
         digest = hashlib.sha256()
         for line in self._lines():
             digest.update(line)
         return digest.hexdigest()
 
     def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
-        """At most ``most`` sentences, row after row; see :func:`read_sentences`."""
-        yield from read_sentences(self._lines(), report, most)
+        return read_sentences(self._lines(), report, most)
 
     def _lines(self) -> Iterator[bytes]:
         """The cells in UTF-8, each with a line feed at its end."""
@@ -168,8 +158,8 @@ def training_text(text: TextSettings) -> TrainingText:
 
 def column_of_table(train_file: str, column: str | None) -> TableText:
     """A column of a table, each cell a sentence; without a name the only one, or one called text, sentence or sent0."""
-    rows = load_table(train_file)
-    known, named = rows.column_names, column is not None
+    table = load_table(train_file)
+    known, named = table.column_names, column is not None
     if column is None and HARD_NEGATIVES in known:
         raise ParameterError(
             "train_file",
@@ -178,9 +168,9 @@ def column_of_table(train_file: str, column: str | None) -> TableText:
         )
     if column is None:
         column = next(iter(known if len(known) == 1 else [name for name in TEXT_COLUMNS if name in known]), None)
-    if column is None or column not in known:
+    if column not in known:
         raise ParameterError("text_columns", f"{train_file!r} has the columns {', '.join(known)}; name one")
-    return _text_of(train_file, rows, [column], named)
+    return _text_of(train_file, table, [column], named)
 
 
 def rows_of_table(train_file: str, columns: Sequence[str] | None) -> TableText:
@@ -188,9 +178,9 @@ def rows_of_table(train_file: str, columns: Sequence[str] | None) -> TableText:
 
     Of columns in their own order an ``anchor`` is put first, and a ``positive``, or else no ``negative``, second.
     """
-    rows = load_table(train_file)
-    names, known = list(columns or _ordered(rows.column_names)), ", ".join(rows.column_names)
-    if not set(names) <= set(rows.column_names):
+    table = load_table(train_file)
+    names, known = list(columns or _ordered(table.column_names)), ", ".join(table.column_names)
+    if not set(names) <= set(table.column_names):
         raise ParameterError("text_columns", f"{train_file!r} has the columns {known}; got {', '.join(names)}")
     if len(names) < 2 or len(set(names)) < len(names):
         raise ParameterError(
@@ -198,7 +188,7 @@ def rows_of_table(train_file: str, columns: Sequence[str] | None) -> TableText:
             "a row is an anchor, a positive and any number of hard negatives, each in a column of its own; "
             f"{train_file!r} gives {', '.join(names)}",
         )
-    return _text_of(train_file, rows, names, columns is not None)
+    return _text_of(train_file, table, names, columns is not None)
 
 
 def _ordered(names: Sequence[str]) -> list[str]:
@@ -208,22 +198,19 @@ def _ordered(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*anchors[:1], *positives[:1], *others[: 2 - len(positives)], *names]))
 
 
-def _text_of(train_file: str, rows: Dataset, columns: list[str], named: bool) -> TableText:
-    some = rows.select(range(0, len(rows), max(1, len(rows) // 1000))).to_list()
-    if len(rows.column_names) > 1:  # rows that are repeated as a whole say nothing of a column
+def _text_of(train_file: str, table: Dataset, columns: list[str], named: bool) -> TableText:
+    some = table.select(range(0, len(table), max(1, len(table) // 1000))).to_list()
+    if len(table.column_names) > 1:  # rows that are repeated as a whole say nothing of a column
         some = list({repr(row): row for row in some}.values())
     for column in columns:  # in a .csv labels and scores are texts too
-        cells = [
-            str(cell)
-            for cell in (row[column] for row in some)
-            if isinstance(cell, (str, int, float)) and not is_blank(str(cell))
-        ]
+        cells = [str(row[column]) for row in some if isinstance(row[column], (str, int, float))]
+        cells = [cell for cell in cells if not is_blank(cell)]
         if cells and (not any(map(_LETTER.search, cells)) or (not named and no_sentences(cells))):
-            found = f"no letter, or labels, ids or one source, such as {cells[0]!r:.40}"
+            reason = f"no letter, or labels, ids or one source, such as {cells[0]!r:.40}"
             raise ParameterError(
-                "text_columns", f"column {column!r} of {train_file!r} has {found}; name columns of sentences"
+                "text_columns", f"column {column!r} of {train_file!r} has {reason}; name columns of sentences"
             )
-    return TableText(train_file, rows.select_columns(columns))
+    return TableText(train_file, table.select_columns(columns))
 
 
 def no_sentences(cells: Sequence[str]) -> bool:
