@@ -139,7 +139,7 @@ def training_text(text: TextSettings) -> TrainingText:
     if is_table(name):
         if documents:
             raise ParameterError("sample", "a cell of a table is a sample; documents are those of text files")
-        return column_of_table(name, *(text.text_columns or [None]))
+        return column_of_table(name, text.text_columns[0] if text.text_columns else None)
     if text.text_columns is not None:
         raise ParameterError("text_columns", f"{name!r} is a text file without columns")
     if not Path(name).is_file():  # said before a model is loaded
@@ -168,7 +168,7 @@ def column_of_table(train_file: str, column: str | None) -> TableText:
         )
     if column is None:
         column = next(iter(known if len(known) == 1 else [name for name in TEXT_COLUMNS if name in known]), None)
-    if column not in known:
+    if column is None or column not in known:
         raise ParameterError("text_columns", f"{train_file!r} has the columns {', '.join(known)}; name one")
     return _text_of(train_file, table, [column], named)
 

@@ -3,20 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from conftest import build_transformer
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from dystress_text.core.objectives import InfoNCELoss
-from dystress_text.core.temperature import ConstantTemperature
-from dystress_text.encoders.encoder import SentenceEncoder
 from dystress_text.errors import UserError
 from dystress_text.files.text_lines import CorpusReport
 from dystress_text.simcse.arguments import parse
 from dystress_text.simcse.corpus import load_corpus
 from dystress_text.simcse.crops import Crops, too_short
-from dystress_text.simcse.task import SimcseTask
 from dystress_text.simcse.texts import TextFile, training_text
 
 WORDS = [f"w{i}" for i in range(50)]
@@ -85,12 +80,8 @@ def test_what_is_shorter_than_two_crops_is_used_whole(text, short):
 
 
 def test_a_batch_has_the_tokens_of_the_crops(tmp_path, tokenizer):
-    lines = [
-        "the cat sat on the mat and the dog ran to the house",
-        "the old dog ran",
-        "a man and a cat ran to a river now",
-    ]
-    file = tmp_path / "text.txt"
+    lines = ["the cat sat on the mat and the dog ran to the house", "the old dog ran"]
+    lines, file = [*lines, "a man and a cat ran to a river now"], tmp_path / "text.txt"
     file.write_text("\n".join([*lines, lines[0]]) + "\n")
     crops = Crops(seed=4)
     corpus = load_corpus(TextFile(file), tokenizer, 8, cache_dir=tmp_path, crops=crops)
@@ -106,21 +97,6 @@ def test_a_batch_has_the_tokens_of_the_crops(tmp_path, tokenizer):
     assert corpus.distinct().chosen.tolist() == [0, 1, 2]
     again = load_corpus(TextFile(file), tokenizer, 8, cache_dir=tmp_path, crops=Crops(seed=5))  # from the cache
     assert (again.crops.seed, again.report) == (5, corpus.report)
-
-
-def test_the_views_of_the_loss_are_the_crops(tmp_path, tokenizer):
-    lines = ["the cat sat on the mat and the dog ran to the house", "a man and a cat ran to a river now"]
-    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
-    crops, encoder = Crops(seed=4), SentenceEncoder(build_transformer("bert"), "avg", False).eval()
-    corpus = load_corpus(TextFile(tmp_path / "text.txt"), tokenizer, 8, cache_dir=tmp_path, crops=crops)
-    task = SimcseTask(encoder, tokenizer, corpus, InfoNCELoss(ConstantTemperature(0.05)))
-    views = task.embed(encoder, task.load(np.array([1, 0]), 3)).views
-    assert len(views) == 2
-    for k, found in enumerate(views):
-        texts = [crops.views(lines[i], 3, i)[k] for i in (1, 0)]
-        ids = tokenizer(texts, truncation=True, max_length=8, padding=True, return_tensors="pt")
-        expected = encoder.forward_padded(ids["input_ids"], ids["attention_mask"])
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
 def test_a_document_is_what_stands_between_blank_lines(tmp_path, tokenizer):

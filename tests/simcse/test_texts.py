@@ -103,9 +103,8 @@ def test_an_anchor_comes_first_and_a_negative_last(tmp_path, names, order):
     ("STS/STSBenchmark/sts-train.csv", "genre file year id score first second", "first second"),
 ])  # fmt: skip
 def test_of_published_sets_the_texts_alone_are_sentences(shared, tmp_path, file, names, texts):
-    lines = [
-        line.split("\t") for line in (shared / "data" / "senteval" / file).read_text(encoding="utf-8-sig").splitlines()
-    ]
+    text = (shared / "data" / "senteval" / file).read_text(encoding="utf-8-sig")
+    lines = [line.split("\t") for line in text.splitlines()]
     head, rows = (names.split(), lines) if names else (lines[0], lines[1:])
     columns = {name: [row[i] for row in rows] for i, name in enumerate(head)}
     sentences = texts.split("," if "," in texts else None)
