@@ -79,16 +79,13 @@ class CorpusReport:
         return f"{self.sentences:,} {kept}" + (f"; {', '.join(notes)}" if notes else "")
 
 
-def read_sentences(
-    source: BinaryIO | Iterable[bytes], report: CorpusReport, max_sentences: int | None = None
-) -> Iterator[str]:
-    """Sentences of a binary stream or of lines, one per line; counts the lines of each kind in ``report``.
+def read_sentences(lines: Iterable[bytes], report: CorpusReport, most: int | None = None) -> Iterator[str]:
+    """At most ``most`` sentences, one a line; counts the lines of each kind in ``report``.
 
-    Only a line feed ends a line; a carriage return before it and a byte order mark are dropped. Of a stream, memory is
-    bounded for lines of any length. Stops after ``max_sentences``.
+    Only a line feed ends a line; a carriage return before it and a byte order mark are dropped.
     """
     hashes = array("q")  # 8 bytes per sentence; a set of strings would be far larger
-    for line in _bounded(cast(BinaryIO, source)) if hasattr(source, "readline") else source:
+    for line in lines:
         report.lines += 1
         line = line.removesuffix(b"\n")
         if report.lines == 1:
@@ -110,7 +107,7 @@ def read_sentences(
             report.sentences += 1
             hashes.append(hash(sentence))
             yield sentence
-            if report.sentences == max_sentences:
+            if report.sentences == most:
                 break
     report.duplicates = len(hashes) - len(np.unique(np.frombuffer(hashes, dtype=np.int64)))
 
@@ -122,7 +119,7 @@ def is_blank(text: str) -> bool:
 
 def cell_mark(stream: BinaryIO) -> str:
     """The mark between the cells of a table, ``{`` for JSON, "" for text: nine lines of ten have it equally often."""
-    first = (line.decode(errors="replace").rstrip("\r\n") for line in islice(_bounded(stream), 100))
+    first = (line.decode(errors="replace").rstrip("\r\n") for line in islice(bounded_lines(stream), 100))
     lines = [line for line in first if not is_blank(line)]
     if re.match(r'\s*(\[\s*\{|\{\s*\n)\s*"[^"]*"\s*:', "\n".join(lines)):  # rows of several lines, or in a list
         return "{"
@@ -142,7 +139,7 @@ def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
     Ends where a line would make it longer than 65,536 bytes; a longer line stays alone, and is too long as a document.
     """
     document = b""
-    for line in _bounded(stream):
+    for line in bounded_lines(stream):
         if len(line.removesuffix(b"\n")) <= MAX_LINE_BYTES:  # of another one this is only the beginning
             line = line.strip()
         if is_blank(line.decode(errors="replace")):
@@ -155,7 +152,7 @@ def joined_lines(stream: BinaryIO) -> Iterator[bytes]:
         yield document
 
 
-def _bounded(stream: BinaryIO) -> Iterator[bytes]:
+def bounded_lines(stream: BinaryIO) -> Iterator[bytes]:
     """The lines of a stream; of one that is too long only the beginning, which is too long too."""
     while line := stream.readline(MAX_LINE_BYTES + 1):
         yield line

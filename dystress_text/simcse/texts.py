@@ -18,6 +18,7 @@ from dystress_text.files.text_lines import (
     MAX_LINE_BYTES,
     UNPACK_ERRORS,
     CorpusReport,
+    bounded_lines,
     cell_mark,
     is_blank,
     joined_lines,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 WIKI1M = "wiki1m_for_simcse.txt"
-TEXT_COLUMNS = ("text", "sentence", "sent0")  # tried in this order if no column is named
 _TABLES = {"\t": ".tsv", ",": ".csv", "{": ".jsonl"}  # by the mark between their cells
 _ANCHOR = re.compile("(search[ _-]?)?(anchor|query|question)([ _-]?text)?", re.IGNORECASE)  # names of columns
 _POSITIVE = re.compile(r"pos(itive)?s?([\d _-].*)?", re.IGNORECASE)
@@ -46,7 +46,6 @@ _DATE = re.compile(  # with names of months and days, or in Chinese
     r"|[ap]m|utc|gmt|st|nd|rd|th|[年月日时時分秒])+",
     re.IGNORECASE,
 )
-HARD_NEGATIVES = "hard_neg"  # a column of SimCSE's NLI file, whose rows are not single sentences
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class TextFile:
 
     def sentences(self, report: CorpusReport, most: int | None) -> Iterator[str]:
         with self._readable(), open_text(self.path) as stream:
-            yield from read_sentences(joined_lines(stream) if self.documents else stream, report, most)
+            yield from read_sentences((joined_lines if self.documents else bounded_lines)(stream), report, most)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -160,14 +159,15 @@ def column_of_table(train_file: str, column: str | None) -> TableText:
     """A column of a table, each cell a sentence; without a name the only one, or one called text, sentence or sent0."""
     table = load_table(train_file)
     known, named = table.column_names, column is not None
-    if column is None and HARD_NEGATIVES in known:
+    if column is None and "hard_neg" in known:  # of SimCSE's NLI file
         raise ParameterError(
             "train_file",
             f"{train_file!r} has hard negatives ({', '.join(known)}): add --supervised, or name the sentences with "
             "--text_columns",
         )
     if column is None:
-        column = next(iter(known if len(known) == 1 else [name for name in TEXT_COLUMNS if name in known]), None)
+        usual = known if len(known) == 1 else ("text", "sentence", "sent0")
+        column = next((name for name in usual if name in known), None)
     if column is None or column not in known:
         raise ParameterError("text_columns", f"{train_file!r} has the columns {', '.join(known)}; name one")
     return _text_of(train_file, table, [column], named)
