@@ -66,10 +66,13 @@ def test_a_column_becomes_lines(tmp_path, kind):
 
 
 CELLS = st.text(st.sampled_from('""\t\n ,a1\u00e9'), max_size=6)
-ROWS = st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=4)
 
 
-@given(ROWS, st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]), st.booleans())
+@given(
+    st.lists(st.tuples(CELLS, CELLS), max_size=4),
+    st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
+    st.booleans(),
+)
 @settings(deadline=None)
 def test_marks_that_writers_put_around_cells_of_a_tsv_come_off(rows, quoting, by_pandas):
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True):
