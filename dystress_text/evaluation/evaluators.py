@@ -168,14 +168,11 @@ class Evaluation:
 Evaluator = StsEvaluator | TransferEvaluator | RetrievalEvaluator
 
 
-def build_evaluation(
-    settings: EvaluationSettings, data_dir: str | Path | None = None, tsv_quoting: bool | None = None
-) -> Evaluation:
-    """The evaluators that the settings name: sets, files, transfer tasks, search; ``tsv_quoting`` is of files."""
+def build_evaluation(settings: EvaluationSettings, data_dir: str | Path | None = None) -> Evaluation:
+    """The evaluators that the settings name: sets, files, transfer tasks, search."""
     sets = [eval_pairs(name, data_dir) for name in dict.fromkeys(settings.eval_set) if name != "none"]
     sets += [
-        read_scored_pairs(file, settings.eval_columns, settings.eval_score_range, tsv_quoting)
-        for file in settings.eval_file or []
+        read_scored_pairs(file, settings.eval_columns, settings.eval_score_range) for file in settings.eval_file or []
     ]
     metrics = [AVERAGE, *(pairs.metric("spearman") for pairs in sets)]
     twice = next((metric for metric in metrics if metrics.count(metric) > 1), None)
@@ -236,7 +233,6 @@ def read_scored_pairs(
     source: str,
     columns: Sequence[str] | None = None,
     score_range: Sequence[float] | None = None,
-    tsv_quoting: bool | None = None,
 ) -> StsPairs:
     """Read pairs with scores; each run of white space within a sentence becomes one space.
 
@@ -249,12 +245,11 @@ def read_scored_pairs(
         columns: names of the columns with the first sentence, the second and the score; None for sentence1, sentence2
             and score, or for a table of three columns in that order.
         score_range: the lowest and the highest score that are accepted; None for any.
-        tsv_quoting: see :func:`load_table`.
 
     Returns:
         The pairs, named by the file or data set (see :func:`slug_of`).
     """
-    known, rows = _read(source, tsv_quoting)
+    known, rows = _read(source)
     names = _chosen(source, known, columns)
     first: list[str] = []
     second: list[str] = []
@@ -292,13 +287,13 @@ def _place(source: str) -> tuple[str, str]:
     return (name, split or HUB_SPLIT) if is_hub_name(name) and not Path(source).exists() else (source, "")
 
 
-def _read(source: str, tsv_quoting: bool | None) -> tuple[Sequence[str], Iterable[dict[str, Any]]]:
+def _read(source: str) -> tuple[Sequence[str], Iterable[dict[str, Any]]]:
     """The names of a table's columns, and its rows."""
     name, split = _place(source)
     if not is_table(name) or not (split or Path(source).is_file()):
         raise ParameterError("eval_file", f"no table {source!r} (.csv, .tsv, .jsonl, .parquet) and no such data set")
     try:
-        table = load_table(name, split, tsv_quoting)
+        table = load_table(name, split)
     except UserError as error:
         raise ParameterError("eval_file", str(error)) from error
     return table.column_names, cast(Iterable[dict[str, Any]], table)

@@ -61,7 +61,7 @@ REPLACED: dict[str, str] = {
     **dict.fromkeys(("--per_device_eval_batch_size", "--per_gpu_eval_batch_size"), "it takes 64 sentences at a time"),
     **dict.fromkeys(("--fp16_opt_level", "--fp16_backend"), "--mixed_precision is torch's own"),
     **dict.fromkeys(("--remove_unused_columns", "--no_remove_unused_columns", "--label_names"),
-                    "--text_column and --text_columns say what is read"),
+                    "--text_columns says what is read"),
     **dict.fromkeys(("--adam_beta1", "--adam_beta2", "--adam_epsilon", "--adafactor"), "AdamW has its usual values"),
     **dict.fromkeys(("--local_rank", "--tpu_num_cores", "--tpu_metrics_debug"), "accelerate launch sets it"),
     **dict.fromkeys(("--sharded_ddp", "--deepspeed"), "each process has the whole model (docs/distributed.md)"),

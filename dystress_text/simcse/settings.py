@@ -64,9 +64,10 @@ class TextSettings:
         "Sentences, one per line (.txt, .gz, .xz, .bz2), a table (.csv, .tsv, .jsonl, .parquet), or the name "
         "of a data set on the hub; default Wiki1M.",
     )
-    text_column: str | None = option(None, "Column of a table; default its only one, or text, sentence or sent0.")
-    tsv_quoting: bool | None = option(
-        None, "Quotation marks in .tsv files stand around cells, as pandas writes them; default no, as in GLUE's files."
+    text_columns: list[str] | None = option(
+        None,
+        "Column of a table; default its only one, or text, sentence or sent0. With --supervised several, anchor first; "
+        "default all.",
     )
     sample: str = option(
         "line", "A sample of a text file is a line, or a document between blank lines.", choices=["line", "document"]
@@ -79,10 +80,7 @@ class TextSettings:
     )
     crop_min: float = option(0.2, "crop: least share of the sample's words in a crop.", interval="(0, 1]")
     crop_max: float = option(0.6, "crop: greatest share; it is drawn evenly between the two.", interval="(0, 1]")
-    crop_min_words: int = option(4, "crop: least words of a crop.", interval="[1, inf)")
-    crop_sentences: bool = option(False, "crop: cut at the ends of sentences alone, not between any words.")
     supervised: bool = option(False, "A row of the table is an anchor, its positive, and any number of hard negatives.")
-    text_columns: list[str] | None = option(None, "supervised: columns in that order; default all.", needs="supervised")
     loss: str = option(
         "infonce(shifted_cosine(0.05, 0.07, shift=-0.4))",
         "The loss: an objective of a temperature or of a rule with one (docs/losses.md), such as infonce(0.05).",
@@ -106,8 +104,8 @@ class TextSettings:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.text_column is not None and self.supervised:
-            raise ParameterError("text_column", "with --supervised use --text_columns, which takes several")
+        if not self.supervised and len(self.text_columns or "1") != 1:
+            raise ParameterError("text_columns", "takes one name without --supervised")
         if self.views == "crop" and self.supervised:
             raise ParameterError("views", "with --supervised the sentences of a row are the views")
         for entry in fields(self):

@@ -227,9 +227,9 @@ def test_the_program_writes_figures_beside_those_of_tasks(tmp_path, capsys):
 
 def test_a_run_on_crops_says_what_it_reads_and_goes_on_to_the_same_bits(flags, tmp_path, capsys):
     folder, model = make_collection(tmp_path / "made"), tmp_path / "out" / "model.safetensors"
-    more = ["--views=crop", "--crop_min_words=1", "--eval_set=none", f"--eval_retrieval={folder}", "--save_steps=4"]
+    more = ["--views=crop", "--eval_set=none", f"--eval_retrieval={folder}", "--save_steps=4"]
     assert train([*flags, *more]) == 0
-    assert f"0.2 to 0.6 of it in words\n{read_collection(folder).summary()}\n" in capsys.readouterr().out
+    assert f"0.2 to 0.6 of its words\n{read_collection(folder).summary()}\n" in capsys.readouterr().out
     assert json.loads((tmp_path / "out" / "run.json").read_text())["collections"]["made"]["left_out"] == 1
     before = model.read_bytes()
     interrupt(tmp_path / "out")

@@ -38,7 +38,7 @@ def write(folder, kind, head=HEAD, rows=ROWS, name="mine"):
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "json", "parquet"])
 def test_every_format_gives_the_same_pairs(tmp_path, kind):
-    pairs = read_scored_pairs(write(tmp_path, kind), tsv_quoting=True)
+    pairs = read_scored_pairs(write(tmp_path, kind))
     assert pairs.first == ("the cat sat", 'a man, "old"', "the bird flew", "café 3", "a child saw a fish")
     assert pairs.second == ("the dog ran", "a woman swam", "a bird flew", "007", "the child ate")
     assert pairs.scores.tolist() == [row[2] for row in ROWS]

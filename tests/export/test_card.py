@@ -58,7 +58,7 @@ def test_the_card_says_what_was_done_and_what_came_of_it(card):
     settings = {"do_mlm": True, "mlm_weight": 0.2, "lora_rank": 8, "metric_for_best_model": "sts_b_dev_spearman"}
     pairs = {"cosines": {"0.5": 0.1, "0.001": 0.531}}
     more = {"learned_temperature": learned, "head": head, "random_pairs": pairs, "parameters": {"all": 99}}
-    settings |= {"views": "crop", "sample": "document", "crop_min": 0.2, "crop_sentences": False}
+    settings |= {"views": "crop", "sample": "document", "crop_min": 0.2}
     text = card(a_record(trained=trained, settings=settings, **more))
     for said in (
         "| temperature | ShiftedCosineTemperature(tau_min=0.05, tau_max=0.07, shift=-0.4, scale=0.7) |",

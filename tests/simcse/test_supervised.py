@@ -84,7 +84,7 @@ def test_columns_are_taken_in_the_order_that_is_named_and_cells_that_say_none_ar
         (3, ROWS, ["--supervised", "--text_columns", "sent0", "nope"], "--text_columns: "),
         (2, ROWS, ["--supervised", "--hard_negative_weight=1"], "--hard_negative_weight: this run has no hard neg"),
         (3, ROWS, [], "has hard negatives (sent0, sent1, hard_neg): add --supervised, or"),
-        (2, ROWS, ["--text_columns", "sent0", "sent1"], "text_columns: has no effect without --supervised"),
+        (2, ROWS, ["--text_columns", "sent0", "sent1"], "text_columns: takes one name without --supervised"),
     ],
 )  # fmt: skip
 def test_rows_that_do_not_fit_are_one_line(flags, tmp_path, capsys, columns, rows, options, message):
