@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from dystress_text.cli.extras import require
@@ -130,7 +129,8 @@ class SentenceEncoder(nn.Module):
     def forward(
         self,
         token_ids: Tensor,
-        attention_mask: Tensor,
+        lengths: Tensor,
+        longest: int | None = None,
         packed: bool = False,
         masked: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
@@ -139,23 +139,24 @@ class SentenceEncoder(nn.Module):
         A head that is not kept applies only in training.
 
         Args:
-            token_ids: (tokens,), row after row.
-            attention_mask: (n, length), 1 where a row has a token, from its first position on.
+            token_ids: (tokens,), sentence after sentence.
+            lengths: (n,) of the sentences, in tokens.
+            longest: the greatest length; None reads it from the device.
             packed: compute nothing for padding (see :mod:`dystress_text.encoders.packed`); the vectors are the same.
             masked: indices of hidden tokens among all tokens, and the true tokens, both (m,). With it the result is the
                 sum of the masked-language-model losses, (1,).
         """
-        packing = Packing.of_mask(attention_mask, len(token_ids))
+        packing = Packing.of_lengths(lengths, longest or int(lengths.max()), len(token_ids))
         if masked is not None:
             return self._masked_lm_loss(token_ids, packing, packed, *masked)
         if not packed:
-            return self.forward_padded(self._padded_ids(token_ids, packing), attention_mask)
+            return self.forward_padded(*self._padded(token_ids, packing))
         first = self.pooler_type in FIRST
         states = packed_states(self.transformer, token_ids, packing, first_only=first)  # (tokens, dim) each
         if first:
             return self._apply_head(states[-1])
         mean = packing.pad(mean_layer(states, self.pooler_type))  # (n, length, dim)
-        return self._apply_head(pool_tokens(mean, attention_mask, self.pooler_type))
+        return self._apply_head(pool_tokens(mean, packing.mask, self.pooler_type))
 
     def forward_padded(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Padded token ids and mask, both (n, length), to sentence vectors (n, dim), without packing."""
@@ -175,13 +176,15 @@ class SentenceEncoder(nn.Module):
         if packed:
             states = packed_states(self.transformer, token_ids, packing)[-1]  # (tokens, dim)
         else:
-            ids = self._padded_ids(token_ids, packing)
-            states = self._hidden_states(ids, packing.mask)[-1].flatten(0, 1)[packing.places]
+            states = packing.pack(self._hidden_states(*self._padded(token_ids, packing))[-1])
         logits = self.lm_head(states[masked])  # (m, vocabulary)
         return F.cross_entropy(logits.float(), tokens, reduction="sum").unsqueeze(0)
 
-    def _padded_ids(self, token_ids: Tensor, packing: Packing) -> Tensor:
-        return packing.pad(token_ids, self.transformer.config.pad_token_id or 0)
+    def _padded(self, token_ids: Tensor, packing: Packing, padding: int | None = None) -> tuple[Tensor, Tensor]:
+        """Ids and mask as transformers takes them, both (n, length)."""
+        if padding is None:
+            padding = self.transformer.config.pad_token_id or 0
+        return packing.pad(token_ids, padding), packing.mask.long()
 
     def _hidden_states(self, input_ids: Tensor, attention_mask: Tensor, all_layers: bool = False) -> Sequence[Tensor]:
         all_layers = all_layers or averages_layers(self.pooler_type)
@@ -242,17 +245,21 @@ class SentenceEncoder(nn.Module):
         vectors: dict[str, list[Tensor]] = {name: [] for name in poolers or (self.pooler_type,)}
         places: list[int] = []
         self.eval()
-        for rows in batches:
-            ids, mask = (tensor.to(device) for tensor in tokenized.padded([sentences[i] for i in rows]))
+        for batch in batches:
+            ids = tokenized([sentences[i] for i in batch])
+            lengths = [len(of_sentence) for of_sentence in ids]
+            token_ids, longest = torch.cat(ids).to(device), max(1, *lengths)  # no encoder reads (n, 0) tokens
+            packing = Packing.of_lengths(torch.tensor(lengths).to(device), longest, len(token_ids))
+            padded, mask = self._padded(token_ids, packing, tokenized.tokenizer.pad_token_id)
             with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-                states = self._hidden_states(ids, mask, all_layers=poolers is not None)
-            for name, found in vectors.items():
+                states = self._hidden_states(padded, mask, all_layers=poolers is not None)
+            for name, of_pooler in vectors.items():
                 pooled = pool(states, mask, name).float()
-                found.append(pooled if poolers is not None else self._apply_head(pooled))
-            places.extend(rows)
+                of_pooler.append(pooled if poolers is not None else self._apply_head(pooled))
+            places.extend(batch)
         self.train(was_training)
         order = torch.tensor(places).argsort().to(device)
-        return {name: torch.cat(found)[order] for name, found in vectors.items()}
+        return {name: torch.cat(of_pooler)[order] for name, of_pooler in vectors.items()}
 
     def save(self, folder: str | Path, tokenizer: PreTrainedTokenizerBase) -> None:
         """Write a sentence-transformers model whose vectors are those of :meth:`encode`.
@@ -291,13 +298,6 @@ class TokenizedOnce:
             ids = self.tokenizer(part, truncation=True, max_length=self.limit)["input_ids"]
             self._ids.update(zip(part, map(torch.LongTensor, ids), strict=True))
         return [self._ids[sentence] for sentence in sentences]
-
-    def padded(self, sentences: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Ids and mask of a batch, both (n, longest), padded on the right; longest is at least 1."""
-        padding = torch.tensor([self.tokenizer.pad_token_id])
-        ids = [one if len(one) else padding for one in self(sentences)]
-        mask = [torch.full_like(row, len(one) > 0) for row, one in zip(ids, self(sentences), strict=True)]
-        return pad_sequence(ids, True, self.tokenizer.pad_token_id), pad_sequence(mask, True, 0)
 
 
 def by_sentences(sentences: Sequence[str], size: int) -> list[list[int]]:
@@ -345,10 +345,10 @@ def check_views(model: SentenceEncoder, tokenizer: PreTrainedTokenizerBase) -> N
     Training would learn nothing from equal views.
     """
     device = next(model.parameters()).device
-    batch = tokenizer(["Two views of one sentence."] * 2, return_tensors="pt").to(device)
-    was_training, mask = model.training, batch["attention_mask"]
+    ids = torch.tensor(tokenizer("Two views of one sentence.")["input_ids"], device=device)  # (tokens,)
+    was_training, lengths = model.training, torch.tensor([len(ids)] * 2, device=device)
     with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-        first, second = model.train()(batch["input_ids"][mask.bool()], mask)
+        first, second = model.train()(ids.repeat(2), lengths)
     model.train(was_training)
     if torch.equal(first, second):
         reason = "this encoder has none, so two views of a sentence are equal; give a rate, or views crop"
