@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +23,9 @@ from dystress_text.cli.options import check_names
 from dystress_text.cli.progress import progress_bar
 from dystress_text.encoders.packed import MODEL_TYPES, Packing, packed_states
 from dystress_text.encoders.pooling import FIRST, POOLERS, averages_layers, mean_layer, pool, pool_tokens
-from dystress_text.encoders.saving import write_adapter, write_model
-from dystress_text.errors import ParameterError, reason_of
+from dystress_text.encoders.saving import write_model
+from dystress_text.errors import ParameterError
 from dystress_text.files.whole import replaced_files
-from dystress_text.training.run_folder import ADAPTER
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -74,50 +73,27 @@ class SentenceEncoder(nn.Module):
         self.keep_head = keep_head and self.head is not None
         self.normalize = normalize
         self._adapted: tuple[PeftModel, ...] = ()  # a tuple, since it must not be a submodule
-        self._keep_adapter = False
 
     def start_head(self, dense: nn.Linear) -> None:
         """Give the head the weights of another dense layer, (dim, dim)."""
         assert self.head is not None
         self.head.load_state_dict(dense.state_dict())
 
-    def add_lora(
-        self,
-        rank: int,
-        alpha: float | None = None,
-        dropout: float = 0.0,
-        target_modules: Sequence[str] | None = None,
-        keep: bool = False,
-    ) -> None:
-        """Put low-rank adapters (peft) into linear layers of the transformer and freeze all its weights.
+    def add_lora(self, rank: int) -> None:
+        """Put low-rank adapters (peft), scaled by 2, into the layers of peft's choice, and freeze all other weights.
 
-        Args:
-            rank: of the adapters.
-            alpha: the adapters are scaled by ``alpha / rank``; None is twice the rank.
-            dropout: rate in front of the adapters.
-            target_modules: names of linear layers, or ends of names; None is peft's choice for this kind of encoder.
-            keep: :meth:`save`, which merges the adapters, writes them to a folder of their own as well.
+        :meth:`save` merges them.
         """
-        require("lora", "lora_rank")
+        require("lora", "lora")
         from peft import LoraConfig, get_peft_model
-        from peft.tuners.lora import LoraLayer
 
-        targets = None if target_modules is None else list(target_modules)
-        # peft divides by the rank, so any number will do, although its type says int
-        scale = cast(int, 2 * rank if alpha is None else alpha)
-        config = LoraConfig(r=rank, lora_alpha=scale, lora_dropout=dropout, target_modules=targets)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # of peft's own calls to transformers
-                self._adapted = (get_peft_model(self.transformer, config),)
+                self._adapted = (get_peft_model(self.transformer, LoraConfig(r=rank, lora_alpha=2 * rank)),)
         except ValueError as error:
-            raise ParameterError(
-                "lora_target_modules", f"give the names of linear layers of this encoder: {reason_of(error)}"
-            ) from error
-        for name, module in self.transformer.named_modules():
-            if isinstance(module, LoraLayer) and not isinstance(module.get_base_layer(), nn.Linear):
-                raise ParameterError("lora_target_modules", f"{name} is not a linear layer")
-        self._keep_adapter = keep
+            kind = self.transformer.config.model_type
+            raise ParameterError("lora", f"peft has no choice of layers for encoders of type {kind!r}") from error
 
     @property
     def can_pack(self) -> bool:
@@ -278,8 +254,6 @@ class SentenceEncoder(nn.Module):
         dense = self.head if self.keep_head else None
         with replaced_files(folder) as complete:
             write_model(complete, plain, limited, self.pooler_type, dense, self.normalize)
-            if self._keep_adapter:
-                write_adapter(self._adapted[0], complete / ADAPTER)
 
 
 class TokenizedOnce:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -20,9 +20,6 @@ from transformers.utils import logging
 
 from dystress_text.encoders.pooling import averages_layers, layer_weights, token_of
 from dystress_text.files.whole import write_json
-
-if TYPE_CHECKING:
-    from peft import PeftModel
 
 MODULES = "modules.json"
 TRANSFORMER = "sentence_bert_config.json"
@@ -113,16 +110,6 @@ def write_model(
         model = SentenceTransformer(modules=modules, device=str(transformer.device), **kept)
         model.save(str(folder), create_model_card=False)
     _reword(folder, token_of(pooler_type))
-
-
-def write_adapter(adapted: PeftModel, folder: Path) -> None:
-    """Write adapters as ``PeftModel.from_pretrained(base, folder)`` reads them; of a base's path they have the end."""
-    config = adapted.peft_config["default"]
-    base = Path(config.base_model_name_or_path or "")
-    if base.is_dir():
-        config.base_model_name_or_path = base.resolve().name
-    adapted.save_pretrained(str(folder), save_embedding_layers=False)  # only linear layers have adapters
-    (folder / "README.md").unlink(missing_ok=True)  # an empty form
 
 
 def write_config(config: PretrainedConfig, folder: Path) -> None:

@@ -60,9 +60,8 @@ def load_start(text: TextSettings, given: Collection[str] = ()) -> Start:
     notes = _notes(model, pretrained, source)
     if text.do_mlm:
         model.lm_head = load_lm_head(name, model.transformer)
-    if text.lora_rank is not None:
-        keep = text.merge_lora is False
-        model.add_lora(text.lora_rank, text.lora_alpha, text.lora_dropout or 0.0, text.lora_target_modules, keep)
+    if text.lora is not None:
+        model.add_lora(text.lora)
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         about["parameters"] = {"trained": trained, "all": sum(p.numel() for p in model.parameters())}
         notes.append("LoRA: {trained:,} of {all:,} parameters train".format(**about["parameters"]))

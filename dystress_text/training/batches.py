@@ -83,12 +83,13 @@ def load_ahead(load: Callable[[T], Batch], wanted: Iterable[T], device: torch.de
         for item in wanted:
             waiting.append(pool.submit(load_pinned, item))
             if len(waiting) > AHEAD:
-                yield _to(waiting.popleft().result(), device)
+                yield to_device(waiting.popleft().result(), device)
         while waiting:
-            yield _to(waiting.popleft().result(), device)
+            yield to_device(waiting.popleft().result(), device)
 
 
-def _to(batch: Batch, device: torch.device) -> Batch:
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with its tensors on a device; to CUDA without waiting."""
     return _moved(batch, lambda tensor: tensor.to(device, non_blocking=True))
 
 

@@ -129,7 +129,7 @@ def test_the_check_before_a_run_leaves_no_trace(lora, tmp_path, tokenizer):
     encoder = with_head("bert", "cls")
     set_dropout(encoder, 0.1)
     if lora:
-        encoder.add_lora(2, keep=True)
+        encoder.add_lora(2)
     before, weights = torch.get_rng_state(), {name: x.clone() for name, x in encoder.train().state_dict().items()}
     others = random.getstate(), np.random.get_state()[1].tolist()
     check_saving(encoder, tokenizer, tmp_path / "scratch")
