@@ -34,12 +34,6 @@ class TextSettings:
         nargs="?",
         const=True,
     )
-    mlp_init: str | None = option(
-        None,
-        "First weights of the head: new (random), or pooler (the encoder's own pooler; in SimCSE's published "
-        "models it is their MLP). Default: the head or MLP of the checkpoint if it has one, else new.",
-        choices=["new", "pooler"],
-    )
     lora: int | None = option(
         None, "Train only LoRA adapters of this rank, and the head; saving merges them.", interval="[1, inf)"
     )
@@ -80,9 +74,6 @@ class TextSettings:
         32,
         "Most tokens of a training sentence or view; evaluation uses the encoder's limit.",
         interval="[3, inf)",
-    )
-    packing: bool = option(
-        True, "Compute nothing for padding; no takes transformers' own forward pass: slower, with the same result."
     )
     data_dir: str | None = option(None, "Folder of prepared data; default: where dystress prepare puts them.")
     push_to_hub: str | None = option(None, "Upload the model at the end to OWNER/NAME of the hub, which is made first.")

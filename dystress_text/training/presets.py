@@ -25,7 +25,7 @@ from dystress_text.training.settings import (
 PAPER = "paper"  # the entry of the record
 # options that no row has: places and logs, chance, and how the same numbers are computed; the temperature is compared
 # as a whole
-_NOT_OF_A_ROW = {*FREE_OPTIONS, "seed", "grad_cache_chunk", "packing", "skip_corrupt", "sync_batchnorm", "knn_k",
+_NOT_OF_A_ROW = {*FREE_OPTIONS, "seed", "grad_cache_chunk", "skip_corrupt", "sync_batchnorm", "knn_k",
                  "per_device_train_batch_size", *TEMPERATURE_OPTIONS
                  } - {"train_file", "dataset", "train_list"}  # fmt: skip
 
