@@ -22,7 +22,7 @@ COMMANDS = {  # module with ``main``, loaded when it is called, and what it does
     "senteval": ("dystress_text.senteval", "evaluate a model on the STS and transfer tasks"),
     "prepare": ("dystress_text.preparation.__main__", "get data sets ready"),
     "audit": ("dystress_text.audit", "which constant temperature a rule amounted to, from a run's log"),
-    "export": ("dystress_text.export.__main__", "copies for transformers, ONNX Runtime, older releases, the hub"),
+    "export": ("dystress_text.export.__main__", "copies for transformers, ONNX Runtime, the hub"),
     "sweep": ("dystress_text.sweep", "train and evaluate many configurations with several seeds"),
     "report": ("dystress_text.report.__main__", "tables and pages of runs, with tests against constant temperatures"),
     "figures": ("dystress_text.figures", "the paper's figures of temperatures"),

@@ -1,7 +1,4 @@
-"""The layout of saved models: what sentence-transformers' own ``save`` writes, in the words of its older releases.
-
-Every release from 2.2 on reads it, and the newest one without a warning.
-"""
+"""The layout of saved models: what sentence-transformers' own ``save`` writes, in the words of release 5.1."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
@@ -24,7 +20,6 @@ from dystress_text.files.whole import write_json
 MODULES = "modules.json"
 TRANSFORMER = "sentence_bert_config.json"
 PROMPTS = "sentence_transformers"  # where a transformer's configuration keeps prompts and similarity until then
-WEIGHTS, OLD_WEIGHTS = "model.safetensors", "pytorch_model.bin"
 
 _OLD_NAMES = {"embedding_dimension": "word_embedding_dimension"}
 _NEW_NAMES = ("module_input_name", "module_output_name", "include_prompt")  # at their defaults
@@ -47,7 +42,7 @@ class _TransformerFiles(nn.Module):
         write_config(config, Path(path))
         write_tokenizer(self.tokenizer, Path(path))
         limit = self.tokenizer.model_max_length
-        write_json(Path(path) / TRANSFORMER, {"max_seq_length": limit, "do_lower_case": False})
+        write_json(Path(path) / TRANSFORMER, {"max_seq_length": limit})
 
 
 def prompt_of(transformer: PreTrainedModel, role: str = "") -> str:
@@ -140,21 +135,17 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def _reword(folder: Path, mode: str) -> None:
-    """Name modules and settings as releases before 5.4 do, and repeat small weights in the one form that 2.2 reads."""
+    """Name modules and settings as sentence-transformers does before 5.4, and as servers read them."""
     modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
     for module in modules:
-        place = folder / module["path"]
-        module["type"] = f"sentence_transformers.models.{module['path'].partition('_')[2] or 'Transformer'}"
-        if place == folder:
+        kind, path = module["path"].partition("_")[2] or "Transformer", folder / module["path"] / "config.json"
+        module["type"] = f"sentence_transformers.models.{kind}"
+        if kind == "Transformer" or not path.is_file():
             continue
-        path = place / "config.json"  # those releases write none for Normalize
-        settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        settings = json.loads(path.read_text(encoding="utf-8"))
         settings = {_OLD_NAMES.get(name, name): value for name, value in settings.items() if name not in _NEW_NAMES}
-        if place.name.endswith("_Pooling"):
-            settings = {"word_embedding_dimension": settings["word_embedding_dimension"], "pooling_mode": mode}
-            settings |= {"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}
-            settings |= {"pooling_mode_lasttoken": True} if mode == "lasttoken" else {}  # 2.2 does not know it
+        if kind == "Pooling":
+            tokens = ("cls_token", "mean_tokens", "lasttoken")
+            settings |= {f"pooling_mode_{token}": token.startswith(mode) for token in tokens}
         write_json(path, settings)
-        if (place / WEIGHTS).is_file():
-            torch.save(load_file(place / WEIGHTS), place / OLD_WEIGHTS)
     write_json(folder / MODULES, modules)
