@@ -205,7 +205,7 @@ class SentenceEncoder(nn.Module):
         """What :meth:`encode` would give with each of several poolers, without head and normalisation, in one pass."""
         tokenized = TokenizedOnce(tokenizer, length_limit(tokenizer, self.transformer))
         vectors = self._encode(sentences, tokenized, by_sentences(sentences, SENTENCES_A_BATCH), torch.float32, poolers)
-        return {name: found.cpu() for name, found in vectors.items()}
+        return {name: of_pooler.cpu() for name, of_pooler in vectors.items()}
 
     @torch.no_grad()
     def _encode(

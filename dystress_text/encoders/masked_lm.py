@@ -77,12 +77,12 @@ def load_lm_head(name_or_path: str, transformer: PreTrainedModel) -> nn.Module:
     if kind not in HEADS:
         raise ParameterError("do_mlm", f"no head is known for {kind!r}; known are {', '.join(HEADS)}")
     with readable(name_or_path):
-        model, found = AutoModelForMaskedLM.from_pretrained(
+        model, info = AutoModelForMaskedLM.from_pretrained(
             name_or_path, dtype=torch.float32, output_loading_info=True, local_files_only=not hub_reachable(),
             trust_remote_code=False,
         )  # fmt: skip
     prefix = HEADS[kind] + "."
-    if any(key.startswith(prefix) and "decoder" not in key for key in found["missing_keys"]):
+    if any(key.startswith(prefix) and "decoder" not in key for key in info["missing_keys"]):
         warnings.warn(f"{name_or_path!r} has no masked-language-model head: a new one is trained", stacklevel=2)
     head = cast(nn.Module, getattr(model, HEADS[kind]))
     decoder: Any = head.get_submodule("predictions.decoder" if kind == "bert" else "decoder")

@@ -117,8 +117,4 @@ class SimcseTask:
         return self.model.encode_again(sentences, self._tokenized, self.evaluation_dtype)
 
     def save(self, folder: Path) -> None:
-        if self.model.keep_head and self.model.head is not None:
-            # sentence-transformers, which wrote the model before, drew a head's first weights each time; without
-            # them a run would have another dropout from its first saved model on than it has always had
-            nn.Linear(self.model.head.in_features, self.model.head.out_features)
         self.model.save(folder, self.tokenizer)

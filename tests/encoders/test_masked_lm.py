@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer
+from conftest import build_tokenizer, build_transformer, set_dropout
 from processes import in_threads
 from safetensors.torch import load_file
 from torch.nn.utils.rnn import pad_sequence
@@ -45,7 +45,8 @@ def checkpoint(request, tmp_path_factory):
 @pytest.mark.parametrize("packing", [False, True])
 def test_the_loss_is_that_of_transformers(checkpoint, text_file, packing):
     folder, model = checkpoint
-    encoder, tokenizer = load_encoder(str(folder), "avg", mlp_head=False, dropout=0.0)
+    encoder, tokenizer = load_encoder(str(folder), "avg", mlp_head=False)
+    set_dropout(encoder, 0.0)
     encoder.train().lm_head = load_lm_head(str(folder), encoder.transformer)
     table = encoder.transformer.get_input_embeddings().weight
     assert any(p is table for p in encoder.lm_head.parameters())  # which learns with the encoder

@@ -133,7 +133,14 @@ def test_the_check_before_a_run_leaves_no_trace(lora, tmp_path, tokenizer):
     assert list(tmp_path.iterdir()) == []
 
 
-def another_weight(encoder, tokenizer, monkeypatch):
+def raising(error):
+    def refuse(*_, **__):
+        raise error
+
+    return refuse
+
+
+def another_weight(encoder, monkeypatch):
     save = encoder.transformer.save_pretrained
 
     def damaged(path):
@@ -145,27 +152,23 @@ def another_weight(encoder, tokenizer, monkeypatch):
     monkeypatch.setattr(encoder.transformer, "save_pretrained", damaged)
 
 
-def shared_weights(encoder, tokenizer, monkeypatch):
+def shared_weights(encoder, monkeypatch):
     first, second, _ = encoder.transformer.encoder.layer
     second.output.dense.weight = first.output.dense.weight
 
 
-def no_tokenizer(encoder, tokenizer, monkeypatch):
-    def refuse(*_, **__):
-        raise NotImplementedError("this tokenizer\ncannot be saved")
-
-    monkeypatch.setattr(type(tokenizer), "save_pretrained", refuse)
+def no_tokenizer(encoder, monkeypatch):
+    error = NotImplementedError("this tokenizer\ncannot be saved")
+    monkeypatch.setattr("transformers.PreTrainedTokenizerFast.save_pretrained", raising(error))
 
 
-def no_json(encoder, tokenizer, monkeypatch):
+def no_json(encoder, monkeypatch):
     encoder.transformer.config.odd = {1, 2}
 
 
-def full_disk(encoder, tokenizer, monkeypatch):
-    def refuse(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(encoder.transformer, "save_pretrained", refuse)
+def full_disk(encoder, monkeypatch):
+    error = OSError(28, "No space left on device")
+    monkeypatch.setattr(encoder.transformer, "save_pretrained", raising(error))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +181,7 @@ def full_disk(encoder, tokenizer, monkeypatch):
 )  # fmt: skip
 def test_what_cannot_be_saved_is_one_line_before_the_first_step(spoil, said, tmp_path, monkeypatch):
     encoder, tokenizer = SentenceEncoder(build_transformer("bert"), "avg"), build_tokenizer()
-    spoil(encoder, tokenizer, monkeypatch)
+    spoil(encoder, monkeypatch)
     with pytest.raises(UserError, match=said) as caught:
         check_saving(encoder, tokenizer, tmp_path / "scratch")
     assert "\n" not in str(caught.value)
