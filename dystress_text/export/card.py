@@ -37,9 +37,8 @@ _POOLINGS = {
     "avg_first_last": "the mean over the tokens of the mean of the first and the last layer",
 }
 _SETTINGS = (  # that the recipe repeats where they are set
-    "supervised", "bidirectional", "lora_rank", "lora_alpha", "lora_dropout",
-    "lora_target_modules", "max_seq_length", "gradient_accumulation_steps", "learning_rate", "lr_scheduler_type",
-    "warmup_ratio", "weight_decay", "max_grad_norm", "seed", "preset",
+    "supervised", "bidirectional", "lora", "max_seq_length", "gradient_accumulation_steps", "learning_rate",
+    "lr_scheduler_type", "warmup_ratio", "weight_decay", "max_grad_norm", "seed", "preset",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@
 
 The copy lands in a folder of its own (``--output``, or ``out-hf`` and so on) and is there only if its vectors, as
 the tool that it is for computes them, are those of the model (1e-4). ``native`` is what training saves, for
-sentence-transformers from 2.2 on, without the run's log and checkpoints.
+sentence-transformers from 5.1 on, without the run's log and checkpoints.
 """
 
 from __future__ import annotations

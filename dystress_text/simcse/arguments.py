@@ -43,7 +43,7 @@ REPLACED: dict[str, str] = {
     "--model_revision": "download the revision with `hf download NAME --revision REVISION` and give its folder",
     "--use_auth_token": "use the environment variable HF_TOKEN or `hf auth login`",
     "--validation_split_percentage": "no training text is held out; --eval_set and --eval_file evaluate",
-    "--pad_to_max_length": "nothing is computed for padding; --packing no pads to the longest of the batch",
+    "--pad_to_max_length": "nothing is computed for padding",
     "--do_predict": "dystress senteval --model evaluates a trained model",
     "--prediction_loss_only": "--eval_set none leaves the metrics out",
     "--per_gpu_train_batch_size": "use --train_batch_size, of all processes together",

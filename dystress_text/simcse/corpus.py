@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from dystress_text.cli.progress import progress_bar
@@ -36,6 +35,7 @@ from dystress_text.files.text_lines import CorpusReport
 from dystress_text.files.whole import sha256_of, whole_folder
 from dystress_text.simcse.crops import Crops, too_short
 from dystress_text.simcse.texts import TrainingText
+from dystress_text.training.batches import Batch
 
 FORMAT = 11  # version of the cache; raise it with the layout of the files or the reading of a text
 TOKENS, REST = "tokens.bin", "rest.npz"  # what is mapped, and what has checksums of its own
@@ -68,21 +68,23 @@ class TokenizedCorpus:
         """The numbers that samples (n,) have in the text."""
         return samples if self.chosen is None else self.chosen[samples]
 
-    def batch(self, samples: NDArray[np.int64], step: int = 0) -> dict[str, Tensor]:
-        """The sentences of samples (n,): the first column of all samples, then the second; the same at each ``step``.
+    def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
+        """The sentences of samples (n,): the first column of all samples, then the second, and so on.
+
+        The same at each ``step``; of a :class:`CroppedCorpus` others.
 
         Returns:
-            ``token_ids`` (tokens,), sentence after sentence, and ``attention_mask`` (n * columns, longest), 1 where a
-            sentence has a token; int64.
+            ``token_ids`` (tokens,), sentence after sentence; ``lengths`` (n * columns,) of the sentences; ``longest``,
+            the greatest of them, as a number.
         """
         sentences = (self.numbers(samples) * self.columns + np.arange(self.columns)[:, None]).ravel()
         starts = self.offsets[sentences]
         lengths = self.offsets[sentences + 1] - starts  # (n * columns,)
-        mask = np.arange(lengths.max()) < lengths[:, None]  # (n * columns, longest)
         places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths) + np.arange(lengths.sum())
         return {
             "token_ids": torch.from_numpy(self.tokens[places].astype(np.int64)),
-            "attention_mask": torch.from_numpy(mask.astype(np.int64)),
+            "lengths": torch.from_numpy(lengths),
+            "longest": int(lengths.max()),
         }
 
     def distinct(self) -> TokenizedCorpus:
@@ -102,14 +104,13 @@ class CroppedCorpus(TokenizedCorpus):
     def rows(self) -> int:
         return 2
 
-    def batch(self, samples: NDArray[np.int64], step: int = 0) -> dict[str, Tensor]:
+    def batch(self, samples: NDArray[np.int64], step: int = 0) -> Batch:
         """The first crops of samples (n,), then the second ones, as :meth:`TokenizedCorpus.batch` has them."""
         views = [self.crops.views(self.text(i), step, i) for i in self.numbers(samples).tolist()]
-        rows = self.backend.encode_batch_fast([views[i][k] for k in (0, 1) for i in range(len(views))])
-        ids = [torch.tensor(row.ids or [self.padding]) for row in rows]
-        lengths = torch.tensor([len(row) for row in ids])  # (2 n,)
-        mask = torch.arange(int(lengths.max())) < lengths[:, None]  # (2 n, longest)
-        return {"token_ids": torch.cat(ids), "attention_mask": mask.long()}
+        encodings = self.backend.encode_batch_fast([views[i][k] for k in (0, 1) for i in range(len(views))])
+        ids = [torch.tensor(encoding.ids or [self.padding]) for encoding in encodings]
+        lengths = [len(of_crop) for of_crop in ids]
+        return {"token_ids": torch.cat(ids), "lengths": torch.tensor(lengths), "longest": max(lengths)}
 
     def text(self, sample: int) -> str:
         return self.tokens[self.offsets[sample] : self.offsets[sample + 1]].tobytes().decode()

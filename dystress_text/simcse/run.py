@@ -92,8 +92,8 @@ class TextRun(Run):
                 "train_batch_size", f"{batch} exceeds the {self.samples} samples of {self.text.name!r} ({found})"
             )
         self.task = SimcseTask(
-            start.model, start.tokenizer, corpus, objective, self.evaluation, text.packing, masking, text.mlm_weight,
-            evaluation_dtype(accelerator),
+            start.model, start.tokenizer, corpus, objective, self.evaluation, masking=masking,
+            mlm_weight=text.mlm_weight, evaluation_dtype=evaluation_dtype(accelerator),
         )  # fmt: skip
         own = settings.evaluation.eval_file or settings.evaluation.eval_retrieval
         self.data_id = corpus.identity + (f", --eval_file {self.evaluation.digest()}" if own else "")

@@ -40,24 +40,8 @@ class TextSettings:
         nargs="?",
         const=True,
     )
-    mlp_init: str | None = option(
-        None,
-        "First weights of the head: new (random), or pooler (the encoder's own pooler; in SimCSE's published "
-        "models it is their MLP). Default: the head or MLP of the checkpoint if it has one, else new.",
-        choices=["new", "pooler"],
-    )
-    lora_rank: int | None = option(None, "Train only LoRA adapters of this rank, and the head.", interval="[1, inf)")
-    lora_alpha: float | None = option(
-        None, "lora: adapters are scaled by alpha / rank; default 2 x rank.", interval="(0, inf)", needs="lora_rank"
-    )
-    lora_dropout: float | None = option(None, "lora: their dropout; default 0.", interval="[0, 1)", needs="lora_rank")
-    lora_target_modules: list[str] | None = option(
-        None, "lora: names of linear layers; default peft's choice, for BERT query and value.", needs="lora_rank"
-    )
-    merge_lora: bool | None = option(
-        None,
-        "lora: save the merged model alone (default); no: the adapter's files too.",
-        needs="lora_rank",
+    lora: int | None = option(
+        None, "Train only LoRA adapters of this rank, and the head; saving merges them.", interval="[1, inf)"
     )
     train_file: str | None = option(
         None,
@@ -94,9 +78,6 @@ class TextSettings:
         32,
         "Most tokens of a training sentence or view; evaluation uses the encoder's limit.",
         interval="[3, inf)",
-    )
-    packing: bool = option(
-        True, "Compute nothing for padding; no takes transformers' own forward pass: slower, with the same result."
     )
     data_dir: str | None = option(None, "Folder of prepared data; default: where dystress prepare puts them.")
     push_to_hub: str | None = option(None, "Upload the model at the end to OWNER/NAME of the hub, which is made first.")

@@ -1,4 +1,4 @@
-"""Whether a saved model gives the same vectors in every tool that shall read it, old releases included.
+"""Whether a saved model gives the same vectors in every tool that shall read it, older releases included.
 
     python tests/consumers/check.py --folder /tmp/consumers
 
@@ -31,16 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from conftest import build_tokenizer, build_transformer
 
 HERE = Path(__file__).resolve().parent
-# sentence-transformers' release, what else it needs on a Python of today, and what it cannot read: ModernBERT came with
-# transformers 4.48, which is the first to read the rotary settings of 5, release 3 finds no layers where an encoder has
-# no pooler of its own, and transformers 4 lists ModernBERT's last layer before its last norm
-OLD = ("transformers<4.42", "huggingface_hub<0.26", "numpy<2")
-NEW = {"modernbert-cls", "modernbert-avg_first_last", "llama-last", "llama-avg_first_last"}
+# release, what else it gets, and what it cannot read: transformers 4 lists ModernBERT's last layer before its last norm
 RELEASES = {
-    "2.2.2": (OLD, NEW | {"bert-last"}),
-    "2.7.0": (OLD, NEW),
-    "3.4.1": (("transformers<4.50",), {f"{name}-avg_first_last" for name in ("distilbert", "modernbert", "llama")}),
-    "4.1.0": (("transformers<5",), {"modernbert-avg_first_last"}),
     "5.3.0": (("transformers<5",), {"modernbert-avg_first_last"}),
     version("sentence-transformers"): ((f"transformers=={version('transformers')}",), set()),
 }

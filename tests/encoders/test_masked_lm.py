@@ -6,9 +6,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import build_tokenizer, build_transformer
+from conftest import build_tokenizer, build_transformer, set_dropout
 from processes import in_threads
 from safetensors.torch import load_file
+from torch.nn.utils.rnn import pad_sequence
 from transformers import BertForMaskedLM, RobertaForMaskedLM
 
 from dystress_text.core import InfoNCELoss
@@ -44,7 +45,8 @@ def checkpoint(request, tmp_path_factory):
 @pytest.mark.parametrize("packing", [False, True])
 def test_the_loss_is_that_of_transformers(checkpoint, text_file, packing):
     folder, model = checkpoint
-    encoder, tokenizer = load_encoder(str(folder), "avg", mlp_head=False, dropout=0.0)
+    encoder, tokenizer = load_encoder(str(folder), "avg", mlp_head=False)
+    set_dropout(encoder, 0.0)
     encoder.train().lm_head = load_lm_head(str(folder), encoder.transformer)
     table = encoder.transformer.get_input_embeddings().weight
     assert any(p is table for p in encoder.lm_head.parameters())  # which learns with the encoder
@@ -52,11 +54,13 @@ def test_the_loss_is_that_of_transformers(checkpoint, text_file, packing):
     task = SimcseTask(encoder, tokenizer, corpus, InfoNCELoss(0.05), None, packing, TokenMasking(tokenizer, 0.4), 0.3)
     assert task.packing == packing
     batch = task.load(ROWS, 0)
-    mask = batch["attention_mask"]
     wanted = torch.full_like(batch["token_ids"], -100)
     wanted[batch["masked_places"]] = batch["masked_tokens"]
-    labels = torch.full_like(mask, -100).masked_scatter(mask.bool(), wanted)
-    ids = torch.zeros_like(mask).masked_scatter(mask.bool(), batch["masked_ids"])
+    lengths = batch["lengths"].tolist()
+    ids, mask, labels = (
+        pad_sequence(x.split(lengths), True, padding)
+        for x, padding in ((batch["masked_ids"], 0), (torch.ones_like(wanted), 0), (wanted, -100))
+    )
     with torch.no_grad():
         theirs = model(ids, attention_mask=mask, labels=labels).loss
     embeddings = task.embed(task.model, batch)

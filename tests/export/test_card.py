@@ -55,7 +55,7 @@ def a_record(**changes):
 def test_the_card_says_what_was_done_and_what_came_of_it(card):
     trained = a_record()["trained"] | {"mr_dev_accuracy": 61.5}
     learned, head = {"tau_min": 0.04}, {"starts": "new", "kept": True}
-    settings = {"do_mlm": True, "mlm_weight": 0.2, "lora_rank": 8, "metric_for_best_model": "sts_b_dev_spearman"}
+    settings = {"do_mlm": True, "mlm_weight": 0.2, "lora": 8, "metric_for_best_model": "sts_b_dev_spearman"}
     pairs = {"cosines": {"0.5": 0.1, "0.001": 0.531}}
     more = {"learned_temperature": learned, "head": head, "random_pairs": pairs, "parameters": {"all": 99}}
     settings |= {"views": "crop", "sample": "document", "crop_min": 0.2}
@@ -65,7 +65,7 @@ def test_the_card_says_what_was_done_and_what_came_of_it(card):
         "| temperature in the gradient | no |", "| learning rate | 3e-05 |", "| seed | 0 |",
         "| temperature as learned | tau_min 0.04 |", "| dense + tanh while training | yes |",
         "| sample | a document between blank lines |", "| views | two crops of a sample |\n| crop min | 0.2 |",
-        "| masked-language-model loss | weight 0.2 |", "| lora rank | 8 |", "| parameters | all 99 |",
+        "| masked-language-model loss | weight 0.2 |", "| lora | 8 |", "| parameters | all 99 |",
         "|  | untrained, avg_top2 | untrained, avg | this model, avg |",
         "| sts_b_dev_spearman | 40.00 | 39.00 | 71.23 |",
         "| sts_b_dev_alignment | 0.2500 | 0.2500 | 0.2500 |", "| mr_dev_accuracy | - | - | 61.50 |",

@@ -275,7 +275,7 @@ def test_what_a_reader_must_know_is_said_in_each_style(sweep, printed):
         ("mine", "--temperature=shifted_cosine --shift=-0.4", "DySTreSS* 0.05/0.07", []),
         ("its-own", "--preset=sts-macl --mlp_only_train", "MACL (repro.)", []),  # SimCSE's scripts name it
         ("head", "--preset=sts-macl --mlp_only_train no", "MACL (repro.)", ["mlp_only_train"]),
-        ("both", "--preset=sts-macl --lora_rank=8 --bidirectional", "MACL (repro.)", ["lora_rank", "bidirectional"]),
+        ("both", "--preset=sts-macl --lora=8 --bidirectional", "MACL (repro.)", ["lora", "bidirectional"]),
         ("graph", "--preset=sts-macl --detach_temperature=false", None, []),
         ("sts-macl", "--temp=0.05", None, []),
         ("both-views", "--preset=sts-macl --rows=ntxent", None, []),

@@ -62,9 +62,9 @@ def test_ids_are_those_of_the_tokenizer(text_file, tokenizer, tmp_path, monkeypa
     assert len(corpus) == len(lines)
     rows = np.array([5, 0, 199, 5])
     batch = corpus.batch(rows)
-    expected = tokenizer([lines[i] for i in rows], truncation=True, max_length=9, padding=True, return_tensors="pt")
-    assert torch.equal(batch["token_ids"], expected["input_ids"][expected["attention_mask"].bool()])
-    assert torch.equal(batch["attention_mask"], expected["attention_mask"])
+    expected = tokenizer([lines[i] for i in rows], truncation=True, max_length=9)["input_ids"]
+    assert [ids.tolist() for ids in batch["token_ids"].split(batch["lengths"].tolist())] == expected
+    assert batch["longest"] == batch["lengths"].max()
     cut = [len(ids) > 9 for ids in tokenizer(lines)["input_ids"]]
     assert corpus.report.truncated == sum(cut)
 
@@ -79,8 +79,8 @@ def test_a_text_without_tokens_is_one_of_padding(crops, tmp_path):
     seen = set()
     for step in range(20):
         batch = corpus.batch(np.arange(3), step)
-        assert batch["attention_mask"].sum(1).min() == 1
-        rows = batch["token_ids"].split(batch["attention_mask"].sum(1).tolist())
+        assert batch["lengths"].min() == 1
+        rows = batch["token_ids"].split(batch["lengths"].tolist())
         assert rows[0].tolist() == [tokenizer.pad_token_id]
         seen.add(tuple(rows[2].tolist()))
     assert seen == ({(4,)} if crops is None else {(4,), (tokenizer.pad_token_id,)})
@@ -93,8 +93,9 @@ def test_of_samples_with_the_same_tokens_the_first_is_kept(tokenizer, tmp_path):
     with pytest.warns(UserWarning, match=r"14.29 % of the texts equal to others"):  # 1 of 7
         corpus = load(file, tokenizer, tmp_path)
     assert corpus.distinct().chosen.tolist() == [0, 1, 3, 5]
-    batch, expected = corpus.distinct().batch(np.array([2, 3])), corpus.batch(np.array([3, 5]))
-    assert all(torch.equal(batch[name], tensor) for name, tensor in expected.items())
+    rows = np.array([2, 3])
+    batch, expected = corpus.distinct().batch(rows), corpus.batch(np.array([3, 5]))
+    assert all(torch.equal(batch[name], expected[name]) for name in ("token_ids", "lengths"))
     table.write_text("a,b\nthe cat,the dog\nthe cat,cat the\nthe cat,the dog\nthe,cat the dog\n")
     of_rows = load_corpus(rows_of_table(str(table), None), tokenizer, 9, cache_dir=tmp_path)
     assert of_rows.distinct().chosen.tolist() == [0, 1, 3]
@@ -221,4 +222,4 @@ def test_a_damaged_cache_is_made_anew(tmp_path, text_file, tokenizer, name, size
     file.write_bytes(flipped if size < 0 else content[: len(content) // 2] if size else b"")
     with pytest.warns(UserWarning, match="the corpus cache .* is damaged .* and made again"):
         again = load(text_file, tokenizer, tmp_path)
-    assert all(torch.equal(again.batch(np.arange(200))[key], tensor) for key, tensor in whole.items())
+    assert all(torch.equal(again.batch(np.arange(200))[name], whole[name]) for name in ("token_ids", "lengths"))
