@@ -89,7 +89,7 @@ class SentenceEncoder(nn.Module):
 
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # of peft's own calls to transformers
+                warnings.simplefilter("ignore")  # of its own calls to transformers, and of transposed weights
                 self._adapted = (get_peft_model(self.transformer, LoraConfig(r=rank, lora_alpha=2 * rank)),)
         except ValueError as error:
             kind = self.transformer.config.model_type
