@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from dystress_text.cli.text_table import lay_out
 from dystress_text.encoders.loading import is_sentence_transformer
 from dystress_text.errors import DataError, ParameterError
 from dystress_text.evaluation.catalogue import (
-    SENTEVAL_NAMES,
     STS_SETS,
     SUITES,
     Row,
@@ -31,7 +24,6 @@ from dystress_text.evaluation.catalogue import (
     figure_of,
     suite_folder,
 )
-from dystress_text.evaluation.classifier import RECIPES, SEED
 from dystress_text.evaluation.embedder import (
     EncodedOnce,
     check_complete,
@@ -41,16 +33,13 @@ from dystress_text.evaluation.retrieval import Collection, read_collections
 from dystress_text.evaluation.settings import SentEvalSettings
 from dystress_text.evaluation.sts import Embed, evaluate_sts, evaluate_sts_task
 from dystress_text.evaluation.transfer import evaluate_transfer
-from dystress_text.files.places import PACKAGE
 from dystress_text.files.prepared_data import variant_of
 from dystress_text.files.whole import sha256_of, versions
 from dystress_text.training.run_folder import contents_of, evaluation_file, one_writer, write_evaluation
 
-_PACKAGES_NAMES = {ours: theirs for theirs, ours in SENTEVAL_NAMES.items()}  # where they differ
 Published = Mapping[str, Mapping[str, Row]]  # rows of published tables by group and label
-_SAME = (  # results of the same of all these stand beside each other in a file
-    "suite", "mode", "engine", "pooler_type", "max_seq_length", "dtype", "prompts", "weights"
-)  # fmt: skip
+# results of the same of all these stand beside each other in a file
+_SAME = ("suite", "mode", "pooler_type", "max_seq_length", "dtype", "prompts", "weights")
 
 
 @dataclass
@@ -109,7 +98,7 @@ class Results:
             same = [all(c.get(name) == self.about.get(name) for name in _SAME) for c in contents]
             mine = merged[same.index(True)] if any(same) else self._content({"tasks": {}}, new)
             return {**mine, "others": [c for c, is_same in zip(contents, same, strict=True) if not is_same]}
-        except (AttributeError, LookupError, StopIteration, TypeError) as error:
+        except (AttributeError, LookupError, TypeError) as error:
             reason = f"is no result file of an evaluation ({error!r}); move it away, or name another one"
             raise ParameterError("output", f"{file} {reason}") from error
 
@@ -176,20 +165,16 @@ def retrieval_table(found: Sequence[Results], collections: Sequence[Collection])
     return lay_out([["", *map(" ".join, columns)], *rows])
 
 
-def evaluate_task(
-    task: Task, folder: Path, embed: Embed, mode: str = "test", engine: str = "batched"
-) -> dict[str, Any]:
+def evaluate_task(task: Task, folder: Path, embed: Embed, mode: str = "test") -> dict[str, Any]:
     """Evaluate on a task of either kind in SentEval's ``downstream`` folder; returns its entry in the result file."""
     start = time.perf_counter()
-    if engine == "original":
-        found: dict[str, Any] = {"figure": run_original(task, folder, embed, mode)}
-    elif isinstance(task, StsTask):
-        found = evaluate_sts_task(task, folder, embed)
+    if isinstance(task, StsTask):
+        scores = evaluate_sts_task(task, folder, embed)
     else:
-        found = evaluate_transfer(task, folder, embed, mode)
+        scores = evaluate_transfer(task, folder, embed, mode)
     seconds = round(time.perf_counter() - start, 2)
     data = {"data": str(folder), "data_variant": variant_of(folder)}
-    return {**found, **data, "seconds": seconds, "sha256": {name: sha256_of(folder / name) for name in task.files}}
+    return {**scores, **data, "seconds": seconds, "sha256": {name: sha256_of(folder / name) for name in task.files}}
 
 
 def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
@@ -205,13 +190,11 @@ def run(settings: SentEvalSettings, published: Published | None = None) -> bool:
             "data_dir",
             f"{folder} is not a folder; dystress prepare senteval gets them, the suite mini needs none",
         )
-    if settings.engine == "original":
-        import_senteval()
     variant = variant_of(folder)
     if variant is not None:
         print(f"not SentEval's published data but a variant: {variant}")
     poolers = {model: _pooler_of(settings, model) for model in settings.model}
-    about = {name: getattr(settings, name) for name in ("suite", "mode", "engine", "batch_size")}
+    about = {name: getattr(settings, name) for name in ("suite", "mode", "batch_size")}
     about |= {"data": str(folder), "data_variant": variant}
     found: list[Results] = []
 
@@ -266,7 +249,7 @@ def _file_of(settings: SentEvalSettings, model: str) -> Path:
 
 def _run_task(settings: SentEvalSettings, results: Results, task: Task, folder: Path, embed: Embed) -> None:
     try:
-        found = evaluate_task(task, folder, embed, settings.mode, settings.engine)
+        found = evaluate_task(task, folder, embed, settings.mode)
     except DataError as error:
         results.left_out[task.name] = str(error)
         print(f"{task.name} left out: {error}", file=sys.stderr, flush=True)
@@ -313,49 +296,3 @@ def _measure_geometry(settings: SentEvalSettings, results: Results, folder: Path
         f"{measured.alignment:.4f} (pairs scored above 4), uniformity {measured.uniformity:.4f}, Spearman "
         f"{measured.spearman:.2f}"
     )
-
-
-# ---- the senteval package, if it is installed and runs (SimCSE's copy is the one to install) -------------------------
-
-
-def import_senteval() -> ModuleType:
-    """The installed package, not one of our programs of that name, whose folders are taken from the path."""
-    ours = (PACKAGE, PACKAGE.parent / "eval")
-    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() not in ours]
-    try:
-        return importlib.import_module("senteval")
-    except ImportError as error:
-        raise ParameterError("engine", f"the package senteval is not importable here: {error}") from error
-
-
-def run_original(task: Task, folder: Path, embed: Embed, mode: str) -> float:
-    """A task's figure in the published tables, by the package; its files were checked."""
-    task.read(folder)
-    senteval = import_senteval()
-    recipe = RECIPES[mode]
-    classifier = {
-        "nhid": 0, "optim": recipe.optimizer, "batch_size": recipe.batch_size, "tenacity": recipe.patience,
-        "epoch_size": recipe.check_every,
-    }  # fmt: skip
-
-    def batcher(_: Any, batch: list[list[str]]) -> NDArray[np.float32]:
-        vectors: NDArray[np.float32] = embed([" ".join(words) for words in batch]).numpy()
-        return vectors
-
-    with tempfile.TemporaryDirectory() as root:
-        (Path(root) / "downstream").symlink_to(folder.resolve())
-        parameters = {"task_path": root, "usepytorch": True, "kfold": recipe.folds, "seed": SEED}
-        try:
-            engine = senteval.engine.SE({**parameters, "classifier": classifier}, batcher)
-            return _figure(task.name, engine.eval(_PACKAGES_NAMES.get(task.name, task.name)))
-        except Exception as error:  # an unmaintained package may raise anything
-            raise ParameterError("engine", f"senteval failed on {task.name}: {error!r}") from error
-
-
-def _figure(task: str, result: dict[str, Any]) -> float:
-    if task in _PACKAGES_NAMES:
-        spearman = result["test"]["spearman"]
-        return round(100 * float(getattr(spearman, "correlation", spearman)), 2)
-    if task.startswith("STS"):
-        return round(100 * float(result["all"]["spearman"]["all"]), 2)
-    return round(float(result["acc"]), 2)

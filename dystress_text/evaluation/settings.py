@@ -86,9 +86,6 @@ class SentEvalSettings:
     data_dir: str | None = option(None, "where prepared data lie; default: where dystress prepare puts them")
     dtype: str = option("fp32", "of the encoder's forward pass", choices=("fp32", "bf16"))
     batch_size: int = option(64, "sentences at a time", interval="[1, inf)")
-    engine: str = option(
-        "batched", "ours, or original: everything by the senteval package", choices=("batched", "original")
-    )
     compare: bool = option(False, "add the rows of the published tables (BERT-base)")
     geometry: str = option("dev", "STS-B split for alignment and uniformity", choices=("dev", "test", "none"))
     output: Path | None = option(

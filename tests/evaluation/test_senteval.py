@@ -3,7 +3,6 @@
 import itertools
 import json
 import shutil
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from dystress_text.files.places import EMBEDDED
 from dystress_text.report.text_page import leave_text_report
 from dystress_text.senteval import main
 
-ROOT = Path(__file__).resolve().parents[2]
 MINI = ("MiniSTS", "MiniQuestions")
 
 
@@ -175,7 +173,7 @@ def test_in_any_order_the_newest_figure_of_each_setting_task_and_data_is_there_o
     for writer in writers.values():
         writer.begin(file)
     for number, (pooler, name, data, which) in enumerate(evaluations):
-        result = {"figure": float(number), "sha256": data}
+        result = {"spearman": float(number), "sha256": data}
         writer = writers[pooler, which] = Results({**about, "pooler_type": pooler})
         (writer.tasks if name.startswith("Mini") else writer.retrieval)[name] = result
         writer.write(file, name)
@@ -184,7 +182,7 @@ def test_in_any_order_the_newest_figure_of_each_setting_task_and_data_is_there_o
     for one in (content, *content["others"]):
         for kind in ("tasks", "retrieval", "other_data"):
             for name, result in one[kind].items():
-                found.append(((one["pooler_type"], name.partition(" ")[0], result["sha256"]), result["figure"]))
+                found.append(((one["pooler_type"], name.partition(" ")[0], result["sha256"]), result["spearman"]))
     assert sorted(found, key=str) == sorted(expected.items(), key=str)
     if evaluations:
         pooler, name, data, _ = evaluations[-1]
@@ -213,7 +211,7 @@ def test_results_stand_side_by_side_and_are_replaced_task_by_task(arguments, tmp
         def stub(task, *rest):
             if task.name == stop_at:
                 raise KeyboardInterrupt
-            return {"figure": 50.0, "seconds": seconds, "sha256": {}}
+            return {"spearman": 50.0, "seconds": seconds, "sha256": {}}
 
         monkeypatch.setattr(runner, "evaluate_task", stub)
         assert main([*arguments, "--suite=mini", *more]) == (130 if stop_at else 0)
@@ -259,7 +257,6 @@ def test_several_models_are_rows_of_one_table_with_a_file_each(tiny_bert, tmp_pa
 BAD = [
     (["--tasks", "STS99"], ["--tasks", "STS12", "transfer"]),
     (["--data_dir", "/no/such"], ["--data_dir", "/no/such", "suite mini"]),
-    (["--suite", "mini", "--engine", "original"], ["--engine", "senteval"]),
 ]
 
 
@@ -269,41 +266,6 @@ def test_bad_input_is_one_line(arguments, wrong, words, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("dystress senteval: error: ")
     assert all(word in line for word in words), line
-
-
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """A package senteval: its engine answers with what it was given."""
-    folder = tmp_path / "packages" / "senteval"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text("from senteval.engine import SE\n")
-    (folder / "engine.py").write_text("""
-SPEARMAN = {"STSBenchmark": 0.25, "SICKRelatedness": 0.5}
-
-class SE:
-    def __init__(self, params, batcher):
-        self.params, self.batcher = params, batcher
-
-    def eval(self, name):
-        vectors = self.batcher(self.params, [["one", "two"], ["three"]])
-        assert self.params["kfold"] == 10
-        return {"test": {"spearman": SPEARMAN[name] * len(vectors)}}
-""")
-    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
-    yield
-    for name in ("senteval", "senteval.engine"):
-        sys.modules.pop(name)
-
-
-def test_the_package_gets_its_own_names_and_is_not_our_program_of_its_name(
-    package, sts_folder, tmp_path, arguments, monkeypatch
-):
-    """A script's folder comes first on the path, and a program named senteval lies in it."""
-    monkeypatch.syspath_prepend(str(ROOT / "eval"))
-    flags = [*arguments, "--engine=original", f"--data_dir={sts_folder.parent}", "--geometry=none"]
-    assert main([*flags, "--tasks", "SICKRelatedness", "STSBenchmark", "STS-B"]) == 0
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert {name: result["figure"] for name, result in results["tasks"].items()} == {"STS-B": 50.0, "SICK-R": 100.0}
 
 
 def test_years_have_rows_for_the_other_aggregations():
